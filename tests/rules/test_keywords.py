@@ -1,8 +1,9 @@
-"""Arguments by keyword, by PyTorch's names for them and by numpy's."""
+"""Arguments by keyword, by PyTorch's names and by numpy's, and numbers by place, as PyTorch once wanted them."""
 
 import functools
 
 import jax
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -81,3 +82,35 @@ def test_names_of_a_function_are_those_of_its_signature(body):
 
     for skipped in (0, 1):
         assert BodyParameters.of(body, ("out",), skipped) == BodyParameters.of(wrapping, ("out",), skipped)
+
+
+matrix, vector, batch = torch.randn(3, 3), torch.randn(3), torch.randn(2, 3, 3)
+PRODUCTS = {
+    "addmm": (matrix, matrix, matrix),
+    "addmv": (vector, matrix, vector),
+    "addr": (matrix, vector, vector),
+    "addbmm": (matrix, batch, batch),
+    "baddbmm": (batch, batch, batch),
+}
+OLD = [
+    *((name, numbers, operands) for name, operands in PRODUCTS.items() for numbers in ((2,), (2, 3))),
+    *((name, (2,), (matrix, matrix.T)) for name in ("add", "sub")),
+    *((name, (2,), (matrix, matrix.T, matrix.exp())) for name in ("addcmul", "addcdiv")),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("name", "numbers", "operands"), OLD, ids=[f"{name}-{len(n)}" for name, n, _ in OLD])
+def test_numbers_by_place(name, numbers, operands):
+    def function(x, y, *z):
+        if name in PRODUCTS:
+            first = getattr(torch, name)(numbers[0], x, *numbers[1:], y, *z)
+        else:
+            first = getattr(torch, name)(x, *numbers, y, *z)
+        second = getattr(x, name)(*numbers, y, *z)
+        third = getattr(x.clone(), f"{name}_")(*numbers, y, *z)
+        return torch.stack([first, second, third])
+
+    expected = function(*operands).numpy()
+    for run in (t2j(function), jax.jit(t2j(function))):
+        np.testing.assert_allclose(run(*map(t2j, operands)), expected, rtol=1e-4, atol=1e-5)

@@ -10,7 +10,7 @@ import torch
 from ..calls.call import current
 from ..internals.guards import EnableTorchFunction
 from ..internals.modules import disable_dynamo
-from ..rules.rule import InnerRule
+from ..rules.array_rule import InnerRule
 from ..tracebacks import boundary
 from .differentiable import run_program
 from .exchange import check_dtypes, widened

@@ -20,7 +20,7 @@ from ..errors import NoRuleError, TracedValueError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.modes import TorchDispatchMode
 from ..rules.inplace import write_in_place
-from ..rules.rule import as_result
+from ..rules.operands import as_result
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.interop import array_to_tensor, tensor_to_array
 from ..tensors.known import evaluate

@@ -42,9 +42,8 @@ from ..patches import apply_patches, remove_patches
 from ..rules import autocast, registry
 from ..rules.features import NEXT
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
-from ..rules.keywords import by_schema, run_named
+from ..rules.keywords import by_schema, is_in_old_order, run_named
 from ..rules.kinds import Changed, run_without_values, servers_of
-from ..rules.legacy_signatures import is_in_old_order
 from ..rules.numpy_arguments import has_numpys, without_numpys
 from ..rules.rule import MetadataRule
 from ..tensors.derived import have_a_say

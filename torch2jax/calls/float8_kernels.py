@@ -12,10 +12,11 @@ import jax
 import torch
 
 from ..internals.guards import DisableTorchFunction
+from ..rules.array_rule import ArrayRule
 from ..rules.features import CallCheck
 from ..rules.inplace import InPlace
 from ..rules.registry import name_of
-from ..rules.rule import ArrayRule, Reflected, TensorRule
+from ..rules.rule import Reflected, TensorRule
 from ..tensors.dtypes import FLOAT8, default_dtype
 from ..tensors.tensor import WATCHED
 from ..tensors.trees import flatten

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import TracedValueError
+from ..rules.array_rule import ArrayRule
 from ..rules.registry import is_provided
-from ..rules.rule import ArrayRule, TensorRule
+from ..rules.rule import TensorRule
 from ..tensors.trees import flatten
 from .refusals import other_numbers, refusal_of
 

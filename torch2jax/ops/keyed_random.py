@@ -13,9 +13,9 @@ import torch
 from jax import lax
 
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
-from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
 
 __all__ = []

@@ -19,8 +19,8 @@ from torch.ao.quantization.utils import check_min_max_valid
 from ..calls.call import current
 from ..internals.quantization import LearnableFakeQuantize
 from ..patches import runs_instead_of
+from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_tensors
-from ..rules.rule import InnerRule
 from .arrays import cast, like, where
 from .bounds import known_values
 from .quantization import quotient, switch

@@ -15,9 +15,9 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from ..calls.call import current
+from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
-from ..rules.rule import InnerRule
 from ..tensors.dtypes import FLOATS, type_name
 from .arrays import cast, is_float, like, where, widened
 from .bounds import known_values

@@ -11,8 +11,8 @@ import torch
 from jax import lax
 from torch.nn.functional import ScalingType, SwizzleType
 
+from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_tensors
-from ..rules.rule import InnerRule
 
 __all__ = []
 

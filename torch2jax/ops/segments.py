@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_tensors
-from ..rules.rule import InnerRule
 from ..tensors.dtypes import FLOAT8, FLOATS
 from .bounds import seen
 from .shape import axis_of

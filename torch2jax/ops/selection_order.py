@@ -9,8 +9,8 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
+from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_selected
-from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
 from ..values.lengths import is_traced_number
 from ..values.moved import with_room

@@ -9,9 +9,9 @@ from jax import lax
 
 from ..calls.call import current
 from ..errors import TracedValueError, user_location
+from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_moved, implements_selected, lookup, lookup_selected
-from ..rules.rule import InnerRule
 from ..tensors.dtypes import is_held_alike
 from ..tensors.tensor import Torchish
 from ..values.selected import Chosen, Selected, aligned, begin, compacted, in_order_of, like, select

@@ -7,8 +7,8 @@ from jax import lax
 
 from ..calls.call import current
 from ..errors import TracedValueError
+from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_selected, lookup
-from ..rules.rule import InnerRule
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
 from ..values.lengths import expect_room, said_bound

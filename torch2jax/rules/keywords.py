@@ -1,4 +1,4 @@
-"""Arguments by keyword: PyTorch's names for them, where the body of a rule has others."""
+"""Arguments as PyTorch's own parser takes them, where a body has others: by name, and in old orders."""
 
 import functools
 import inspect
@@ -6,12 +6,24 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import torch
+
 from ..internals.operators import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
 
-__all__ = ["BodyParameters", "by_schema", "run_named"]
+__all__ = ["BodyParameters", "by_schema", "is_in_old_order", "run_named"]
 
 # numpy's spellings, which PyTorch's argument parser takes everywhere; and what it calls the first tensor.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "x2": "other", **dict.fromkeys(("self", "x", "a", "x1"), "input")}
+
+# Functions that took numbers by place before their last tensors, and how many tensors they have.
+_OLD = {
+    "add": 2, "sub": 2, "addcmul": 3, "addcdiv": 3, "addmm": 3, "addmv": 3, "addr": 3, "addbmm": 3, "baddbmm": 3
+}  # fmt: skip
+_MOST_BY_PLACE = {
+    getattr(owner, form): count
+    for name, count in _OLD.items()
+    for owner, form in ((torch, name), (torch.Tensor, name), (torch.Tensor, f"{name}_"))
+}
 
 
 class BodyParameters(NamedTuple):
@@ -141,3 +153,11 @@ def by_schema(overload: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, d
 @functools.cache
 def _places(overload: OpOverload) -> list[tuple[str, Any]]:
     return _positional(overload._schema)
+
+
+def is_in_old_order(function: Callable[..., Any], args: tuple) -> bool:
+    """Whether a call has more arguments by place than are tensors: ``torch.add(x, 2, y)`` for ``add(x, y, alpha=2)``.
+
+    PyTorch's own parser knows what is meant.
+    """
+    return len(args) > 2 and len(args) > _MOST_BY_PLACE.get(function, len(args))

@@ -1,4 +1,8 @@
-"""Arguments of PyTorch functions as a rule's body takes them: arrays, or known values, in place of tensors."""
+"""Between tensors and the body of a rule.
+
+It takes arrays, or known values, in place of tensors. What it gives become tensors again, with dtypes, histories and
+labels.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +10,17 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from jax import lax
 
 from ..errors import TracedValueError
-from ..tensors.tensor import Torchish
+from ..tensors.derivatives import without_gradient
+from ..tensors.dtypes import canonical, logical
+from ..tensors.physical import PhysicalArray
+from ..tensors.tensor import Torchish, expect_values, wrap
 from .call import this_call
 from .numpy_arguments import number_of
 
-__all__ = ["UNKNOWN", "arrays_of", "knowns_of", "lift", "lifted"]
+__all__ = ["UNKNOWN", "arrays_of", "as_result", "knowns_of", "lift", "lifted", "of_dtype"]
 
 
 _AS_THEY_ARE = frozenset((Torchish, int, float, bool, complex, str, type(None), torch.dtype))
@@ -79,3 +87,49 @@ class _NotKnown:
 
 
 UNKNOWN = _NotKnown()
+
+
+def as_result(
+    array: Any,
+    dtype: Any,
+    tensors: list,
+    known: Any = None,
+    device: torch.device | None = None,
+    layout: tuple[int, ...] | None = None,
+    strides: Any = None,
+    name: str = "Unknown",
+) -> Any:
+    """The tensor for what the rule `name` computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
+    if array is None:
+        return None
+    if isinstance(array, np.ndarray):  # of a body that works with values
+        array = jax.numpy.asarray(array)
+    array, dtype = of_dtype(array, dtype, tensors)
+    grad = torch.is_grad_enabled()
+    differentiable = dtype.is_floating_point or dtype.is_complex
+    if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
+        array = without_gradient(array)
+    if layout is not None and array.ndim != len(layout):
+        layout = None
+    if callable(strides):
+        strides = strides(PhysicalArray(array, layout).shape)
+    tensor = wrap(array, dtype, known, layout=layout, strides=strides)
+    if not grad:
+        tensor._node.storage.differentiable = False
+    if grad and differentiable:
+        tensor.descend(tensors, name)
+    for operand in tensors:
+        if operand._label.type != "cpu":
+            device = device or operand._label
+    if device is not None:
+        expect_values(device, dtype)
+        tensor._label = device
+    return tensor
+
+
+def of_dtype(array: Any, dtype: Any, tensors: list) -> tuple[Any, torch.dtype]:
+    """What a body has computed from `tensors`, and its dtype, which is PyTorch's; these decide it if it is None."""
+    if dtype is None:
+        return array, logical(array.dtype, tuple([tensor.dtype for tensor in tensors]))
+    wanted = canonical(dtype)
+    return array if array.dtype == wanted else lax.convert_element_type(array, wanted), dtype

@@ -19,11 +19,13 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.rebinding import at_the_place_of
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, WATCHED, Torchish, memory_order, wrap_new
+from .array_rule import ArrayRule
 from .inline import AsksForValues, Inlined, run_inlined, template
 from .inplace import InPlace, WithFlag
-from .legacy_signatures import is_in_old_order
+from .keywords import is_in_old_order
+from .operands import of_dtype
 from .pointwise import PromotionPlan, in_layout
-from .rule import ArrayRule, OverloadedRule, Reflected, is_of_metadata, of_dtype
+from .rule import OverloadedRule, Reflected, is_of_metadata
 
 __all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "Meant", "plan_of", "resolved", "unplanned"]
 

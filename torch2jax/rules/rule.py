@@ -1,64 +1,33 @@
-"""What a rule does around its body: operands to arrays, promotion, dtypes of the results.
+"""Rules that are not on arrays: on tensors, on metadata, of several functions of one name.
 
-The body of an `ArrayRule` takes jax arrays where PyTorch takes tensors and gives jax arrays. A `TensorRule` gets the
-tensors themselves; it is for functions that are about storages, metadata or Python values.
+A `TensorRule` gets the tensors themselves; it is for functions that are about storages, metadata or Python values.
+Those on arrays are in `array_rule.py`.
 """
 
-import functools
-import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import jax
 import numpy as np
 import torch
-from jax import lax
 
-from ..errors import TracedValueError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..tensors.derivatives import without_gradient
-from ..tensors.dtypes import Takes, canonical, expect, logical
-from ..tensors.known import defer, defer_body, value_of_body
-from ..tensors.physical import PhysicalArray
-from ..tensors.scalars import expect_fits
-from ..tensors.tensor import Torchish, expect_values, wrap
-from ..tensors.traced import is_traced
+from ..tensors.dtypes import Takes, expect
+from ..tensors.tensor import Torchish
 from .call import this_call
-from .inline import call_inlined
-from .inplace import write_out
 from .keywords import BodyParameters
-from .numpy_arguments import number_of
-from .operands import UNKNOWN, arrays_of, knowns_of, lift, lifted
-from .options import RuleKeywords, RuleOptions
-from .pointwise import Pointwise, PromotionPlan, in_layout, planned
-from .promotion import Promotion
+from .operands import lift
 from .tags import NO_TAGS, Tag
 
 __all__ = [
-    "ArrayRule",
-    "InnerRule",
     "MetadataRule",
     "OverloadedRule",
     "Reflected",
     "TensorRule",
-    "as_result",
+    "dtype_of_first",
     "is_of_metadata",
-    "of_dtype",
     "of_metadata",
 ]
-
-# Keywords of every factory function that mean nothing to JAX.
-_PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format", "names", "non_blocking")
-
-# Parameters that PyTorch takes as integers or lists of integers, also from tensors of one element.
-_INTEGERS = frozenset(
-    ("correction", "diagonal", "dilation", "dim", "dims", "end_dim", "k", "kernel_size", "n", "normalized_shape")
-    + ("num_classes", "num_groups", "output_padding", "output_size", "pad", "padding", "padding_idx", "shifts", "size")
-    + ("start_dim", "stride")
-)
-
-# Functions of one operand that keep its dtype: PyTorch casts what they give for no ``out=``.
-_KEEPING = (Promotion.DEFAULT, Promotion.DEFAULT_ONCE, Promotion.NO_OPMATH)
 
 
 def of_metadata(prepare: Callable) -> Callable:
@@ -93,7 +62,7 @@ class TensorRule:
 
     def __call__(self, args: tuple, kwargs: dict):
         if self.takes is not None:
-            expect(self.name, _dtype_of_first(self.names.places, args, kwargs), self.takes)
+            expect(self.name, dtype_of_first(self.names.places, args, kwargs), self.takes)
         with this_call().inside():
             return self.body(*args, **kwargs)
 
@@ -139,375 +108,6 @@ class MetadataRule:
             return self.function(*args, **kwargs)
 
 
-class ArrayRule:
-    """A rule on arrays.
-
-    Args:
-        body: has the parameters of the PyTorch function by its documented names; arrays stand for tensors.
-        name: the function's name.
-        options: what is told of it.
-    """
-
-    function: Callable | None = None
-    """The function of PyTorch's that the rule computes as PyTorch does; None if it may do otherwise."""
-    of_unknown: Callable | None = None
-    """What gives the result of traced values where `concrete` is set, or where `prepare` refuses them."""
-
-    def __init__(self, body: Callable, name: str, options: RuleOptions):
-        self.body, self.name, self.options = body, name, options
-        # Each call asks for some of these.
-        self.promote, self.unpromoted, self.dtype = options.promote, options.unpromoted, options.dtype
-        self.takes, self.fits, self.strides = options.takes, options.fits, options.strides
-        self.prepare, self.check, self.channels_last = options.prepare, options.check, options.channels_last
-        self.concrete, self.random, self.has_own_values = options.concrete, options.random, options.has_own_values
-        self.elementwise, self.is_pure = options.promote is not None, not options.random
-        self.tags = frozenset((Tag.FRESH, *([Tag.RANDOM] if self.random else []), *options.tags))
-        self.names = BodyParameters.of(body, known=("out", *_PLACEMENT), skipped=1 if self.random else 0)
-        parameters = (*self.names.places, *filter(None, [self.names.spread]), *self.names.options)
-        self.parameters = set(parameters)
-        operands = self.names.places if self.elementwise else ()
-        keeps = len(operands) == 1 and self.promote in _KEEPING and self.dtype is None
-        self.exact_out = options.exact_out or keeps
-        self._integers = tuple(
-            (i, name) for i, name in enumerate(parameters) if name in _INTEGERS and name not in operands
-        )
-        self.result_type = getattr(torch.return_types, name, None)
-
-    def __call__(self, args: tuple, kwargs: dict):
-        with DisableTorchFunction():
-            kwargs, out, device = self.without_placement(kwargs)
-            for place, name in self._integers:
-                if place < len(args):
-                    if _has_tensor(args[place]):
-                        args = (*args[:place], _numbers(args[place]), *args[place + 1 :])
-                elif name in kwargs and _has_tensor(kwargs[name]):
-                    kwargs = {**kwargs, name: _numbers(kwargs[name])}
-            if self.check is not None:
-                self.expect_values(lifted(args), lifted(kwargs))
-            if self.prepare is not None:
-                try:
-                    args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
-                except TracedValueError:
-                    if self.of_unknown is None:
-                        raise
-                    return self.of_unknown(*args, **kwargs)
-            if self.promote is None:
-                result = self._apply(args, kwargs, device, out is None)
-            else:
-                result = self._apply_elementwise(args, kwargs)
-            return result if out is None else self.write_out(result, out, args, kwargs)
-
-    def expect_values(self, args: tuple, kwargs: dict) -> None:
-        """Refuses tensors whose values are known to be wrong."""
-        try:
-            self.check(*args, **kwargs)  # pyright: ignore[reportOptionalCall]
-        except Exception as error:
-            vars(error)["is_of_values"] = True
-            raise
-
-    def write_out(self, result: Any, out: Any, args: tuple, kwargs: dict):
-        """Writes the result of a call with these arguments into its ``out`` argument."""
-        with DisableTorchFunction():
-            self._expect_no_gradients(result, out)
-            by_index = Tag.READS_BY_INDEX in self.tags
-            return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out, by_index=by_index)
-
-    def _expect_no_gradients(self, result: Any, out: Any) -> None:
-        """Refuses to write what requires grad, or to what does, as PyTorch does for all forms with ``out=``."""
-        tensors = [x for each in (result, out) for x in (each if isinstance(each, (tuple, list)) else (each,))]
-        is_recorded = torch.is_grad_enabled() and not this_call().is_backward
-        if is_recorded and any(lift(x).history is not None for x in tensors):
-            raise RuntimeError(
-                f"{self.name}(): functions with out=... arguments don't support automatic differentiation, but one of "
-                "the arguments requires grad."
-            )
-        dual = this_call().dual
-        if dual is not None and any(dual.has_tangent(lift(x)) for x in tensors):
-            raise NotImplementedError(
-                f"Trying to use forward AD with {self.name}_out that does not support it because it is an out= function"
-            )
-
-    def without_placement(self, kwargs: dict) -> tuple[dict, Any, torch.device | None]:
-        """The keywords that the body may know, what the result is to be written to, and where it is to be."""
-        if not kwargs:
-            return kwargs, None, None
-        kwargs = dict(kwargs)
-        out, device = kwargs.pop("out", None), kwargs.get("device")
-        for key in _PLACEMENT:
-            if key not in self.parameters:
-                kwargs.pop(key, None)
-        return kwargs, out, None if device is None else torch.device(device)
-
-    def expect(self, dtype: torch.dtype, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Refuses a dtype, and numbers, that the function is not defined for."""
-        takes = self.takes(*args, **kwargs) if callable(self.takes) else self.takes
-        if takes is not None:
-            expect(self.name, dtype, takes)
-        if self.fits:
-            for name, value in (*zip(self.names.places, args, strict=False), *kwargs.items()):
-                if name in self.fits and not isinstance(value, jax.Array):
-                    expect_fits(value, dtype)
-
-    def expect_examined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """As `expect`, of the dtype that these arguments of a function that is not pointwise have or ask for."""
-        if self.takes is not None or self.fits:
-            self.expect(self._examined(args, kwargs), args, kwargs)
-
-    def takes_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a tensor is given where PyTorch takes its number."""
-        found = [args[place] if place < len(args) else kwargs.get(name) for place, name in self._integers]
-        return any(map(_has_tensor, found))
-
-    def _examined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-        if "dtype" in self.parameters:
-            at = self.names.places.index("dtype") if "dtype" in self.names.places else len(args)
-            dtype = args[at] if at < len(args) else kwargs.get("dtype")
-            if dtype is not None:
-                return dtype
-        return _dtype_of_first(self.names.places, args, kwargs)
-
-    def _apply(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        device: torch.device | None,
-        is_result: bool = True,
-    ):
-        self.expect_examined(args, kwargs)
-        tensors: list[Torchish] = []
-        layout = self.layout(args)
-        arrays, array_kwargs = self.arrays(args, kwargs, layout, tensors)
-        if self.random:
-            key = this_call().next_key(kwargs.get("generator"))
-            array_kwargs.pop("generator", None)
-            arrays, args = (key, *arrays), (key, *args)
-        if self.concrete and any(is_traced(tensor.physical.array) for tensor in tensors):
-            if self.of_unknown is not None and is_result:
-                return self.of_unknown(*args, **kwargs)
-            raise TracedValueError(f"torch.{self.name}")
-        result = call_inlined(self.body, arrays, array_kwargs, self.name)
-        dtype = self.dtype
-        if callable(dtype) and not isinstance(dtype, torch.dtype):
-            dtype = dtype(*(args[1:] if self.random else args), **kwargs)
-        known = self._drawn(args, kwargs) if self.random and not is_traced(arrays[0]) else None
-        strides = self.strides_for(args[1:] if self.random else args, kwargs)
-        return self.wrap_all(result, dtype, known, tensors, device, layout, strides)
-
-    def arrays(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], layout: tuple[int, ...] | None, tensors: list[Torchish]
-    ) -> tuple[tuple, dict]:
-        """The arguments of the body of a rule that is not pointwise, for which tensors are gathered.
-
-        Args:
-            layout: the order in which the first operand is to be held, if the body is to take it so.
-        """
-        if layout is None:
-            return arrays_of(args, tensors), arrays_of(kwargs, tensors)
-        first = _each(args[0], lambda x: tensors.append(lift(x)) or tensors[-1].physical.arranged(layout))
-        arrays = (first, *arrays_of(args[1:], tensors))
-        return arrays, {**arrays_of(kwargs, tensors), "channels_last": True}
-
-    def strides_for(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[..., tuple[int, ...] | None] | None:
-        """Gives the strides of a result from its shape; None where they are contiguous."""
-        return self.strides and functools.partial(self._strides_of, args, kwargs)
-
-    def _strides_of(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Sequence[int]
-    ) -> tuple[int, ...] | None:
-        return self.strides(shape, *args, **kwargs)  # pyright: ignore[reportOptionalCall]
-
-    def layout(self, args: tuple[Any, ...]) -> tuple[int, ...] | None:
-        """The channels-last order for the first operand, or all in that list, if the body is to take it so."""
-        if not self.channels_last:
-            return None
-        when, rank = self.channels_last  # pyright: ignore[reportGeneralTypeIssues]
-        first = args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]
-        if not first or not all(isinstance(x, torch.Tensor) and x.ndim == rank for x in first):
-            return None
-        layout = (0, *range(2, rank), 1)
-        return layout if when == "prefer" or any(lift(x)._node.layout == layout for x in first) else None
-
-    def _drawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        """What is drawn with a known key is known itself."""
-        knowns = knowns_of(args[1:]), knowns_of(kwargs)
-        if UNKNOWN in jax.tree.leaves(knowns, is_leaf=lambda x: x is UNKNOWN):
-            return None
-        return defer_body(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
-
-    def _apply_elementwise(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        plan, run, operands, kwargs, factors = self.planned(args, kwargs)
-        tensors = [x for x in operands if isinstance(x, Torchish)] + factors
-        body = functools.partial(run, **kwargs) if kwargs else run
-        result = call_inlined(body, [in_layout(x, plan.shape, plan.layout) for x in operands], {}, self.name)
-        return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)
-
-    def planned(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[PromotionPlan, Pointwise, list, dict, list[Torchish]]:
-        """What a pointwise rule does around its body, the operands and options of that, and tensors among the options.
-
-        Raises:
-            RuntimeError, TypeError: the function is not defined for these arguments.
-        """
-        count = len(self.names.places)
-        operands, options = list(args[:count]), args[count:]
-        factors: list[Torchish] = []
-        if kwargs or options:
-            kwargs = kwargs | dict(zip(self.names.options, options, strict=False))
-            for name in self.names.options:  # what PyTorch takes as a number
-                if isinstance(kwargs.get(name), torch.Tensor):
-                    kwargs[name] = self._number(name, lift(kwargs[name]), factors)
-            named = [i for i, name in enumerate(self.names.places) if name in kwargs]
-            for name in self.names.places[len(operands) : max(named, default=-1) + 1]:
-                operands.append(kwargs.pop(name, None))  # one that is left out between others: clamp(x, max=1)
-        for i, operand in enumerate(operands):
-            if isinstance(operand, (torch.Tensor, jax.Array, np.ndarray)):
-                operands[i] = lift(operand)
-            elif isinstance(operand, np.generic):
-                operands[i] = number_of(operand)
-        if not any(isinstance(x, Torchish) for x in operands):  # PyTorch lets only add, sub, mul and div come this far
-            operands[0] = lift(torch.tensor(operands[0]))
-        return *self._pointwise(operands, kwargs), operands, kwargs, factors
-
-    def _pointwise(self, operands: Sequence[Any], kwargs: dict[str, Any]) -> tuple[PromotionPlan, Pointwise]:
-        """The plan for operands, and the body for what it makes of these."""
-        kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
-        plan = planned(kind, self.unpromoted, operands)
-        if self.strides is not None:
-            plan = plan._replace(strides=self.strides(plan.shape, *operands, **kwargs))
-        self.expect(plan.compute, operands, kwargs)
-        dtype: Any = plan.result
-        if self.dtype is not None:
-            dtype = self.dtype(*operands, **kwargs) if callable(self.dtype) else self.dtype
-        shape = plan.shape if plan.layout is None else tuple(plan.shape[dim] for dim in plan.layout)
-        return plan, Pointwise(self.body, shape, self.unpromoted, plan.compute, dtype)
-
-    def _number(self, name: str, tensor: Torchish, factors: list):
-        """The number that a tensor holds, or its array where that is a factor, which may be traced."""
-        if name not in self.fits or tensor.known is not None or not is_traced(tensor.read()):
-            return tensor.item()
-        factors.append(tensor)
-        return lax.reshape(tensor.read(), ())
-
-    def wrap_all(
-        self,
-        result: Any,
-        dtype: Any,
-        known: Any,
-        tensors: list[Torchish],
-        device: torch.device | None = None,
-        layout: tuple[int, ...] | None = None,
-        strides: Any = None,
-    ) -> Any:
-        """The tensors of the arrays that the body has given; see `as_result`."""
-        if isinstance(result, (tuple, list)):
-            dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
-            parts = [
-                as_result(
-                    part, each, tensors, known and defer(operator.getitem, known, i), device, layout, strides, self.name
-                )
-                for i, (part, each) in enumerate(zip(result, dtypes, strict=True))
-            ]
-            if isinstance(result, list):
-                return parts
-            return self.result_type(parts) if self.result_type else tuple(parts)
-        return as_result(result, dtype, tensors, known, device, layout, strides, self.name)
-
-
-class InnerRule:
-    """A rule on arrays that rules on tensors call: PyTorch has no such function, so it computes known values too.
-
-    Args:
-        options: those of `RuleOptions`.
-    """
-
-    def __init__(self, body: Callable, name: str, **options: Unpack[RuleKeywords]):
-        options["has_own_values"] = True
-        self._rule = ArrayRule(body, name, RuleOptions(**options))
-
-    def __call__(self, args: tuple, kwargs: dict):
-        return this_call().run_rule(self._rule.body, self._rule, args, kwargs)
-
-
-def as_result(
-    array: Any,
-    dtype: Any,
-    tensors: list,
-    known: Any = None,
-    device: torch.device | None = None,
-    layout: tuple[int, ...] | None = None,
-    strides: Any = None,
-    name: str = "Unknown",
-) -> Any:
-    """The tensor for what the rule `name` computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
-    if array is None:
-        return None
-    if isinstance(array, np.ndarray):  # of a body that works with values
-        array = jax.numpy.asarray(array)
-    array, dtype = of_dtype(array, dtype, tensors)
-    grad = torch.is_grad_enabled()
-    differentiable = dtype.is_floating_point or dtype.is_complex
-    if not grad and differentiable and any(operand._node.storage.differentiable for operand in tensors):
-        array = without_gradient(array)
-    if layout is not None and array.ndim != len(layout):
-        layout = None
-    if callable(strides):
-        strides = strides(PhysicalArray(array, layout).shape)
-    tensor = wrap(array, dtype, known, layout=layout, strides=strides)
-    if not grad:
-        tensor._node.storage.differentiable = False
-    if grad and differentiable:
-        tensor.descend(tensors, name)
-    for operand in tensors:
-        if operand._label.type != "cpu":
-            device = device or operand._label
-    if device is not None:
-        expect_values(device, dtype)
-        tensor._label = device
-    return tensor
-
-
-def of_dtype(array: Any, dtype: Any, tensors: list) -> tuple[Any, torch.dtype]:
-    """What a body has computed from `tensors`, and its dtype, which is PyTorch's; these decide it if it is None."""
-    if dtype is None:
-        return array, logical(array.dtype, tuple([tensor.dtype for tensor in tensors]))
-    wanted = canonical(dtype)
-    return array if array.dtype == wanted else lax.convert_element_type(array, wanted), dtype
-
-
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(isinstance(item, torch.Tensor) for item in value)
-    return isinstance(value, torch.Tensor)
-
-
-def _numbers(value: Any):
-    """Numbers in place of the tensors that hold them."""
-    if isinstance(value, (list, tuple)):
-        return [_numbers(item) for item in value]
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.item() if value.numel() == 1 else this_call().dispatch(torch.Tensor.tolist, (value,), {})
-
-
-def _each(operand: Any, function: Callable):
-    """`function` of an operand, or of each in a list of them."""
-    return [function(x) for x in operand] if isinstance(operand, (list, tuple)) else function(operand)
-
-
-def _dtype_of_first(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    """The dtype of the first tensor among the arguments, alone or in a list; `names` are those of the parameters."""
-    for x in (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)):
-        for item in x if isinstance(x, (list, tuple)) else (x,):
-            if isinstance(item, torch.Tensor):
-                return item.dtype
-            if isinstance(item, (jax.Array, np.ndarray)):
-                return lift(item).dtype
-    raise TypeError("got no tensor; wanted one at least")
-
-
 class Reflected:
     """The operator form with its operands swapped: ``__radd__`` of ``add``."""
 
@@ -521,3 +121,14 @@ class Reflected:
     def __call__(self, args: tuple, kwargs: dict):
         this, other = args
         return self.rule((other, this), kwargs)
+
+
+def dtype_of_first(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
+    """The dtype of the first tensor among the arguments, alone or in a list; `names` are those of the parameters."""
+    for x in (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)):
+        for item in x if isinstance(x, (list, tuple)) else (x,):
+            if isinstance(item, torch.Tensor):
+                return item.dtype
+            if isinstance(item, (jax.Array, np.ndarray)):
+                return lift(item).dtype
+    raise TypeError("got no tensor; wanted one at least")

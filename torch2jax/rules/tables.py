@@ -18,10 +18,11 @@ from ..hints import nearest
 from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_get_all_op_names
 from ..tensors import history
 from ..tensors.dtypes import Takes
+from .array_rule import ArrayRule
 from .inplace import InPlace, WithFlag
 from .module_rules import replace_forward
 from .options import RuleKeywords, RuleOptions
-from .rule import ArrayRule, Reflected, TensorRule
+from .rule import Reflected, TensorRule
 from .tags import NO_TAGS, Tag, Tags, operators_of, tags_of_operators
 
 __all__ = [

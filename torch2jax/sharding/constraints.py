@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from ..calls.call import current, this_call
 from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
-from ..rules.rule import InnerRule
+from ..rules.array_rule import InnerRule
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish

@@ -14,7 +14,7 @@ from ..internals.guards import DisableTorchFunction
 from ..internals.modes import len_torch_function_stack
 from ..rules import registry
 from ..rules.inplace import InPlace
-from ..rules.legacy_signatures import is_in_old_order
+from ..rules.keywords import is_in_old_order
 from ..rules.rule import OverloadedRule, TensorRule
 from ..tensors.known import LazyConstant
 from ..tensors.storage import Storage

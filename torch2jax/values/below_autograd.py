@@ -15,7 +15,7 @@ from ..internals.guards import ForceDispatchKeyGuard, dispatch_tls_local_include
 from ..internals.operators import DispatchKey, OpOverload
 from ..rules.features import NEXT, Feature
 from ..rules.keywords import run_named
-from ..rules.rule import as_result
+from ..rules.operands import as_result
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper

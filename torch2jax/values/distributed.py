@@ -14,7 +14,7 @@ from torch.overrides import get_default_nowrap_functions
 
 from ..internals.guards import DisableTorchFunctionSubclass
 from ..internals.pytree import tree_leaves, tree_map
-from ..rules.rule import InnerRule
+from ..rules.array_rule import InnerRule
 from ..tensors.derived import Derived, as_class
 from ..tensors.distributed import class_of_calls, mesh_in_force, spec_of
 from ..tensors.history import Source

@@ -23,9 +23,10 @@ from ..branches.programs import is_same_value
 from ..errors import SourceLine, TracedValueError, user_location, user_place
 from ..internals.guards import DisableTorchFunction
 from ..internals.memory import make_wrapper_subclass
+from ..rules.array_rule import InnerRule
 from ..rules.inplace import InPlace, check_cast
 from ..rules.kinds import servers_of
-from ..rules.rule import InnerRule, Reflected
+from ..rules.rule import Reflected
 from ..rules.tags import Tag
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish

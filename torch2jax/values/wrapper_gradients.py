@@ -19,8 +19,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..internals.operators import OpOverload
 from ..internals.pytree import tree_leaves, tree_map
+from ..rules.array_rule import InnerRule
 from ..rules.registry import lookup_aten
-from ..rules.rule import InnerRule
 from ..rules.tags import Tag
 from ..tensors.jagged import NestedTensor
 from ..tensors.wrapped import is_of_call, is_wrapper

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ...autograd.manual_axes import own_axes
-from ...rules.operands import lift
-from ...rules.rule import as_result
+from ...rules.operands import as_result, lift
 from ...tracing.manual_axes import varying
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from .groups import MeshGroup

@@ -13,9 +13,9 @@ from jax import lax
 from ...calls.call import current
 from ...errors import TracedValueError
 from ...patches import stands_in
+from ...rules.array_rule import ArrayRule, InnerRule
 from ...rules.options import RuleOptions
 from ...rules.registry import implements_tensors
-from ...rules.rule import ArrayRule, InnerRule
 from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS
 from .dropout import expect_probability, keep_some

@@ -11,7 +11,7 @@ import torch
 from jax import lax
 
 from ...patches import runs_instead_of
-from ...rules.rule import InnerRule
+from ...rules.array_rule import InnerRule
 from ...values.lengths import is_traced_number
 from ...values.selected import Selected, aligned, compacted, like
 from .suppression import is_unknown

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...rules.array_rule import ArrayRule
 from ...rules.inplace import write_in_place
 from ...rules.memory_formats import like_input
 from ...rules.options import RuleOptions
 from ...rules.registry import implements_tensors
-from ...rules.rule import ArrayRule
 from ...tensors.dtypes import FLOATS
 from ..arrays import where
 

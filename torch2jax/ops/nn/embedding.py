@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...rules.array_rule import InnerRule
 from ...rules.registry import implements, implements_tensors
-from ...rules.rule import InnerRule
 from ...rules.tags import Tag
 from ...tensors.arrays import reshape
 from ...tensors.traced import is_traced

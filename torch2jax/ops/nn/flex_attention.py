@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from ...calls.call import current
 from ...internals.flex_attention import identity, vmap_for_bhqkv
 from ...patches import exchange, stands_in
+from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_tensors
-from ...rules.rule import InnerRule
 from .scores import exponentials, rows_at_a_time, scores_of, weighted
 
 __all__ = []

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from ...rules.rule import InnerRule
+from ...rules.array_rule import InnerRule
 from ...rules.tables import Rules
 from ...tensors.dtypes import FLOATS
 from .attention import prepared, scaled_dot_product_attention

@@ -11,10 +11,10 @@ from jax import lax
 
 from ...calls.call import current
 from ...patches import exchange
+from ...rules.array_rule import InnerRule
 from ...rules.inplace import write_in_place
 from ...rules.memory_formats import as_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed, tag
-from ...rules.rule import InnerRule
 from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, INEXACT
 from ...values.item import Item

@@ -9,8 +9,8 @@ import torch
 from jax import lax
 
 from ...internals.jax_traces import varying_axes
+from ...rules.array_rule import InnerRule
 from ...rules.registry import implements, implements_tensors
-from ...rules.rule import InnerRule
 from ...tracing.manual_axes import varying
 from ..arrays import cast, like
 from ..shape import stack

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ...patches import runs_instead_of
-from ...rules.rule import InnerRule
+from ...rules.array_rule import InnerRule
 from ...tensors.tensor import Torchish
 from ...tensors.traced import is_traced
 from ...values.selected import Selected, aligned, compacted, first

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from ...calls.call import current
+from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse, implements_tensors
-from ...rules.rule import InnerRule
 from ...tensors.dtypes import type_name
 from ...tensors.sparse_arrays import layout_name
 from ...values.lengths import expect_room, heed, said_bound

@@ -15,7 +15,7 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ...rules.rule import InnerRule
+from ...rules.array_rule import InnerRule
 from ...tracing.linear_call import linear_call
 from ..nn.rows import take_rows
 

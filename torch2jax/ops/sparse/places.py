@@ -10,7 +10,7 @@ import torch
 from ...calls.call import current
 from ...errors import user_location
 from ...internals.promotion import canonicalize_dim
-from ...rules.rule import InnerRule
+from ...rules.array_rule import InnerRule
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, size_of
 from ..bounds import known_values
 
