@@ -27,14 +27,14 @@ from ..abandoning import Abandoned, Patience
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, is_raised_by_code, user_place
 from ..loops.program import Program, evaluated, free, pruned
 from ..tensors.tensor import Torchish
-from ..tensors.trees import flatten, shown
+from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, decides, ending_with_errors, running, without_derivatives
 from .call import this_call
+from .ends import End, StaticLeaf, alike
 from .loop_bounds import Way, most_turns
 from .loop_watch import Facts, Loops, Watch, again_p, enter_p, frames_of_code, skip_p
 from .programs import (
     Assertion,
-    Atom,
     constant,
     is_same_step,
     is_same_value,
@@ -420,22 +420,20 @@ class _Start(NamedTuple):
     """The run that goes on there."""
 
 
-class _StaticLeaf(NamedTuple):
-    """A leaf that is no array."""
-
-    value: Any
-
-
 class _Side(NamedTuple):
     """Where an answer leads to."""
 
     program: Program
-    leaves: list[_StaticLeaf | None]
+    leaves: list[StaticLeaf | None]
     structure: Any
     notes: list
     """Of all ways."""
     warned: list[Warned]
     """Of every way."""
+
+    @property
+    def end(self) -> End:
+        return End(self.program, self.leaves, self.structure)
 
     def behind(self, statements: list) -> "_Side":
         """The same with something before it."""
@@ -499,13 +497,14 @@ class _View(NamedTuple):
 
 
 def followed(
-    run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, warned: Iterable[Warned] = ()
+    run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, warned: Iterable[Warned] = (), pads: bool = False
 ) -> tuple[Any, list]:
     """Runs code on every way through it, and computes in the current trace what it gives.
 
     Args:
         run: gives a tree of arrays and other things, and anything to note. It can run again and again.
         warned: what it has warned of before, when it was abandoned.
+        pads: whether an array that is longer on one way than on another becomes a padded one.
 
     Returns:
         The tree, and what each way noted.
@@ -517,7 +516,7 @@ def followed(
     loops, before = Loops(), {warning.key for warning in warned} if warned else set()
     while True:
         try:
-            return _Ways(run, policy, loops).joined(before)
+            return _Ways(run, policy, loops, pads).joined(before)
         except _Learned:
             loops.has_learned = False
 
@@ -527,8 +526,8 @@ class _Learned(Exception):
 
 
 class _Ways:
-    def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, loops: Loops):
-        self._run, self._policy, self._loops = run, policy, loops
+    def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, loops: Loops, pads: bool):
+        self._run, self._policy, self._loops, self._pads = run, policy, loops, pads
         self._root = _Node()
         self._checks: set[tuple[SourceLine, bool]] = set()
         self._live = self._runs = self._asked = 0
@@ -659,7 +658,7 @@ class _Ways:
                 return []
             leaves, structure = flatten(tree)
             arrays = [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))]
-            static = [None if isinstance(leaf, (jax.Array, np.ndarray)) else _StaticLeaf(leaf) for leaf in leaves]
+            static = [None if isinstance(leaf, (jax.Array, np.ndarray)) else StaticLeaf(leaf) for leaf in leaves]
             end = _Ended(static, structure, note, path.warned)
             return arrays
 
@@ -798,12 +797,13 @@ class _Ways:
             raise _obstacle(question, True, yes.error) from yes.error
         if isinstance(no, _Raised):
             raise _obstacle(question, False, no.error) from no.error
-        yes, no = _alike(yes, no, question)
-        rest = joined(node.flag, yes.program, no.program)
+        pads = self._pads and view.turn is None
+        end, other = alike(yes.end, no.end, question.place, pads=pads, may_overflow=self._policy.bounds is not None)
+        rest = joined(node.flag, end.program, other.program)
         program = Program([*(node.steps or []), *rest.statements], rest.results)
         keys = {warned.key for warned in no.warned}
         warned = [warned for warned in yes.warned if warned.key in keys]
-        return _Side(program, yes.leaves, yes.structure, [*yes.notes, *no.notes], warned)
+        return _Side(program, end.leaves, end.structure, [*yes.notes, *no.notes], warned)
 
     def _looped(self, node: _Node, turn: _Node, view: _View) -> _Side | _Raised | None:
         """What the ways compute from a node on where a loop begins."""
@@ -900,80 +900,3 @@ def _key_of(value) -> Any:
         return id(value)
     array = np.asarray(value)
     return array.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", False)
-
-
-def _alike(yes: _Side, no: _Side, question: _Question) -> tuple[_Side, _Side]:
-    """Two sides with the same leaves: Python numbers that differ have become arrays.
-
-    Raises:
-        BranchError: they are not alike.
-    """
-    if yes.structure != no.structure:
-        raise _unlike(question, shown(yes.structure), shown(no.structure), "structure")
-    mine: list[Atom] = []
-    theirs: list[Atom] = []
-    leaves: list[_StaticLeaf | None] = []
-    atoms = iter(yes.program.results), iter(no.program.results)
-    for number, pair in enumerate(zip(yes.leaves, no.leaves, strict=True)):
-        found = [next(rest) if leaf is None else leaf for leaf, rest in zip(pair, atoms, strict=True)]
-        if all(isinstance(x, _StaticLeaf) for x in found) and _is_same_value(*(x.value for x in found)):
-            leaves.append(found[0])
-            continue
-        dtype = _common_dtype(found)
-        made = [constant(x.value, dtype) if isinstance(x, _StaticLeaf) and dtype is not None else x for x in found]
-        texts = [_described(x) for x in made]
-        if dtype is None or texts[0] != texts[1]:
-            raise _unlike(question, _described(found[0]), _described(found[1]), f"leaf {number}")
-        leaves.append(None)
-        mine.append(made[0])
-        theirs.append(made[1])
-    yes, no = (
-        side._replace(program=side.program._replace(results=results), leaves=leaves)
-        for side, results in ((yes, mine), (no, theirs))
-    )
-    return yes, no
-
-
-def _unlike(question: _Question, yes: str, no: str, what: str) -> BranchError:
-    return BranchError(
-        f"bool(tensor) at {question.place} is asked of a traced value, so that both answers are followed, and they "
-        f"lead to results that differ in their {what}: {yes} where it is True, {no} where it is False; wanted the "
-        "same structure, shapes and dtypes, as of torch.cond"
-    )
-
-
-def _described(x) -> str:
-    if isinstance(x, _StaticLeaf):
-        return repr(x.value)
-    return f"{x.aval.dtype}{list(x.aval.shape)}"
-
-
-def _is_same_value(one, other) -> bool:
-    if one is other or (isinstance(one, float) and one != one and other != other):
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, (bool, int, float, complex, str, bytes)):
-        return one == other
-    return type(one).__eq__ is object.__eq__ or bool(one == other)
-
-
-_KINDS = {"b": 0, "i": 1, "u": 1, "c": 3}  # others are floats
-
-
-def _kind(dtype) -> int:
-    return _KINDS.get(np.dtype(dtype).kind, 2)
-
-
-def _common_dtype(pair: list) -> Any:
-    """The dtype of a number in place of which there may be an array; None if that cannot be."""
-    numbers = [x.value for x in pair if isinstance(x, _StaticLeaf)]
-    if not all(isinstance(x, (bool, int, float, complex)) for x in numbers):
-        return None
-    arrays = [x.aval.dtype for x in pair if not isinstance(x, _StaticLeaf)]
-    if not numbers or len(arrays) > 1:
-        return arrays[0]
-    of_numbers = jax.dtypes.canonicalize_dtype(np.result_type(*map(type, numbers)))
-    if not arrays:
-        return of_numbers
-    return arrays[0] if _kind(of_numbers) <= _kind(arrays[0]) else None

@@ -14,7 +14,7 @@ from .padded import Padded
 from .sparse_arrays import is_sparse_array
 from .wrapped import Wrapped
 
-__all__ = ["flatten", "map_arguments", "map_given", "map_results", "ordered", "shown"]
+__all__ = ["flatten", "flatten_given", "map_arguments", "map_given", "map_results", "ordered", "shown"]
 
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
@@ -35,6 +35,12 @@ def map_given(fn: Callable, tree: Any) -> Any:
 def flatten(tree: Any) -> tuple[list, Any]:
     """The leaves of a tree, and its structure: hashable, with a method ``unflatten(leaves)``."""
     leaves, structure = optree.tree_flatten(tree, is_leaf=_opens, none_is_leaf=True, namespace=_NAMESPACE)
+    return leaves, structure
+
+
+def flatten_given(tree: Any) -> tuple[list, Any]:
+    """As `flatten`, where what stands for a tensor, as a padded or sparse array, is one leaf."""
+    leaves, structure = optree.tree_flatten(tree, is_leaf=_is_whole, none_is_leaf=True, namespace=_NAMESPACE)
     return leaves, structure
 
 

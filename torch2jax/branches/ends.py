@@ -1,0 +1,220 @@
+"""What two ways through some code end in, in one form: the same leaves, with the same shapes.
+
+Python's numbers that differ become arrays. A tensor whose length differs is as long as data decide, whether it is plain
+on both ways or padded on one: it becomes a padded array with room for the longer.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn, Literal, new_jaxpr_eqn, no_effects
+
+from ..errors import BranchError, SourceLine
+from ..loops.program import Program
+from ..tensors.padded import Padded
+from ..tensors.trees import flatten, flatten_given, shown
+from .programs import constant, new_var
+
+__all__ = ["End", "StaticLeaf", "alike"]
+
+
+class StaticLeaf(NamedTuple):
+    """A leaf that is no array."""
+
+    value: Any
+
+
+class End(NamedTuple):
+    """What a way gives: a tree, whose arrays are the results of a program."""
+
+    program: Program
+    leaves: list[StaticLeaf | None]
+    """None for each array."""
+    structure: Any
+
+    @property
+    def slots(self) -> list[Any]:
+        """The leaves, with the result that it is for each array."""
+        results = iter(self.program.results)
+        return [next(results) if leaf is None else leaf for leaf in self.leaves]
+
+    def holding(self, slots: Iterable, structure: Any, steps: Iterable[JaxprEqn] = ()) -> "End":
+        """The end with other leaves, which these steps compute of what is there."""
+        slots = list(slots)
+        leaves = [x if isinstance(x, StaticLeaf) else None for x in slots]
+        results = [x for x in slots if not isinstance(x, StaticLeaf)]
+        return End(Program([*self.program.statements, *steps], results), leaves, structure)
+
+
+def alike(yes: End, no: End, place: SourceLine, *, pads: bool, may_overflow: bool) -> tuple[End, End]:
+    """Two ends with the same leaves.
+
+    Args:
+        place: where the question is.
+        pads: whether a tensor that is longer on one way becomes a padded array. Not at the end of a loop's turn.
+        may_overflow: whether a length may be beyond its room, which tells of a bound that is too small.
+
+    Raises:
+        BranchError: they cannot have the same.
+    """
+    if pads and not _are_alike(yes, no):
+        yes, no = _padded_alike(yes, no, may_overflow)
+    if yes.structure != no.structure:
+        raise _unlike(place, shown(yes.structure), shown(no.structure), "structure")
+    found: list[tuple] = []
+    for number, pair in enumerate(zip(yes.slots, no.slots, strict=True)):
+        if all(isinstance(x, StaticLeaf) for x in pair) and _is_same_value(*(x.value for x in pair)):
+            found.append((pair[0], pair[0]))
+            continue
+        dtype = _common_dtype(pair)
+        made = [constant(x.value, dtype) if isinstance(x, StaticLeaf) and dtype is not None else x for x in pair]
+        texts = [_described(x) for x in made]
+        if dtype is None or texts[0] != texts[1]:
+            raise _unlike(place, _described(pair[0]), _described(pair[1]), f"leaf {number}")
+        found.append(tuple(made))
+    mine, theirs = zip(*found, strict=True) if found else ((), ())
+    return yes.holding(mine, yes.structure), no.holding(theirs, no.structure)
+
+
+def _are_alike(one: End, other: End) -> bool:
+    results = zip(one.program.results, other.program.results, strict=False)
+    return one.structure == other.structure and all(x.aval.shape == y.aval.shape for x, y in results)
+
+
+# Lengths.
+
+
+class _Rows(NamedTuple):
+    """An array, and how long it is along the axes that data decide."""
+
+    values: Any
+    lengths: dict[int, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.aval.shape
+
+
+def _padded_alike(yes: End, no: End, may_overflow: bool) -> tuple[End, End]:
+    """The same ends; where a tensor is longer in one than in the other, both have it with room for the longer.
+
+    Trees hold numbers here, the places of what they stand for in a list.
+    """
+    (mine, structure), (theirs, other) = (flatten_given(x.structure.unflatten(range(len(x.leaves)))) for x in (yes, no))
+    if structure != other:
+        return yes, no
+    ends, slots = (yes, no), (yes.slots, no.slots)
+    steps: tuple[list[JaxprEqn], list[JaxprEqn]] = ([], [])
+    for at, (one, two) in enumerate(zip(mine, theirs, strict=True)):
+        pair = _rows(one, slots[0]), _rows(two, slots[1])
+        if pair[0] is None or pair[1] is None or not _may_pad(pair[0], pair[1]):
+            continue
+        both = pair[0], pair[1]
+        for which, whole in enumerate((mine, theirs)):
+            rows = _with_room(both[which], both[1 - which], steps[which], may_overflow)
+            count = len(slots[which])
+            slots[which].extend([rows.values, *rows.lengths.values()])
+            whole[at] = Padded.of(count, {axis: count + 1 + i for i, axis in enumerate(rows.lengths)})
+    found = []
+    for end, whole, held, made in zip(ends, (mine, theirs), slots, steps, strict=True):
+        numbers, wanted = flatten(structure.unflatten(whole))
+        found.append(end.holding([held[number] for number in numbers], wanted, made))
+    return found[0], found[1]
+
+
+def _rows(leaf: Any, slots: list) -> _Rows | None:
+    """The tensor that a leaf is; None if it is none."""
+    if isinstance(leaf, Padded):
+        return _Rows(slots[leaf.values], {axis: slots[length] for axis, length in leaf.lengths.items()})
+    return None if isinstance(slots[leaf], StaticLeaf) else _Rows(slots[leaf], {})
+
+
+def _may_pad(one: _Rows, other: _Rows) -> bool:
+    """Whether data make a tensor to be as long as one or as another."""
+    if one.values.aval.dtype != other.values.aval.dtype or len(one.shape) != len(other.shape):
+        return False
+    return one.shape != other.shape or one.lengths.keys() != other.lengths.keys()
+
+
+def _with_room(rows: _Rows, other: _Rows, steps: list[JaxprEqn], may_overflow: bool) -> _Rows:
+    """A tensor as a padded array with room for another, too: zero beyond its lengths."""
+    shape = tuple(map(max, rows.shape, other.shape))
+    differ = [axis for axis, sizes in enumerate(zip(rows.shape, other.shape, strict=True)) if sizes[0] != sizes[1]]
+    axes = sorted({*differ, *rows.lengths, *other.lengths})
+    known = [length.aval.dtype for each in (rows, other) for length in each.lengths.values()]
+    dtype = known[0] if known else jax.dtypes.canonicalize_dtype(np.int64)
+    lengths = {}
+    for axis in axes:
+        room, length = rows.shape[axis], rows.lengths.get(axis)
+        if length is None:
+            length = constant(room, dtype)
+        elif may_overflow and room < shape[axis]:  # what is beyond its room has to be beyond the other, too
+            beyond = _added(steps, lax.gt_p, [length, constant(room, dtype)], np.bool_)
+            length = _added(steps, lax.select_n_p, [beyond, length, constant(shape[axis] + 1, dtype)], dtype)
+        lengths[axis] = length
+    if rows.shape == shape:
+        return _Rows(rows.values, lengths)
+    aval = rows.values.aval
+    values = new_var(aval.update(shape=shape))
+    zero = Literal(aval.dtype.type(0), aval.update(shape=()))
+    config = tuple((0, size - own, 0) for size, own in zip(shape, rows.shape, strict=True))
+    steps.append(new_jaxpr_eqn([rows.values, zero], [values], lax.pad_p, {"padding_config": config}, no_effects))
+    return _Rows(values, lengths)
+
+
+def _added(steps: list[JaxprEqn], primitive: Any, operands: list, dtype: Any) -> Any:
+    """What another step gives, a scalar."""
+    made = new_var(constant(0, dtype).aval)
+    steps.append(new_jaxpr_eqn(operands, [made], primitive, {}, no_effects))
+    return made
+
+
+# Numbers, and what cannot be.
+
+
+def _unlike(place: SourceLine, yes: str, no: str, what: str) -> BranchError:
+    return BranchError(
+        f"bool(tensor) at {place} is asked of a traced value, so that both answers are followed, and they "
+        f"lead to results that differ in their {what}: {yes} where it is True, {no} where it is False; wanted the "
+        "same structure, numbers of dimensions and dtypes"
+    )
+
+
+def _described(x) -> str:
+    if isinstance(x, StaticLeaf):
+        return repr(x.value)
+    return f"{x.aval.dtype}{list(x.aval.shape)}"
+
+
+def _is_same_value(one, other) -> bool:
+    if one is other or (isinstance(one, float) and one != one and other != other):
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (bool, int, float, complex, str, bytes)):
+        return one == other
+    return type(one).__eq__ is object.__eq__ or bool(one == other)
+
+
+_KINDS = {"b": 0, "i": 1, "u": 1, "c": 3}  # others are floats
+
+
+def _kind(dtype) -> int:
+    return _KINDS.get(np.dtype(dtype).kind, 2)
+
+
+def _common_dtype(pair: tuple) -> Any:
+    """The dtype of a number in place of which there may be an array; None if that cannot be."""
+    numbers = [x.value for x in pair if isinstance(x, StaticLeaf)]
+    if not all(isinstance(x, (bool, int, float, complex)) for x in numbers):
+        return None
+    arrays = [x.aval.dtype for x in pair if not isinstance(x, StaticLeaf)]
+    if not numbers or len(arrays) > 1:
+        return arrays[0]
+    of_numbers = jax.dtypes.canonicalize_dtype(np.result_type(*map(type, numbers)))
+    if not arrays:
+        return of_numbers
+    return arrays[0] if _kind(of_numbers) <= _kind(arrays[0]) else None
