@@ -1,9 +1,9 @@
-"""A causal language model trained at scale: tensor parallelism, FSDP, layers in a loop, accumulated gradients, and
-checkpoints to go on from. The same file on one device, on many, and in many processes.
+"""Trains a causal language model at scale: tensor parallelism, FSDP, layers in a loop, gradient accumulation, and
+checkpoints to resume from. The same file runs on one device, on many, and in many processes.
 
 python examples/train_at_scale.py [--steps 20] [--tensor 1] [--accumulate 2] [--folder FOLDER] [--text FILE]
 
-In several processes, each is told where the first one is, and which one it is (on Cloud TPU and under Slurm JAX knows):
+With several processes, tell each one the address of the first and its own number (on Cloud TPU and under Slurm JAX finds both):
 
 python examples/train_at_scale.py --coordinator localhost:9876 --processes 2 --process 0 &
 python examples/train_at_scale.py --coordinator localhost:9876 --processes 2 --process 1
@@ -35,7 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tensor", type=int, default=1, help="devices of a process for tensor parallelism")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--remat", action="store_true", help="compute layers again on the way back, one by one")
+    parser.add_argument("--remat", action="store_true", help="recompute each layer in the backward pass")
     parser.add_argument("--text", type=Path, help="a file to learn; by default the source of Python's json")
     parser.add_argument("--folder", type=Path, help="where checkpoints are, and what training goes on from")
     parser.add_argument("--save-every", type=int, default=10)
@@ -68,7 +68,7 @@ def make_model(layers: int, width: int, length: int, remat: bool) -> LlamaForCau
 
 
 def make_batches(text: Path | None, batch: int, length: int, accumulate: int):
-    """What this process has of each batch, by the number of the step: bytes of shape (accumulate, part, length)."""
+    """This process's part of each batch, by the number of the step: bytes of shape (accumulate, part, length)."""
     files = [text] if text else sorted(Path(json.__file__).parent.glob("*.py"))
     data = np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8).astype(np.int32)
     sequences = data[: len(data) // length * length].reshape(-1, length)
