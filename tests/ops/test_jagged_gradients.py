@@ -224,3 +224,40 @@ def test_within_and_outside(run):
 
     slope = RUNS[run](jax.grad(t2j(program)))(*GIVEN)
     np.testing.assert_allclose(slope, VALUES.cos(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("name", ["softmax", "linear", "attention"])
+def test_one_that_code_closes_over(name, run):
+    loss, factor = LOSSES[name], torch.tensor(0.5)
+    x = _made(VALUES, OFFSETS, requires_grad=True)
+    (expected,) = torch.autograd.grad(loss(x * factor), x)
+
+    def by_backward(factor):
+        assert x.requires_grad
+        assert x.is_leaf
+        loss(x * factor).backward()
+        return x.grad.values()
+
+    def by_grad(factor):
+        return torch.autograd.grad(loss(x * factor), [x])[0].values()
+
+    for program in (by_backward, by_grad):
+        found = run(t2j(program))(jnp.float32(0.5))
+        np.testing.assert_allclose(found, expected.values(), rtol=1e-4, atol=1e-5)
+    assert x.grad is None
+
+
+def test_one_that_code_closes_over_has_the_gradient_that_it_had():
+    x, plain = _made(VALUES, OFFSETS, requires_grad=True), VALUES.clone().requires_grad_()
+    for leaf in (x, plain):
+        (leaf * 2).sum().backward()
+
+    def more(factor):
+        for leaf in (x, plain):
+            (leaf * factor).sum().backward()
+        return x.grad.values(), plain.grad
+
+    found, expected = jax.jit(t2j(more))(jnp.float32(3))
+    np.testing.assert_array_equal(found, expected)
+    assert (expected == 5).all()

@@ -6,6 +6,7 @@ the ``__torch_dispatch__`` of the classes. Their code finds tensors of the call 
 """
 
 import types as python_types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +90,31 @@ def _like(given: torch.Tensor, made: Any) -> Any:
     return made
 
 
+_constants: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+
+
+def _with_jagged_constants(call: ValuesCall, value: Any) -> Any:
+    """Arguments with what stands in the call for jagged tensors from outside that require grad: it has gradients."""
+    if type(value) in (tuple, list):
+        return type(value)([_with_jagged_constants(call, each) for each in value])
+    if type(value) is dict:
+        return {key: _with_jagged_constants(call, each) for key, each in value.items()}
+    if type(value) is not NestedTensor or is_of_call(value):
+        return value
+    with DisableTorchFunction():
+        if not value.requires_grad:
+            return value
+    made = _constants.setdefault(call.constants, {})
+    if id(value) not in made:
+        with call.outside():
+            made[id(value)] = value, entering(call, value)
+            with DisableTorchFunction():
+                gradient = value.grad if value.is_leaf else None
+            if gradient is not None:
+                values_of(made[id(value)][1])._gradient = call.lift_own(values_of(gradient))
+    return made[id(value)][1]
+
+
 def leaving(call: Any, tensor: Any) -> Wrapped:
     """The arrays of a tensor that wraps others, as it leaves a call."""
     return wrapped(tensor, lambda inner: call.array_of(call.lift(inner)))
@@ -96,6 +122,7 @@ def leaving(call: Any, tensor: Any) -> Wrapped:
 
 @serves(Wrapper, rank=30)
 def _run_by_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    args, kwargs = _with_jagged_constants(call, args), _with_jagged_constants(call, kwargs)
     is_asked, key = is_torch_function_enabled(), (next((type(x) for x in args if is_wrapper(x)), None), function)
     rule = _of_classes.get(key) if is_asked or key in _below_classes else None
     if rule is not None:
