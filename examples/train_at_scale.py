@@ -3,7 +3,8 @@ checkpoints to resume from. The same file runs on one device, on many, and in ma
 
 python examples/train_at_scale.py [--steps 20] [--tensor 1] [--accumulate 2] [--folder FOLDER] [--text FILE]
 
-With several processes, tell each one the address of the first and its own number (on Cloud TPU and under Slurm JAX finds both):
+With several processes, tell each one the address of the first and its own number. (On Cloud TPU and under Slurm, JAX
+finds both.)
 
 python examples/train_at_scale.py --coordinator localhost:9876 --processes 2 --process 0 &
 python examples/train_at_scale.py --coordinator localhost:9876 --processes 2 --process 1
@@ -46,7 +47,7 @@ def arguments() -> argparse.Namespace:
 
 
 def make_mesh(tensor: int) -> Mesh:
-    """Devices by data and by tensor parallelism, whose many messages stay within a process."""
+    """Devices by data and by tensor parallelism, which communicates most and so stays within a process."""
     if jax.local_device_count() % tensor:
         raise SystemExit(
             f"--tensor got {tensor}; wanted a divisor of the {jax.local_device_count()} devices of a process"
@@ -107,7 +108,7 @@ def main():
     schedule = optax.warmup_cosine_decay_schedule(0.0, 3e-3, 5, max(options.steps, 10))
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
 
-    # Layers are stacked, so that the program has one in a loop. Their arrays are split as the plan and FSDP say.
+    # Stacked layers become a loop over one layer. Their arrays are sharded by the model's plan and by FSDP.
     specs = stack_layers(sharding.specs(model, mesh, tensor="model", fsdp="data"))
     params = sharding.put(stack_layers(t2j(model.state_dict())), specs, mesh)
     where = sharding.shardings(jax.eval_shape(optimizer.init, params), specs, mesh)
