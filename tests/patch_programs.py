@@ -1019,19 +1019,22 @@ _FSDP = "torch.distributed.fsdp"
 
 @comes_by(
     f"{_FSDP}.fully_shard",
+    f"{_FSDP}._fully_shard._fully_shard.FSDPModule._get_fsdp_state",
+    *(f"{_FSDP}._fully_shard._fsdp_state.FSDPState.{name}" for name in ("_pre_forward", "_post_forward")),
     *(f"{_FSDP}.fully_sharded_data_parallel.FullyShardedDataParallel.{name}" for name in ("__init__", "forward")),
 )
 def fully_sharded(x):
     fsdp = importlib.import_module(_FSDP)
     wrapper = object.__new__(fsdp.FullyShardedDataParallel)
     for run in (
-        lambda: fsdp.fully_shard(nn.Identity()),
         lambda: fsdp.FullyShardedDataParallel(nn.Identity()),
         lambda: fsdp.FullyShardedDataParallel.forward(wrapper, x),
     ):
         with contextlib.suppress(NotImplementedError):
             run()
-    return x
+    module = fsdp.fully_shard(nn.Identity())
+    fsdp.register_fsdp_forward_method(module, "extra_repr")
+    return module(x) + len(module.extra_repr())
 
 
 _TENSORS = "torch.distributed.tensor"

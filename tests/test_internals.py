@@ -141,7 +141,7 @@ def test_every_name_has_its_sentence(path):
     body = ast.parse(path.read_text()).body
     named = {}
     for node, after in zip(body, [*body[1:], None], strict=True):
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             named[node.name] = ast.get_docstring(node)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target

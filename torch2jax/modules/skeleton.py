@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..calls.dispatch import Call
 from ..errors import user_level
+from ..internals.fully_sharded import is_fully_sharded, wrapped_class
 from ..internals.guards import DisableTorchFunction
 from ..patches import runs_instead_of, stands_in
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS
@@ -25,6 +26,7 @@ from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import is_call_of_module
 from ..values.sparse import Sparse, array_of_sparse, bound_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
+from .fully_sharded import give_states, states_of
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
 __all__ = ["Skeleton", "copy_structure", "name_scopes", "refuse_fsdp"]
@@ -56,10 +58,8 @@ class Skeleton:
         self._names, self._state, self._call = names, state, call
         self._missing: set[str] = set()
         fsdp = sys.modules.get("torch.distributed.fsdp")
-        wrappers: tuple = () if fsdp is None else (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)
-        for part in module.modules() if wrappers else ():
-            if isinstance(part, wrappers):
-                refuse_fsdp("FullyShardedDataParallel" if isinstance(part, wrappers[0]) else "fully_shard")
+        if fsdp is not None and any(isinstance(part, fsdp.FullyShardedDataParallel) for part in module.modules()):
+            refuse_fsdp()
         self.module = copy_structure(module, self._bind(call))
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False))
         name_scopes(self.module)
@@ -157,17 +157,19 @@ class Skeleton:
 
     def method(self, method: types.MethodType):
         """The skeleton's own version of a bound method of the module."""
+        name = method.__name__
+        if vars(self._names.module).get(name) is method:  # one that something has put there
+            return vars(self.module)[name]
         return types.MethodType(method.__func__, self.module)
 
 
-def refuse_fsdp(name: str) -> NoReturn:
-    """Says what there is in the place of a wrapper that splits parameters over processes."""
+def refuse_fsdp() -> NoReturn:
+    """Says what there is in the place of the old wrapper, which keeps parameters as parts of one flat tensor."""
     raise NotImplementedError(
-        f"{name} splits parameters over processes, which in JAX the shardings of arrays do. Translate the module "
-        "without it: specs = sharding.specs(module, mesh, fsdp='data'), then jax.jit of "
-        "t2j(sharding.constrained(module, mesh, data='data')) with sharding.put(t2j(module.state_dict()), specs, mesh) "
-        "as its state, outside of jax.shard_map; XLA gathers the parameters and scatters the sums of gradients. Within "
-        "jax.shard_map DistributedDataParallel averages gradients of parameters that are whole"
+        "FullyShardedDataParallel keeps the parameters of a module as parts of one flat tensor; wanted "
+        "torch.distributed.fsdp.fully_shard, or the module without a wrapper: specs = sharding.specs(module, mesh, "
+        "fsdp='data'), then jax.jit of t2j(sharding.constrained(module, mesh, data='data')) with "
+        "sharding.put(t2j(module.state_dict()), specs, mesh) as its state"
     )
 
 
@@ -185,18 +187,23 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
 
     What has been copied is added to `memo`.
     """
+    is_split = False
     for part in module.modules():
         if isinstance(part, DistributedDataParallel):
             memo[id(part)] = _copied_wrapper(part, memo)
-    copied = dict(memo)
+        is_split = is_split or is_fully_sharded(type(part))
+    kept = states_of(module) if is_split else {}
+    copied = {**memo, **kept}
     try:
         result = _copied(module, copied)
     except Exception:  # an attribute that cannot be copied (a lock, a file, a generator) is shared
         shared = {id(value): value for value in _uncopyable(module)}
         if not shared:
             raise
-        copied = {**shared, **memo}
+        copied = {**shared, **memo, **kept}
         result = _copied(module, copied)
+    if is_split:
+        give_states(module, copied)
     memo.update(copied)
     return result
 
@@ -205,9 +212,10 @@ def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
     """As `copy.deepcopy`, in a fifth of the time: a module has mostly constants, and empty containers for its hooks."""
     if id(module) in memo:
         return memo[id(module)]
-    if not _copies_attributes(type(module)):
+    cls = type(module)
+    if not _copies_attributes(cls) and not (is_fully_sharded(cls) and _copies_attributes(wrapped_class(cls))):
         return copy.deepcopy(module, memo)
-    made = memo[id(module)] = type(module).__new__(type(module))
+    made = memo[id(module)] = object.__new__(cls)
     attributes = {}
     for name, value in _Module.__getstate__(module).items():
         kind = type(value)

@@ -125,6 +125,9 @@ def split_like(tensor: Any, whole: torch.Tensor) -> Any:
 def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:
     """The array of a `DTensor`'s values, with the sharding that its placements say.
 
+    Where PyTorch has one process, its part is the whole: that lies on the mesh in force (`jax.set_mesh`), or as an
+    array of any tensor does.
+
     Args:
         to_array: gives the array of this process's part.
 
@@ -132,6 +135,8 @@ def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:
         ValueError: its parts are sums that have not been made (`Partial`), or of unequal sizes; or this process cannot
             know those of others, since JAX does not run in them.
     """
+    if tensor.device_mesh.size() == 1:
+        return _on_mesh_in_force(tensor, to_array(tensor.to_local()))
     mesh, placements, shape = mesh_of(tensor.device_mesh), tensor.placements, tuple(tensor.shape)
     spec: list[tuple[str, ...]] = [()] * len(shape)
     needs_others = False
@@ -164,3 +169,13 @@ def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:
     local = to_array(tensor.to_local())
     mine = [device for device in sharding.device_set if device.process_index == jax.process_index()]
     return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(local, x) for x in mine])
+
+
+def _on_mesh_in_force(tensor: Any, array: jax.Array) -> jax.Array:
+    around = mesh_in_force(tensor.device_mesh)
+    mesh = None if around is None else jax.sharding.get_mesh()
+    if around is None or not isinstance(mesh, Mesh) or mesh.empty:
+        return array
+    entries = spec_of(around, tensor.device_mesh, tuple(tensor.placements), tuple(tensor.shape))
+    spec = PartitionSpec(*[None if entry is PartitionSpec.UNCONSTRAINED else entry for entry in entries])
+    return jax.device_put(array, NamedSharding(mesh, spec))

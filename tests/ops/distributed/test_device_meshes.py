@@ -1,4 +1,4 @@
-"""Dimensions of a `DeviceMesh` are axes of JAX's mesh, by their names or as `groups=` says; FSDP is refused."""
+"""Dimensions of a `DeviceMesh` are axes of JAX's mesh, by their names or as `groups=` says."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from jax.sharding import AxisType, PartitionSpec as P
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torch2jax import t2j
@@ -97,19 +96,3 @@ def test_other_sizes_and_names():
             over(lambda x: x * init_device_mesh("cpu", shape, mesh_dim_names=names).size(), jnp.ones(8))  # noqa: B023
     with pytest.raises(KeyError, match="the dimension 'pp'"):
         over(lambda x: x * init_device_mesh("cpu", (2, 4), mesh_dim_names=NAMES)["pp"].size(), jnp.ones(8))
-
-
-def test_fsdp_is_refused():
-    def split(x):
-        return fully_shard(torch.nn.Identity())(x)
-
-    for program in (split, lambda x: FullyShardedDataParallel(torch.nn.Identity())(x)):
-        for run in (t2j(program), lambda x: over(program, x)):  # noqa: B023
-            with pytest.raises(NotImplementedError, match=r"sharding\.specs"):
-                run(jnp.ones(8))
-
-
-def test_fsdp_of_processes_is_refused(process_of_eight):
-    module = fully_shard(torch.nn.Linear(8, 8), mesh=init_device_mesh("cpu", (8,)))
-    with pytest.raises(NotImplementedError, match=r"fully_shard splits.*sharding\.specs"):
-        t2j(module)(jnp.ones(8))

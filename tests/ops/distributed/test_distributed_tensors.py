@@ -236,3 +236,17 @@ def test_what_parts_refuse():
         over(split, jnp.ones(9))
     with pytest.raises(ValueError, match="`placements` must have the same length"):
         over(lambda x: distribute_tensor(x, split(x).device_mesh, []), jnp.ones(8))
+
+
+def test_states_lie_on_the_mesh_in_force(one):
+    """As the placements say; without a mesh they are as any other arrays."""
+    split = parallelize_module(Block(), one, PLANS["local"][0])
+    state = t2j(split.state_dict())
+    close(jax.jit(t2j(split))(inputs(), state_dict=replicated(dict(state))), t2j(split)(inputs()))
+    assert not state["up.weight"].committed
+    with jax.set_mesh(mesh_of_eight()):
+        state = t2j(split.state_dict())
+        assert state["up.weight"].sharding.spec == P("tp", None)
+        assert state["down.weight"].sharding.spec == P(None, "tp")
+        assert state["down.bias"].sharding.is_fully_replicated
+        close(jax.jit(t2j(split))(inputs(), state_dict=state), t2j(split)(inputs()))

@@ -47,15 +47,17 @@ class Exchanged:
                 table[name] = parameter
 
 
-def averaged(parameter: torch.Tensor, group: MeshGroup, when: str) -> torch.Tensor:
+def averaged(parameter: torch.Tensor, group: MeshGroup, when: str, dtype: torch.dtype | None = None) -> torch.Tensor:
     """What a module computes with in the place of a parameter.
 
     Args:
         when: its gradients are averaged over a group: ``"now"``, ``"later"`` or ``"never"``.
+        dtype: in which they are; that of the parameter by default.
     """
     if when == "now" and torch.is_grad_enabled() and parameter.grad is not None:
         _average_after(parameter, group)
-    return computed("average_gradient", _averaging, [parameter], group.axes, when)
+    value = parameter if dtype is None else parameter.to(dtype)
+    return computed("average_gradient", _averaging, [value], group.axes, when)
 
 
 def _average_after(parameter: torch.Tensor, group: MeshGroup) -> None:

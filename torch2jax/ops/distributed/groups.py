@@ -22,6 +22,7 @@ from ...tracing.manual_axes import ALONE
 
 __all__ = [
     "MeshGroup",
+    "axes_of_mesh",
     "axes_told",
     "default_group",
     "expect_group",
@@ -77,6 +78,17 @@ def _of_mesh(mesh: Any, axes: Axes) -> list[tuple[Any, Axes]]:
     if len(axes) != mesh.ndim:
         raise TypeError(f"groups got {axes} for a DeviceMesh of {mesh.ndim} dimensions; wanted an axis for each")
     return [(mesh.get_group(dim), (axis,)) for dim, axis in enumerate(axes)]
+
+
+def axes_of_mesh(mesh: Any) -> Axes | None:
+    """The axes that the dimensions of a `DeviceMesh` were told to stand for, one after the other; None if not all."""
+    told = [
+        (group, axes) for group, axes in current().attempt.path.policy.groups if isinstance(group, dist.ProcessGroup)
+    ]
+    if not told:
+        return None
+    found = [next((axes for group, axes in told if group is mesh.get_group(dim)), None) for dim in range(mesh.ndim)]
+    return None if None in found else tuple(axis for axes in found for axis in axes)  # pyright: ignore
 
 
 class MeshGroup(dist.ProcessGroup):

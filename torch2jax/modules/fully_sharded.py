@@ -1,0 +1,130 @@
+"""Modules that `torch.distributed.fsdp.fully_shard` has wrapped, whose copies have a state without processes.
+
+PyTorch's hooks run around the forward pass of a copy as around that of the module; what they do is in
+`ops.distributed.fully_sharded`.
+"""
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..internals.fully_sharded import (
+    Gathered,
+    StateOfCopy,
+    drop_processes,
+    gathered_by,
+    is_fully_sharded,
+    mesh_of_groups,
+    policy_of,
+    reduces_gradients,
+    state_of,
+)
+
+__all__ = ["FullySharded", "give_states", "own_state", "set_state", "states_of"]
+
+_STATE = "_torch2jax_fully_sharded"
+
+
+class FullySharded:
+    """The parameters that the forward passes of some modules find whole.
+
+    Args:
+        told: what code has asked for, as PyTorch's methods note it.
+        parameters: where they are.
+    """
+
+    def __init__(self, told: Any, parameters: Iterable[Gathered]):
+        self.told = told
+        # The modules have this: else their arrays would live until Python looks for cycles.
+        self._places = [(weakref.ref(owner), name, layout) for owner, name, layout in parameters]
+        self._replaced: list[list[tuple[dict, str, Any, Any]]] = []
+
+    @classmethod
+    def of(cls, state: Any) -> "FullySharded":
+        """The one that stands for a state of PyTorch's."""
+        return cls(state, gathered_by(state))
+
+    def copied(self, copies: dict[int, Any]) -> "FullySharded":
+        """The one of copies of the modules, by the ids of these."""
+        owners = [(reference(), name, layout) for reference, name, layout in self._places]
+        places = [Gathered(copies[id(x)], name, layout) for x, name, layout in owners if id(x) in copies]
+        return FullySharded(StateOfCopy.of(self.told), places)
+
+    @property
+    def places(self) -> list[tuple[torch.nn.Module | None, str]]:
+        return [(reference(), name) for reference, name, _ in self._places]
+
+    @property
+    def policy(self) -> Any:
+        return policy_of(self.told)
+
+    @property
+    def mesh(self) -> Any:
+        return mesh_of_groups(self.told)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether gradients are averaged after the next backward pass."""
+        return reduces_gradients(self.told)
+
+    def enter(self, module: torch.nn.Module, whole: Any) -> None:
+        """Puts what `whole` gives for a parameter and its layout in the place of those in a module, until `leave`."""
+        parts, replaced = set(module.modules()), []
+        self._replaced.append(replaced)
+        made: dict[int, Any] = {}
+        for reference, name, layout in self._places:
+            owner = reference()
+            table: dict[str, Any] = vars(owner)["_parameters"] if owner in parts else {}
+            before = table.get(name)
+            if before is None:
+                continue
+            if id(before) not in made:
+                made[id(before)] = whole(before, layout)
+            replaced.append((table, name, before, made[id(before)]))
+            table[name] = made[id(before)]
+
+    def leave(self) -> None:
+        """Undoes the last `enter`."""
+        for table, name, before, tensor in self._replaced.pop():
+            if table.get(name) is tensor:  # the module may have put another there
+                table[name] = before
+
+    def leave_all(self) -> None:
+        """Undoes what has not been left, where an error has ended a forward pass."""
+        while self._replaced:
+            self.leave()
+
+
+def own_state(module: torch.nn.Module) -> FullySharded | None:
+    """That of a copy, or of a module that translated code has wrapped; None for others."""
+    return vars(module).get(_STATE)
+
+
+def set_state(module: torch.nn.Module, state: FullySharded) -> None:
+    """Lets a module have a state."""
+    vars(module)[_STATE] = state
+
+
+def states_of(module: torch.nn.Module) -> dict[int, Any]:
+    """The states of the wrapped parts of a module, by their ids: none of them is copied, as they have processes."""
+    found = [own_state(part) or state_of(part) for part in module.modules() if is_fully_sharded(type(part))]
+    return {id(state): state for state in found}
+
+
+def give_states(module: torch.nn.Module, copies: dict[int, Any]) -> None:
+    """Gives the copies of wrapped parts of a module states of their own.
+
+    Args:
+        copies: of the parts of the module, by their ids.
+    """
+    made: dict[int, FullySharded] = {}
+    for part in module.modules():
+        if is_fully_sharded(type(part)):
+            state = own_state(part) or state_of(part)
+            if id(state) not in made:
+                own = state if isinstance(state, FullySharded) else FullySharded.of(state)
+                made[id(state)] = own.copied(copies)
+            drop_processes(copies[id(part)])
+            set_state(copies[id(part)], made[id(state)])
