@@ -3,6 +3,7 @@
 The calls are those that newcomers have tried, in the order in which they would meet them.
 """
 
+import dataclasses
 import functools
 import traceback
 import warnings
@@ -59,6 +60,11 @@ class Optional(nn.Module):
 
     def forward(self, x, mask=None):
         return self.layer(x)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: jax.Array
 
 
 @torch.library.custom_op("messages::sine", mutates_args=())
@@ -150,6 +156,7 @@ def quantized():
 
 
 STATIC = "static_argnames=("
+TO_JIT = "The problematic value is of type", "; wanted a"
 OF_LATER = {
     "an operator without a derivative": Row(
         lambda: jax.grad(lambda x: t2j(torch.ops.messages.cosine)(x).sum())(X),
@@ -486,6 +493,43 @@ ROWS = OF_LATER | {
         "needs the value",
         "print the tensor",
     ),
+    "a tensor under jit": Row(
+        lambda: jax.jit(t2j(LINEAR))(torch.ones(2, 3)), TypeError, *TO_JIT, "wanted an array: t2j(tensor)"
+    ),
+    "a parameter in a tree under jit": Row(
+        lambda: jax.jit(t2j(lambda state: state["weight"]))(dict(LINEAR.named_parameters())),
+        TypeError,
+        *TO_JIT,
+        "wanted an array: t2j(tensor)",
+    ),
+    "a tensor of complex numbers under jit": Row(
+        lambda: jax.jit(bridge(lambda x: x, X))(torch.ones(2, 3, dtype=torch.complex64)),
+        TypeError,
+        *TO_JIT,
+        "wanted an array: t2j(tensor)",
+    ),
+    "a generator under jit": Row(
+        under_jit(lambda x, g: x, X, torch.Generator()), TypeError, *TO_JIT, "pass a key: rng=jax.random.key(0)"
+    ),
+    "an optimizer under jit": Row(under_jit(lambda o, x: x, SGD, X), TypeError, *TO_JIT, "state=(model, optimizer)"),
+    "a scheduler under jit": Row(
+        under_jit(lambda s, x: x, torch.optim.lr_scheduler.StepLR(SGD, 1), X),
+        TypeError,
+        *TO_JIT,
+        "state=(model, optimizer, scheduler)",
+    ),
+    "an optimizer to a step under jit": Row(
+        lambda: jax.jit(step()[0])(SGD, X), TypeError, *TO_JIT, "state=(model, optimizer)"
+    ),
+    "a module under jit": Row(
+        under_jit(lambda module, x: module(x), LINEAR, X), TypeError, *TO_JIT, "close over the module"
+    ),
+    "a module of one's own under jit": Row(
+        under_jit(lambda module, x: module(x), Optional(), X), TypeError, *TO_JIT, "close over the module"
+    ),
+    "a dataclass under jit": Row(
+        under_jit(lambda batch: batch.x, Batch(X)), TypeError, *TO_JIT, "jax.tree_util.register_dataclass(Batch)"
+    ),
     "a flag under jit": Row(
         under_jit(lambda x, keep: x.sum(0, keepdim=keep), X, True), TypeError, "not Tensor", "must be bool", STATIC
     ),
@@ -722,9 +766,29 @@ def test_an_error_tells_what_was_got_and_wanted_and_what_to_do(name):
 
 BY_OTHERS = {
     "a tensor under jit": (
-        lambda: jax.jit(t2j(LINEAR))(torch.ones(2, 3)),
+        lambda: jax.jit(lambda x: x)(torch.ones(2, 3)),
         ("Error interpreting argument", "torch.Tensor"),
         "t2j(tensor)",
+    ),
+    "a tensor to vmap": (
+        lambda: jax.vmap(t2j(LINEAR))(torch.ones(2, 3)),
+        ("torch.Tensor", "is not a valid JAX type"),
+        "t2j(tensor)",
+    ),
+    "a generator to jit": (
+        lambda: jax.jit(lambda x: x)(torch.Generator()),
+        ("Error interpreting argument", "torch._C.Generator"),
+        "rng=jax.random.key(0)",
+    ),
+    "an optimizer to jit": (
+        lambda: jax.jit(lambda x: x)(SGD),
+        ("Error interpreting argument", "torch.optim"),
+        "state=(model, optimizer)",
+    ),
+    "a module to jit": (
+        lambda: jax.jit(lambda x: x)(LINEAR),
+        ("Error interpreting argument", "torch.nn"),
+        "close over the module",
     ),
     "a text under jit": (
         lambda: jax.jit(t2j(lambda x, mode: x))(X, "sum"),
@@ -758,7 +822,7 @@ BY_OTHERS = {
     ),
     "a module to grad": (
         lambda: jax.grad(lambda module: t2j(module)(X).sum())(LINEAR),
-        ("is not a valid JAX type",),
+        ("torch.nn", "is not a valid JAX type"),
         "params, buffers = t2j(module).split()",
     ),
     "arrays in a loss of PyTorch's": (
@@ -823,6 +887,15 @@ def test_a_misspelt_part_names_the_users_own():
         t2j(model, compile=["sampel"])
     with pytest.raises(ValueError, match=r"no method of that name \(there are '0', 'sample'\)"):
         t2j(model, compile=["insrt"])
+
+
+def test_a_function_is_named_as_ever_elsewhere():
+    for function in (t2j(LINEAR), t2j(torch.sin), step()[0], doubled()):
+        assert str(function) == repr(function)
+        try:
+            raise TypeError("got a torch.Tensor")
+        except TypeError:
+            assert str(function) == repr(function)
 
 
 def test_errors_of_users_are_exported():

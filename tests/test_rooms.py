@@ -26,7 +26,7 @@ FLOORS = [
     {"loops"},
     {"tensors"},
     {"patches", "tracebacks"},
-    {"hints"},
+    {"hints", "jit_errors"},
     {"errors"},
     {"abandoning"},
     {"translation"},

@@ -11,6 +11,7 @@ import jax
 from jax.core import Tracer
 
 from ..errors import user_level
+from ..jit_errors import TellsOfArguments
 from ..rules.inline import INLINED
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.trees import ordered
@@ -169,7 +170,7 @@ class Programs(dict):
     """A dict that can be referred to weakly."""
 
 
-class _CompiledCall:
+class _CompiledCall(TellsOfArguments):
     """The function that `torch2jax` returns, with its specialisations."""
 
     def __init__(

@@ -28,6 +28,7 @@ from ..calls.logical_dtypes import StandsFor
 from ..compiled.host_tensors import HostTensors
 from ..compiled.part import Parts
 from ..errors import hint_at_axes, hint_at_symbols
+from ..jit_errors import TellsOfArguments
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
@@ -81,7 +82,7 @@ class _ExtendedSignature:
         return wrapped.replace(parameters=[*own, *self._added, *rest])
 
 
-class TranslatedFunction(Generic[P, R]):
+class TranslatedFunction(TellsOfArguments, Generic[P, R]):
     """A PyTorch function as a function of arrays: ``f(*args, rng=None, **kwargs)``.
 
     To a type checker it has the function's own signature. One that names tensors takes arrays as well.
@@ -123,7 +124,7 @@ class TranslatedFunction(Generic[P, R]):
         return f"t2j({self._function!r})"
 
 
-class TranslatedModule(Generic[P, R]):
+class TranslatedModule(TellsOfArguments, Generic[P, R]):
     """A module, or one method of it, as a function of its arguments and its state.
 
     Call it as ``f(*args, state_dict=None, rng=None, return_state_dict=False, **kwargs)``.

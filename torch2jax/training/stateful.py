@@ -21,6 +21,7 @@ from ..branches.paths import FOLLOWING, BranchPolicy
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
 from ..calls.optimizers import recording
+from ..jit_errors import TellsOfArguments
 from ..modules.layers import restacked
 from ..modules.states import overwrite
 from ..modules.translated import run_on_arrays
@@ -57,7 +58,7 @@ class _StatefulSignature:
         return named.replace(parameters=[state, *own, key, *rest])
 
 
-class StatefulFunction:
+class StatefulFunction(TellsOfArguments):
     """A PyTorch function that changes its first arguments, as a pure function ``f(state, *args, rng=None, **kwargs)``.
 
     Args:
