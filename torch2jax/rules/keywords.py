@@ -10,7 +10,7 @@ import torch
 
 from ..internals.operators import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
 
-__all__ = ["BodyParameters", "by_schema", "is_in_old_order", "run_named"]
+__all__ = ["BodyParameters", "by_schema", "is_in_old_order", "run_named", "schemas", "shared_name"]
 
 # numpy's spellings, which PyTorch's argument parser takes everywhere; and what it calls the first tensor.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "x2": "other", **dict.fromkeys(("self", "x", "a", "x1"), "input")}
@@ -83,6 +83,8 @@ class BodyParameters(NamedTuple):
         named: dict[str, Any] = {}
         own = self.places if self.spread else self.places + self.options
         for key, value in kwargs.items():
+            if key not in self.known and not self.is_open and _is_default(function, key, value):
+                continue  # Python functions hand on all that they have, also what the body need not know
             place = key if key in self.known else self._place(function, key, kwargs)
             if self.spread and place == len(args) >= len(self.places):
                 args = (*args, value)
@@ -106,6 +108,19 @@ class BodyParameters(NamedTuple):
         return 0 if name == "input" else key
 
 
+def _is_default(function: Callable[..., Any], key: str, value: Any) -> bool:
+    """Whether an argument is what a function of Python's has where it is left out."""
+    return isinstance(function, types.FunctionType) and _defaults(function).get(key, inspect.Parameter.empty) is value
+
+
+@functools.cache
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return {name: x.default for name, x in inspect.signature(function).parameters.items()}
+    except ValueError:  # it wraps one of C++
+        return {}
+
+
 def run_named(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     """``rule(args, kwargs)``, where the arguments are named as PyTorch's `function` names them."""
     return rule(*rule.names.placed(function, args, kwargs)) if kwargs else rule(args, kwargs)
@@ -118,11 +133,20 @@ def _signatures(function: Callable[..., Any]) -> list[tuple[str, ...]]:
         parameters = inspect.signature(function).parameters.values()
         found = [tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)]
     else:
-        found = [tuple(name for name, _ in _positional(schema)) for schema in _schemas(function)]
+        found = [tuple(name for name, _ in _positional(schema)) for schema in schemas(function)]
     return [tuple("input" if name == "self" else name for name in names) for names in found]
 
 
-def _schemas(function: Callable[..., Any]) -> list:
+def shared_name(name: str, names: Iterable[str]) -> str:
+    """Which of PyTorch's names for arguments is meant by one of a body's; the same where none is."""
+    if name in names:
+        return name
+    name = _ALIASES.get(name, name)
+    return next((other for other in names if _ALIASES.get(other, other) == name), name)
+
+
+def schemas(function: Callable[..., Any]) -> list:
+    """PyTorch's schemas of a function that is not written in Python, of each overload."""
     if isinstance(function, OpOverload):
         return [function._schema]
     if isinstance(function, OpOverloadPacket):

@@ -19,6 +19,7 @@ from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_get_all
 from ..tensors import history
 from ..tensors.dtypes import Takes
 from .array_rule import ArrayRule
+from .fitting import expect_fitting
 from .inplace import InPlace, WithFlag
 from .module_rules import replace_forward
 from .options import RuleKeywords, RuleOptions
@@ -121,15 +122,18 @@ class Rules:
             options: further options of the rule; see `RuleOptions`.
 
         Raises:
-            TypeError: one of `functions` is a class, or not a function.
+            TypeError: one of `functions` is a class, or not a function; or the decorated function does not have its
+                parameters, as far as PyTorch knows them.
             ValueError: one of them is an unknown name in a library that is loaded; or has another rule already.
         """
-        functions, told = _checked(functions), RuleOptions(**options)
+        functions, told = _without_classes(_checked(functions)), RuleOptions(**options)
         if not self.are_pytorchs:
             told = dataclasses.replace(told, has_own_values=True)
 
         def register(body: Callable) -> Callable:
             self._expect_new(functions, body, replace)
+            if told.prepare is None:  # which may give the body more
+                self._expect_fitting(functions, body, skipped=1 if told.random else 0)
             name = name_of(functions[0])
             rule = ArrayRule(body, name, told)
             if self.are_pytorchs and not isinstance(functions[0], str):
@@ -164,6 +168,7 @@ class Rules:
 
         def register(body: Callable) -> Callable:
             self._expect_new(functions, body, replace)
+            self._expect_fitting(functions, body)
             rule = TensorRule(body, name_of(functions[0]), takes, tags)
             self._forget()
             for function in functions:
@@ -187,6 +192,12 @@ class Rules:
                         f"{_place(before)}. Give replace=True to let this one stand in its place, or keep it in a Rules"
                     )
 
+    def _expect_fitting(self, functions: tuple, body: Callable, skipped: int = 0) -> None:
+        """Refuses a body of the user's that does not have the parameters of a function."""
+        if not self.are_pytorchs:
+            for function in functions:
+                expect_fitting(function, body, name_of(function), _place(body), skipped)
+
     def _forget(self) -> None:
         """Forgets what was concluded from the rules as they were."""
         self.declared += 1
@@ -203,11 +214,6 @@ class Rules:
             return found
 
     def _add_family(self, function: Callable[..., Any] | str, rule: ArrayRule) -> None:
-        if isinstance(function, type):
-            raise TypeError(
-                f"implements got the class {function.__name__}; wanted functions. Declare the rule of a class of "
-                "modules with implements_tensors, and call JAX functions there through j2t"
-            )
         self._forget()
         self.functions[function] = _with_flag(function, rule)
         if isinstance(function, (OpOverload, OpOverloadPacket, str)):
@@ -350,6 +356,16 @@ def _checked(functions: tuple) -> tuple:
         got = repr(wrong[0]) if wrong else "nothing"
         raise TypeError(f"implements got {got}; wanted functions of PyTorch's, or operators' names: 'torchvision::nms'")
     return found
+
+
+def _without_classes(functions: tuple) -> tuple:
+    kinds = [function for function in functions if isinstance(function, type)]
+    if kinds:
+        raise TypeError(
+            f"implements got the class {kinds[0].__name__}; wanted functions. Declare the rule of a class of "
+            "modules with implements_tensors, and call JAX functions there through j2t"
+        )
+    return functions
 
 
 def _expect_operator(name: str) -> None:
