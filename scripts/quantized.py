@@ -33,24 +33,26 @@ SQUARE = 128  # rows and columns of a weight that have one scale in FP8Linear
 PAGE = Path(__file__).parents[1] / "docs" / "quantized-models.md"
 _HEAD = """# Quantized models that were run
 
-`python -m scripts.quantized` compares these with PyTorch on the CPU; [](quantized.md) says how to bring your own.
+`python -m scripts.quantized` compares these models with PyTorch on the CPU. [](quantized.md) explains how to translate
+your own.
 Versions: {versions}.
 
-The perceptron has three layers (128, 256, 256, 64) and 16 rows of input. Llama is transformers', of 2 layers, width 128
-and a vocabulary of 256; it decodes {tokens} tokens greedily, without a cache. A difference is the largest, divided by
-the largest of PyTorch's values. The products are those of the call's StableHLO with operands in 8 bits, of all. Bytes
-are those of the arguments of the compiled program: state and input.
+- **Models.** The perceptron has three layers (128, 256, 256, 64) and 16 rows of input. Llama is the transformers model
+  with 2 layers, width 128 and a vocabulary of 256. It decodes {tokens} tokens greedily, without a cache.
+- **Differences** are the largest absolute difference, divided by PyTorch's largest value.
+- **Products in 8 bits** counts the products in the call's StableHLO whose operands have 8 bits, out of all products.
+- **Bytes** is the size of the compiled program's arguments: state and input.
 
-Models of compressed-tensors were saved by transformers and loaded again; PyTorch's first call makes floating point of
-their weights, and the call of `t2j` comes after it. transformers' `FP8Linear` has kernels for GPUs alone: it was given
-one written in PyTorch (`fp8_matmul` in `scripts/quantized.py`), for both. Its MXFP4 is brought to floating point by
-`t2j` of its own function, to the same bits as in PyTorch.
+Models of compressed-tensors were saved by transformers and loaded again. PyTorch's first call converts their weights to
+floating point, and `t2j` is called after it. The `FP8Linear` of transformers has only GPU kernels, so both sides use
+one written in PyTorch (`fp8_matmul` in `scripts/quantized.py`). For MXFP4, `t2j` of transformers' own function converts
+the weights to floating point, with the same bits as in PyTorch.
 
-Differences of a hundredth, and of gradients of most of a value, are of numbers that lie half way between two steps:
-torchao's symmetric scales put the largest of each group there (7.5 of int4, 127.5 of int8), and XLA's division on the
-CPU is one unit in the last place off for some numbers. Such a number is rounded to the other step, or is beyond the
-range, where its gradient is zero. With the same scales torchao's fake quantization and its gradients are PyTorch's to
-the bit.
+Differences of about a hundredth, and large differences of gradients, come from numbers half way between two
+quantization steps. torchao's symmetric scales put the largest number of each group there (7.5 for int4, 127.5 for
+int8), and XLA's division on the CPU is one unit in the last place off for some numbers. So such a number is rounded to
+the other step, or is out of range, where its gradient is zero. With equal scales, torchao's fake quantization and its
+gradients are the same as PyTorch's to the bit.
 
 | configuration | model | outputs, eager | outputs, `jit` | gradients | tokens | products in 8 bits | bytes |
 |---|---|---|---|---|---|---|---|
