@@ -6,16 +6,20 @@ torchao, compressed-tensors and transformers belong in an environment of their o
     pip install torchao compressed-tensors transformers -c constraints.txt
     python -m scripts.quantized                 # all rows, and the page
     python -m scripts.quantized --only Float8   # print those with it in their name, with their tracebacks
+    python -m scripts.quantized --memory        # measure the memory alone, and write that part of the page
 
 Both models have random weights. Where a row fails, the page has its reason.
 """
 
 import argparse
 import importlib.metadata
+import multiprocessing
+import os
 import re
 import tempfile
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import jax
@@ -57,6 +61,24 @@ gradients are the same as PyTorch's to the bit.
 | configuration | model | outputs, eager | outputs, `jit` | gradients | tokens | products in 8 bits | bytes |
 |---|---|---|---|---|---|---|---|
 """
+_MEMORY = """## Memory
+
+Four linear layers of 2048 rows and columns, one after the other, in float32: bytes that the compiled program takes
+(arguments, results and temporaries), divided by those of the weights and of one activation for each layer.
+
+The code of torchao makes a floating-point copy of the weight, `qdata.to(x.dtype)`, also in PyTorch; so it is in the
+graph. For one row, as in decoding, XLA's CPU compiler reads the 8 bits within the product, if the scale comes after it.
+For more rows its product is a kernel for floating point, which needs the copy: of a layer at a time with the flag, as in
+PyTorch, and of several layers without it. A product of int8 is computed there with copies in int32.
+
+| configuration | 1 row | 16 rows | 16 rows, `{flag}=false` |
+|---|---|---|---|
+"""
+_FLAG = "xla_cpu_enable_concurrency_optimized_scheduler"
+_MEASURED = (
+    *("none (float32)", "Int8WeightOnly", "Float8WeightOnly", "IntxWeightOnly (int8 of rows)"),
+    "Int8DynamicActivationInt8Weight",
+)
 _PRODUCT = re.compile(r"dot_general .*: \(tensor<[^>]*?x([a-z]\w*)>, tensor<[^>]*?x([a-z]\w*)>\)")
 _TOKENS = 8
 _GROUP = ao.PerGroup(32)
@@ -281,6 +303,28 @@ def row(name: str, make: Callable) -> str:
     ])  # fmt: skip
 
 
+def memory() -> list[str]:
+    """The part of the page about memory, line by line."""
+    found = [[taken(name, rows) for rows in (1, 16)] for name in _MEASURED]
+    os.environ["XLA_FLAGS"] = f"--{_FLAG}=false"  # XLA reads it once in a process
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        with_flag = list(process.map(taken, _MEASURED, [16] * len(_MEASURED)))
+    rows = [_line([name, *cells, last]) for name, cells, last in zip(_MEASURED, found, with_flag, strict=True)]
+    return [*_MEMORY.format(flag=_FLAG).splitlines(), *rows]
+
+
+def taken(name: str, rows: int) -> str:
+    """The memory of a program of four layers, in parts of that of its weights and activations."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(4))).eval()
+    if (config := CONFIGS[name]()) is not None:
+        ao.quantize_(model, config)
+    function, state, x = t2j(model), t2j(model.state_dict()), jnp.ones((rows, 2048))
+    compiled = jax.jit(lambda state, x: function(x, state_dict=state)).lower(state, x).compile()
+    sizes = compiled.memory_analysis()
+    whole = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+    return f"{whole / (bytes_of(state) + 5 * x.nbytes):.2f}"
+
+
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -288,7 +332,13 @@ def _line(cells: list[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="TEXT", help="write no page, print rows with it in their name")
-    only = parser.parse_args().only
+    parser.add_argument("--memory", action="store_true", help="measure and write the memory alone")
+    options = parser.parse_args()
+    only = options.only
+    if options.memory:
+        before = PAGE.read_text().partition(_MEMORY.splitlines()[0])[0]
+        PAGE.write_text("\n".join([before.rstrip(), "", *memory(), ""]))
+        return
     rows = []
     for name in (*CONFIGS, *OF_TRANSFORMERS):
         if only is None or only in name:
@@ -303,7 +353,7 @@ def main() -> None:
             f"{name} {importlib.metadata.version(name)}"
             for name in ("torch", "torchao", "compressed-tensors", "transformers", "jax")
         )
-        text = "\n".join([_HEAD.format(versions=versions, tokens=_TOKENS).rstrip(), *rows, "", *reasons])
+        text = "\n".join([_HEAD.format(versions=versions, tokens=_TOKENS).rstrip(), *rows, "", *reasons, "", *memory()])
         PAGE.write_text(text.rstrip() + "\n")
 
 
