@@ -100,6 +100,19 @@ def sparse_adjacency():
     return On(run, GCNConv(5, 4), SAGEConv(4, 4, aggr="max"), gin, APPNP(3, 0.1)), (torch.randn(8, 5),)
 
 
+@use("torch_geometric", "graphs", "sparse products of values that are learned, and their reductions (spmm)")
+def sparse_products():
+    from torch_geometric.utils import spmm, to_torch_coo_tensor, to_torch_csr_tensor
+
+    edges = torch.unique(torch.randint(8, (2, 20)), dim=1)
+
+    def f(weights, x):
+        csr, coo = (make(edges, weights, size=8) for make in (to_torch_csr_tensor, to_torch_coo_tensor))
+        return *[spmm(csr, x, reduce) for reduce in ("sum", "mean", "min", "max")], spmm(coo, x)
+
+    return f, (torch.rand(edges.shape[1]), torch.randn(8, 5))
+
+
 @use("torch_geometric", "graphs", "messages between the points within a radius, and their attention")
 def radius_graph():
     from torch_geometric.nn import GATv2Conv, GCNConv, PointNetConv, global_max_pool
