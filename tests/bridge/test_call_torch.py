@@ -1,6 +1,8 @@
 """PyTorch inside JAX: values, types, trees, errors, and what is copied."""
 
 import enum
+import subprocess
+import sys
 import time
 import warnings
 from collections import OrderedDict
@@ -150,6 +152,25 @@ def test_shapes_are_inferred_on_meta_tensors_or_by_one_run():
 
     x = jnp.arange(3.0)
     np.testing.assert_allclose(torch2jax(in_numpy, x)(x), np.sin(x), rtol=1e-6)
+
+
+def test_results_are_inferred_without_pytorchs_compiler():
+    """PyTorch's kernels for meta tensors import it, which takes a second; afterwards they are as they were."""
+    code = """
+import sys, torch, jax.numpy as jnp
+from torch2jax import torch2jax
+from torch2jax.internals.disabled import DISABLED, _functions
+
+def f(x):
+    return torch.where(x > 0, torch.nn.functional.gelu(x), x.sin() * 2).mean(-1) + torch.cat([x, x], 1).sum(-1)
+
+torch2jax(f, jnp.ones((4, 4)))(jnp.ones((4, 4)))
+assert "torch._dynamo" not in sys.modules
+assert len(_functions()) > 100 and not any(hasattr(function, DISABLED) for function in _functions())
+torch.empty(3, device="meta").sin()
+assert sum(getattr(function, DISABLED, function) is not function for function in _functions()) == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=80)
 
 
 ALL_DTYPES = [

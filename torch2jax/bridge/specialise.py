@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
+from ..internals.disabled import compiler_not_imported
 from ..tensors.dtypes import canonical, dtype_j2t, is_integral
 from ..tensors.trees import map_results
 from .function import BridgeOptions, TorchFunction
@@ -220,7 +221,8 @@ def _buffers_kept(fn: Callable) -> Iterator[None]:
 def _infer(run: Callable, examples: list[Example]):
     """Results, their structure, and which inputs may be written to: on meta tensors, or else by one concrete run."""
     try:
-        return _try_on(run, [example.meta() for example in examples])
+        with compiler_not_imported():
+            return _try_on(run, [example.meta() for example in examples])
     except Exception:
         pass  # what the concrete run raises is no consequence of it
     with torch.random.fork_rng(devices=[]):
