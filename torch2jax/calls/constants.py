@@ -58,10 +58,12 @@ class Constants:
         array = attempt.entering(laid_out_as(tensor, array) if is_split else array)
         with DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
-            has_strides = is_dense(tensor) and tensor.shape == array.shape
-            lifted = wrap(array, dtype, strides=tensor.stride() if has_strides else None)
-            self._remember(tensor, lifted, is_alone=True)
-            if is_dense(tensor) and not _covers_storage(tensor):
+            covers = _covers_storage(tensor)
+            is_filling = covers or is_dense(tensor)
+            strides = tensor.stride() if is_filling and tensor.shape == array.shape else None
+            lifted = wrap(array, dtype, strides=strides)
+            self._remember(tensor, lifted, is_alone=True, covers=covers)
+            if is_filling and not covers:
                 self._parts.setdefault(tensor.untyped_storage()._cdata, []).append((tensor, lifted))
             if lifted.history is None and attempt.is_differentiated(array):
                 lifted.start_history(is_given=True)
@@ -260,7 +262,12 @@ class Constants:
         return values, array
 
     def _remember(
-        self, tensor: torch.Tensor, lifted: Torchish, requires_grad: bool | None = None, is_alone: bool = False
+        self,
+        tensor: torch.Tensor,
+        lifted: Torchish,
+        requires_grad: bool | None = None,
+        is_alone: bool = False,
+        covers: bool | None = None,
     ) -> Torchish:
         with DisableTorchFunction(), DisableTorchDispatch():
             vars(lifted).update(vars(tensor))
@@ -270,7 +277,7 @@ class Constants:
                 lifted.start_history(is_alone=is_alone)
                 if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                     take_over_hooks(tensor, lifted)
-            if _covers_storage(tensor):
+            if _covers_storage(tensor) if covers is None else covers:
                 self._storages.setdefault(tensor.untyped_storage()._cdata, (tensor.dtype, lifted))
             self._tensors[id(tensor)] = (tensor, lifted)
         return lifted

@@ -61,7 +61,7 @@ class Skeleton:
         if fsdp is not None and any(isinstance(part, fsdp.FullyShardedDataParallel) for part in module.modules()):
             refuse_fsdp()
         self.module = copy_structure(module, self._bind(call))
-        self._buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        self._buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names.has_buffers else {}
         name_scopes(self.module)
         if call.last_resort is not None:
             call.last_resort.take_over(module, self.module)
@@ -139,6 +139,8 @@ class Skeleton:
         Args:
             kept: the tensors of the state that is given; None if none is.
         """
+        if not self._buffers:
+            return
         memories = set(map(_memory, kept or ()))
         buffers = dict(self.module.named_buffers(remove_duplicate=False))
         lost = [

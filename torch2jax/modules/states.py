@@ -39,10 +39,13 @@ def first_few(names: Sequence[str]) -> str:
 
 def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Every parameter and buffer, also non-persistent ones, under each of its names."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
+    parameters, buffers = _named(module)
+    return parameters | buffers
+
+
+def _named(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    parameters, buffers = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+    return dict(parameters), dict(buffers)
 
 
 class StateNames:
@@ -50,7 +53,8 @@ class StateNames:
 
     def __init__(self, module: torch.nn.Module):
         self.module = module
-        self.tensors = named_tensors(module)
+        parameters, buffers = _named(module)
+        self.tensors, self.has_buffers = parameters | buffers, bool(buffers)
         self.persistent: dict[str, Any] = module.state_dict(keep_vars=True)
 
     @cached_property

@@ -161,7 +161,7 @@ def array_to_tensor(array: Any, *, copy: bool = False, gathers: bool = False) ->
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
-    return tensor.layout is torch.strided and fills_memory(tensor.shape, tensor.stride())
+    return tensor.layout is torch.strided and (tensor.is_contiguous() or fills_memory(tensor.shape, tensor.stride()))
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
