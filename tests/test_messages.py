@@ -143,6 +143,18 @@ def step():
     return made, made.init(X)
 
 
+def accumulating():
+    def accumulate(linear, optimizer, x, turn):
+        linear(x).sum().backward()
+        if turn % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    linear = nn.Linear(3, 4)
+    made = t2j(accumulate, state=(linear, torch.optim.SGD(linear.parameters(), 0.1)))
+    return jax.jit(made)(made.init(X, 1), X, 0)
+
+
 def by_a_rule_of_other_parameters():
     rules = torch2jax.Rules()
     rules.implements(torch.special.airy_ai)(lambda x, order: x)
@@ -539,6 +551,9 @@ ROWS = OF_LATER | {
         "float32[3] where it is True",
         "wanted the same structure",
         STATIC + "'keep',)",
+    ),
+    "a step that accumulates": Row(
+        accumulating, torch2jax.BranchError, "['weight.grad']: nothing where it is True", "wanted the same", STATIC[:15]
     ),
     "a flag among overloads": Row(
         under_jit(lambda x, down: torch.sort(x, descending=down), X, True),

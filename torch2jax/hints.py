@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from .errors import TracedValueError
+from .errors import BranchError, TracedValueError
 
 __all__ = ["advised", "hint_at", "how_to_install", "nearest"]
 
@@ -111,6 +111,18 @@ def _state_first(failure: _Failure) -> str | None:
             f"result, state = {name}(state, *args)"
         )
     return None
+
+
+def _branches_of_step(failure: _Failure) -> str | None:
+    """A step that changes its objects on one branch only, as one that accumulates gradients."""
+    step = next((x for x in (failure.called, *failure.args[:1]) if hasattr(x, "_objects")), None)
+    if step is None or not isinstance(failure.error, BranchError) or " in result[1][" not in failure.message:
+        return None
+    return (
+        "The branches leave the objects in different states, result[1]. Make the condition a Python value, "
+        "jax.jit(step, static_argnames=...), and call step.init(*args) with arguments that change everything; see "
+        "docs/training.md on accumulated gradients"
+    )
 
 
 def _examples(failure: _Failure) -> str | None:
@@ -423,6 +435,7 @@ def advised() -> Iterator[None]:
 _HINTS: tuple[Callable[[_Failure], str | None], ...] = (
     _state_by_name,
     _state_first,
+    _branches_of_step,
     _examples,
     _fitting_arguments,
     _keys_by_name,

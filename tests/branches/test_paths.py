@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import warnings
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -423,12 +423,12 @@ def test_unknown_options_are_errors():
 @pytest.mark.parametrize(
     ("function", "texts"),
     [
-        (lambda x: x[0] if x.sum() > 0 else x, ("leaf 0", "float32[]", "float32[3]")),
-        (lambda x: x if x.sum() > 0 else x.int(), ("leaf 0", "float32[3]", "int32[3]")),
-        (lambda x: (x, x) if x.sum() > 0 else x, ("structure", "(*, *)", "*")),
-        (lambda x: x if x.sum() > 0 else None, ("leaf 0", "float32[3]", "None")),
-        (lambda x: "yes" if x.sum() > 0 else "no", ("leaf 0", "'yes'", "'no'")),
-        (lambda x: x.sum().int() if x.sum() > 0 else 0.5, ("leaf 0", "int32[]", "0.5")),
+        (lambda x: x[0] if x.sum() > 0 else x, ("in result:", "float32[]", "float32[3]")),
+        (lambda x: x if x.sum() > 0 else x.int(), ("in result:", "float32[3]", "int32[3]")),
+        (lambda x: (x, x) if x.sum() > 0 else x, ("in result:", "(float32[3], float32[3])", "float32[3]")),
+        (lambda x: x if x.sum() > 0 else None, ("in result:", "float32[3]", "None")),
+        (lambda x: "yes" if x.sum() > 0 else "no", ("in result:", "'yes'", "'no'")),
+        (lambda x: x.sum().int() if x.sum() > 0 else 0.5, ("in result:", "int32[]", "0.5")),
     ],
 )
 def test_ends_that_are_not_alike(function, texts):
@@ -885,12 +885,51 @@ def test_code_without_end_is_no_branch():
         jax.jit(t2j(run))(jnp.ones(2))
 
 
-def test_results_of_other_structures_are_shown_as_python_writes_them():
-    def function(x):
-        if x.sum() > 0:
-            return x[x > 0], {"a": 1, "b": [x]}
-        return (x,)
+class Named(NamedTuple):
+    loss: Any
+    rest: Any
 
+
+MANY = {f"weight{number}": torch.ones(2) for number in range(20)}
+UNLIKE = {
+    "a tuple that is longer": (
+        lambda x: (x[x > 0], {"a": 1, "b": [x]}),
+        lambda x: (x,),
+        "in result: (Padded(values, length), {'a': 1, 'b': [float32[3]]}) where it is True, (float32[3],) where",
+    ),
+    "a tree for a leaf": (lambda x: {"a": x}, lambda x: {"a": (x, x)}, "in result['a']: float32[3] where"),
+    "a name more": (
+        lambda x: ({**MANY, "more": x.double()}, x),
+        lambda x: (MANY, x),
+        "in result[0]['more']: float32[3] where it is True, nothing where it is False;",
+    ),
+    "a name less": (lambda x: [[MANY]], lambda x: [[{}]], "in result[0][0]['weight0']: float32[2] where"),
+    "several": (lambda x: MANY, lambda x: {}, "where it is True, nothing where it is False (and 19 more);"),
+    "another dtype": (
+        lambda x: Named(x, [x, x, 0]),
+        lambda x: Named(x, [x, x.int(), 1]),
+        "in result.rest[1]: float32[3] where it is True, int32[3] where it is False;",
+    ),
+    "numbers of dimensions": (lambda x: (x, x), lambda x: (x, x[None]), "in result[1]: float32[3] where it is True"),
+    "another text": (lambda x: [x, "a"], lambda x: [x, "b"], "in result[1]: 'a' where it is True, 'b' where"),
+    "None": (lambda x: [x, x], lambda x: [x, None], "in result[1]: float32[3] where it is True, None where"),
+    "a number for a large tree": (
+        lambda x: [MANY],
+        lambda x: [1],
+        "in result[0]: a dict of 20 leaves where it is True, 1",
+    ),
+    "another class": (
+        lambda x: Named(x, x),
+        lambda x: (x, x),
+        "in result: Named(loss=float32[3], rest=float32[3]) where",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_an_error_of_branches_names_the_first_place_where_they_differ(name):
+    yes, no, told = UNLIKE[name]
     with pytest.raises(BranchError) as caught:
-        jax.jit(t2j(function))(jnp.ones(3))
-    assert "structure: (Padded(values, length), {'a': *, 'b': [*]}) where it is True, (*,) where" in str(caught.value)
+        jax.jit(t2j(lambda x: yes(x) if x.sum() > 0 else no(x)))(jnp.ones(3))
+    assert told in str(caught.value)
+    assert len(str(caught.value).split(" of a traced value")[1]) < 400

@@ -12,19 +12,14 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, new_jaxpr_eqn, no_effects
 
-from ..errors import BranchError, SourceLine
+from ..errors import SourceLine
 from ..loops.program import Program
 from ..tensors.padded import Padded
-from ..tensors.trees import flatten, flatten_given, shown
+from ..tensors.trees import flatten, flatten_given
 from .programs import constant, new_var
+from .unlike import StaticLeaf, described, unlike
 
 __all__ = ["End", "StaticLeaf", "alike"]
-
-
-class StaticLeaf(NamedTuple):
-    """A leaf that is no array."""
-
-    value: Any
 
 
 class End(NamedTuple):
@@ -62,21 +57,25 @@ def alike(yes: End, no: End, place: SourceLine, *, pads: bool, may_overflow: boo
     """
     if pads and not _are_alike(yes, no):
         yes, no = _padded_alike(yes, no, may_overflow)
-    if yes.structure != no.structure:
-        raise _unlike(place, shown(yes.structure), shown(no.structure), "structure")
-    found: list[tuple] = []
-    for number, pair in enumerate(zip(yes.slots, no.slots, strict=True)):
-        if all(isinstance(x, StaticLeaf) for x in pair) and _is_same_value(*(x.value for x in pair)):
-            found.append((pair[0], pair[0]))
-            continue
-        dtype = _common_dtype(pair)
-        made = [constant(x.value, dtype) if isinstance(x, StaticLeaf) and dtype is not None else x for x in pair]
-        texts = [_described(x) for x in made]
-        if dtype is None or texts[0] != texts[1]:
-            raise _unlike(place, _described(pair[0]), _described(pair[1]), f"leaf {number}")
-        found.append(tuple(made))
+    is_one = yes.structure == no.structure
+    found = [_pair_alike(*pair) for pair in zip(yes.slots, no.slots, strict=True)] if is_one else []
+    if not is_one or None in found:
+        differ = lambda one, other: _pair_alike(one, other) is None
+        raise unlike(place, (yes.structure, yes.slots), (no.structure, no.slots), differ)
     mine, theirs = zip(*found, strict=True) if found else ((), ())
     return yes.holding(mine, yes.structure), no.holding(theirs, no.structure)
+
+
+def _pair_alike(one: Any, other: Any) -> tuple | None:
+    """Two leaves of one dtype and shape, or one static leaf twice; None if they cannot become that."""
+    pair = one, other
+    if all(isinstance(x, StaticLeaf) for x in pair) and _is_same_value(*(x.value for x in pair)):
+        return one, one
+    dtype = _common_dtype(pair)
+    if dtype is None:
+        return None
+    made = tuple([constant(x.value, dtype) if isinstance(x, StaticLeaf) else x for x in pair])
+    return made if described(made[0]) == described(made[1]) else None
 
 
 def _are_alike(one: End, other: End) -> bool:
@@ -173,20 +172,6 @@ def _added(steps: list[JaxprEqn], primitive: Any, operands: list, dtype: Any) ->
 
 
 # Numbers, and what cannot be.
-
-
-def _unlike(place: SourceLine, yes: str, no: str, what: str) -> BranchError:
-    return BranchError(
-        f"bool(tensor) at {place} is asked of a traced value, so that both answers are followed, and they "
-        f"lead to results that differ in their {what}: {yes} where it is True, {no} where it is False; wanted the "
-        "same structure, numbers of dimensions and dtypes"
-    )
-
-
-def _described(x) -> str:
-    if isinstance(x, StaticLeaf):
-        return repr(x.value)
-    return f"{x.aval.dtype}{list(x.aval.shape)}"
 
 
 def _is_same_value(one, other) -> bool:

@@ -1,8 +1,9 @@
 """Trees of arguments and results: optree's containers, JAX's registered ones, and any object that holds tensors."""
 
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from .padded import Padded
 from .sparse_arrays import is_sparse_array
 from .wrapped import Wrapped
 
-__all__ = ["flatten", "flatten_given", "map_arguments", "map_given", "map_results", "ordered", "shown"]
+__all__ = ["entries", "flatten", "flatten_given", "map_arguments", "map_given", "map_results", "ordered", "shown"]
 
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
@@ -44,19 +45,25 @@ def flatten_given(tree: Any) -> tuple[list, Any]:
     return leaves, structure
 
 
-def shown(structure: Any) -> str:
-    """A structure of `flatten` as Python writes it, with ``*`` for each leaf."""
-    children = [shown(child) for child in structure.children()]
+def entries(structure: Any) -> list:
+    """What reaches the parts of a container: keys, places, or names of attributes."""
+    return list(getattr(structure.type, "_fields", structure.entries()))
+
+
+def shown(structure: Any, leaves: Iterable[str] = itertools.repeat("*")) -> str:
+    """A structure of `flatten` as Python writes it, with a text for each leaf."""
+    leaves = iter(leaves)
+    if structure.type is None:
+        return next(leaves)
+    children = [shown(child, leaves) for child in structure.children()]  # also of what is not written out
     kind, inside = structure.type, ", ".join(children)
-    if kind is None:
-        return "*"
     if kind is Padded:
         return "Padded(values, length)"
     if kind is tuple:
         return f"({inside},)" if len(children) == 1 else f"({inside})"
     if kind is list:
         return f"[{inside}]"
-    named = zip(structure.entries(), children, strict=True)
+    named = zip(entries(structure), children, strict=True)
     if issubclass(kind, dict):
         text = "{" + ", ".join(f"{key!r}: {child}" for key, child in named) + "}"
         return text if kind is dict else f"{kind.__name__}({text})"
