@@ -553,7 +553,7 @@ ROWS = OF_LATER | {
         STATIC + "'keep',)",
     ),
     "a step that accumulates": Row(
-        accumulating, torch2jax.BranchError, "['weight.grad']: nothing where it is True", "wanted the same", STATIC[:15]
+        accumulating, torch2jax.BranchError, "['bias.grad']: nothing where it is True", "wanted the same", STATIC[:15]
     ),
     "a flag among overloads": Row(
         under_jit(lambda x, down: torch.sort(x, descending=down), X, True),
