@@ -68,8 +68,8 @@ Four linear layers of 2048 rows and columns, one after the other, in float32: by
 
 The code of torchao makes a floating-point copy of the weight, `qdata.to(x.dtype)`, also in PyTorch; so it is in the
 graph. For one row, as in decoding, XLA's CPU compiler reads the 8 bits within the product, if the scale comes after it.
-For more rows its product is a kernel for floating point, which needs the copy: of a layer at a time with the flag, as in
-PyTorch, and of several layers without it. A product of int8 is computed there with copies in int32.
+For more rows its product is a kernel for floating point, which needs the copy: of a layer at a time with the flag, as
+in PyTorch, and of several layers without it. A product of int8 is computed there with copies in int32.
 
 | configuration | 1 row | 16 rows | 16 rows, `{flag}=false` |
 |---|---|---|---|

@@ -15,10 +15,12 @@ from .bounds import seen
 from .shape import axis_of
 
 _REDUCTIONS = ("sum", "mean", "prod", "max", "min")
+_ALSO = {"amax": "max", "amin": "min"}
 
 
 @implements_tensors(torch.segment_reduce, torch.ops.aten.segment_reduce.default, takes=FLOATS - FLOAT8)
 def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None):
+    reduce = _ALSO.get(reduce, reduce)
     if reduce not in _REDUCTIONS:
         raise RuntimeError(f"Unsupported reduction: got {reduce!r}, wanted one of {', '.join(_REDUCTIONS)}")
     if indices is not None or (lengths is None) == (offsets is None):

@@ -82,7 +82,14 @@ def sparse_sum(input, dim=None, dtype=None):
 
 @implements_sparse(torch._sparse_csr_sum)
 def sparse_csr_sum(input, dim, keepdim=False, *, dtype=None):
-    return _sum(input, dim, keepdim, dtype)
+    if not keepdim:
+        raise RuntimeError("reduction operations on CSR tensors with keepdim=False is unsupported")
+    total = _sum(input, dim, keepdim, dtype)
+    if isinstance(total, Sparse):
+        return total
+    count = min(1, input.elements.shape[0])  # of all: an element, if there is one
+    index = [of_known(np.array([0, count])), of_known(np.zeros(count, np.int64))]
+    return make_sparse(input.kind, index, total.reshape(1)[:count], (1, count), True)
 
 
 @implements_sparse(torch._sparse_csr_prod)

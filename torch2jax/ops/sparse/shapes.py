@@ -1,5 +1,7 @@
 """Transposed, selected, joined: functions of where the elements are."""
 
+import math
+
 import numpy as np
 import torch
 
@@ -343,6 +345,32 @@ def reshape(input, *shape):
     known = places(input.index[0], "reshape() of a sparse tensor")
     found = np.stack(np.unravel_index(np.ravel_multi_index(tuple(known), tuple(size_of(input))), tuple(size)))
     return make_sparse(_COO, [of_known(found)], input.elements, size, input.coalesced)
+
+
+@implements_forms("_sparse_broadcast_to")
+def broadcast_to(self, size):
+    """Each element as often as dimensions of one element, and new ones before them, have places from now on."""
+    size, sparse = tuple(size), self.sparse_ndim + len(size) - len(size_of(self))
+    added = sparse - self.sparse_ndim
+    shape = (1,) * added + size_of(self)
+    if added < 0 or any(old not in (1, new) for old, new in zip(shape, size, strict=True)):
+        raise RuntimeError(
+            f"got a tensor of size {list(size_of(self))} to broadcast; wanted a size that {size} extends"
+        )
+    grown = [i for i in range(sparse) if i < added or shape[i] != size[i]]
+    fixed = [i for i in range(sparse) if i not in grown]
+    count, (indices, *_) = math.prod(size[i] for i in grown), self.index
+    new = np.tile(np.indices([size[i] for i in grown]).reshape(len(grown), count), indices.shape[1])
+    rows = indices[[i - added for i in fixed]].repeat_interleave(count, 1)
+    known = known_places(rows)
+    if known is not None:
+        index = of_known(np.concatenate([new, known])[np.argsort([*grown, *fixed])])
+    else:
+        index = torch.cat([of_known(new), rows])[np.argsort([*grown, *fixed]).tolist()]
+    dense = self.elements.expand(-1, *size[sparse:]).repeat_interleave(count, 0)
+    # they stay in order if what has grown comes last
+    in_order = self.coalesced and max(fixed, default=-1) < min(grown, default=sparse)
+    return make_sparse(_COO, [index], dense, size, in_order, None if self.length is None else self.length * count)
 
 
 @implements_forms("resize_as_sparse_", "sparse_resize_and_clear_", "sparse_resize_")
