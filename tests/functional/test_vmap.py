@@ -307,6 +307,12 @@ def test_what_autograd_batches_gradients_with():
     np.testing.assert_allclose(sine, X.sin(), rtol=1e-6)
 
 
+def test_the_older_vmap_that_was_imported_before_is_refused():
+    older = torch._vmap_internals._vmap
+    with pytest.raises(NotImplementedError, match=r"wanted torch\.vmap"):
+        t2j(lambda x: older(torch.sin)(x))(jnp.ones(3))
+
+
 def captured(x):
     buffer = torch.zeros(3, 4)
     return vmap(lambda x: buffer.copy_(x))(x)

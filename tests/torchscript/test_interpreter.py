@@ -103,6 +103,15 @@ def concurrent(x):
     return torch.jit.wait(later)
 
 
+def halved(x, by: int = 2):
+    return x / by
+
+
+def concurrent_calls(x):
+    later = [torch.jit.fork(halved, x[i::2], by=i + 1) for i in range(2)]
+    return torch.cat([torch.jit.wait(each) for each in later])
+
+
 def without_gradient(x):
     with torch.no_grad():
         y = x * 2
@@ -119,6 +128,7 @@ PROGRAMS = [
     checked,
     forces,
     concurrent,
+    concurrent_calls,
     without_gradient,
 ]
 

@@ -12,9 +12,10 @@ import torch
 from torch.autograd import functional
 
 from ..errors import BatchedValueError, TracedValueError
-from ..internals.functorch import unwrap_batched, vmap_internals, vmap_module
+from ..internals.functorch import add_batch_dim, unwrap_batched, vmap_internals, vmap_module
 from ..internals.pytree import tree_leaves, tree_map, tree_map_only, tree_unflatten
 from ..patches import stands_in
+from ..rules.registry import implements_tensors
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracing.tensor_spec import TensorSpec
@@ -253,3 +254,11 @@ def _vmap_of_autograd(
         return tuple(None if output is None else next(found) for output in outputs)
 
     return mapped
+
+
+@implements_tensors(add_batch_dim)
+def _add_batch_dim(tensor: torch.Tensor, in_dim: int, level: int):
+    raise NotImplementedError(
+        "torch._vmap_internals._vmap, imported by its name before, got a tensor of a translated call; wanted torch.vmap, "
+        "or torch.func.vmap"
+    )

@@ -22,6 +22,7 @@ __all__ = [
     "get_python_class",
     "get_script_class",
     "get_tracing_state",
+    "inline",
     "jit_internal",
     "wrap_cpp_module",
 ]
@@ -69,6 +70,9 @@ get_script_class = _state._get_script_class
 
 wrap_cpp_module = _recursive.wrap_cpp_module
 """A module of Python's around one of C++."""
+
+inline = _C._jit_pass_inline
+"""Puts the bodies of functions in the place of a graph's calls. PyTorch does so for all graphs but those of `fork`."""
 
 get_tracing_state = torch._C._get_tracing_state
 """What `torch.jit.trace` records into on this thread, None outside of it."""

@@ -13,7 +13,7 @@ import jax
 import torch
 
 from ..errors import NoRuleError
-from ..internals.torchscript import ScriptObject, create_object_with_type
+from ..internals.torchscript import ScriptObject, create_object_with_type, inline
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from .operators import operator
@@ -384,7 +384,8 @@ def _python_call(node) -> Body:
 
 
 def _fork(node) -> Body:
-    graph = node.g("Subgraph")
+    graph = node.g("Subgraph").copy()
+    inline(graph)
     program = ScriptGraph(graph)
 
     def body(frame, *inputs):

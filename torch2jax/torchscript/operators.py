@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..calls.call import this_call
+from ..errors import NoRuleError
 from ..internals.gradients import set_grad_enabled
 from ..internals.guards import DisableTorchFunction
 from ..internals.operators import dispatch_has_kernel
@@ -30,6 +31,8 @@ def operator(node) -> Body:
     if body is not None:
         return body
     namespace, _, name = qualified.partition("::")
+    if not name:  # TorchScript runs it without an operator
+        raise NoRuleError(node.kind())
     overload = getattr(getattr(getattr(torch.ops, namespace), name), overload_name or "default")
     schema = overload._schema
     first = str(schema.arguments[0].type) if schema.arguments else ""
