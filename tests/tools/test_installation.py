@@ -7,6 +7,7 @@ import pytest
 
 from torch2jax import tools
 from torch2jax.tools import installation as found
+from torch2jax.tools.libraries import import_libraries
 
 
 def _levels(diagnosis: tools.Diagnosis) -> dict[str, str]:
@@ -15,16 +16,16 @@ def _levels(diagnosis: tools.Diagnosis) -> dict[str, str]:
 
 def test_this_installation():
     steps = []
-    diagnosis = tools.doctor(step=steps.append)
+    diagnosis = tools.doctor(step=steps.append, libraries=False)
     assert diagnosis.healthy
-    assert len(steps) == 5
+    assert len(steps) == 4
     assert diagnosis.versions["jax"] == jax.__version__
     assert diagnosis.devices["JAX"][0].startswith(jax.default_backend())
     levels = _levels(diagnosis)
     assert levels["requirements"] == levels["t2j"] == levels["torch2jax"] == "ok"
     assert levels["64-bit types"] == "note"
     with jax.enable_x64(True):
-        assert "64-bit types" not in _levels(tools.doctor())
+        assert "64-bit types" not in _levels(tools.doctor(libraries=False))
 
 
 @pytest.fixture
@@ -65,17 +66,50 @@ def test_a_plugin_of_another_jaxlib(monkeypatch):
     assert finding.remedy == f"pip install 'jax[cuda13]=={jaxlib}'"
 
 
-def test_a_broken_torchvision(monkeypatch, pretends):
-    pretends["torchvision"] = "0.1"
-    monkeypatch.setattr(found, "define_vision_operators", lambda: True)
-    (finding,) = found._torchvision()
-    assert finding.level == "warning"
-    assert "torchvision::nms does not exist" in finding.found
-    assert "--force-reinstall torch torchvision" in finding.remedy
-    monkeypatch.setattr(found, "define_vision_operators", lambda: False)
-    assert [finding.level for finding in found._torchvision()] == ["ok"]
-    pretends["torchvision"] = None
-    assert not list(found._torchvision())
+@pytest.fixture
+def broken(tmp_path, monkeypatch, pretends):
+    """Libraries that cannot be imported, each for another reason; and one that can."""
+    programs = {
+        "torchvision": "raise RuntimeError('operator torchvision::nms does not exist\\nand more')",
+        "timm": "try:\n    import torchvision\nexcept RuntimeError as error:\n    raise ImportError('no') from error",
+        "torchao": "raise ImportError('_C.so: undefined symbol: _ZN3c10')",
+        "kornia": "import kornia_rs_that_is_not_there.deeper",
+        "peft": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+        "accelerate": "import sys; sys.exit('no')",
+        "torchaudio": "print('imported')",
+        "e3nn": "raise ValueError",
+    }
+    for name, program in programs.items():
+        (tmp_path / f"{name}.py").write_text(program)
+        pretends[name] = "0.1"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return {name: name for name in (*programs, "monai")}
+
+
+def test_libraries_that_cannot_be_imported(broken, pretends, monkeypatch):
+    pretends["monai"] = None
+    libraries = {library.name: library for library in import_libraries(broken)}
+    assert {name: library.error for name, library in libraries.items()} == {
+        "torchvision": "RuntimeError: operator torchvision::nms does not exist",
+        "timm": "RuntimeError: operator torchvision::nms does not exist",
+        "torchao": "ImportError: _C.so: undefined symbol: _ZN3c10",
+        "kornia": "ModuleNotFoundError: No module named 'kornia_rs_that_is_not_there'",
+        "peft": "importing it ends Python, with signal 11",
+        "accelerate": "SystemExit: no",
+        "torchaudio": "",
+        "e3nn": "ValueError",
+    }
+    monkeypatch.setattr(found, "import_libraries", lambda: [*libraries.values()])
+    findings = {finding.subject: finding for finding in found._libraries()}
+    assert findings.keys() == {"libraries", "torchvision", "torchao", "kornia", "peft", "accelerate", "e3nn"}
+    assert findings["libraries"].found == "torchaudio 0.1 can be imported"
+    assert findings["torchvision"].level == "error"
+    assert findings["torchvision"].found.endswith("nms does not exist; the same for timm")
+    assert "--force-reinstall torch torchvision" in findings["torchvision"].remedy
+    assert findings["kornia"].remedy.startswith("install what it lacks, kornia_rs_that_is_not_there")
+    assert "a build of it for PyTorch" in findings["torchao"].remedy
+    assert "a build of it for PyTorch" in findings["peft"].remedy
+    assert findings["e3nn"].remedy.startswith("pip install --upgrade e3nn")
 
 
 def test_an_accelerator_that_is_not_used(monkeypatch):
@@ -94,7 +128,7 @@ def test_a_platform_that_is_not_there(monkeypatch):
 
     monkeypatch.setattr(jax, "devices", devices)
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    diagnosis = tools.doctor()
+    diagnosis = tools.doctor(libraries=False)
     assert not diagnosis.healthy
     (finding,) = (finding for finding in diagnosis.findings if finding.level == "error")
     assert finding.remedy == "unset JAX_PLATFORMS, which is 'cuda'"

@@ -19,16 +19,16 @@ import torch
 from ..bridge.call_torch import torch2jax
 from ..convert import t2j
 from ..hints import how_to_install
+from .libraries import LIBRARIES, Library, import_libraries, remedy_of
 from .subject import first_line
-from .vision import define_vision_operators
 
 __all__ = ["Diagnosis", "Finding", "doctor"]
 
 _PACKAGES = (
     *("torch2jax", "torch", "jax", "jaxlib", "numpy", "ml-dtypes", "optree"),
     *("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu", "triton"),
-    *("torchvision", "timm", "transformers", "diffusers", "safetensors", "flatbuffers"),
-    *("flax", "equinox", "optax", "orbax-checkpoint", "typer", "rich"),
+    *LIBRARIES,
+    *("flatbuffers", "typer", "rich"),
 )
 _PLUGINS = re.compile(r"jax-(cuda|rocm)\d+-(plugin|pjrt)")
 _COMPILERS = ("c++", "g++", "clang++", "cl")
@@ -72,21 +72,23 @@ class Diagnosis:
         return all(finding.level != "error" for finding in self.findings)
 
 
-def doctor(*, step: Callable[[str], None] = lambda _: None) -> Diagnosis:
-    """Checks the installation: versions, accelerators, known bad pairs of packages; and runs a program of each kind.
+def doctor(*, libraries: bool = True, step: Callable[[str], None] = lambda _: None) -> Diagnosis:
+    """Checks the installation: versions, accelerators, libraries; and runs a program of each kind.
 
     Args:
+        libraries: whether to import the installed libraries that models come from, in another process.
         step: a function that receives progress messages.
 
     Examples:
         >>> from torch2jax import tools
-        >>> tools.doctor().healthy
+        >>> tools.doctor(libraries=False).healthy
         True
     """
     step("reading versions")
     findings = [*_requirements(), *_plugins()]
-    step("importing torchvision")
-    findings += _torchvision()
+    if libraries:
+        step("importing the libraries that are installed")
+        findings += _libraries()
     step("looking for accelerators")
     devices, problems = _devices()
     findings += [*problems, *_accelerators(devices), *_memory(devices), *_numbers(devices)]
@@ -149,35 +151,19 @@ def _plugins() -> Iterator[Finding]:
             )
 
 
-def _torchvision() -> Iterator[Finding]:
-    """Other libraries import it where it is installed, and its compiled library loads beside one PyTorch alone."""
-    try:
-        found = importlib.metadata.version("torchvision")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    try:
-        is_broken = define_vision_operators()
-    except Exception as error:
-        yield Finding("error", "torchvision", f"{found} cannot be imported: {first_line(error)}", _reinstall())
-        return
-    if is_broken:
-        yield Finding(
-            "warning",
-            "torchvision",
-            f"the compiled library of {found} does not load beside PyTorch {torch.__version__}: `import torchvision`, "
-            "and with it `import transformers`, fails with 'operator torchvision::nms does not exist'",
-            _reinstall(),
-        )
-    else:
-        yield Finding("ok", "torchvision", f"{found} loads beside PyTorch {torch.__version__}")
-
-
-def _reinstall() -> str:
-    kind = torch.__version__.partition("+")[2] or "cpu"
-    return (
-        f"install both from one index: pip install --force-reinstall torch torchvision --index-url "
-        f"https://download.pytorch.org/whl/{kind}; or pip uninstall torchvision, where nothing needs it"
-    )
+def _libraries() -> Iterator[Finding]:
+    """Libraries that cannot be imported, those together that fail for one reason."""
+    libraries = import_libraries()
+    whole = [f"{library.name} {library.version}" for library in libraries if not library.error]
+    if whole:
+        yield Finding("ok", "libraries", f"{', '.join(whole)} can be imported")
+    reasons: dict[str, list[Library]] = {}
+    for library in libraries:
+        if library.error:
+            reasons.setdefault(library.error, []).append(library)
+    for error, (first, *others) in reasons.items():
+        more = f"; the same for {', '.join(other.name for other in others)}" if others else ""
+        yield Finding("error", first.name, f"{first.version} cannot be imported: {error}{more}", remedy_of(first))
 
 
 def _devices() -> tuple[dict[str, list[str]], list[Finding]]:
