@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import jax
-from jax.core import Tracer
+from jax.core import Trace, Tracer
 from jax.extend import source_info_util
 from jax.extend.core import (
     ClosedJaxpr,
@@ -32,7 +32,6 @@ from ..internals.jax_traces import (
     DynamicJaxprTracer,
     LinearizeTrace,
     LinearizeTracer,
-    Trace,
     varying_axes,
 )
 from ..tracing.manual_axes import axes_in_types, varying

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.core import Tracer
+from jax.core import Trace, Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun, take_current_trace
 from jax.interpreters import ad, mlir, partial_eval as pe
 
@@ -24,7 +24,6 @@ from ..internals.jax_traces import (
     BatchTracer,
     DynamicJaxprTrace,
     LinearizeTrace,
-    Trace,
     extend_axis_env_nd,
     matchaxis,
 )

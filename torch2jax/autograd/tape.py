@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 import numpy as np
 import torch
+from jax.core import Trace
 
-from ..internals.jax_traces import Trace
 from ..rules.features import Feature
 from ..tensors.dtypes import canonical
 from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside

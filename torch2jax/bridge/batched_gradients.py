@@ -19,7 +19,7 @@ from ..internals.functorch import (
 __all__ = ["is_batched", "rebatched", "unbatched"]
 
 
-def is_batched(tensor) -> bool:
+def is_batched(tensor: torch.Tensor | None) -> bool:
     """Whether a gradient (None for zeros) is such a batch."""
     return tensor is not None and is_legacy_batchedtensor(tensor)
 

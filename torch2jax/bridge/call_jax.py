@@ -1,7 +1,7 @@
 """JAX functions as functions of PyTorch."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
@@ -54,10 +54,10 @@ class JaxFunction(Generic[P, R]):
     def __reduce__(self):
         return functools.partial(JaxFunction, jit=self.jit), (self.function,)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]):
         return self  # as functions are
 
-    def __get__(self, instance, owner=None):
+    def __get__(self, instance: object, owner: type | None = None):
         return self if instance is None else functools.partial(self, instance)
 
     def _run(self, args: tuple, kwargs: dict):
@@ -107,13 +107,13 @@ class _FlatFunction:
         self._function, self._template = function, template
         self._result: Template | None = None
 
-    def __call__(self, constants: tuple, *arrays) -> list:
+    def __call__(self, constants: tuple, *arrays: Any) -> list:
         args, kwargs = self._template.fill(arrays, constants)
         with EnableTorchFunction():  # off while a rule's body runs; this one may translate PyTorch code
             result = self._function(*args, **kwargs)
         self._result, found = take_out_arrays(result)
         return found
 
-    def restore(self, results) -> Any:
+    def restore(self, results: Sequence[Any]) -> Any:
         """The result of the last call or trace, with `results` in place of arrays."""
         return self._result.fill(results)  # pyright: ignore[reportOptionalMemberAccess]

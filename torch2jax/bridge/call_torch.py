@@ -4,10 +4,11 @@ import dataclasses
 import functools
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from ..errors import user_level
@@ -134,7 +135,7 @@ def torch2jax_auto(fn: Callable, output_shapes: Any = None, **options: Any) -> C
 
     @functools.wraps(fn, updated=())
     @boundary
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any):
         if not made:
             examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(*_type(leaf)), (args, kwargs))
             made.append(torch2jax(fn, *examples[0], example_kw=examples[1], output_shapes=output_shapes, **options))
@@ -143,12 +144,12 @@ def torch2jax_auto(fn: Callable, output_shapes: Any = None, **options: Any) -> C
     return call
 
 
-def _type(leaf) -> tuple:
+def _type(leaf: Any) -> tuple:
     aval = jax.typeof(leaf)
     return aval.shape, aval.dtype
 
 
-def _constants(argnums, mask) -> Callable[[tuple], list[bool]]:
+def _constants(argnums: int | Sequence[int] | None, mask: Any) -> Callable[[tuple], list[bool]]:
     """For the leaves of the positional arguments, whether they are constants in gradients."""
     numbers = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
@@ -161,7 +162,7 @@ def _constants(argnums, mask) -> Callable[[tuple], list[bool]]:
     return constants
 
 
-def _spread(prefix, tree) -> list:
+def _spread(prefix: Any, tree: Any) -> list:
     """A leaf of `prefix` for each leaf of `tree`."""
     return jax.tree.leaves(jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), prefix, tree))
 
@@ -220,12 +221,12 @@ class _CompiledCall(TellsOfArguments):
             refuse_sharded(leaves)
         return run(*args, **kwargs)
 
-    def _trace(self, *args, **kwargs):
+    def _trace(self, *args: Any, **kwargs: Any):
         leaves, structure = jax.tree.flatten((args, kwargs))
         refuse_sharded(leaves)
         return self._call(leaves, structure, self._outputs)
 
-    def _on_shard(self, args, kwargs):
+    def _on_shard(self, args: tuple, kwargs: dict[str, Any]):
         leaves, structure = jax.tree.flatten((args, kwargs))
         outputs = self._outputs
         if outputs is not None:
@@ -234,7 +235,7 @@ class _CompiledCall(TellsOfArguments):
         self._warned = True  # shards are of other shapes than the examples
         return self._call(leaves, structure, outputs)
 
-    def _call(self, leaves: list, structure, outputs):
+    def _call(self, leaves: list, structure: Any, outputs: Any):
         types = [_type(leaf) for leaf in leaves]
         examples = [Example(shape, self._dtype(index, dtype)) for index, (shape, dtype) in enumerate(types)]
         key = self._key(structure, examples)
@@ -245,21 +246,21 @@ class _CompiledCall(TellsOfArguments):
         arrays = [jax.numpy.asarray(leaf) for leaf in leaves]
         return jax.tree.unflatten(known.structure, call_torch(known.function, known.results, *arrays))
 
-    def _dtype(self, index: int, dtype):
+    def _dtype(self, index: int, dtype: np.dtype):
         """What PyTorch takes an array to be: int64 like the example, although JAX holds it as int32."""
         if index < len(self._dtypes) and canonical(self._dtypes[index]) == dtype:
             return self._dtypes[index]
         return dtype_j2t(dtype)
 
     @staticmethod
-    def _key(structure, examples):
+    def _key(structure: Any, examples: Sequence[Example]):
         return structure, tuple((example.shape, canonical(example.dtype)) for example in examples)
 
-    def _add(self, key, examples: tuple[tuple, dict], outputs) -> None:
+    def _add(self, key: tuple, examples: tuple[tuple, dict], outputs: Any) -> None:
         fixed = self._constants(examples[0]) + [False] * len(jax.tree.leaves(examples[1]))
         self._known[key] = specialise(self._fn, examples, tuple(fixed), outputs=outputs, **self._options)
 
-    def _warn(self, types) -> None:
+    def _warn(self, types: Sequence[tuple]) -> None:
         if not self._warned:
             self._warned = True
             found = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in types)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -59,7 +59,9 @@ class _Pullback:
             for index, grad in zip(self.wanted, gradients, strict=True)
         ]
 
-    def _pull_back(self, inputs, cotangents) -> Sequence[torch.Tensor | None] | None:
+    def _pull_back(
+        self, inputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor | None] | None:
         """The gradients, or None where no input that is wanted reaches a result, for PyTorch."""
         if not self.transforms:
             return self._by_autograd(inputs, cotangents)
@@ -82,7 +84,7 @@ class _Pullback:
                 )
             return gradients
 
-    def _of(self, inputs) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def _of(self, inputs: Sequence[torch.Tensor]) -> Callable[..., tuple[torch.Tensor, ...]]:
         """The function of the wanted inputs alone, to the results that have cotangents."""
 
         function = self.function
@@ -97,7 +99,9 @@ class _Pullback:
 
         return run
 
-    def _by_transform(self, inputs, cotangents) -> Sequence[torch.Tensor] | None:
+    def _by_transform(
+        self, inputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor] | None:
         edges: list = []
 
         def run(*active: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -114,7 +118,9 @@ class _Pullback:
             gradients = pull_back(_like(cotangents, results))
         return self._checked(inputs, edges, gradients)
 
-    def _by_autograd(self, inputs, cotangents) -> Sequence[torch.Tensor | None] | None:
+    def _by_autograd(
+        self, inputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor | None] | None:
         nested = any(tensor.requires_grad for tensor in (*inputs, *cotangents))
         with torch.enable_grad():
             leaves = [inputs[index] for index in self.wanted]
@@ -126,12 +132,13 @@ class _Pullback:
             outputs, weights = zip(*pairs, strict=True)
             edges = _edges(outputs)
             with advised():
-                gradients = torch.autograd.grad(outputs, leaves, weights, create_graph=nested, allow_unused=True)
+                found = torch.autograd.grad(outputs, leaves, weights, create_graph=nested, allow_unused=True)
+            gradients = cast(Sequence[torch.Tensor | None], found)
             if all(gradient is None for gradient in gradients) and not _reach(leaves, edges):
                 return None
             return self._checked(inputs, edges, gradients)
 
-    def _checked(self, inputs, edges: Iterable, gradients: Sequence) -> Sequence:
+    def _checked(self, inputs: Sequence[torch.Tensor], edges: Iterable, gradients: Sequence) -> Sequence:
         """The gradients, unless they are to be differentiated and code of a user's has made that impossible."""
         nested = any(tensor.requires_grad for tensor in inputs)
         if not nested or any(gradient is not None and gradient.requires_grad for gradient in gradients):
@@ -140,7 +147,7 @@ class _Pullback:
             raise self._no_gradient(inputs)
         return gradients
 
-    def _no_gradient(self, inputs) -> RuntimeError:
+    def _no_gradient(self, inputs: Sequence[torch.Tensor]) -> RuntimeError:
         asked = _listed("input", [f"{index} of shape {tuple(inputs[index].shape)}" for index in self.wanted])
         return RuntimeError(
             "element 0 of tensors does not require grad and does not have a grad_fn: JAX differentiates "
@@ -206,7 +213,7 @@ def _listed(noun: str, things: Sequence) -> str:
     return f"{noun}{'s' if len(things) > 1 else ''} {', '.join(map(str, things))}"
 
 
-def _like(cotangents, results) -> tuple[torch.Tensor, ...]:
+def _like(cotangents: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return tuple(weight.to(result.dtype) for weight, result in zip(cotangents, results, strict=True))
 
 

@@ -90,7 +90,9 @@ class _ProgramCall:
         vars(carrier)["pullback"], self.pullback = self.pullback, None
         return [carrier]
 
-    def pull(self, pullback, wanted: Sequence[int], tensors: Sequence, gradients: Sequence) -> tuple[torch.Tensor, ...]:
+    def pull(
+        self, pullback: Any, wanted: Sequence[int], tensors: Sequence, gradients: Sequence
+    ) -> tuple[torch.Tensor, ...]:
         """The gradients of the tensors at `wanted` from those of the differentiable results."""
         places = tuple([self.active.index(index) for index in wanted])
         with where_tensors_are(tensors):
@@ -103,11 +105,11 @@ class _JaxCall(torch.autograd.Function):
     """The operation: every derivative of it, and its batched form, is another program that goes the same way."""
 
     @staticmethod
-    def forward(call: _ProgramCall, *tensors):
+    def forward(call: _ProgramCall, *tensors: Any):
         return call(tensors)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple, output: tuple):
         call, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.call, ctx.count, ctx.results = call, len(tensors), len(output)
@@ -118,7 +120,7 @@ class _JaxCall(torch.autograd.Function):
         ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: torch.Tensor | None):
         saved = ctx.saved_tensors  # PyTorch's error, if one of them was written to since
         wanted = [index for index, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
         given = [place for place, gradient in enumerate(gradients) if gradient is not None]
@@ -131,19 +133,19 @@ class _JaxCall(torch.autograd.Function):
             found = ctx.call.pull(pullback, wanted, saved[: ctx.count], cotangents)
         else:
             program = ctx.call.program.vjp(tuple(wanted), tuple(given))
-            tensors = (*saved[: ctx.count], *[gradients[place] for place in given])
+            tensors = (*saved[: ctx.count], *[x for x in gradients if x is not None])
             found = (_apply_to_batch if batched else _apply)(program, ctx.call.constants, tensors)
         return None, *_spread(found, wanted, ctx.count)
 
     @staticmethod
-    def jvp(ctx, _, *tangents):
+    def jvp(ctx: Any, _, *tangents: torch.Tensor | None):
         active = [index for index, tangent in enumerate(tangents) if tangent is not None]
         program = ctx.call.program.jvp(tuple(active))
-        found = _apply(program, ctx.call.constants, (*ctx.saved_tensors, *[tangents[index] for index in active]))
+        found = _apply(program, ctx.call.constants, (*ctx.saved_tensors, *[x for x in tangents if x is not None]))
         return tuple(_spread(found, ctx.differentiable, ctx.results))
 
     @staticmethod
-    def vmap(info, in_dims, call: _ProgramCall, *tensors):
+    def vmap(info: Any, in_dims: tuple, call: _ProgramCall, *tensors: Any):
         program = call.program.vmap(tuple(in_dims[1:]), info.batch_size)
         results = run_program(program, call.constants, tensors)
         return results, (0,) * len(results)

@@ -286,7 +286,7 @@ def _error(api: int, error: BaseException) -> int | None:
     return _Function(_Api.from_address(api).error_create)(ctypes.addressof(arguments))
 
 
-def _address(function) -> int | None:
+def _address(function: Any) -> int | None:
     return ctypes.cast(function, c_void_p).value
 
 

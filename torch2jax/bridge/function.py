@@ -138,11 +138,11 @@ class Site:
         for buffer, at, result in zip(self.results, targets, results, strict=True):
             buffer.fill_on_cpu(at, result)
 
-    def on_arrays(self, *arrays) -> list[np.ndarray]:
+    def on_arrays(self, *arrays: np.ndarray | jax.Array) -> list[np.ndarray]:
         """As `run`, for arrays of numpy's or of a CPU's."""
-        arrays = [np.ascontiguousarray(array) for array in arrays]
+        given = [np.ascontiguousarray(array) for array in arrays]
         results = [np.empty(buffer.shape, jax.numpy.dtype(canonical(buffer.dtype))) for buffer in self.results]
-        self.run([array.ctypes.data for array in arrays], [result.ctypes.data for result in results])
+        self.run([array.ctypes.data for array in given], [result.ctypes.data for result in results])
         return results
 
     def check(self, results: list[torch.Tensor]) -> None:

@@ -49,7 +49,7 @@ def last_resort(module: torch.nn.Module | None, *, on_missing: str, call_torch: 
     return LastResort(on_missing == "call_torch", chosen, vmap_method) if chosen or on_missing != "error" else None
 
 
-def _checked(thing, module: torch.nn.Module | None) -> Any:
+def _checked(thing: Any, module: torch.nn.Module | None) -> Any:
     """A thing that is to run in PyTorch: an operator's name, a function, a module or a class of modules."""
     if isinstance(thing, str):
         return _checked_name(thing, module)
@@ -184,7 +184,9 @@ class LastResort(Feature):
                 stand_in: Any = skeleton.get_submodule(path)
                 stand_in._call_impl = functools.partial(self._run_module, path, part, stand_in)
 
-    def _run_module(self, path: str, module: torch.nn.Module, stand_in: torch.nn.Module, *args, **kwargs) -> Any:
+    def _run_module(
+        self, path: str, module: torch.nn.Module, stand_in: torch.nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
         name = f"{type(module).__name__} {path}" if path else type(module).__name__
         self._note(name)
         own = named_tensors(stand_in)

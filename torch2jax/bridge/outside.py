@@ -138,13 +138,13 @@ class Outside:
             results = [as_result(array, what.dtype, tensors) for array, what in zip(arrays, made, strict=True)]
         return _put_together(form, results, tensors)
 
-    def _remembered(self, key) -> "_Piece | None":
+    def _remembered(self, key: object) -> "_Piece | None":
         try:
             return self._pieces.get(key)
         except TypeError:  # an argument that cannot be hashed
             return None
 
-    def _remember(self, key, piece: "_Piece") -> None:
+    def _remember(self, key: object, piece: "_Piece") -> None:
         try:
             self._pieces[key] = piece
         except TypeError:
@@ -161,7 +161,7 @@ def _distinct(tensors: list) -> tuple[list, tuple[int, ...]]:
 def _bound(function: Callable, template: Template, places: tuple[int, ...], constants: list) -> Callable:
     """`function` as one of its distinct tensors alone."""
 
-    def run(*tensors):
+    def run(*tensors: torch.Tensor):
         args, kwargs = template.fill([tensors[place] for place in places], constants)
         return function(*args, **kwargs)
 
@@ -318,7 +318,7 @@ def _example(shape: tuple[int, ...], dtype: torch.dtype, step: int) -> torch.Ten
     return (step * torch.arange(count)).reshape(shape).to(dtype)
 
 
-def _value_for_shapes(known) -> bytes | None:
+def _value_for_shapes(known: Any) -> bytes | None:
     """What of a known tensor may decide on shapes: lists of integers. A single one is a counter more often than not."""
     if known is None:
         return None
@@ -326,11 +326,11 @@ def _value_for_shapes(known) -> bytes | None:
     return array.tobytes() if array.ndim and array.dtype.kind in "iub" else None
 
 
-def _real(known) -> torch.Tensor:
+def _real(known: Any) -> torch.Tensor:
     return array_to_tensor(evaluate(known), gathers=True)
 
 
-def _described(leaf, tensors: Sequence[torch.Tensor]) -> Any:
+def _described(leaf: object, tensors: Sequence[torch.Tensor]) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     if leaf.layout is not torch.strided or leaf.is_quantized:
@@ -351,7 +351,9 @@ class _Deterministic(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # dynamo would be imported, which takes seconds
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
             raise _Refused(f"{func} draws random numbers from PyTorch's own generator, and not from the key rng=")
         return func(*args, **(kwargs or {}))

@@ -6,10 +6,11 @@ a partitioning rule, which refuses inputs that arrive sharded.
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..internals.jax_traces import prim_requires_devices_during_lowering
 
@@ -30,7 +31,7 @@ def refusing_shards(call: Callable, name: str, operands: Sequence, results: Sequ
         operands, results: types of what it takes and returns.
     """
 
-    def partition(mesh, argument_types, result_types):
+    def partition(mesh: Mesh, argument_types: Sequence[Any], result_types: Sequence[Any]):
         for index, argument in enumerate(argument_types):
             if not argument.sharding.is_fully_replicated:
                 raise ValueError(

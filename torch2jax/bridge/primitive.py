@@ -5,6 +5,7 @@ code has reverse-mode gradients here and no forward mode. Where it is left over,
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from . import ffi, scope
 from .derivative import batched, gradient
@@ -28,7 +30,7 @@ class Result(tuple):
 
     __slots__ = ()
 
-    def __new__(cls, shape, dtype):
+    def __new__(cls, shape: Sequence[int], dtype: DTypeLike):
         return super().__new__(cls, (tuple(shape), jnp.dtype(dtype)))
 
     shape = property(lambda self: self[0])
@@ -50,12 +52,12 @@ _tangent_p = Primitive("torch_call_tangent")
 _tangent_p.multiple_results = True
 
 
-def call_torch(function: TorchFunction, results: tuple[Result, ...], *arrays) -> list[jax.Array]:
+def call_torch(function: TorchFunction, results: tuple[Result, ...], *arrays: jax.Array) -> list[jax.Array]:
     """Calls PyTorch on arrays, now or in the program that is being traced."""
     return torch_call_p.bind(*_vary_together(arrays), function=function, results=results)
 
 
-def _vary_together(arrays):
+def _vary_together(arrays: Sequence[jax.Array]):
     """Inside ``shard_map``, marks all operands as varying over the axes that any of them varies over.
 
     Its transpose sums the gradients of an operand that was the same everywhere.
@@ -64,18 +66,18 @@ def _vary_together(arrays):
     return [_vary(array, tuple(sorted(axes - _varying(array)))) for array in arrays]
 
 
-def _varying(array) -> frozenset:
+def _varying(array: jax.Array) -> frozenset:
     return jax.typeof(array).manual_axis_type.varying
 
 
-def _vary(array, axes):
+def _vary(array: jax.Array, axes: tuple[str, ...]):
     return jax.lax.pcast(array, axes, to="varying") if axes else array
 
 
 # --- Types and evaluation
 
 
-def _abstract(*avals, results, **_):
+def _abstract(*avals: ShapedArray, results: tuple[Result, ...], **_):
     like = next((aval for aval in avals if not aval.sharding.mesh.empty), None)
     if like is None:
         return [ShapedArray(shape, dtype) for shape, dtype in results]
@@ -83,7 +85,7 @@ def _abstract(*avals, results, **_):
     return [like.update(shape=s, dtype=d, weak_type=False, sharding=replicated) for s, d in results]
 
 
-def _evaluate(*arrays, function: TorchFunction, results):
+def _evaluate(*arrays: jax.Array, function: TorchFunction, results: tuple[Result, ...]):
     programs = function.settings.programs()
     key = (function, results)
     program = None if programs is None else programs.get(key)
@@ -97,7 +99,9 @@ def _evaluate(*arrays, function: TorchFunction, results):
     return program(*arrays)
 
 
-def _run_watched(program, arrays, function: TorchFunction) -> list[jax.Array]:
+def _run_watched(
+    program: Callable[..., list[jax.Array]], arrays: Sequence[jax.Array], function: TorchFunction
+) -> list[jax.Array]:
     """Runs the program of a call where JAX runs what is within programs step by step: that would be this call again."""
     config: Any = jax.config
     wanted = {"nan": config.jax_debug_nans, "inf": config.jax_debug_infs}
@@ -117,7 +121,14 @@ _replicated_p.def_abstract_eval(_abstract)
 # --- Lowering
 
 
-def _lower(platform: str, site_type: type[Site], ctx, *operands, function: TorchFunction, results):
+def _lower(
+    platform: str,
+    site_type: type[Site],
+    ctx: mlir.LoweringRuleContext,
+    *operands: Any,
+    function: TorchFunction,
+    results: tuple[Result, ...],
+):
     site = site_type(function, ctx.avals_in, results)
     ctx.module_context.add_keepalive(site)
     if not _is_partitioned(ctx):
@@ -127,14 +138,14 @@ def _lower(platform: str, site_type: type[Site], ctx, *operands, function: Torch
     return mlir.lower_fun(guarded, multiple_results=True)(ctx, *operands)
 
 
-def _is_partitioned(ctx) -> bool:
+def _is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
     """Whether XLA may split the program over devices around the call, outside of ``shard_map``."""
     context = ctx.module_context.axis_context
     manual = getattr(context, "manual_axes", frozenset())
     return not manual and getattr(context, "num_devices", 1) > 1
 
 
-def _lower_site(platform: str, ctx, *operands, site: Site, results):
+def _lower_site(platform: str, ctx: mlir.LoweringRuleContext, *operands: Any, site: Site, results: tuple[Result, ...]):
     if site.function.settings.method == "callback":
         shapes = [jax.ShapeDtypeStruct(*result) for result in results]
         call = lambda *arrays: jax.pure_callback(site.on_arrays, shapes, *arrays)
@@ -145,7 +156,9 @@ def _lower_site(platform: str, ctx, *operands, site: Site, results):
     return jax.ffi.ffi_lowering(target)(ctx, *operands, site=np.int64(ffi.register(site, site.identity)))
 
 
-def _lower_elsewhere(ctx, *operands, function: TorchFunction, results):
+def _lower_elsewhere(
+    ctx: mlir.LoweringRuleContext, *operands: Any, function: TorchFunction, results: tuple[Result, ...]
+):
     platforms = ", ".join(ctx.module_context.platforms)
     raise NotImplementedError(
         f"{function} cannot be called on {platforms}: PyTorch runs on the CPU and on CUDA. Place the computation on "
@@ -153,7 +166,9 @@ def _lower_elsewhere(ctx, *operands, function: TorchFunction, results):
     )
 
 
-def _lower_callback_elsewhere(ctx, *operands, function: TorchFunction, results):
+def _lower_callback_elsewhere(
+    ctx: mlir.LoweringRuleContext, *operands: Any, function: TorchFunction, results: tuple[Result, ...]
+):
     if function.settings.method == "callback":
         return _lower("cpu", Site, ctx, *operands, function=function, results=results)
     return _lower_elsewhere(ctx, *operands, function=function, results=results)
@@ -169,7 +184,9 @@ mlir.register_lowering(_replicated_p, functools.partial(_lower_site, "CUDA"), pl
 # --- Derivatives
 
 
-def _jvp(primals, tangents, *, function: TorchFunction, results):
+def _jvp(
+    primals: Sequence[jax.Array], tangents: Sequence[Any], *, function: TorchFunction, results: tuple[Result, ...]
+):
     outs = torch_call_p.bind(*primals, function=function, results=results)
     wanted = tuple(index for index in function.inputs if type(tangents[index]) is not ad.Zero)
     out_tangents = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
@@ -183,7 +200,13 @@ def _jvp(primals, tangents, *, function: TorchFunction, results):
     return outs, out_tangents
 
 
-def _transpose(cotangents, *operands, function: TorchFunction, wanted, results):
+def _transpose(
+    cotangents: Sequence[Any],
+    *operands: Any,
+    function: TorchFunction,
+    wanted: tuple[int, ...],
+    results: tuple[Result, ...],
+):
     if function.depth < 1:
         raise TypeError(
             f"{function} defines no gradient of this order: pass a larger depth= to torch2jax, which says how often "
@@ -206,7 +229,7 @@ _NO_FORWARD_MODE = (
 )
 
 
-def _refuse_forward(*operands, function: TorchFunction, **_):
+def _refuse_forward(*operands: Any, function: TorchFunction, **_):
     raise TypeError(_NO_FORWARD_MODE.format(function))
 
 
@@ -221,7 +244,9 @@ mlir.register_lowering(_tangent_p, lambda ctx, *operands, **params: _refuse_forw
 # --- Batching
 
 
-def _batch(arrays, axes, *, function: TorchFunction, results):
+def _batch(
+    arrays: Sequence[jax.Array], axes: Sequence[int | None], *, function: TorchFunction, results: tuple[Result, ...]
+):
     size = next(array.shape[axis] for array, axis in zip(arrays, axes, strict=True) if axis is not None)
     method = function.settings.vmap_method
     if method.startswith("sequential"):
@@ -236,18 +261,20 @@ def _batch(arrays, axes, *, function: TorchFunction, results):
     return torch_call_p.bind(*arrays, function=function, results=types), (0,) * len(results)
 
 
-def _with_axis(array, axis: int | None, size: int):
+def _with_axis(array: jax.Array, axis: int | None, size: int):
     if axis is None:
         return jnp.broadcast_to(array, (size, *array.shape))
     return jnp.moveaxis(array, axis, 0)
 
 
-def _one_by_one(primitive, arrays, axes, method: str, **params):
+def _one_by_one(
+    primitive: Primitive, arrays: Sequence[jax.Array], axes: Sequence[int | None], method: str, **params: Any
+):
     mapped = [jnp.moveaxis(array, axis, 0) for array, axis in zip(arrays, axes, strict=True) if axis is not None]
 
-    def step(carry, rows):
-        rows = iter(rows)
-        operands = [array if axis is None else next(rows) for array, axis in zip(arrays, axes, strict=True)]
+    def step(carry: tuple[()], rows: list[jax.Array]):
+        of_one = iter(rows)
+        operands = [array if axis is None else next(of_one) for array, axis in zip(arrays, axes, strict=True)]
         return carry, primitive.bind(*operands, **params)
 
     _, outs = jax.lax.scan(step, (), mapped, unroll=method == "sequential_unrolled")

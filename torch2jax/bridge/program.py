@@ -43,7 +43,7 @@ class JaxProgram:
             jax.block_until_ready(pullback)
         return results, pullback
 
-    def pull(self, pullback, wanted: Indices, constants: tuple, arrays: Sequence, cotangents: Sequence) -> list:
+    def pull(self, pullback: Any, wanted: Indices, constants: tuple, arrays: Sequence, cotangents: Sequence) -> list:
         """PyTorch's gradients with respect to those of the active arrays at `wanted`.
 
         Args:
@@ -72,13 +72,13 @@ class JaxProgram:
         found = self._derived.get(key)
         return self._derived.setdefault(key, make()) if found is None else found
 
-    def _program(self, function) -> "JaxProgram":
+    def _program(self, function: Callable) -> "JaxProgram":
         return JaxProgram(function, jit=self.jit, x64=self.x64)
 
-    def _compiled(self, function) -> Callable:
+    def _compiled(self, function: Callable) -> Callable:
         return jax.jit(function) if self.jit else function
 
-    def _in_mode(self, run, *args):
+    def _in_mode(self, run: Callable, *args: Any):
         with evaluating():  # also where JAX traces around it
             if not self.jit:
                 args = jax.tree.map(_array, args)
@@ -87,15 +87,15 @@ class JaxProgram:
             with jax.enable_x64(self.x64):
                 return run(*args)
 
-    def _owning(self, constants, *arrays):
+    def _owning(self, constants: tuple, *arrays: jax.Array):
         # A result may be an argument, or an array that the function keeps. Within jit such a copy costs nothing, since
         # XLA gives every result memory of its own.
         return [jnp.copy(result) for result in self.function(constants, *arrays)]
 
-    def _restricted(self, active: Indices, constants, arrays) -> Callable:
+    def _restricted(self, active: Indices, constants: tuple, arrays: Sequence[jax.Array]) -> Callable:
         """The function of the arrays at `active` alone: the differentiable results, and all of them beside."""
 
-        def restricted(*varied):
+        def restricted(*varied: jax.Array):
             inputs = list(arrays)
             for index, array in zip(active, varied, strict=True):
                 inputs[index] = array
@@ -105,7 +105,7 @@ class JaxProgram:
         return restricted
 
     def _linearized(self, active: Indices) -> Callable:
-        def linearized(constants, *arrays):
+        def linearized(constants: tuple, *arrays: jax.Array):
             varied = [arrays[index] for index in active]
             primals, pullback, results = jax.vjp(self._restricted(active, constants, arrays), *varied, has_aux=True)
             return [jnp.copy(result) for result in results], _ProgramPullback.of(
@@ -115,7 +115,7 @@ class JaxProgram:
         return linearized
 
     def _vjp(self, wanted: Indices, given: Indices) -> Callable:
-        def vjp(constants, *arrays):
+        def vjp(constants: tuple, *arrays: jax.Array):
             inputs, cotangents = arrays[: len(arrays) - len(given)], arrays[len(arrays) - len(given) :]
             varied = [inputs[index] for index in wanted]
             primals, pullback, results = jax.vjp(self._restricted(wanted, constants, inputs), *varied, has_aux=True)
@@ -126,7 +126,7 @@ class JaxProgram:
         return vjp
 
     def _jvp(self, active: Indices) -> Callable:
-        def jvp(constants, *arrays):
+        def jvp(constants: tuple, *arrays: jax.Array):
             inputs, tangents = arrays[: len(arrays) - len(active)], arrays[len(arrays) - len(active) :]
             varied = tuple(inputs[index] for index in active)
             restricted = self._restricted(active, constants, inputs)
@@ -134,8 +134,8 @@ class JaxProgram:
 
         return jvp
 
-    def _vmap(self, axes, size: int) -> Callable:
-        def vmap(constants, *arrays):
+    def _vmap(self, axes: Sequence[int | None], size: int) -> Callable:
+        def vmap(constants: tuple, *arrays: jax.Array):
             batched = jax.vmap(lambda *each: self.function(constants, *each), in_axes=axes, axis_size=size)
             return batched(*arrays)
 
@@ -177,19 +177,19 @@ class _ProgramPullback:
         return tuple(self._arrays), self._kept
 
     @classmethod
-    def tree_unflatten(cls, kept, arrays):
+    def tree_unflatten(cls, kept: Any, arrays: Sequence[Any]):
         return cls(arrays, kept)
 
 
 def _pulling(wanted: Indices) -> Callable:
-    def pulling(pullback: _ProgramPullback, arguments, cotangents):
+    def pulling(pullback: _ProgramPullback, arguments: Sequence[jax.Array], cotangents: Sequence[jax.Array | None]):
         gradients = pullback.gradients(arguments, cotangents)
         return [jnp.copy(gradients[index]) for index in wanted]
 
     return pulling
 
 
-def _gradients(pullback, primals, cotangents) -> list:
+def _gradients(pullback: Any, primals: Sequence[jax.ShapeDtypeStruct | jax.Array], cotangents: Sequence) -> list:
     """PyTorch's gradients are the conjugates of JAX's cotangents; None stands for zeros."""
     cotangents = [
         jnp.zeros(primal.shape, primal.dtype) if cotangent is None else jnp.conj(cotangent)
@@ -198,9 +198,9 @@ def _gradients(pullback, primals, cotangents) -> list:
     return [jnp.conj(gradient) for gradient in pullback(cotangents)]
 
 
-def _array(value):
+def _array(value: Any):
     return jax.device_put(value.copy(), may_alias=True) if isinstance(value, np.ndarray) else value
 
 
-def _is_differentiable(array) -> bool:
+def _is_differentiable(array: jax.Array) -> bool:
     return jnp.issubdtype(array.dtype, jnp.inexact)

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from .primitive import Result
 
 __all__ = ["local_results", "map_shards", "refuse_sharded", "sharding_of"]
 
 
-def sharding_of(array) -> NamedSharding | None:
+def sharding_of(array: object) -> NamedSharding | None:
     """The sharding of an array over the axes of a mesh, or None if every device has all of it."""
     if isinstance(array, jax.Array) and not isinstance(array, Tracer):
         sharding = array.sharding
@@ -49,7 +50,7 @@ def refuse_sharded(arrays: Sequence) -> None:
             )
 
 
-def map_shards(call: Callable, arrays: Sequence, out_specs, structure) -> Callable | None:
+def map_shards(call: Callable, arrays: Sequence, out_specs: Any, structure: Any) -> Callable | None:
     """The function that calls ``call`` on every device with its shards, or None if no array is sharded.
 
     Args:
@@ -75,14 +76,16 @@ def map_shards(call: Callable, arrays: Sequence, out_specs, structure) -> Callab
     return jax.shard_map(call, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names)
 
 
-def _check_axes(out_specs, mesh, names: set[str]) -> None:
+def _check_axes(out_specs: Any, mesh: Mesh | AbstractMesh, names: set[str]) -> None:
     for spec in jax.tree.leaves(out_specs, is_leaf=lambda node: isinstance(node, PartitionSpec)):
         for name in _axes(spec):
             if name not in names:
                 raise ValueError(f"out_specs names the mesh axis {name!r}, over which no input is sharded ({names})")
 
 
-def local_results(results: tuple[Result, ...], structure, out_specs, mesh) -> tuple[Result, ...]:
+def local_results(
+    results: tuple[Result, ...], structure: Any, out_specs: Any, mesh: Mesh | AbstractMesh
+) -> tuple[Result, ...]:
     """What one shard returns, given what all return together."""
     is_spec = lambda node: isinstance(node, PartitionSpec)
     whole = jax.tree.unflatten(structure, results)
@@ -92,7 +95,7 @@ def local_results(results: tuple[Result, ...], structure, out_specs, mesh) -> tu
     return tuple(_local(result, spec, mesh) for result, spec in zip(results, specs, strict=True))
 
 
-def _local(result: Result, spec: PartitionSpec, mesh) -> Result:
+def _local(result: Result, spec: PartitionSpec, mesh: Mesh | AbstractMesh) -> Result:
     shape = list(result.shape)
     for dimension, entry in enumerate(spec):
         if entry is not None:

@@ -69,7 +69,7 @@ def take_apart(args: tuple, kwargs: dict) -> Arguments:
     return Arguments(Template(structure, rest), (structure, *described), tensors, tuple(constants))
 
 
-def take_out_arrays(result) -> tuple[Template, list[jax.Array]]:
+def take_out_arrays(result: object) -> tuple[Template, list[jax.Array]]:
     """The result of a JAX function as arrays, for which PyTorch gets tensors, and the rest of it."""
     leaves, structure = flatten(result)
     is_array = [isinstance(leaf, (jax.Array, np.ndarray, np.generic)) for leaf in leaves]
@@ -78,7 +78,7 @@ def take_out_arrays(result) -> tuple[Template, list[jax.Array]]:
     return Template(structure, rest), arrays
 
 
-def _described(leaf) -> tuple:
+def _described(leaf: object) -> tuple:
     """A static leaf. Equal ones have equal types and signs too: 1 is not True, 0.0 is not -0.0, nan is nan."""
     kind = type(leaf)
     return kind, repr(leaf) if kind is float or kind is complex else leaf

@@ -63,12 +63,12 @@ class Specialised:
     structure: Any
 
 
-def as_examples(tree) -> Any:
+def as_examples(tree: Any) -> Any:
     """Replaces tensors, arrays, ``ShapeDtypeStruct`` and numbers by an `Example`."""
     return map_results(_as_example, tree)
 
 
-def _as_example(leaf) -> Example | None:
+def _as_example(leaf: Any) -> Example | None:
     if leaf is None or isinstance(leaf, Example):
         return leaf
     if isinstance(leaf, torch.Tensor):
@@ -84,7 +84,7 @@ def _as_example(leaf) -> Example | None:
     return Example(tuple(leaf.shape), dtype_j2t(leaf.dtype), leaf if is_value else None)
 
 
-def declared(output_shapes, examples) -> tuple[tuple[Result, ...], Any]:
+def declared(output_shapes: Any, examples: Any) -> tuple[tuple[Result, ...], Any]:
     """Results and structure of a user's ``output_shapes``; shapes without a dtype get that of the first float input.
 
     Raises:
@@ -93,7 +93,7 @@ def declared(output_shapes, examples) -> tuple[tuple[Result, ...], Any]:
     leaves = [leaf for leaf in jax.tree.leaves(examples) if leaf.dtype.is_floating_point]
     default = leaves[0].dtype if leaves else torch.get_default_dtype()
 
-    def result(leaf) -> Result:
+    def result(leaf: Any) -> Result:
         if _is_shape(leaf):
             return Result(leaf, canonical(default))
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
@@ -108,7 +108,7 @@ def declared(output_shapes, examples) -> tuple[tuple[Result, ...], Any]:
     return tuple(result(leaf) for leaf in leaves), structure
 
 
-def _is_shape(node) -> bool:
+def _is_shape(node: object) -> bool:
     return isinstance(node, torch.Size) or (
         isinstance(node, tuple) and not hasattr(node, "_fields") and all(type(size) is int for size in node)
     )
@@ -158,11 +158,11 @@ def specialise(
     return Specialised(function, results, out_structure)
 
 
-def _name(fn) -> str:
+def _name(fn: Callable) -> str:
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
-def _run_flat(fn, structure, *tensors):
+def _run_flat(fn: Callable, structure: Any, *tensors: torch.Tensor):
     args, kwargs = jax.tree.unflatten(structure, tensors)
     return fn(*args, **kwargs)
 
@@ -170,7 +170,7 @@ def _run_flat(fn, structure, *tensors):
 class _Checked:
     """The flat function: its results in order, once they are found to have the expected structure."""
 
-    def __init__(self, run: Callable, structure):
+    def __init__(self, run: Callable, structure: Any):
         self.run = run
         self.structure = structure
         self.single = jax.tree_util.treedef_is_leaf(structure) and structure.num_leaves == 1
@@ -185,10 +185,10 @@ class _Checked:
         return leaves
 
 
-def _in_tuples(structure) -> Any:
+def _in_tuples(structure: Any) -> Any:
     """The structure with tuples for all sequences, but none around a single result: what a caller may mistake."""
 
-    def in_tuples(node):
+    def in_tuples(node: object):
         if isinstance(node, (tuple, list)):
             return tuple(map(in_tuples, node))
         return {key: in_tuples(value) for key, value in node.items()} if isinstance(node, dict) else node
@@ -199,7 +199,7 @@ def _in_tuples(structure) -> Any:
     return jax.tree.structure(tree)
 
 
-def _flatten(result) -> tuple[list[torch.Tensor], Any]:
+def _flatten(result: Any) -> tuple[list[torch.Tensor], Any]:
     leaves, structure = jax.tree.flatten(map_results(lambda leaf: leaf, result))
     return [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf) for leaf in leaves], structure
 

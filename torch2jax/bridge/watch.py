@@ -1,6 +1,7 @@
 """Finding out whether a function writes to its inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -43,7 +44,7 @@ class WriteWatch:
             mode.__enter__()
         return self
 
-    def __exit__(self, *exc_info) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(*exc_info)
 
@@ -55,7 +56,7 @@ class WriteWatch:
         """For each tensor, whether this run wrote to it, as far as PyTorch saw."""
         return tuple(storage in self._written for storage in self._storages)
 
-    def note_write(self, tensor) -> None:
+    def note_write(self, tensor: torch.Tensor) -> None:
         try:
             self._written.add(tensor.untyped_storage()._cdata)
         except Exception:  # a tensor without a storage of its own: a wrapper of any kind
@@ -67,7 +68,9 @@ class _Functions(TorchFunctionMode):
         super().__init__()
         self.watch = watch
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
         if func in _HANDS_MEMORY_OUT:
             self.watch.certain = False
         return func(*args, **(kwargs or {}))
@@ -82,7 +85,9 @@ class _Operators(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # dynamo would be imported, which takes seconds
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
         kwargs = kwargs or {}
         schema = getattr(func, "_schema", None)
         if schema is None or schema.name in _READS_VALUES:
@@ -91,7 +96,7 @@ class _Operators(TorchDispatchMode):
             self._note_writes(schema, args, kwargs)
         return func(*args, **kwargs)
 
-    def _note_writes(self, schema, args, kwargs) -> None:
+    def _note_writes(self, schema: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         unsaid = _WRITES_UNSAID.get(schema.name, ())
         for index, argument in enumerate(schema.arguments):
             if argument.is_write or argument.name in unsaid:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.export
@@ -66,14 +67,14 @@ def export(
         name = min(unknown)
         raise ValueError(f"export got the platform {name!r}; wanted some of {PLATFORMS}{nearest(name, PLATFORMS)}")
 
-    def exported(*args, **kwargs) -> jax.export.Exported:
+    def exported(*args: Any, **kwargs: Any) -> jax.export.Exported:
         leaves, tree = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
         places = plain(tree.unflatten(index if held else None for index, held in enumerate(is_array)))
         positions = jax.tree.leaves(places)
         arguments = [leaves[position] for position in positions]
 
-        def of_leaves(*arrays):
+        def of_leaves(*arrays: jax.Array):
             values = list(leaves)
             for position, array in zip(positions, arrays, strict=True):
                 values[position] = array
@@ -83,7 +84,7 @@ def export(
         if any(jax.export.is_symbolic_dim(size) for leaf in arguments for size in leaf.shape):
             of_leaves = generalized(of_leaves, arguments)
 
-        def program(*args, **kwargs):
+        def program(*args: Any, **kwargs: Any):
             return of_leaves(*jax.tree.leaves((args, kwargs)))
 
         program.__name__ = program.__qualname__ = getattr(function, "__name__", "program")

@@ -42,7 +42,7 @@ def generalized(function: Callable, arguments: Sequence) -> Callable:
     trees: list = []
 
     def traced(sample: int) -> ClosedJaxpr:
-        def flat(*arrays):
+        def flat(*arrays: jax.Array):
             results, tree = jax.tree.flatten(function(*arrays))
             trees.append(tree)
             return results
@@ -62,7 +62,7 @@ def generalized(function: Callable, arguments: Sequence) -> Callable:
     if any(tree != trees[0] for tree in trees):
         raise SizesError("the code does something else for other sizes: the tree of its results differs")
 
-    def program(*arrays):
+    def program(*arrays: jax.Array):
         return trees[0].unflatten(_Evaluation(sizes).inline(graphs, list(arrays)))
 
     return program
@@ -78,7 +78,7 @@ class _Evaluation:
         environments: list[dict] = [{} for _ in jaxprs]  # of each, the place of its variables in `values`
         values: list = []
 
-        def define(variables: Sequence, value) -> None:
+        def define(variables: Sequence, value: Any) -> None:
             for environment, variable in zip(environments, variables, strict=True):
                 environment[variable] = len(values)
             values.append(value)
@@ -128,7 +128,7 @@ class _Evaluation:
             lambda *xs: tuple(self.inline([equation.params["call_jaxpr"] for equation in equations], list(xs)))
         )
 
-        def derivative(primals, tangents):
+        def derivative(primals: Sequence[Any], tangents: Sequence[Any]):
             derivatives = [
                 equation.params["jvp_jaxpr_fun"].call_wrapped(*[False] * len(primals)) for equation in equations
             ]

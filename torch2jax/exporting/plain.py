@@ -8,7 +8,7 @@ from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 __all__ = ["plain"]
 
 
-def plain(tree) -> Any:
+def plain(tree: Any) -> Any:
     """A tree with the same leaves, its containers as dictionaries, lists and tuples.
 
     A container with names for what it holds, as a `ModelOutput`, a cache or a dataclass, becomes a dictionary, a named
@@ -28,5 +28,5 @@ def plain(tree) -> Any:
     return {_name(key): value for key, value in zip(keys, values, strict=True)}
 
 
-def _name(key) -> str:
+def _name(key: Any) -> str:
     return key.name if isinstance(key, GetAttrKey) else str(key.key)  # the files of programs know no other keys

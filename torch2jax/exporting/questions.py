@@ -9,7 +9,7 @@ import contextlib
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import torch
@@ -79,7 +79,9 @@ class _Reading(TorchFunctionMode):
         super().__init__()
         self._found = found
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
         if args and (func in _SLICED or func in _SPLIT):
             self._found.append(tuple(args[0].shape))
         result = func(*args, **(kwargs or {}))
@@ -96,15 +98,15 @@ class _Questions:
         self.undecided: list[str] = []
         self.have_ended = False
 
-    def ask(self, name: str, one, other) -> None:
+    def ask(self, name: str, one: object, other: object) -> None:
         """Notes a comparison whose answer may differ for sizes that are allowed."""
         if self.have_ended:
             return
-        one, other = _expression_of(one), _expression_of(other)
+        ours, theirs = cast(Any, _expression_of(one)), cast(Any, _expression_of(other))
         try:
-            _decide(name, one - other)
+            _decide(name, ours - theirs)
         except jax.errors.InconclusiveDimensionOperation:
-            asked = f"asks whether {one} {_SIGNS[name]} {other}"
+            asked = f"asks whether {ours} {_SIGNS[name]} {theirs}"
             self.note(f"{asked}: say so in a constraint, as one for jax.export.symbolic_shape")
 
     def note(self, what: str) -> None:
@@ -119,7 +121,9 @@ class _Asking(TorchFunctionMode):
         super().__init__()
         self._questions = questions
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
         if func in _SLICED:
             self._ask_of_slices(self._known(args[0].shape), args[1])
         elif args and func in _SPLIT:
@@ -141,13 +145,19 @@ class _Asking(TorchFunctionMode):
             for size, expression in zip(sizes, expressions, strict=True)
         ]
 
-    def _ask_of_parts(self, sizes: list[int], split_size=None, dim: int = 0, split_size_or_sections=None) -> None:
+    def _ask_of_parts(
+        self,
+        sizes: list[int],
+        split_size: int | Sequence[int] | None = None,
+        dim: int = 0,
+        split_size_or_sections: int | Sequence[int] | None = None,
+    ) -> None:
         """The last of equal parts is what is left, so that it has to be known how many there are."""
         size = split_size if split_size_or_sections is None else split_size_or_sections
         if isinstance(size, int):
             self._questions.ask("gt", sizes[dim], size)
 
-    def _ask_of_slices(self, sizes: list[int], index) -> None:
+    def _ask_of_slices(self, sizes: list[int], index: Any) -> None:
         """Bounds of slices are cut to the size, so that it has to be known whether they are."""
         items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
         taken = [item.ndim if isinstance(item, Tensor) and item.dtype is torch.bool else 1 for item in items]
@@ -163,7 +173,7 @@ class _Asking(TorchFunctionMode):
             dim += taken[position]
 
 
-def _stripped(value):
+def _stripped(value: Any):
     if isinstance(value, _Size):
         return int.__int__(value)
     if type(value) in (tuple, list, torch.Size):
@@ -181,7 +191,7 @@ class _Size(int):
     _expression: Any
     _questions: _Questions
 
-    def __new__(cls, size: int, expression, questions: _Questions):
+    def __new__(cls, size: int, expression: Any, questions: _Questions):
         made = super().__new__(cls, size)
         made._expression, made._questions = expression, questions
         return made
@@ -204,24 +214,24 @@ class _Size(int):
         return 0 - self
 
 
-def _expression_of(value):
+def _expression_of(value: Any):
     return value._expression if isinstance(value, _Size) else value
 
 
 def _arithmetic(name: str):
     of_integers, of_expressions = getattr(int, f"__{name}__"), getattr(operator, name)
 
-    def forwards(self, other):
+    def forwards(self: Any, other: object):
         return made(
             self, other, of_integers(self, other), lambda: of_expressions(self._expression, _expression_of(other))
         )
 
-    def backwards(self, other):
+    def backwards(self: Any, other: object):
         if type(other) is not int:
             return NotImplemented
         return made(self, other, of_integers(other, self), lambda: of_expressions(other, self._expression))
 
-    def made(self, other, result, expression):
+    def made(self: Any, other: object, result: Any, expression: Any):
         if type(result) is not int or not isinstance(other, int) or self._questions.have_ended:
             return result
         try:
@@ -237,7 +247,7 @@ def _arithmetic(name: str):
 def _comparison(name: str):
     of_integers = getattr(int, f"__{name}__")
 
-    def compare(self, other):
+    def compare(self: Any, other: object):
         if isinstance(other, int) and not is_translator(sys._getframe(1).f_code.co_filename):
             self._questions.ask(name, self, other)
         return of_integers(self, other)
@@ -245,7 +255,7 @@ def _comparison(name: str):
     setattr(_Size, f"__{name}__", compare)
 
 
-def _decide(name: str, difference) -> None:
+def _decide(name: str, difference: Any) -> None:
     """Raises an exception unless the sign of a difference is known as far as a comparison asks for it."""
     if not jax.export.is_symbolic_dim(difference):
         return

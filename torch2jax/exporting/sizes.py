@@ -79,7 +79,7 @@ class Sizes:
                 return sum(int(factor) * term for factor, (term, _) in zip(factors, terms, strict=True))
         raise NotAnExpressionError(f"{', '.join(map(str, numbers))} for {self}")
 
-    def _candidates(self, constant) -> Iterable[tuple]:
+    def _candidates(self, constant: Any) -> Iterable[tuple]:
         yield from ((term,) for term in self._terms)
         yield from ((constant, term) for term in self._terms)
         yield from itertools.combinations(self._terms, 2)

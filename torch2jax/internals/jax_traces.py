@@ -16,7 +16,6 @@ __all__ = [
     "LinearizeTrace",
     "LinearizeTracer",
     "ShardingTypeError",
-    "Trace",
     "eval_trace",
     "extend_axis_env_nd",
     "matchaxis",
@@ -27,9 +26,6 @@ __all__ = [
 
 trace_ctx = core.trace_ctx
 """This thread's state: ``trace`` is the innermost one, ``is_top_level()`` whether that computes at once."""
-
-Trace = core.Trace
-"""What a tracer's operations go to: the class of all of them, for types."""
 
 ArrayImpl = array.ArrayImpl
 """The class of arrays that are no tracers."""

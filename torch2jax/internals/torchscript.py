@@ -1,5 +1,6 @@
 """TorchScript: objects of C++ and what wraps them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -7,9 +8,13 @@ from torch import _jit_internal
 from torch.jit import _builtins, _recursive, _state
 
 __all__ = [
+    "Block",
     "BufferDict",
     "ConcreteModuleType",
+    "FunctionSchema",
+    "Graph",
     "ModuleDict",
+    "Node",
     "ParameterDict",
     "ScriptDict",
     "ScriptFunction",
@@ -17,6 +22,7 @@ __all__ = [
     "ScriptMethod",
     "ScriptModule",
     "ScriptObject",
+    "Value",
     "builtins",
     "create_object_with_type",
     "get_python_class",
@@ -28,6 +34,21 @@ __all__ = [
 ]
 
 _C: Any = torch._C
+
+Graph = torch._C.Graph
+"""The class of graphs, which are blocks too."""
+
+Block = torch._C.Block
+"""That of what a node runs, as the body of a loop: ``nodes()`` in order."""
+
+Node = torch._C.Node
+"""That of a step: its ``kind()``, ``inputs()``, ``outputs()``, and attributes by name."""
+
+Value = torch._C.Value
+"""That of what a node takes or gives: its number is ``unique()``."""
+
+FunctionSchema = torch._C.FunctionSchema
+"""That of what a function takes and gives, with names and types."""
 
 ScriptObject = torch._C.ScriptObject
 """The class of objects of TorchScript's, modules included."""
@@ -74,7 +95,7 @@ wrap_cpp_module = _recursive.wrap_cpp_module
 inline = _C._jit_pass_inline
 """Puts the bodies of functions in the place of a graph's calls. PyTorch does so for all graphs but those of `fork`."""
 
-get_tracing_state = torch._C._get_tracing_state
+get_tracing_state: Callable[[], object | None] = torch._C._get_tracing_state
 """What `torch.jit.trace` records into on this thread, None outside of it."""
 
 # Modules in which something is exchanged.

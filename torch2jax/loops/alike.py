@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import torch
 from jax.core import Trace
-from jax.extend.core import ClosedJaxpr, Jaxpr, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.linear_util import WrappedFun
 
 from ..internals.jax_programs import EqualStore, Store
@@ -28,7 +28,7 @@ def key_of(atom: Atom) -> Any:
     return str(atom.aval), value.dtype, value.tobytes()
 
 
-def is_same_step(one, other, *, with_params: bool = True) -> bool:
+def is_same_step(one: JaxprEqn, other: JaxprEqn, *, with_params: bool = True) -> bool:
     """Whether two equations compute the same of operands alike."""
     return (
         one.primitive is other.primitive
@@ -84,7 +84,7 @@ def _closed_over(function: types.FunctionType) -> tuple:
     return function.__defaults__, [None if x is function else x for x in contents]
 
 
-def _is_same_jaxpr(one, other) -> bool:
+def _is_same_jaxpr(one: Jaxpr, other: Jaxpr) -> bool:
     inner: dict[Var, Var] = {}
 
     def enter(ours: Sequence[Var], others: Sequence[Var]) -> bool:

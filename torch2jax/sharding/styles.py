@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -129,7 +129,7 @@ def style_of(style: Any, path: str) -> Style:
         before, after = (style_of(part, path) for part in both)
         return Style(inputs=before.inputs, keywords=before.keywords, outputs=after.outputs)
     if isinstance(style, parallel.PrepareModuleInput):
-        wanted = style.desired_input_kwarg_layouts
+        wanted = cast("dict[str, Any]", style.desired_input_kwarg_layouts)
         keywords = {name: _layout(x, path) for name, x in wanted.items() if x is not None}
         return Style(inputs=_layouts(style.desired_input_layouts, path), keywords=keywords)
     if isinstance(style, parallel.PrepareModuleOutput):

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -200,7 +200,9 @@ class _Record(TorchFunctionMode):
         self.calls: list[_Call] = []
         self.path: list[str] = []
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
         kwargs = kwargs or {}
         operands = map_arguments(_cloned, (args, kwargs)) if self.keeps_operands else ((), {})
         versions = [tensor._version for tensor in _tensors((args, kwargs))]
@@ -279,7 +281,7 @@ def _pytorch_gradients(call: _Call, operands: tuple[tuple, dict]) -> dict[str, t
     """Those of a random linear function of what a call computes, by its operands; None where there are none."""
     leaves: dict[str, torch.Tensor] = {}
 
-    def leaf(value):
+    def leaf(value: object):
         if not isinstance(value, torch.Tensor):
             return value
         alone = value.detach().clone()
@@ -302,10 +304,10 @@ def _jax_gradients(call: _Call, operands: tuple[tuple, dict]) -> dict[str, jax.A
     required = [tensor for tensor in _tensors(operands) if tensor.requires_grad]
     leaves = {f"operand {i}": _to_jax(tensor) for i, tensor in enumerate(required)}
 
-    def loss(leaves):
+    def loss(leaves: Mapping[str, Any]):
         remaining = iter(leaves.values())
 
-        def fill(value):
+        def fill(value: object):
             is_leaf = isinstance(value, torch.Tensor) and value.requires_grad
             return next(remaining) if is_leaf else _to_jax(value)
 
@@ -327,7 +329,7 @@ def _computed(call: _Call, operands: tuple[tuple, dict]) -> dict[str, torch.Tens
     return _named(call.values, results, _tensors(operands))
 
 
-def _named(names, results: list[torch.Tensor], operands: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+def _named(names: Iterable[str], results: list[torch.Tensor], operands: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     """The values of these names among the results and the operands of a call."""
     kinds = {"result": results, "operand": operands}
     return {name: kinds[name.split()[0]][int(name.split()[1])] for name in names}
@@ -350,7 +352,9 @@ class _Follower(TorchFunctionMode):
         self.error = ""
         self._calls, self._tolerance = calls, tolerance
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
         kwargs = kwargs or {}
         call = self._calls[self.index] if self.index < len(self._calls) else None
         is_next = call is not None and call.function == func
@@ -389,7 +393,7 @@ class _Within(torch.nn.Module):
         super().__init__()
         self.model, self._mode, self._grad = model, mode, grad
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any):
         with torch.set_grad_enabled(self._grad), self._mode:
             return self.model(*args, **kwargs)
 
@@ -405,7 +409,7 @@ def _run_pytorch(trial: Trial, record: _Record) -> None:
         _Within(trial.target, record, record.of_gradients)(*args, **kwargs)
 
 
-def _differentiable(leaf):
+def _differentiable(leaf: Any):
     """A tensor with a gradient, which may be written to, as no leaf of PyTorch's may."""
     is_floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     return leaf.detach().clone().requires_grad_().clone() if is_floating else leaf
@@ -423,7 +427,7 @@ def _run_translation(trial: Trial, follower: _Follower) -> None:
     within = _Within(trial.target, follower)
     state = {f"model.{name}": jnp.array(t2j(tensor.detach())) for name, tensor in trial.state().items()}
 
-    def run(state, args, kwargs):
+    def run(state: dict[str, Any], args: tuple, kwargs: dict[str, Any]):
         return torch.func.functional_call(within, state, args, kwargs)
 
     args, kwargs = map_arguments(_to_jax, (trial.subject.args, trial.subject.kwargs))
@@ -433,7 +437,7 @@ def _run_translation(trial: Trial, follower: _Follower) -> None:
         follower.error = f"the translation fails here: {type(error).__name__}: {told(error)}"
 
 
-def _to_jax(leaf):
+def _to_jax(leaf: Any):
     return jnp.array(t2j(leaf.detach())) if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -449,11 +453,11 @@ def _alone(trial: Trial, call: _Call, index: int, tolerance: float) -> Agreement
     return compare(found, call.values, tolerance)
 
 
-def _cloned(leaf):
+def _cloned(leaf: Any):
     return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _tensors(tree) -> list[torch.Tensor]:
+def _tensors(tree: object) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     map_arguments(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, tree)
     return found

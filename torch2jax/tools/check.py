@@ -3,12 +3,13 @@
 import collections
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import torch
+from jax.extend.core import Jaxpr
 from torch.overrides import resolve_name
 
 from ..calls.observers import observing
@@ -183,7 +184,7 @@ class _Checker:
                 expected["buffers"] = {name: tensor.clone() for name, tensor in buffers.items()}
             seconds = self._seconds(lambda model: lambda: model(self._trial.inputs))
 
-        def run(state, inputs, key):
+        def run(state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
             outputs, buffers = self._trial.jax(state, inputs, key)
             return {"outputs": outputs, "buffers": buffers}
 
@@ -202,11 +203,11 @@ class _Checker:
         seconds = self._seconds(lambda model: self._pytorch_gradients(model, names, weights))
         cotangents = _to_jax(weights)
 
-        def loss(leaves, state, inputs, key):
+        def loss(leaves: dict[str, Any], state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
             outputs, _ = self._trial.jax(_replaced(state, leaves), _replaced(inputs, leaves), key)
             return sum(_weighted(outputs[name], weight) for name, weight in cotangents.items())
 
-        def run(state, inputs, key):
+        def run(state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
             both = {**state, **inputs}
             return {"gradients": jax.grad(loss)({name: both[name] for name in names}, state, inputs, key)}
 
@@ -229,7 +230,7 @@ class _Checker:
             seconds = self._seconds(lambda model: lambda: [model(inputs) for inputs in batch])
         stacked = _to_jax({name: torch.stack([inputs[name] for inputs in batch]) for name in batch[0]})
 
-        def run(state, inputs, key):
+        def run(state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
             return {"vmap": jax.vmap(lambda inputs: self._trial.jax(state, inputs, key)[0])(inputs)}
 
         return self._compare(run, {"vmap": expected}, seconds, OUTPUT_TOLERANCE, stacked)
@@ -243,7 +244,10 @@ class _Checker:
             loss = torch.stack([torch.sum(outputs[name] * weight).float() for name, weight in weights.items()]).sum()
             if not loss.requires_grad:
                 return {name: torch.zeros_like(leaves[name]) for name in names}
-            found = torch.autograd.grad(loss, [leaves[name] for name in names], allow_unused=True)
+            found = cast(
+                Sequence[torch.Tensor | None],
+                torch.autograd.grad(loss, [leaves[name] for name in names], allow_unused=True),
+            )
             return {
                 name: torch.zeros_like(leaves[name]) if grad is None else grad
                 for name, grad in zip(names, found, strict=True)
@@ -252,7 +256,7 @@ class _Checker:
         return backward
 
     def _refusing_bad_inputs(self, function: Callable) -> Callable:
-        def run(*args):
+        def run(*args: Any):
             with refusing_bad_inputs(self._trial.subject):
                 return function(*args)
 
@@ -263,7 +267,13 @@ class _Checker:
         return _seconds(of(self._trial.pytorch())) if self._timed else None
 
     def _compare(
-        self, run: Callable, expected: dict, pytorch: float | None, tolerance: float, inputs=None, nudged=None
+        self,
+        run: Callable,
+        expected: dict,
+        pytorch: float | None,
+        tolerance: float,
+        inputs: dict[str, Any] | None = None,
+        nudged: Callable[[], list[dict[str, torch.Tensor]]] | None = None,
     ) -> list[Check]:
         """Compiles and runs `run`, and compares the groups of its result with PyTorch's.
 
@@ -336,7 +346,7 @@ def _compact(tree: Any) -> Any:
     return jax.tree.map(array, tree, is_leaf=is_padded)
 
 
-def _uses(jaxpr, argument: int) -> bool:
+def _uses(jaxpr: Jaxpr, argument: int) -> bool:
     """Whether a program computes something from one of its arguments."""
     return any(var is jaxpr.invars[argument] for step in jaxpr.eqns for var in step.invars)
 
@@ -357,7 +367,7 @@ def _seconds(run: Callable) -> float:
 
 
 def _recorder(operators: dict[Route, collections.Counter[str]]) -> Callable:
-    def record(function) -> None:
+    def record(function: Callable[..., Any]) -> None:
         level = level_of(function)
         if level is Route.METADATA:
             return

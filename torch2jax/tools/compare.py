@@ -82,7 +82,7 @@ def _mismatch(problem: str, count: int) -> Agreement:
     return Agreement(count, float("inf"), float("inf"), "", False, problem)
 
 
-def _wide(value) -> np.ndarray:
+def _wide(value: Any) -> np.ndarray:
     array = np.asarray(tensor_to_array(value.detach()) if isinstance(value, torch.Tensor) else value)
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 

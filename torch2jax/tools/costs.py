@@ -4,11 +4,11 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import torch
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 
 from ..tensors.dtypes import canonical
 from .specs import subject_of
@@ -182,7 +182,7 @@ class _Counter:
             if not inner:
                 self._add(root, names, self._cost(eqn) * times)
 
-    def _inner(self, eqn) -> Iterator[tuple[Jaxpr, int]]:
+    def _inner(self, eqn: JaxprEqn) -> Iterator[tuple[Jaxpr, int]]:
         """The programs that an equation runs, and how often."""
         kind, params = eqn.primitive.name, eqn.params
         if kind == "scan":
@@ -208,8 +208,9 @@ class _Counter:
         self.count(jaxpr, alone, (), 1)
         return alone.cost.flops
 
-    def _cost(self, eqn) -> Cost:
-        operands = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in eqn.invars)
+    def _cost(self, eqn: JaxprEqn) -> Cost:
+        avals: list[Any] = [var.aval for var in eqn.invars]
+        operands = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
         key = eqn.primitive, tuple(eqn.params.items()), operands
         try:
             return _analysis(*key) if _is_hashable(key) else _analysis.__wrapped__(*key)
@@ -244,7 +245,7 @@ def _is_hashable(value: Any) -> bool:
 
 
 @functools.lru_cache(4096)
-def _analysis(primitive, params: tuple, operands: tuple) -> Cost:
+def _analysis(primitive: Primitive, params: tuple, operands: tuple) -> Cost:
     """XLA's count for an operation by itself."""
     lowered = jax.jit(lambda *operands: primitive.bind(*operands, **dict(params))).lower(*operands)
     found = _flat(lowered.cost_analysis())
@@ -256,7 +257,7 @@ def _flat(analysis: Any) -> Mapping[str, float]:
     return (analysis[0] if isinstance(analysis, list) else analysis) or {}
 
 
-def _compiled(compiled) -> CompiledCost:
-    costs, memory = _flat(compiled.cost_analysis()), compiled.memory_analysis()
+def _compiled(compiled: jax.stages.Compiled) -> CompiledCost:
+    costs, memory = _flat(compiled.cost_analysis()), cast(Any, compiled.memory_analysis())
     sizes = (memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes)
     return CompiledCost(costs.get("flops", 0.0), costs.get("bytes accessed", 0.0), *sizes)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import torch
@@ -91,7 +92,7 @@ def with_numbers(shape: str) -> str:
     return ",".join(numbers) + colon + dtype
 
 
-def _with_symbols(arguments, shapes: Sequence[str], constraints: Sequence[str]):
+def _with_symbols(arguments: Any, shapes: Sequence[str], constraints: Sequence[str]):
     try:
         scope = jax.export.SymbolicScope(constraints)
         symbolic = [jax.export.symbolic_shape(shape.partition(":")[0], scope=scope) for shape in shapes]
@@ -99,7 +100,7 @@ def _with_symbols(arguments, shapes: Sequence[str], constraints: Sequence[str]):
         raise SpecError(f"bad shape or constraint: {first_line(error)}") from None
     remaining = iter(symbolic)
 
-    def abstract(leaf):
+    def abstract(leaf: Any):
         return jax.ShapeDtypeStruct(next(remaining), leaf.dtype) if isinstance(leaf, jax.Array) else leaf
 
     return map_arguments(abstract, arguments)
@@ -126,7 +127,7 @@ def _expect_libraries() -> None:
             raise SpecError(f"export needs {name}: {how_to_install('export')}") from None
 
 
-def _to_jax(leaf):
+def _to_jax(leaf: Any):
     return t2j(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf
 
 

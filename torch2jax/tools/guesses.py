@@ -16,7 +16,7 @@ _SAMPLES_PER_SECOND = 16_000
 _FRAMES = 100  # of a spectrogram
 
 
-def guesses(model) -> Iterator[dict[str, torch.Tensor]]:
+def guesses(model: Any) -> Iterator[dict[str, torch.Tensor]]:
     """Random inputs by name, the most likely and richest first."""
     guess = _Guess(model)
     known = guess.known()
@@ -45,7 +45,7 @@ def _first(main: str, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
 class _Guess:
     """What a model may be given, of each argument by its name."""
 
-    def __init__(self, model):
+    def __init__(self, model: Any):
         self._model, self._config = model, model.config
         self._generator = torch.Generator().manual_seed(0)
         self._parameters = inspect.signature(model.forward).parameters
@@ -206,9 +206,9 @@ def _mask() -> torch.Tensor:
     return mask
 
 
-def _size(config) -> Any:
+def _size(config: Any) -> Any:
     return getattr(config, "image_size", None) or getattr(config, "input_size", None)
 
 
-def _number(config, *names: str) -> int | None:
+def _number(config: Any, *names: str) -> int | None:
     return next((value for name in names if type(value := getattr(config, name, None)) is int), None)

@@ -44,7 +44,7 @@ def build_transformers(name: str) -> Subject:
     return Subject(f"transformers:{name}", first[0], kwargs=first[1])
 
 
-def _model(config, model_class, bounded: bool, transformers):
+def _model(config: Any, model_class: Any, bounded: bool, transformers: Any):
     """A model in evaluation mode; a bounded one, if it is not too large for an example."""
 
     def make():
@@ -58,7 +58,7 @@ def _model(config, model_class, bounded: bool, transformers):
     return make().eval()
 
 
-def _runs(model, inputs: dict[str, torch.Tensor]) -> bool:
+def _runs(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> bool:
     try:
         with torch.no_grad():
             model(**inputs)
@@ -67,7 +67,7 @@ def _runs(model, inputs: dict[str, torch.Tensor]) -> bool:
     return True
 
 
-def _configurations(name: str, transformers) -> Iterator[tuple[Any, Any]]:
+def _configurations(name: str, transformers: Any) -> Iterator[tuple[Any, Any]]:
     """Configurations to try, and the class of the model where it is not for `AutoModel` to decide."""
     path = Path(name)
     if path.suffix == ".json" or path.is_dir():
@@ -81,7 +81,7 @@ def _configurations(name: str, transformers) -> Iterator[tuple[Any, Any]]:
         raise SpecError(f"{config_class.__name__} cannot be made small: {first_line(error)}") from None
 
 
-def _classes(name: str, transformers) -> tuple[Any, Any]:
+def _classes(name: str, transformers: Any) -> tuple[Any, Any]:
     if name in transformers.CONFIG_MAPPING.keys():  # noqa: SIM118  (it is no plain dict)
         config_class = transformers.CONFIG_MAPPING[name]
         return config_class, None if config_class in transformers.MODEL_MAPPING else _of_configuration(config_class)
@@ -95,7 +95,7 @@ def _classes(name: str, transformers) -> tuple[Any, Any]:
     raise SpecError(f"transformers has no model type, configuration or model {name!r}{hint}")
 
 
-def _of_configuration(config_class) -> Any:
+def _of_configuration(config_class: type) -> Any:
     """The model beside a configuration that `AutoModel` does not know: a part of a model, or one for a single use."""
     package = Path(inspect.getfile(config_class)).parent
     for file in sorted(package.glob("modeling_*.py")):
@@ -110,7 +110,7 @@ def _of_configuration(config_class) -> Any:
     return None
 
 
-def _from_file(path: Path, transformers) -> tuple[Any, Any]:
+def _from_file(path: Path, transformers: Any) -> tuple[Any, Any]:
     try:
         values = json.loads(path.read_text())
         config = transformers.CONFIG_MAPPING[values["model_type"]].from_dict(values)

@@ -48,7 +48,7 @@ _FIRST_TOKEN = 3  # of those that stand for something else than text
 _LEFT_OPEN = {"prediction_length", "vocab_size", "pad_token_id"}
 
 
-def small_configurations(config_class) -> Iterator[Any]:
+def small_configurations(config_class: type) -> Iterator[Any]:
     """Configurations, the smallest first: sizes may hang together in a way that only the larger ones leave as it is.
 
     Raises:
@@ -74,7 +74,7 @@ def small_configurations(config_class) -> Iterator[Any]:
         raise failure
 
 
-def _overrides(default, sizes: dict[str, int], limits: dict[str, float]) -> dict[str, Any]:
+def _overrides(default: Any, sizes: dict[str, int], limits: dict[str, float]) -> dict[str, Any]:
     """What makes a configuration of these sizes, within these limits, and those within it likewise."""
     kind = type(default)
     pyramid = isinstance(getattr(default, "depths", None), (list, tuple))  # its sizes hang together, and are small
@@ -101,7 +101,7 @@ def _overrides(default, sizes: dict[str, int], limits: dict[str, float]) -> dict
     return overrides
 
 
-def _kept(inner) -> dict[str, Any]:
+def _kept(inner: Any) -> dict[str, Any]:
     """What the configuration around sets in one within it, but for sizes and what hangs together with them."""
     changed = inner.to_diff_dict()
     backbone = inner.model_type == "timm_backbone" or hasattr(inner, "out_features")

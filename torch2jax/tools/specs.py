@@ -192,7 +192,7 @@ def _dotted(path: str) -> str:
     return path.removesuffix(".py").removeprefix("./").replace("/", ".")
 
 
-def _public(found) -> list[str]:
+def _public(found: object) -> list[str]:
     return [name for name in dir(found) if not name.startswith("_")]
 
 

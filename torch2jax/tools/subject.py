@@ -97,7 +97,7 @@ def refusing_bad_inputs(subject: Subject) -> Iterator[None]:
         raise SpecError(f"PyTorch itself fails on {subject.describe_inputs()}: {first_line(error)}") from error
 
 
-def _describe(value) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}".replace(" ", "")
     if isinstance(value, (list, tuple)):
@@ -139,7 +139,7 @@ def _parse(text: str) -> tuple[tuple[int, ...], torch.dtype]:
     return shape, dtype
 
 
-def _random(shape, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+def _random(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
         wide = dtype if dtype.is_complex else torch.float32
         return torch.randn(shape, generator=generator, dtype=wide).to(dtype)

@@ -146,7 +146,7 @@ def _of_pytorch(subject: Subject, device: torch.device, grad: bool, prepared: Ca
         [x for x in model.parameters() if x.requires_grad] if isinstance(model, torch.nn.Module) else []
     )
 
-    def given(leaf):
+    def given(leaf: object):
         if not isinstance(leaf, torch.Tensor):
             return leaf
         leaf = leaf.detach().to(device, copy=True)

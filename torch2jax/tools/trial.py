@@ -65,7 +65,9 @@ class Trial:
 
         return run
 
-    def jax(self, state: Mapping[str, Any], inputs: Mapping[str, Any], key=None) -> tuple[dict, dict]:
+    def jax(
+        self, state: Mapping[str, Any], inputs: Mapping[str, Any], key: jax.Array | None = None
+    ) -> tuple[dict, dict]:
         """JAX's side: from arrays for the state and the inputs to outputs and new buffers."""
         args, kwargs = _filled(self._arguments, inputs)
         if not isinstance(self.target, torch.nn.Module):
@@ -77,15 +79,15 @@ class Trial:
     def program(self, grad: bool) -> Callable:
         """JAX's side as a program of state, inputs and key: the outputs or, with `grad`, the gradient of their sum."""
 
-        def outputs(state, inputs, key):
+        def outputs(state: Mapping[str, Any], inputs: Mapping[str, Any], key: jax.Array | None):
             return self.jax(state, inputs, key)[0]
 
-        def loss(leaves, state, inputs, key):
+        def loss(leaves: Mapping[str, Any], state: Mapping[str, Any], inputs: Mapping[str, Any], key: jax.Array | None):
             state, inputs = ({name: leaves.get(name, x) for name, x in each.items()} for each in (state, inputs))
             found = [x.values if isinstance(x, Padded) else x for x in outputs(state, inputs, key).values()]
             return sum(jnp.sum(x) for x in found if jnp.issubdtype(x.dtype, jnp.floating))
 
-        def gradient(state, inputs, key):
+        def gradient(state: Mapping[str, Any], inputs: Mapping[str, Any], key: jax.Array | None):
             both = {**state, **inputs}
             return jax.grad(loss)({name: both[name] for name in self.leaves()}, state, inputs, key)
 
@@ -104,7 +106,7 @@ def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor * (1 + 4 * torch.finfo(tensor.dtype).eps * noise)
 
 
-def copied(target):
+def copied(target: Any):
     """A module of its own, in which what shares memory does so too: a `Parameter` by itself is copied without."""
     if not isinstance(target, torch.nn.Module):
         return target
@@ -115,11 +117,11 @@ def copied(target):
     return copy.deepcopy(target, memo)
 
 
-def _parameters(target) -> dict[str, torch.Tensor]:
+def _parameters(target: Any) -> dict[str, torch.Tensor]:
     return dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
 
 
-def _buffers(target) -> dict[str, torch.Tensor]:
+def _buffers(target: Any) -> dict[str, torch.Tensor]:
     """Those in the state dict: others are constants, as for whoever passes that."""
     if not isinstance(target, torch.nn.Module):
         return {}
@@ -127,10 +129,10 @@ def _buffers(target) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in target.named_buffers() if name in kept}
 
 
-def _inputs(arguments) -> dict[str, torch.Tensor]:
+def _inputs(arguments: Any) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
 
-    def collect(leaf):
+    def collect(leaf: object):
         if isinstance(leaf, torch.Tensor):
             found[f"input {len(found)}"] = leaf
 
@@ -138,16 +140,16 @@ def _inputs(arguments) -> dict[str, torch.Tensor]:
     return found
 
 
-def _filled(arguments, values: Mapping[str, Any]):
+def _filled(arguments: Any, values: Mapping[str, Any]):
     """The arguments with `values` for their tensors, in order; all else stays as it is."""
     remaining = iter(values.values())
     return map_arguments(lambda leaf: next(remaining) if isinstance(leaf, torch.Tensor) else leaf, arguments)
 
 
-def _outputs(result, kind: type | tuple[type, ...]) -> dict[str, Any]:
+def _outputs(result: object, kind: type | tuple[type, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
-    def collect(leaf):
+    def collect(leaf: object):
         if isinstance(leaf, kind):
             found[f"output {len(found)}"] = leaf
 

@@ -4,6 +4,7 @@ import difflib
 import functools
 import importlib
 import inspect
+from collections.abc import Iterable
 
 import torch
 
@@ -71,6 +72,6 @@ def build_timm(name: str) -> Subject:
     return Subject(f"timm:{name}", model, tensors_of_shapes([",".join(map(str, (1, *sizes)))]))
 
 
-def _nearest(name: str, names) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3)
     return f" (nearest: {', '.join(near)})" if near else ""

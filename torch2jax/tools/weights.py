@@ -1,6 +1,7 @@
 """The weights of a model: from a checkpoint, and in another dtype."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -39,7 +40,7 @@ def load_weights(subject: Subject, path: Path) -> None:
         raise SpecError(f"the weights in {path} do not fit: {str(error).strip().splitlines()[-1].strip()}") from None
 
 
-def _from_pretrained(module, path: Path) -> torch.nn.Module:
+def _from_pretrained(module: Any, path: Path) -> torch.nn.Module:
     try:
         return type(module).from_pretrained(path, local_files_only=True).train(module.training)
     except Exception as error:
@@ -72,7 +73,7 @@ def cast(subject: Subject, dtype: str) -> None:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise SpecError(f"{dtype!r} is no dtype of floating point: wanted bfloat16, float16, float32 or float64")
 
-    def leaf(value):
+    def leaf(value: Any):
         return value.to(found) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
     subject.args, subject.kwargs = map_arguments(leaf, (subject.args, subject.kwargs))

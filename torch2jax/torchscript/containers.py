@@ -9,7 +9,7 @@ import torch
 __all__ = ["CONTAINERS", "equal"]
 
 
-def equal(left, right) -> bool:
+def equal(left: Any, right: Any) -> bool:
     """Whether two values of a program are equal; tensors within lists are if all their elements are."""
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return bool(torch.equal(left, right))
@@ -18,7 +18,7 @@ def equal(left, right) -> bool:
     return left == right
 
 
-def _item(container, key):
+def _item(container: Any, key: Any):
     if isinstance(container, dict):
         if key not in container:
             raise RuntimeError(f"KeyError: {key}")
@@ -28,13 +28,13 @@ def _item(container, key):
     return container[key]
 
 
-def _set_item(container, key, value) -> None:
+def _set_item(container: Any, key: Any, value: Any) -> None:
     if isinstance(container, list) and not -len(container) <= key < len(container):
         raise IndexError("list index out of range")
     container[key] = value
 
 
-def _delete(container, key) -> None:
+def _delete(container: Any, key: Any) -> None:
     _item(container, key)
     del container[key]
 
@@ -42,14 +42,14 @@ def _delete(container, key) -> None:
 def _changes(method: str) -> Callable:
     """A method that changes a container, and gives the container."""
 
-    def body(container, *args):
+    def body(container: Any, *args: Any):
         getattr(container, method)(*args)
         return container
 
     return body
 
 
-def _pop(container, *args):
+def _pop(container: Any, *args: Any):
     if isinstance(container, dict):
         if len(args) == 1:
             _item(container, *args)
@@ -59,14 +59,14 @@ def _pop(container, *args):
     return container.pop(*args)
 
 
-def _index(container: list, value) -> int:
+def _index(container: list, value: Any) -> int:
     for position, item in enumerate(container):
         if equal(item, value):
             return position
     raise RuntimeError(f"'{value}' is not in list")
 
 
-def _remove(container: list, value) -> None:
+def _remove(container: list, value: Any) -> None:
     for position, item in enumerate(container):
         if equal(item, value):
             del container[position]
@@ -74,7 +74,7 @@ def _remove(container: list, value) -> None:
     raise RuntimeError("list.remove(x): x not in list")
 
 
-def _contains(container, value) -> bool:
+def _contains(container: Any, value: Any) -> bool:
     return value in container if isinstance(container, (dict, str)) else any(equal(item, value) for item in container)
 
 
@@ -97,7 +97,7 @@ def _compare(left: Any, right: Any) -> int:
     return -1 if left < right else int(right < left)
 
 
-def _plus(left, right):
+def _plus(left: Any, right: Any):
     return left + right
 
 
@@ -111,15 +111,15 @@ def _times_in_place(left: list, right: int) -> list:
     return left
 
 
-def _slice(container, start=None, end=None, step=1):
+def _slice(container: Any, start: int | None = None, end: int | None = None, step: int = 1):
     return container[start:end:step]
 
 
-def _dictionary(*args) -> dict:
+def _dictionary(*args: Any) -> dict:
     return dict(*args)
 
 
-def _update(container: dict, other) -> None:
+def _update(container: dict, other: Any) -> None:
     container.update(other)
 
 

@@ -20,11 +20,11 @@ _save, _load = torch.jit.save, torch.jit.load
 
 
 @stands_in(torch.jit, "save")
-def _save_module(m, f, _extra_files=None):
+def _save_module(m: torch.nn.Module | ScriptModule, f: Any, _extra_files: dict[str, Any] | None = None):
     """Saves a module as PyTorch does if its values are known; else the call keeps it, and the file has a token."""
     if isinstance(m, ScriptModule):
         m = wrap_cpp_module(m)
-    elif not isinstance(m, torch.nn.Module):
+    if not isinstance(m, torch.nn.Module):
         return _save(m, f, _extra_files)
     tensors = {id(tensor): (tensor, this_call().standing_for(tensor)) for tensor in tensors_in(m)}
     if not any(isinstance(stand_in, Torchish) for _, stand_in in tensors.values()):
@@ -42,7 +42,9 @@ def _save_module(m, f, _extra_files=None):
 
 
 @stands_in(torch.jit, "load")
-def _load_module(f, map_location=None, _extra_files=None, _restore_shapes=False):
+def _load_module(
+    f: Any, map_location: Any = None, _extra_files: dict[str, Any] | None = None, _restore_shapes: bool = False
+):
     token = _token(f)
     if token is None:
         module = _load(f, map_location, _extra_files, _restore_shapes)
@@ -51,7 +53,7 @@ def _load_module(f, map_location=None, _extra_files=None, _restore_shapes=False)
     return copy.deepcopy(this_call().pickles.take(*token))
 
 
-def _token(f) -> Any:
+def _token(f: Any) -> Any:
     """The token that a file holds in place of a module, or None."""
     if isinstance(f, (str, os.PathLike)):
         with open(f, "rb") as file:

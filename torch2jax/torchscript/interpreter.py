@@ -6,14 +6,23 @@ The graphs are those that PyTorch shows, with the calls of functions and methods
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import jax
 import torch
 
 from ..errors import NoRuleError
-from ..internals.torchscript import ScriptObject, create_object_with_type, inline
+from ..internals.torchscript import (
+    Block,
+    FunctionSchema,
+    Graph,
+    Node,
+    ScriptObject,
+    Value,
+    create_object_with_type,
+    inline,
+)
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from .operators import operator
@@ -24,7 +33,7 @@ __all__ = ["is_native", "run_function", "run_method", "run_native"]
 Body = Callable[..., Any]
 
 
-def run_function(function: torch.jit.ScriptFunction, args: tuple, kwargs: dict) -> Any:
+def run_function(function: Any, args: tuple, kwargs: dict) -> Any:
     """Calls a scripted or traced function within a translated call.
 
     Raises:
@@ -59,7 +68,7 @@ def is_native(method: Any) -> bool:
 _NATIVE = "__torch__.torch.classes."
 
 
-def _run(graph, schema, owner: tuple, args: tuple, kwargs: dict) -> Any:
+def _run(graph: Graph, schema: FunctionSchema, owner: tuple, args: tuple, kwargs: dict) -> Any:
     arguments = _bound(schema, (*owner, *args), kwargs)
     program, attributes = ScriptGraph(graph), Attributes()
     (result,) = ScriptFrame(attributes).run(program.block, *arguments)
@@ -67,7 +76,7 @@ def _run(graph, schema, owner: tuple, args: tuple, kwargs: dict) -> Any:
     return leave(result, schema.returns[0].type)
 
 
-def _bound(schema, args: Sequence, kwargs: dict) -> list:
+def _bound(schema: FunctionSchema, args: Sequence, kwargs: dict) -> list:
     """The arguments of a call, in the order of the schema, with its defaults."""
     declared = list(schema.arguments)
     if len(args) > len(declared):
@@ -115,12 +124,12 @@ class ScriptBlock:
 class ScriptGraph:
     """The graph of a function as steps, with what each does looked up once."""
 
-    def __init__(self, graph):
+    def __init__(self, graph: Graph):
         self._graph = graph  # nodes do not keep it alive
         self.block = _block(graph)
 
 
-def _block(block) -> ScriptBlock:
+def _block(block: Graph | Block) -> ScriptBlock:
     steps = [
         Instruction(_body(node), _numbers(node.inputs()), _numbers(node.outputs()), _scope(node), node)
         for node in block.nodes()
@@ -128,11 +137,11 @@ def _block(block) -> ScriptBlock:
     return ScriptBlock(_numbers(block.inputs()), steps, _numbers(block.outputs()))
 
 
-def _numbers(values) -> list[int]:
+def _numbers(values: Iterable[Value]) -> list[int]:
     return [value.unique() for value in values]
 
 
-def _scope(node) -> str:
+def _scope(node: Node) -> str:
     """The path of the module that a node comes from, as the operations of Python modules are named."""
     if not node.kind().startswith("aten::"):
         return ""
@@ -157,7 +166,7 @@ class Attributes:
             self._taken[key] = (owner, value)
         return value
 
-    def set(self, owner, name: str, value) -> None:
+    def set(self, owner: Any, name: str, value: Any) -> None:
         if not _is_torchscripts(owner):
             setattr(owner, name, value)
             return
@@ -176,7 +185,7 @@ def _is_torchscripts(value: Any) -> bool:
     return isinstance(value, ScriptObject)
 
 
-def _is_copied(value) -> bool:
+def _is_copied(value: Any) -> bool:
     return isinstance(value, (list, dict)) or class_of(value) is not None
 
 
@@ -187,7 +196,7 @@ class ScriptFrame:
         self.attributes = attributes
         self._values: dict[int, Any] = {}
 
-    def run(self, block: ScriptBlock, *arguments) -> list:
+    def run(self, block: ScriptBlock, *arguments: Any) -> list:
         values = self._values
         values.update(zip(block.inputs, arguments, strict=True))
         for step in block.steps:
@@ -203,7 +212,7 @@ class ScriptFrame:
                 values.update(zip(step.outputs, result, strict=True))
         return [values[number] for number in block.outputs]
 
-    def call(self, method, *args):
+    def call(self, method: Any, *args: Any):
         if is_native(method):
             return run_native(lambda method, *args: method(*args), method, args[1:], {})
         (result,) = ScriptFrame(self.attributes).run(ScriptGraph(method.inlined_graph).block, *args)
@@ -213,11 +222,11 @@ class ScriptFrame:
 _PREFIX = "The following operation failed in the TorchScript interpreter."
 
 
-def _located(error: Exception, node) -> Exception:
+def _located(error: Exception, node: Node) -> Exception:
     """What is raised for an error in a node: PyTorch raises a RuntimeError for most, and tells the line."""
     if getattr(error, "_in_torchscript", False):
         return error
-    place = node.sourceRange().rstrip()
+    place = cast(Any, node).sourceRange().rstrip()  # a string, whatever its annotation says
     if not isinstance(error, torch.jit.Error) and type(error).__module__.partition(".")[0] not in ("torch2jax", "jax"):
         text = f"{_PREFIX}\nTraceback of TorchScript (most recent call last):\n{place}\n{type(error).__name__}: {error}"
         cause, error = error, RuntimeError(text)
@@ -228,7 +237,7 @@ def _located(error: Exception, node) -> Exception:
     return error
 
 
-def _body(node) -> Body:
+def _body(node: Node) -> Body:
     make = _KINDS.get(node.kind())
     if make is not None:
         return make(node)
@@ -236,96 +245,96 @@ def _body(node) -> Body:
     return lambda frame, *inputs: body(*inputs)
 
 
-def _constant(node) -> Body:
+def _constant(node: Node) -> Body:
     value = node.output().toIValue()
     return lambda frame: value
 
 
-def _constantly(value) -> Callable[[Any], Body]:
+def _constantly(value: Any) -> Callable[[Any], Body]:
     return lambda node: lambda frame, *inputs: value
 
 
-def _same(node) -> Body:
+def _same(node: Node) -> Body:
     return lambda frame, value: value
 
 
-def _if(node) -> Body:
+def _if(node: Node) -> Body:
     chosen, otherwise = map(_block, node.blocks())
     is_single = node.outputsSize() == 1
 
-    def body(frame, condition):
+    def body(frame: ScriptFrame, condition: Any):
         results = frame.run(chosen if condition else otherwise)
         return results[0] if is_single else results
 
     return body
 
 
-def _loop(node) -> Body:
+def _loop(node: Node) -> Body:
     (block,) = map(_block, node.blocks())
     is_single = node.outputsSize() == 1
 
-    def body(frame, trips, condition, *carried):
-        trip = 0
+    def body(frame: ScriptFrame, trips: int, condition: Any, *carried: Any):
+        trip, values = 0, list(carried)
         while trip < trips and condition:
-            condition, *carried = frame.run(block, trip, *carried)
+            condition, *values = frame.run(block, trip, *values)
             trip += 1
-        return carried[0] if is_single else carried
+        return values[0] if is_single else values
 
     return body
 
 
-def _get_attribute(node) -> Body:
+def _get_attribute(node: Node) -> Body:
     name = node.s("name")
     return lambda frame, owner: frame.attributes.get(owner, name)
 
 
-def _set_attribute(node) -> Body:
+def _set_attribute(node: Node) -> Body:
     name = node.s("name")
     return lambda frame, owner, value: frame.attributes.set(owner, name, value)
 
 
-def _call_method(node) -> Body:
+def _call_method(node: Node) -> Body:
     name = node.s("name")
     return lambda frame, owner, *args: frame.call(_method(owner, name), owner, *args)
 
 
-def _method(owner, name: str):
+def _method(owner: Any, name: str):
     if _is_torchscripts(owner):
         return owner._get_method(name)
     return create_object_with_type(class_of(owner))._get_method(name)
 
 
-def _create_object(node) -> Body:
+def _create_object(node: Node) -> Body:
     kind = node.output().type()
     if kind.annotation_str.startswith(_NATIVE):
         return lambda frame: create_object_with_type(kind)
     return lambda frame: new_instance(kind)
 
 
-def _call_enter(node) -> Body:
+def _call_enter(node: Node) -> Body:
     return lambda frame, context: frame.call(_method(context, "__enter__"), context)
 
 
-def _call_exit(node) -> Body:
+def _call_exit(node: Node) -> Body:
     return lambda frame, context: frame.call(_method(context, "__exit__"), context, None, None, None)
 
 
-def _list(node) -> Body:
+def _list(node: Node) -> Body:
     return lambda frame, *items: list(items)
 
 
-def _tuple(node) -> Body:
+def _tuple(node: Node) -> Body:
     return lambda frame, *items: items
 
 
-def _dictionary(node) -> Body:
+def _dictionary(node: Node) -> Body:
     return lambda frame, *items: dict(zip(items[::2], items[1::2], strict=True))
 
 
-def _unpack(node) -> Body:
+def _unpack(node: Node) -> Body:
     count = node.outputsSize()
 
-    def body(frame, items):
+    def body(frame: ScriptFrame, items: Any):
         if len(items) != count:
             raise RuntimeError(f"Expected {count} elements in a list but found {len(items)}")
         return items[0] if count == 1 else items
@@ -333,8 +342,8 @@ def _unpack(node) -> Body:
     return body
 
 
-def _tuple_index(node) -> Body:
-    def body(frame, items, index):
+def _tuple_index(node: Node) -> Body:
+    def body(frame: ScriptFrame, items: Any, index: int):
         if not -len(items) <= index < len(items):
             raise IndexError("Tuple index out of range")
         return items[index]
@@ -342,18 +351,18 @@ def _tuple_index(node) -> Body:
     return body
 
 
-def _tuple_slice(node) -> Body:
+def _tuple_slice(node: Node) -> Body:
     begin, end = node.i("beg"), node.i("end")
     return lambda frame, items: items[begin:end]
 
 
-def _is_instance(node) -> Body:
+def _is_instance(node: Node) -> Body:
     kinds = node.tys("types")
     return lambda frame, value: any(is_of(value, kind) for kind in kinds)
 
 
-def _to_list(node) -> Body:
-    def body(frame, tensor, dim, kind):
+def _to_list(node: Node) -> Body:
+    def body(frame: ScriptFrame, tensor: torch.Tensor, dim: int, kind: Any):
         if tensor.dim() != dim:
             raise RuntimeError(f"Output annotation list dimension {dim} does not match a tensor of {tensor.dim()}")
         return tensor.tolist()
@@ -361,34 +370,34 @@ def _to_list(node) -> Body:
     return body
 
 
-def _raise(node) -> Body:
-    def body(frame, message, *kind):
+def _raise(node: Node) -> Body:
+    def body(frame: ScriptFrame, message: str, *kind: Any):
         raise torch.jit.Error(f"{_PREFIX}\nTraceback of TorchScript (most recent call last):\n{message}")
 
     return body
 
 
-def _print(node) -> Body:
+def _print(node: Node) -> Body:
     return lambda frame, *values: print(*values)  # noqa: T201
 
 
-def _python_call(node) -> Body:
+def _python_call(node: Any) -> Body:
     function, convention = node.pyobj(), node.cconv()
     scalars = node.scalar_args()
 
-    def body(frame, *tensors):
+    def body(frame: ScriptFrame, *tensors: torch.Tensor):
         given, options = iter(tensors), iter(scalars)
         return function(*(next(options) if each == "c" else next(given) for each in convention))
 
     return body
 
 
-def _fork(node) -> Body:
+def _fork(node: Node) -> Body:
     graph = node.g("Subgraph").copy()
     inline(graph)
     program = ScriptGraph(graph)
 
-    def body(frame, *inputs):
+    def body(frame: ScriptFrame, *inputs: Any):
         (result,) = ScriptFrame(frame.attributes).run(program.block, *inputs)
         return result
 

@@ -23,7 +23,7 @@ __all__ = ["tensors_in"]
 
 
 @stands_in(torch.jit.RecursiveScriptModule, "__deepcopy__")
-def _copy_module(module, memo: dict[int, Any]):
+def _copy_module(module: Any, memo: dict[int, Any]):
     """As PyTorch's, which copies the memory of the tensors instead of what stands for them in `memo`."""
     copied = wrap_cpp_module(_copied(module._c, memo))
     for (_, before), (_, after) in zip(_modules(module), _modules(copied), strict=True):
@@ -31,11 +31,11 @@ def _copy_module(module, memo: dict[int, Any]):
     return copied
 
 
-def _modules(module) -> Iterator[tuple[str, Any]]:
+def _modules(module: Any) -> Iterator[tuple[str, Any]]:
     return module.named_modules(remove_duplicate=False)
 
 
-def _copy_python(module, copied) -> None:
+def _copy_python(module: Any, copied: Any) -> None:
     """Gives a copy what only Python knows of a module: methods that are not compiled, attributes."""
     for name, value in vars(module).items():
         if isinstance(value, types.MethodType) and value.__self__ is module:

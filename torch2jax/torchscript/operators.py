@@ -5,7 +5,7 @@ PyTorch's own. Those of lists and dictionaries change the values that Python has
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from ..calls.call import this_call
 from ..errors import NoRuleError
 from ..internals.gradients import set_grad_enabled
 from ..internals.guards import DisableTorchFunction
-from ..internals.operators import dispatch_has_kernel
-from ..internals.torchscript import ScriptObject
+from ..internals.operators import OpOverload, dispatch_has_kernel
+from ..internals.torchscript import Node, ScriptObject
 from .containers import CONTAINERS
 from .values import members, number_of
 
@@ -24,7 +24,7 @@ __all__ = ["operator"]
 Body = Callable[..., Any]
 
 
-def operator(node) -> Body:
+def operator(node: Node) -> Body:
     """What a node that calls an operator does with the values of its inputs."""
     qualified, _, overload_name = node.schema().partition("(")[0].partition(".")
     body = _OWN.get(f"{qualified}.{overload_name}") or _OWN.get(qualified)
@@ -46,41 +46,41 @@ def operator(node) -> Body:
 _MAKERS = ("aten::dict", "aten::list")
 
 
-def _of_numbers(overload) -> Body:
+def _of_numbers(overload: OpOverload) -> Body:
     run = overload._op
 
-    def body(*args):
+    def body(*args: Any):
         with DisableTorchFunction():
             return run(*args)
 
     return body
 
 
-def _of_tensors(overload, qualified: str) -> Body:
+def _of_tensors(overload: OpOverload, qualified: str) -> Body:
     arguments = overload._schema.arguments
     meanings = [members(str(argument.real_type)) for argument in arguments]
     positional = sum(not argument.kwarg_only for argument in arguments)
     names = [argument.name for argument in arguments]
     is_known = dispatch_has_kernel(qualified)
 
-    def body(*args):
-        args = [
+    def body(*args: Any):
+        inputs = [
             value if meaning is None or not isinstance(value, int) else meaning[value]
             for value, meaning in zip(args, meanings, strict=False)
         ]
-        kwargs = dict(zip(names[positional:], args[positional:], strict=False))
+        kwargs = dict(zip(names[positional:], inputs[positional:], strict=False))
         if is_known:
-            return overload(*args[:positional], **kwargs)
-        return this_call().run_compiled(overload._op, tuple(args[:positional]), kwargs)
+            return overload(*inputs[:positional], **kwargs)
+        return this_call().run_compiled(overload._op, tuple(inputs[:positional]), kwargs)
 
     return body
 
 
-def _tensor(data, dtype=None, device=None, requires_grad=False):
+def _tensor(data: Any, dtype: int | None = None, device: Any = None, requires_grad: bool = False):
     return torch.tensor(data, dtype=_dtype(dtype), device=device, requires_grad=requires_grad)
 
 
-def _as_tensor(data, dtype=None, device=None):
+def _as_tensor(data: Any, dtype: int | None = None, device: Any = None):
     return torch.as_tensor(data, dtype=_dtype(dtype), device=device)
 
 
@@ -88,29 +88,38 @@ def _dtype(number: int | None) -> torch.dtype | None:
     return None if number is None else members("ScalarType")[number]  # pyright: ignore[reportOptionalSubscript]
 
 
-def _to_device(tensor, device, dtype=None, non_blocking=False, copy=False):
+def _to_device(
+    tensor: torch.Tensor, device: Any, dtype: int | None = None, non_blocking: bool = False, copy: bool = False
+):
     return tensor.to(device=device, dtype=_dtype(dtype), non_blocking=non_blocking, copy=copy)
 
 
-def _to_dtype(tensor, dtype=None, non_blocking=False, copy=False):
+def _to_dtype(tensor: torch.Tensor, dtype: int | None = None, non_blocking: bool = False, copy: bool = False):
     return tensor.to(dtype=_dtype(dtype), non_blocking=non_blocking, copy=copy)
 
 
-def _to_other(tensor, non_blocking=False, copy=False):
+def _to_other(tensor: torch.Tensor, non_blocking: bool = False, copy: bool = False):
     return tensor.to(tensor.dtype, non_blocking=non_blocking, copy=copy)
 
 
-def _size(tensor, dim=None):
+def _size(tensor: torch.Tensor, dim: int | None = None):
     return list(tensor.size()) if dim is None else tensor.size(dim)
 
 
-def _grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, allow_unused=False):
+def _grad(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    grad_outputs: Sequence[torch.Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+):
     return list(
         torch.autograd.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused=allow_unused)
     )
 
 
-def _backward(tensors, *args):
+def _backward(tensors: torch.Tensor | Sequence[torch.Tensor], *args: Any):
     if isinstance(tensors, torch.Tensor):
         return tensors.backward(*args)
     return torch.autograd.backward(tensors, *args)
@@ -120,21 +129,21 @@ def _warn(message: str, stacklevel: int = 2) -> None:
     warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
 
 
-def _format(text: str, *args) -> str:
+def _format(text: str, *args: Any) -> str:
     return text.format(*args)
 
 
-def _unwrapped(value):
+def _unwrapped(value: Any):
     if value is None:
         raise RuntimeError("Unwrapping null optional")
     return value
 
 
-def _percent(text: str, *args) -> str:
+def _percent(text: str, *args: Any) -> str:
     return text % args
 
 
-def _is_same(left, right) -> bool:
+def _is_same(left: Any, right: Any) -> bool:
     if isinstance(left, ScriptObject):
         return left == right  # each question for an attribute gives another wrapper
     return left is right

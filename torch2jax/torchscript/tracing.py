@@ -7,7 +7,7 @@ module stands for itself: it does for all inputs what a trace does for those of 
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,17 +24,17 @@ _trace, _trace_module, _trace_graph = torch.jit.trace, torch.jit.trace_module, t
 
 
 @stands_in(torch.jit, "trace")
-def _traced(*args, **kwargs):
+def _traced(*args: Any, **kwargs: Any):
     return _real_trace(_trace, "func", args, kwargs)
 
 
 @stands_in(torch.jit, "trace_module")
-def _traced_module(*args, **kwargs):
+def _traced_module(*args: Any, **kwargs: Any):
     return _real_trace(_trace_module, "mod", args, kwargs)
 
 
 @stands_in(torch.jit, "_get_trace_graph")
-def _traced_graph(*args, **kwargs):
+def _traced_graph(*args: Any, **kwargs: Any):
     result = _real_trace(_trace_graph, "f", args, kwargs)
     if not isinstance(result, tuple):
         raise TracedValueError("torch.jit._get_trace_graph")
@@ -66,16 +66,21 @@ def _real_trace(trace: Callable, name: str, args: tuple, kwargs: dict) -> Any:
 
 
 @stands_in(torch.jit, "freeze")
-def _frozen(mod, preserved_attrs=None, optimize_numerics=True):
+def _frozen(mod: torch.nn.Module, preserved_attrs: Sequence[str] | None = None, optimize_numerics: bool = True):
     """Parameters become constants of the graph for the sake of optimisations, which are JAX's."""
     return mod
 
 
 @stands_in(torch._C, "_freeze_module")
-def _frozen_object(module, preserved_attrs=(), freeze_interfaces=True, preserve_parameters=False):
+def _frozen_object(
+    module: torch.nn.Module,
+    preserved_attrs: Sequence[str] | None = (),
+    freeze_interfaces: bool = True,
+    preserve_parameters: bool = False,
+):
     return module
 
 
 @stands_in(torch.jit, "optimize_for_inference")
-def _optimized(mod, other_methods=None):
+def _optimized(mod: torch.nn.Module, other_methods: Sequence[str] | None = None):
     return mod

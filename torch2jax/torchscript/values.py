@@ -42,12 +42,12 @@ def members(kind: str) -> dict[int, Any] | None:
     return next((members for name, members in _MEMBERS.items() if name in kind), None)
 
 
-def number_of(member) -> int:
+def number_of(member: Any) -> int:
     """TorchScript's number of a dtype, layout or memory format."""
     return _NUMBERS[member]
 
 
-def unwrapped(value) -> Any:
+def unwrapped(value: Any) -> Any:
     """A module or an instance of a scripted class as the object of TorchScript's that it wraps."""
     return value._c if isinstance(value, (torch.jit.ScriptModule, torch.jit.RecursiveScriptClass)) else value
 
@@ -55,22 +55,22 @@ def unwrapped(value) -> Any:
 class Instance:
     """An instance of a scripted class that Python does not know, as those of modules from a file."""
 
-    def __init__(self, kind):
+    def __init__(self, kind: Any):
         self._kind = kind
 
 
-def new_instance(kind) -> Any:
+def new_instance(kind: Any) -> Any:
     """An instance of a scripted class, before its ``__init__``: one of Python's class if there is one."""
     python_class = get_python_class(kind.qualified_name())
     return Instance(kind) if python_class is None else object.__new__(python_class)
 
 
-def class_of(value) -> Any:
+def class_of(value: Any) -> Any:
     """The type of TorchScript's that a value is an instance of, None if it is of no scripted class."""
     return value._kind if isinstance(value, Instance) else get_script_class(type(value))
 
 
-def enter(value, kind: Any = None) -> Any:
+def enter(value: Any, kind: Any = None) -> Any:
     """A value of Python's as an argument of a program, of the type `kind` where that is known."""
     value = unwrapped(value)
     if isinstance(value, _HELD_AS_NUMBERS):
@@ -108,7 +108,7 @@ def _entered(value: list | tuple, kind: Any, name: str) -> list | tuple:
     return items if name == "ListType" or isinstance(value, (list, torch.Size)) else tuple(items)
 
 
-def leave(value, kind) -> Any:
+def leave(value: Any, kind: Any) -> Any:
     """What a program gives, of the type `kind`, as Python has it."""
     if isinstance(value, tuple) and kind.kind() == "TupleType":
         items = [leave(item, each) for item, each in zip(value, kind.elements(), strict=True)]
@@ -126,7 +126,7 @@ def leave(value, kind) -> Any:
     return value
 
 
-def _fields(kind) -> list[str]:
+def _fields(kind: Any) -> list[str]:
     """The names of a named tuple's fields, which only its text tells."""
     text = kind.str()
     if not text.startswith("NamedTuple("):
@@ -155,7 +155,7 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def is_of(value, kind) -> bool:
+def is_of(value: Any, kind: Any) -> bool:
     """Whether a value of a program is of a type of TorchScript's."""
     name = kind.kind()
     if name in _TYPES:
