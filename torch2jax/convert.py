@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import torch
 
-from .branches.paths import BranchPolicy
+from .branches.policy import BranchPolicy
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
 from .calls.call import current

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import torch
 
 from ..abandoning import NeedsLengths
-from ..branches.paths import BranchPolicy, Fork, Path, followed
+from ..branches.path import Fork, Path
+from ..branches.paths import followed
+from ..branches.policy import BranchPolicy
 from ..tensors.derived import NeedsClasses
 from ..tensors.history import NeedsTape, Node, Source
 from ..tensors.physical import PhysicalArray

@@ -20,7 +20,8 @@ from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, ending_with_errors
 from .call import this_call
-from .paths import Fork, Path, followed
+from .path import Fork, Path
+from .paths import followed
 from .warnings_once import Warned
 
 __all__ = ["Block", "BlockEffects", "Given", "trace_blocks", "uncaptured"]

@@ -13,7 +13,7 @@ from ..tensors.tensor import Torchish
 from ..tracing.call import RandomStream, TracingCall
 
 if TYPE_CHECKING:
-    from .paths import Path
+    from .path import Path
 
 __all__ = ["BranchesCall", "BranchesRun", "current", "this_call"]
 

@@ -72,7 +72,7 @@ from .bodies import body_of
 from .call import current, this_call
 from .library_kernels import Kernels, has_kernel
 from .narrowed import in_one_dtype
-from .nesting import Nesting
+from .nesting import Nesting, Session
 from .observers import observer
 from .overloads import decomposition_of, functional_of, outputs_of
 from .plans import NOT_PLANNED, PLAIN, run_planned
@@ -83,7 +83,6 @@ from .pytorch_errors import (
     refuse_rule_as_pytorch,
 )
 from .rng import Stream
-from .session import Session
 
 __all__ = ["Call"]
 

@@ -1,7 +1,12 @@
-"""Where the code of a call is: within transformations that it has begun, on a tape, in a trace of JAX's."""
+"""Calls within calls: what they have in common, and where the code of one is.
+
+It may be within transformations that it has begun, on a tape, and in a trace of JAX's.
+"""
 
 import contextlib
+import functools
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..autograd.forward_ad import DualLevel
@@ -14,12 +19,67 @@ from ..tensors.journal import journal, suspended
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, running, without_tangents
 from ..values.numpy_views import NumpyViews
+from ..values.pickled import Pickles
+from ..values.valueless import StandIns
 from .constants import Constants
+from .library_kernels import Kernels
+from .settings import ChangedSettings
 
-__all__ = ["Nesting"]
+__all__ = ["Nesting", "Session"]
 
 _NO_TRACE: Any = object()
 _NOTHING = contextlib.nullcontext()
+
+
+class Session:
+    """What an outermost call and the calls that its code makes have in common: it lasts as long as the outermost call.
+
+    Args:
+        attempt: which run of its function it is.
+    """
+
+    def __init__(self, attempt: Attempt):
+        self.attempt = attempt
+        self.constants, self.settings = Constants(), ChangedSettings()
+        self.ends: list[Callable[[], None]] = []
+        """What is to be called at the end."""
+        self.transformations: list = []
+        self.paths: list = [attempt.path]
+        self.passes: list = []
+        self.registered: dict[int, Any] = {}
+        """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
+        self.outermost: Any = None
+        """What JAX traces with, and the tape, outside of all transformations that the code has begun."""
+
+    # What few calls need is made for those alone.
+
+    @functools.cached_property
+    def pickles(self) -> Pickles:
+        return Pickles()
+
+    @functools.cached_property
+    def kernels(self) -> Kernels:
+        return Kernels()
+
+    @functools.cached_property
+    def numpy_views(self) -> NumpyViews:
+        return NumpyViews()
+
+    @functools.cached_property
+    def stand_ins(self) -> StandIns:
+        """What PyTorch has seen in place of tensors, where it asks for no values."""
+        return StandIns()
+
+    def begin(self, trace: object, tape: Tape | None) -> None:
+        self.outermost = trace, tape
+        self.attempt.begin()
+
+    def abandon(self) -> None:
+        """Prepares for another run, with a deeper tape."""
+        self.settings.abandon()
+        self.attempt.abandon()
+        if "kernels" in vars(self):
+            self.kernels.undo()
 
 
 class FeatureSlot:

@@ -1,4 +1,4 @@
-"""Programs with loops in them, and how they are computed."""
+"""Programs with loops in them: how they are computed, and how much there is to compile."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
-from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var
 
 from ..internals.jax_programs import join_effects, remat_p
 from .alike import Atom
@@ -26,6 +26,8 @@ __all__ = [
     "operands",
     "pruned",
     "run_steps",
+    "sizes_of",
+    "total",
 ]
 
 
@@ -87,7 +89,7 @@ class Loop(NamedTuple):
     def evaluated(self, values: dict[Var, Any]) -> list:
         count, read = len(self.carries), reader(values)
 
-        def body(carried, given):
+        def body(carried: Sequence[jax.Array], given: Sequence[jax.Array]):
             within = dict(values)
             within.update((carry.var, x) for carry, x in zip(self.carries, carried, strict=True))
             within.update((each.var, x) for each, x in zip(self.scanned, given, strict=True))
@@ -102,7 +104,7 @@ class Loop(NamedTuple):
         return [*carried, *stacked]
 
 
-def _is_remat(statement) -> bool:
+def _is_remat(statement: Any) -> bool:
     return isinstance(statement, JaxprEqn) and statement.primitive is remat_p
 
 
@@ -114,14 +116,14 @@ def _keeps(primitive: Any, *_: Any, **__: Any) -> bool:
 _DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
 
 
-def operands(statement) -> Iterable[Var]:
+def operands(statement: Any) -> Iterable[Var]:
     """The variables that a statement uses."""
     if isinstance(statement, JaxprEqn):
         return [x for x in statement.invars if isinstance(x, Var)]
     return statement.operands
 
 
-def has_effects(statement) -> bool:
+def has_effects(statement: Any) -> bool:
     """Whether a statement is needed though nothing uses what it sets."""
     return bool(statement.effects) if isinstance(statement, JaxprEqn) else statement.has_effects
 
@@ -175,7 +177,7 @@ def evaluated(program: Program, values: dict[Var, Any]) -> list:
     return [x.val if isinstance(x, Literal) else values[x] for x in program.results]
 
 
-def _of_own_type(array):
+def _of_own_type(array: jax.Array):
     """An array that has its dtype whatever it is computed with, as a carry has."""
     is_weak = getattr(array, "weak_type", True) and not jnp.issubdtype(array.dtype, jax.dtypes.extended)
     return jnp.asarray(array, array.dtype) if is_weak else array
@@ -184,3 +186,28 @@ def _of_own_type(array):
 def _zeros(var: Var):
     aval: Any = var.aval
     return lax.full(aval.shape, 0, aval.dtype)
+
+
+def sizes_of(steps: Iterable[Any]) -> list[int]:
+    """How many equations each one is: a rematerialized layer is as many as it has within.
+
+    What is no equation is one. A loop without calls, since every program is looked through.
+    """
+    sizes = []
+    for step in steps:
+        size = 1
+        for value in getattr(step, "params", {}).values():
+            kind = type(value)
+            if kind is ClosedJaxpr or kind is Jaxpr:
+                size += total(value.eqns)
+            elif kind is tuple:  # the branches of a question
+                for each in value:
+                    if type(each) is ClosedJaxpr or type(each) is Jaxpr:
+                        size += total(each.eqns)
+        sizes.append(size)
+    return sizes
+
+
+def total(steps: Iterable[Any]) -> int:
+    """How many equations there are, with those of the functions that they call."""
+    return sum(sizes_of(steps))

@@ -12,9 +12,8 @@ from .earlier import earlier_turn
 from .likeness import Likeness
 from .merged import merged
 from .periods import Run, longest_run
-from .program import Loop, Program, operands, pruned
+from .program import Loop, Program, operands, pruned, sizes_of, total
 from .report import RollingReport
-from .sizes import sizes_of, total
 from .sums import with_sums_joined
 from .turns import Misfit, Surroundings, fitted
 from .windows import Joined, Part, Table, in_pieces, part_made_by, row_of_windows

@@ -16,7 +16,7 @@ from jax import lax
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
 from ..autograd.runs import Attempt, Runs
-from ..branches.paths import FOLLOWING, BranchPolicy
+from ..branches.policy import FOLLOWING, BranchPolicy
 from ..calls import (  # what stands in for PyTorch's
     lbfgs as lbfgs,
     optimizers as optimizers,

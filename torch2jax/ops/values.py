@@ -13,7 +13,7 @@ import torch
 from jax.core import Tracer
 
 from ..autograd.inputs import is_tensor_differentiated
-from ..branches.paths import answer
+from ..branches.path import answer
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..functional.vmap import of_all_examples

@@ -10,10 +10,9 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Var
 
 from ..loops.periods import Run, longest_run
-from ..loops.program import Program, evaluated
+from ..loops.program import Program, evaluated, sizes_of, total
 from ..loops.report import RollingReport
 from ..loops.rolled import Wanted, has_loops, rolled
-from ..loops.sizes import sizes_of, total
 from ..loops.turns import is_small, own
 
 __all__ = ["Added", "are_in_use", "without_owners"]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..abandoning import Abandoned
+from ..loops.program import sizes_of
 from ..loops.rolled import Wanted
-from ..loops.sizes import sizes_of
 from .added import Added
 from .traces import Bookmark
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
 from ..autograd.runs import Attempt, Runs
-from ..branches.paths import FOLLOWING, BranchPolicy
+from ..branches.policy import FOLLOWING, BranchPolicy
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
 from ..calls.optimizers import recording

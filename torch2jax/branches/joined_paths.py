@@ -1,0 +1,268 @@
+"""What the ways through some code compute: a tree, which branches at questions, and the one program that it becomes.
+
+Each question is a ``lax.cond`` there, whose branches have what comes behind it on each side, but for what they have in
+common at their ends. A side on which the code raises an exception of its own is none: it becomes a check.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import Var
+
+from ..errors import BranchError, TracedValueError
+from ..loops.program import Program, free, pruned
+from .ends import End, StaticLeaf, alike
+from .loop_bounds import Way, most_turns
+from .loop_watch import Facts
+from .path import Question
+from .policy import BranchPolicy
+from .programs import (
+    Assertion,
+    constant,
+    joined,
+)
+from .warnings_once import Warned
+from .while_loops import Same, While
+
+__all__ = ["Again", "Ended", "PathNode", "Raised", "Side", "program_of"]
+
+
+class Ended(NamedTuple):
+    """The end of a way: a tree of arrays and other things."""
+
+    leaves: list
+    structure: Any
+    note: Any
+    warned: list[Warned]
+
+
+class Raised(NamedTuple):
+    error: Exception
+    is_check: bool
+
+
+class Again(NamedTuple):
+    """The end of a turn."""
+
+    loop: Facts
+
+
+class Side(NamedTuple):
+    """Where an answer leads to."""
+
+    program: Program
+    leaves: list[StaticLeaf | None]
+    structure: Any
+    notes: list
+    """Of all ways."""
+    warned: list[Warned]
+    """Of every way."""
+
+    @property
+    def end(self) -> End:
+        return End(self.program, self.leaves, self.structure)
+
+    def behind(self, statements: list) -> "Side":
+        """The same with something before it."""
+        return self._replace(program=self.program._replace(statements=[*statements, *self.program.statements]))
+
+
+class PathNode:
+    """What is computed up to a question, or to the end."""
+
+    def __init__(self):
+        self.steps: list | None = None
+        self.flag: Any = None
+        self.question: Any = None
+        self.sides: dict[bool, PathNode] = {}
+        self.end: Ended | Raised | Again | None = None
+        self.results: list = []
+        self.loop: Facts | None = None
+        """The loop that begins there."""
+        self.first: list = []
+        """What its first turn begins with."""
+        self.carried: list[Var] = []
+        """The same, of every turn."""
+        self.turn: PathNode | None = None
+
+    @property
+    def next(self) -> "Iterable[PathNode]":
+        return self.sides.values() if self.turn is None else [self.turn]
+
+    @cached_property
+    def ends(self) -> list["Ended | Raised | Again"]:
+        """Those of all ways from there on."""
+        return [self.end] if self.end is not None else [end for node in self.next for end in node.ends]
+
+    def ways(self, loop: Facts | None) -> "Iterable[Way]":
+        """Those from there on that are turns of a loop."""
+        steps = self.steps or []
+        if isinstance(self.end, Again) and self.end.loop is loop:
+            yield Way(steps, [], self.results)
+        for side in self.next:
+            answers = [(self.flag, answer) for answer, other in self.sides.items() if other is side]
+            for way in side.ways(loop):
+                yield Way([*steps, *way.steps], [*answers, *way.answers], way.results)
+
+    def comes_back(self, loop: Facts | None) -> bool:
+        """Whether a way is a turn of a loop."""
+        return any(isinstance(end, Again) and end.loop is loop for end in self.ends)
+
+    @property
+    def is_check(self) -> bool:
+        """Whether all ways raise exceptions of the code's."""
+        return all(isinstance(end, Raised) and end.is_check for end in self.ends)
+
+
+class _LoopContext(NamedTuple):
+    """Which ways are of interest."""
+
+    turn: "PathNode | None" = None
+    """Where the loop begins of which these are the turns; None for the ends of the code."""
+    cut: tuple[Facts, ...] = ()
+    """The loops that have ended: nothing comes back to them."""
+
+
+def program_of(root: PathNode, values: dict[Var, Any], policy: BranchPolicy, pads: bool) -> Side | Raised:
+    """What all ways compute together, or the exception in which all of them end.
+
+    Args:
+        root: of the tree of ways.
+        values: those of the constants in it.
+        pads: whether an array that is longer on one way than on another becomes a padded one.
+
+    Raises:
+        BranchError: the ways do not end alike, or one of them cannot be translated.
+    """
+    side = _Joining(values, policy, pads).side(root, _LoopContext())
+    assert side is not None
+    return side
+
+
+class _Joining:
+    def __init__(self, values: dict[Var, Any], policy: BranchPolicy, pads: bool):
+        self._values, self._policy, self._pads = values, policy, pads
+
+    def side(self, node: PathNode, view: _LoopContext) -> Side | Raised | None:
+        """What the ways from a node on compute; None if none of them is gone."""
+        if view.turn is not None and not node.comes_back(view.turn.loop) and not node.is_check:
+            return _end_of_turn(view.turn.carried, goes_on=False)
+        if isinstance(node.end, Raised):
+            return node.end
+        if isinstance(node.end, Again):
+            if node.end.loop in view.cut:
+                return None
+            side = _end_of_turn(node.results, goes_on=True)
+            return side._replace(program=Program(node.steps or [], side.program.results))
+        if node.end is not None:
+            program = Program(node.steps or [], node.results)
+            return Side(program, node.end.leaves, node.end.structure, [node.end.note], node.end.warned)
+        if node.turn is not None:
+            return self._looped(node, node.turn, view)
+        question = node.question
+        sides = {given: self.side(side, view) for given, side in node.sides.items()}
+        if len(sides) == 1:
+            ((wanted, side),) = sides.items()
+            message = f"t2j was told that the answer is {wanted}, at {question.place}"
+            return side if not isinstance(side, Side) else self._checked(node, side, wanted, message)
+        yes, no = sides[True], sides[False]
+        if yes is None or no is None:
+            side = no if yes is None else yes
+            return side if not isinstance(side, Side) else side.behind(node.steps or [])
+        for wanted, side, other in ((True, yes, no), (False, no, yes)):
+            if isinstance(other, Raised) and other.is_check:
+                if isinstance(side, Raised):
+                    return side
+                found = None if isinstance(other.error, TracedValueError) else _message(other.error)
+                text = "an exception with traced values in its message"
+                if found is not None:
+                    text = f"{type(other.error).__name__}: {found}"
+                return self._checked(node, side, wanted, f"{text} (at {question.place})")
+        if isinstance(yes, Raised) and isinstance(no, Raised) and _is_same_error(yes.error, no.error):
+            return yes
+        if isinstance(yes, Raised):
+            raise _obstacle(question, True, yes.error) from yes.error
+        if isinstance(no, Raised):
+            raise _obstacle(question, False, no.error) from no.error
+        pads = self._pads and view.turn is None
+        end, other = alike(yes.end, no.end, question.place, pads=pads, may_overflow=self._policy.bounds is not None)
+        rest = joined(node.flag, end.program, other.program)
+        program = Program([*(node.steps or []), *rest.statements], rest.results)
+        keys = {warned.key for warned in no.warned}
+        warned = [warned for warned in yes.warned if warned.key in keys]
+        return Side(program, end.leaves, end.structure, [*yes.notes, *no.notes], warned)
+
+    def _looped(self, node: PathNode, turn: PathNode, view: _LoopContext) -> Side | Raised | None:
+        """What the ways compute from a node on where a loop begins."""
+        loop: Any = node.loop
+        is_loop = turn.comes_back(loop)
+        after = _LoopContext(view.turn, (*view.cut, loop))
+        wanted = next((given for given, side in turn.sides.items() if not side.comes_back(loop)), None)
+        body = None if wanted is None else turn.sides.get(not wanted)
+        has_test = body is not None and all(isinstance(x, Raised) or x == Again(loop) for x in body.ends)
+        rest = self.side(turn.sides[wanted] if has_test and is_loop else turn, after)  # pyright: ignore[reportArgumentType]
+        if rest is None and view == _LoopContext():
+            raise BranchError(f"the loop at {loop.place} never ends: nothing but its own turns comes after each turn")
+        if not isinstance(rest, Side):
+            return rest
+        if not is_loop:
+            return rest.behind([*(node.steps or []), Same(node.carried, node.first)])
+        found: Any = self.side(body if has_test else turn, _LoopContext(node))  # pyright: ignore[reportArgumentType]
+        test, kept = None, []
+        if has_test:
+            found = found._replace(program=Program(found.program.statements, found.program.results[:-1]))
+            used = free(found.program) | free(rest.program)
+            kept = [var for step in turn.steps or () for var in step.outvars if var in used]
+            test = pruned(Program(turn.steps or [], [turn.flag, *kept]))
+        bound = self._bound(node, turn) if loop.turns is None else loop.turns - loop.at + 1
+        statement = While(
+            node.carried, node.first, test, kept, not wanted, pruned(found.program), bound, str(loop.place)
+        )
+        return rest.behind([*(node.steps or []), statement])
+
+    def _bound(self, node: PathNode, turn: PathNode) -> int | None:
+        """How many turns a `while` has at most, the last included that does not come back."""
+
+        def known(var: Any) -> Any:
+            value = self._values.get(var)
+            return None if isinstance(value, Tracer) else value
+
+        said = self._policy.max_steps
+        found = most_turns([*turn.ways(node.loop)], node.carried, node.first, known)
+        return said if found is None or (said is not None and said <= found) else found + 1
+
+    def _checked(self, node: PathNode, side: Side, wanted: bool, message: str) -> Side:
+        check = self._policy.checking
+        checks = [] if check is None else [Assertion(node.flag, wanted, message, check)]
+        statements = [*(node.steps or []), *checks, *side.program.statements]
+        return side._replace(program=Program(statements, side.program.results))
+
+
+def _end_of_turn(results: Sequence, goes_on: bool) -> Side:
+    results = [*results, constant(goes_on, np.bool_)]
+    return Side(Program([], results), [None] * len(results), None, [], [])
+
+
+def _message(error: Exception) -> str | None:
+    """The message of an exception; None if that is of values which are traced."""
+    try:
+        return str(error)
+    except TracedValueError:
+        return None
+
+
+def _is_same_error(one: Exception, other: Exception) -> bool:
+    return type(one) is type(other) and _message(one) is not None and _message(one) == _message(other)
+
+
+def _obstacle(question: Question, given: bool, error: Exception) -> BranchError:
+    name = f"{os.path.basename(question.place.file)}:{question.place.line}"
+    return BranchError(
+        f"bool(tensor) at {question.place} is asked of a traced value, so that both answers are followed; where it "
+        f"is {given}, the code goes on to what cannot be translated: {type(error).__name__}: {error} If the answer is "
+        f"never {given}, say so: t2j(..., branches={{{name!r}: {not given}}})"
+    )

@@ -1,0 +1,253 @@
+"""One way through code that asks about traced values: what is asked on it, and answered.
+
+A question that has an answer already gets that one again; another is noted in the trace, by a step that computes
+nothing, so that what is computed before it and behind it can be told.
+"""
+
+from collections import deque
+from collections.abc import Collection
+from types import CodeType
+from typing import Any, NamedTuple, NoReturn
+
+from jax import lax
+from jax.extend.core import Primitive
+
+from ..abandoning import Abandoned, Patience
+from ..errors import BranchError, SourceLine, TracedValueError, asking_place, user_place
+from ..tensors.tensor import Torchish
+from ..tracing.traces import decides, running, without_derivatives
+from .call import this_call
+from .loop_watch import Facts, Loops, Watch, frames_of_code
+from .policy import BranchPolicy
+from .programs import is_same_value, values_alike
+from .warnings_once import Warned
+
+__all__ = ["Fork", "Path", "Question", "answer", "question_p"]
+
+_OFTEN = 8  # questions of one line on one way: more are those of a loop
+
+_ANSWERED = 2**11  # answers on one way that are known already: more are a loop which they do not end
+
+
+class Fork(Abandoned):
+    """The code asks what `path` has no answer to."""
+
+    def __init__(self, path: "Path"):
+        super().__init__()
+        self.path = path
+
+
+class Question(NamedTuple):
+    """What was asked of a traced value, and the answer."""
+
+    place: SourceLine
+    asked_in: str
+    answer: bool
+    is_settled: bool
+    """Whether the user has said what the answer is."""
+
+    @property
+    def side(self) -> tuple[SourceLine, bool]:
+        """Where the answer leads to."""
+        return self.place, self.answer
+
+    @property
+    def other_side(self) -> tuple[SourceLine, bool]:
+        return self.place, not self.answer
+
+
+question_p = Primitive("question")
+question_p.multiple_results = True
+question_p.def_abstract_eval(lambda _: [])
+
+
+class Path:
+    """One way through some code.
+
+    Args:
+        trace: what JAX traces the code with.
+        answers: to the first questions; None for code that runs as it is, without any.
+        limit: how many questions more get an answer.
+        checks: sides of questions on which the code has raised an exception of its own.
+        loops: what is known of the loops in the code.
+    """
+
+    def __init__(
+        self,
+        policy: BranchPolicy,
+        trace: Any,
+        answers: tuple[bool, ...] | None = None,
+        limit: int = 0,
+        checks: Collection[tuple[SourceLine, bool]] = (),
+        loops: Loops | None = None,
+    ):
+        self.policy, self.trace, self._answers, self._limit, self._checks = policy, trace, answers, limit, checks
+        self.asked: list[Question] = []
+        self.is_abandoned = False
+        self.refusal: BranchError | None = None
+        """Why it cannot be followed, if it was abandoned for that."""
+        self.warned: list[Warned] = []
+        self._patience: Patience | None = None
+        self._known: dict[Any, list[tuple[Any, bool]]] = {}
+        self._count = 0
+        self._loops, self._frames = loops, {}
+        self._often = min(_OFTEN, max(1, policy.max_paths // 2))
+        if loops is not None and loops.are_suspected_early:
+            self._often = 1
+        self._script: deque[bool] | None = None
+        self.watch = Watch(loops, self) if loops is not None and loops.heads else None
+        self.came_back: Facts | None = None
+        """The loop of which it was a turn."""
+
+    @property
+    def patience(self) -> Patience:
+        """How often the code may handle what ends it."""
+        if self._patience is None:
+            self._patience = Patience()
+        return self._patience
+
+    @property
+    def is_one_of_several(self) -> bool:
+        return self._answers is not None
+
+    def can_answer(self, tensor: Torchish) -> bool:
+        """Whether questions about a tensor can be asked where the code is."""
+        return self.policy.max_paths > 1 and decides(_array(tensor), self.trace)
+
+    def answer(self, tensor: Torchish, what: str) -> bool:
+        """The answer to ``bool(tensor)``.
+
+        Raises:
+            TracedValueError: it cannot be asked there.
+            Fork: there is none yet.
+        """
+        if self.is_abandoned:
+            raise Fork(self)
+        place, asking = user_place(), asking_place()
+        self._count += not self._is_probing
+        if self._count > _ANSWERED:
+            self._refuse(place)
+        settled = self.policy.answer(place, asking) if self.policy.branches else None
+        checks = self.policy.checks != "assume"
+        if settled is not None and not checks:
+            return settled
+        flag = _flag(tensor)
+        if not decides(flag, self.trace) or (settled is None and self.policy.max_paths == 1):
+            raise TracedValueError(what)
+        alike = self._known.setdefault(values_alike(flag), [])
+        for before, found in alike:
+            if is_same_value(flag, before):
+                return found
+        if self._script is not None:
+            found = self._script.popleft() if self._script else self.abandon()
+        else:
+            if len(self.asked) >= self._often and settled is None:
+                self._suspect(place)
+            found = self._ask(flag, place, asking.file, settled)
+        alike.append((flag, found))
+        return found
+
+    def ask(self, flag: Any, place: SourceLine) -> bool:
+        """The answer to whether a loop goes on which Python ends itself."""
+        return self._ask(flag, place, place.file, None)
+
+    def _ask(self, flag: Any, place: SourceLine, asked_in: str, settled: bool | None) -> bool:
+        if self._answers is None:
+            self.abandon()
+        number, given = len(self.asked), self._answers or ()
+        if settled is not None:
+            found = settled
+        elif number < len(given):
+            found = given[number]
+        elif number - len(given) < self._limit or self._is_probing:
+            found = self._likely(place)
+        else:
+            self.abandon()
+        self.asked.append(Question(place, asked_in, found, settled is not None))
+        with running(self.trace):
+            question_p.bind(flag)
+        return found
+
+    @property
+    def _is_probing(self) -> bool:
+        return self.watch is not None and (self.watch.is_probing or self._script is not None)
+
+    def _suspect(self, place: SourceLine) -> None:
+        """Lets a loop be watched that asks again and again."""
+        asked = sum(question.place == place for question in self.asked)
+        if self._loops is None or asked < self._often or self._is_probing:
+            return
+        frames, before = frames_of_code(), self._frames.get(place)
+        self._frames[place] = frames
+        if before is not None and self._loops is not None and self._loops.suspect(frames, before):
+            self.abandon()
+
+    def expect_loops(self, *codes: CodeType) -> None:
+        """Lets the loops of some code be watched from their first turns."""
+        if self._loops is not None and self._loops.expect(codes):
+            self.abandon()
+
+    def begin_script(self, answers: deque[bool]) -> None:
+        """Gives these answers from now on, until `end_script`; what is asked meanwhile does not count."""
+        self._script = answers
+        self._before = {key: list(alike) for key, alike in self._known.items()}
+
+    def end_script(self) -> None:
+        self._script, self._known = None, self._before
+
+    def come_back(self, loop: Facts) -> NoReturn:
+        """Ends the run, which was one turn of a loop."""
+        self.came_back = loop
+        self.abandon()
+
+    def end(self) -> None:
+        """Lets go of what is of the run that ends."""
+        self._known.clear()
+        self._frames.clear()
+        if self._patience is not None:
+            self._patience.end()
+
+    def _likely(self, place: SourceLine) -> bool:
+        """An answer with which the code goes far: a loop goes on, and no check finds something."""
+        before = next((question.answer for question in reversed(self.asked) if question.place == place), None)
+        if before is not None:
+            return before
+        return (place, True) not in self._checks or (place, False) in self._checks
+
+    def _refuse(self, place: SourceLine):
+        self.refusal = BranchError(
+            f"bool(tensor) at {place} is asked of a traced value again and again on one way, with an answer that is "
+            f"known: got {self._count} questions. Wanted code that ends with these answers: one that a loop waits for "
+            "changes in the loop, and what `branches=` says of it ends it"
+        )
+        self.abandon()
+
+    def abandon(self) -> NoReturn:
+        """Ends the run."""
+        self.is_abandoned = True
+        raise Fork(self)
+
+
+def _array(tensor: Torchish) -> Any:
+    tape = this_call().tape
+    array = tensor.read()
+    return without_derivatives(array if tape is None else tape.primal(array))
+
+
+def _flag(tensor: Torchish) -> Any:
+    array = _array(tensor)
+    array = array if array.shape == () else lax.reshape(array, ())
+    return array if array.dtype == bool else lax.ne(array, lax.full_like(array, 0))
+
+
+def answer(tensor: Torchish, what: str) -> bool:
+    """The answer to ``bool(tensor)`` of a traced tensor of one element, on the path that the code is on.
+
+    Args:
+        what: the question, for errors.
+
+    Raises:
+        TracedValueError: both answers cannot be followed there.
+        BaseException: to `followed`.
+    """
+    return this_call().paths[-1].answer(tensor, what)
