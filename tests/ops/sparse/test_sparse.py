@@ -435,3 +435,39 @@ def test_invariants_are_checked_where_that_is_asked():
         run(False)
         with pytest.raises(RuntimeError, match=r"^`0 <= col_indices < ncols` is not satisfied"):
             run(True)
+
+
+WRITTEN_TO = {
+    "div": lambda m, out: torch.div(m, -2, rounding_mode="floor", out=out),
+    "mul": lambda m, out: torch.mul(m, 3, out=out),
+    "sin": lambda m, out: torch.sin(m, out=out),
+    "add": lambda m, out: torch.add(m, m, out=out),
+}
+REFUSED_TO = {
+    "sum": lambda m, out: torch.sum(m, 0, out=out),
+    "mean": lambda m, out: torch.mean(m, 0, out=out),
+    "norm": lambda m, out: torch.norm(m, out=out),
+    "cat": lambda m, out: torch.cat([m, m], out=out),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_TO)
+def test_results_are_written_to_another_one(name):
+    matrix = torch.tensor([[0.0, 1, -3], [5, 0, 0]]).to_sparse()
+
+    def f(x):
+        out = torch.zeros(2, 3).to_sparse()
+        given = WRITTEN_TO[name](matrix * x, out)
+        assert given is out
+        return out.to_dense()
+
+    for run in (t2j(f), jax.jit(t2j(f))):
+        np.testing.assert_allclose(run(jnp.float32(2)), f(torch.tensor(2.0)))
+
+
+@pytest.mark.parametrize("name", REFUSED_TO)
+def test_what_pytorch_does_not_write_is_refused(name):
+    matrix = torch.eye(3).to_sparse()
+    for f in (REFUSED_TO[name], t2j(lambda m, out: REFUSED_TO[name](matrix, torch.zeros(3, 3).to_sparse()))):
+        with pytest.raises(NotImplementedError):
+            f(matrix, torch.zeros(3, 3).to_sparse())

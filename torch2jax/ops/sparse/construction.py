@@ -207,7 +207,11 @@ for _kind in _COMPRESSED:
 
 @implements_tensors(torch.sparse.spdiags)
 def spdiags(diagonals, offsets, shape, layout=None):
+    if layout not in (None, _COO, torch.sparse_csr, torch.sparse_csc):
+        raise RuntimeError(f"Only output layouts (Sparse, SparseCsc, SparseCsr) are supported, got {layout}")
     diagonals, offsets = torch.atleast_2d(diagonals), torch.atleast_1d(offsets)
+    if offsets.dtype is not torch.int64:
+        raise RuntimeError(f"Offset Tensor must have dtype Long but got {offsets.dtype}")
     known = places(offsets, "torch.sparse.spdiags")
     if len(set(known.tolist())) != len(known):
         raise RuntimeError("spdiags(): Offset array contains duplicate values")

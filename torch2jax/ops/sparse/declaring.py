@@ -31,6 +31,12 @@ def written(target: Any, result: Any) -> Any:
     return target.become(result if result.dtype == target.dtype else result.to(target.dtype))
 
 
+def expect_no_out(name: str, out: Any) -> None:
+    """Refuses ``out=``, where PyTorch has no such form of a function for sparse tensors."""
+    if out is not None:
+        raise NotImplementedError(f"torch.{name} of a sparse tensor has no out=, as in PyTorch: take what it gives")
+
+
 def implements_forms(*names: str) -> Callable[[Callable], Callable]:
     """Declares the rule of functions by their names, in all forms, and of the forms that write in place."""
 

@@ -23,6 +23,7 @@ from .places import (
     of_known,
     places,
 )
+from .shapes import widened
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -115,36 +116,15 @@ def _multiplied(one, other):
 def _times_dense(sparse: Sparse, other: torch.Tensor) -> Sparse:
     shape = torch.broadcast_shapes(size_of(sparse), other.shape)
     if tuple(shape) != tuple(size_of(sparse)):
-        return _times_dense(_widened(sparse, tuple(shape)), other)
+        return _times_dense(widened(sparse, tuple(shape)), other)
     mask = masked_by(other.expand(shape), sparse)
     return sparse.of_values(sparse.elements * mask.elements)
-
-
-def _widened(sparse: Sparse, shape: tuple[int, ...]) -> Sparse:
-    """A sparse tensor, broadcast to a shape: its elements again for each place along a dimension that it lacks."""
-    if sparse.kind is not _COO:
-        block = sparse.block or None
-        return to_layout(_widened(to_layout(sparse, _COO), shape), sparse.kind, block)
-    before = len(shape) - len(size_of(sparse))
-    rows, values = list(sparse.index[0]), sparse.elements
-    rows = [torch.zeros(values.shape[0], dtype=torch.int64)] * before + rows
-    sizes = [1] * before + list(size_of(sparse))
-    for dim, place in enumerate(rows):
-        if sizes[dim] != shape[dim]:
-            again = values.shape[0], shape[dim]
-            # What pads has its place beyond the shape.
-            places_along = torch.where(place[:, None] == 0, torch.arange(shape[dim]), shape[dim])
-            rows = [row[:, None].expand(again).reshape(-1) for row in rows]
-            rows[dim] = places_along.reshape(-1)
-            values = values[:, None].expand(*again, *values.shape[1:]).reshape(-1, *values.shape[1:])
-    values = values.expand(values.shape[0], *shape[len(rows) :])
-    return make_sparse(_COO, [torch.stack(rows)], values, shape, False)
 
 
 def _intersected(one: Sparse, other: Sparse) -> Sparse:
     if tuple(size_of(one)) != tuple(size_of(other)):
         shape = tuple(torch.broadcast_shapes(size_of(one), size_of(other)))
-        one, other = (x if tuple(size_of(x)) == shape else _widened(x, shape) for x in (one, other))
+        one, other = (x if tuple(size_of(x)) == shape else widened(x, shape) for x in (one, other))
     if one.kind is _COO and not (one.coalesced and other.coalesced):
         first = coalesced(one)
         found = _intersected(first, first if one is other else coalesced(other))
@@ -191,7 +171,11 @@ implements_reflected("mul")(_multiplied)
 
 @implements_forms("div", "divide", "true_divide")
 def div(input, other, *, rounding_mode=None, out=None):
-    del out
+    result = _divided(input, other, rounding_mode)
+    return result if out is None else written(out, to_layout(result, out.kind))
+
+
+def _divided(input, other, rounding_mode):
     other = _number(other)
     if not isinstance(input, Sparse) or isinstance(other, Sparse):
         raise RuntimeError("Sparse division requires a dense tensor or a scalar divisor (no dimensions)")
@@ -207,7 +191,7 @@ def div(input, other, *, rounding_mode=None, out=None):
 
 @implements_forms("floor_divide")
 def floor_divide(input, other):
-    return div(input, other, rounding_mode="floor")
+    return _divided(input, other, "floor")
 
 
 # Sums.

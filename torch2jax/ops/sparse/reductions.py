@@ -8,7 +8,7 @@ import torch
 from ...rules.registry import implements_sparse, implements_tensors
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import to_layout
-from .declaring import implements_forms
+from .declaring import expect_no_out, implements_forms
 from .places import (
     coalesced,
     coo,
@@ -67,7 +67,7 @@ def _sum(input: Sparse, dim, keepdim: bool, dtype):
 
 @implements_sparse(torch.sum, Tensor.sum, torch.ops.aten.sum)
 def sum(input, dim=None, keepdim=False, *, dtype=None, out=None):
-    del out
+    expect_no_out("sum", out)
     if dtype is None and not (input.dtype.is_floating_point or input.dtype.is_complex):
         dtype = torch.int64
     return _sum(input, dim, keepdim, dtype)
@@ -110,7 +110,7 @@ def sparse_csr_prod(input, dim, keepdim=False, *, dtype=None):
 
 @implements_forms("mean")
 def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
-    del out
+    expect_no_out("mean", out)
     shape = size_of(input)
     dims = _dims(dim, len(shape))
     total = _sum(input, dims, keepdim, dtype)
@@ -119,7 +119,7 @@ def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 @implements_sparse(torch.norm, Tensor.norm, torch.functional.norm, torch.ops.aten.norm)
 def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
-    del out
+    expect_no_out("norm", out)
     if dim is not None and len(_dims(dim, len(size_of(input)))) != len(size_of(input)):
         raise RuntimeError("norm_sparse currently only supports full reductions, so 'dim' must either be empty or full")
     found = coalesced(input) if input.kind is _COO else input

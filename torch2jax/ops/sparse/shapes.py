@@ -8,10 +8,10 @@ import torch
 from ...rules.registry import implements_sparse
 from ...values.sparse import BLOCKED, Sparse, make_sparse, size_of
 from .conversion import to_layout
-from .declaring import implements_forms
+from .declaring import expect_no_out, implements_forms
 from .places import dim_of, kept, known_places, length_of, of_known, places
 
-__all__ = ["transposed"]
+__all__ = ["transposed", "widened"]
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -150,6 +150,8 @@ def select(input, dim, index):
 
 @implements_forms("narrow_copy", "narrow")
 def narrow(input, dim, start, length):
+    if not -len(size_of(input)) <= dim < len(size_of(input)):
+        raise RuntimeError(f"Dimension {dim} out of range. Expecting 0 <= dim < {len(size_of(input))}.")
     dim = dim_of(dim, len(size_of(input)))
     start = int(start) % max(size_of(input)[dim], 1) if int(start) < 0 else int(start)
     if start + length > size_of(input)[dim] or length < 0:
@@ -287,14 +289,14 @@ def squeeze(input, dim=None):
 
 @implements_forms("cat", "concat", "concatenate")
 def cat(tensors, dim=0, *, out=None):
-    del out
+    expect_no_out("cat", out)
     tensors = list(tensors)
     if not all(isinstance(x, Sparse) and x.kind is _COO for x in tensors):
         raise RuntimeError("Concatenating sparse tensors, but a tensor of another layout was found")
     first = tensors[0]
     shape, sparse = size_of(first), first.sparse_ndim
     dim = dim_of(dim, len(shape))
-    for each in tensors:
+    for position, each in enumerate(tensors):
         other = size_of(each)
         if len(other) != len(shape) or any(
             a != b for i, (a, b) in enumerate(zip(shape, other, strict=True)) if i != dim
@@ -304,7 +306,10 @@ def cat(tensors, dim=0, *, out=None):
                 f"found shape: {list(other)}"
             )
         if each.sparse_ndim != sparse:
-            raise RuntimeError("All tensors must have the same sparse_dim and dense_dim")
+            raise RuntimeError(
+                f"All tensors must have the same sparse_dim and dense_dim: {sparse}, {len(shape) - sparse}, but "
+                f"tensor at position {position} has {each.sparse_ndim}, {len(shape) - each.sparse_ndim}."
+            )
     size = (*shape[:dim], sum(size_of(x)[dim] for x in tensors), *shape[dim + 1 :])
     indices, values, before = [], [], 0
     for each in tensors:
@@ -349,28 +354,41 @@ def reshape(input, *shape):
 
 @implements_forms("_sparse_broadcast_to")
 def broadcast_to(self, size):
-    """Each element as often as dimensions of one element, and new ones before them, have places from now on."""
-    size, sparse = tuple(size), self.sparse_ndim + len(size) - len(size_of(self))
-    added = sparse - self.sparse_ndim
-    shape = (1,) * added + size_of(self)
-    if added < 0 or any(old not in (1, new) for old, new in zip(shape, size, strict=True)):
+    shape = (1,) * (len(size) - len(size_of(self))) + size_of(self)
+    if len(size) < len(shape) or any(old not in (1, new) for old, new in zip(shape, size, strict=True)):
         raise RuntimeError(
-            f"got a tensor of size {list(size_of(self))} to broadcast; wanted a size that {size} extends"
+            f"got a tensor of size {list(size_of(self))} to broadcast to {list(size)}; wanted a size of as many "
+            "dimensions, or more in front, that differs where the tensor's is one"
         )
-    grown = [i for i in range(sparse) if i < added or shape[i] != size[i]]
+    return widened(self, tuple(size))
+
+
+def widened(tensor: Sparse, size: tuple[int, ...]) -> Sparse:
+    """A tensor broadcast to a size: its elements again for each place along a dimension that it lacks."""
+    if tensor.kind is not _COO:
+        return to_layout(widened(to_layout(tensor, _COO), size), tensor.kind, tensor.block or None)
+    added = len(size) - len(size_of(tensor))
+    sparse = added + tensor.sparse_ndim
+    grown = [i for i in range(sparse) if i < added or size_of(tensor)[i - added] != size[i]]
     fixed = [i for i in range(sparse) if i not in grown]
-    count, (indices, *_) = math.prod(size[i] for i in grown), self.index
-    new = np.tile(np.indices([size[i] for i in grown]).reshape(len(grown), count), indices.shape[1])
-    rows = indices[[i - added for i in fixed]].repeat_interleave(count, 1)
-    known = known_places(rows)
+    count, index = math.prod(size[i] for i in grown), tensor.index[0]
+    new = np.tile(np.indices([size[i] for i in grown]).reshape(len(grown), count), index.shape[1])
+    known, order = known_places(index), np.argsort([*grown, *fixed])
     if known is not None:
-        index = of_known(np.concatenate([new, known])[np.argsort([*grown, *fixed])])
+        rows = of_known(np.concatenate([new, known.repeat(count, 1)[[i - added for i in fixed]]])[order])
     else:
-        index = torch.cat([of_known(new), rows])[np.argsort([*grown, *fixed]).tolist()]
-    dense = self.elements.expand(-1, *size[sparse:]).repeat_interleave(count, 0)
+        old, along = index.repeat_interleave(count, 1), of_known(new)
+        places_along = [  # what pads has its place beyond the shape
+            row if i < added else torch.where(old[i - added] == 0, row, size[i])
+            for i, row in zip(grown, along, strict=True)
+        ]
+        both = [*places_along, *(old[i - added] for i in fixed)]
+        rows = torch.stack([both[i] for i in order])
+    elements = tensor.elements.expand(-1, *size[sparse:]).repeat_interleave(count, 0)
     # they stay in order if what has grown comes last
-    in_order = self.coalesced and max(fixed, default=-1) < min(grown, default=sparse)
-    return make_sparse(_COO, [index], dense, size, in_order, None if self.length is None else self.length * count)
+    in_order = tensor.coalesced and max(fixed, default=-1) < min(grown, default=sparse)
+    length = None if tensor.length is None else tensor.length * count
+    return make_sparse(_COO, [rows], elements, size, in_order, length)
 
 
 @implements_forms("resize_as_sparse_", "sparse_resize_and_clear_", "sparse_resize_")
