@@ -150,3 +150,20 @@ def test_errors(function, error):
 def test_graph(function, primitives):
     equations = jax.make_jaxpr(t2j(function))(jnp.ones((2, 3))).jaxpr.eqns
     assert [equation.primitive.name for equation in equations] == primitives
+
+
+SUMS_OF_BOOLS = {
+    "all": lambda x: x.sum(dtype=torch.bool),
+    "rows": lambda x: x.sum(1, dtype=torch.bool),
+    "kept": lambda x: x.sum((0, 1), True, dtype=torch.bool),
+    "of none": lambda x: x[:0].sum(0, dtype=torch.bool),
+    "out": lambda x: torch.sum(x, 0, out=torch.zeros(2, dtype=torch.bool)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS_OF_BOOLS)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32])
+def test_sums_as_bools(name, dtype):
+    x, function = torch.tensor([[2, -2], [0, 0]]).to(dtype), SUMS_OF_BOOLS[name]
+    for run in (t2j(function), jax.jit(t2j(function))):
+        compare(run(t2j(x)), function(x))

@@ -72,6 +72,8 @@ def in_dtype(input, dtype: torch.dtype | None):
 @implements(torch.sum, dtype=integers_to_int64, tags=[Tag.LINEAR])
 def sum(input, dim=None, keepdim=False, *, dtype=None):
     axes, array = axes_of(input, dim), in_dtype(input, dtype)
+    if array.dtype == np.bool_:
+        return kept(lax.reduce_or(array, axes), axes, keepdim)
     return kept(cast(lax.reduce_sum(widened(array), axes), array.dtype), axes, keepdim)
 
 

@@ -471,3 +471,12 @@ def test_what_pytorch_does_not_write_is_refused(name):
     for f in (REFUSED_TO[name], t2j(lambda m, out: REFUSED_TO[name](matrix, torch.zeros(3, 3).to_sparse()))):
         with pytest.raises(NotImplementedError):
             f(matrix, torch.zeros(3, 3).to_sparse())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_element_of_bools(layout):
+    matrix = sparse_of(layout, DENSE != 0) if layout != "uncoalesced" else (DENSE != 0).to_sparse()
+    for run in (t2j, lambda f: jax.jit(t2j(f))):
+        found = run(lambda: (matrix[0, 1], matrix[1, 0]))()
+        assert [bool(x) for x in found] == [True, False]
+        assert all(x.dtype == bool for x in found)

@@ -34,7 +34,9 @@ def transposed(tensor: Sparse, dim0: int, dim1: int) -> Sparse:
     shape = size_of(tensor)
     one, other = dim_of(dim0, len(shape)), dim_of(dim1, len(shape))
     if one == other:
-        return tensor
+        found = tensor.of_values(tensor.elements)
+        found.is_view = True
+        return found
     if tensor.kind is not _COO:
         batch = tensor.batch_ndim
         if {one, other} != {batch, batch + 1}:
@@ -119,7 +121,7 @@ def _select(tensor: Sparse, dim: int, index: int) -> torch.Tensor:
         if dim < tensor.batch_ndim + 2:
             if tensor.batch_ndim:
                 raise RuntimeError(
-                    "select(): selecting sparse dimensions is not supported for batched sparse compressed tensors"
+                    "select(): selecting sparse dimensions is not supported for batched sparse compressed tensors."
                 )
             found = _select(to_layout(tensor, _COO), dim, index)
             if isinstance(found, Sparse):
