@@ -63,13 +63,14 @@ gradients are the same as PyTorch's to the bit.
 """
 _MEMORY = """## Memory
 
-Four linear layers of 2048 rows and columns, one after the other, in float32: bytes that the compiled program takes
-(arguments, results and temporaries), divided by those of the weights and of one activation for each layer.
+Four linear layers with 2048 rows and columns each, one after the other, in float32. The table has the bytes that the
+compiled program needs (arguments, results and temporaries), divided by the bytes of the weights and of one activation
+for each layer.
 
-The code of torchao makes a floating-point copy of the weight, `qdata.to(x.dtype)`, also in PyTorch; so it is in the
-graph. For one row, as in decoding, XLA's CPU compiler reads the 8 bits within the product, if the scale comes after it.
-For more rows its product is a kernel for floating point, which needs the copy: of a layer at a time with the flag, as
-in PyTorch, and of several layers without it. A product of int8 is computed there with copies in int32.
+The code of torchao makes a floating-point copy of the weight, `qdata.to(x.dtype)`, in PyTorch too, so the graph has it.
+For one row, as in decoding, XLA's CPU compiler reads the 8 bits inside the product, if the scale is applied after it.
+For more rows, its product is a floating-point kernel, which needs the copy: of one layer at a time with the flag, as in
+PyTorch, and of several layers without it. A product of int8 there uses copies in int32.
 
 | configuration | 1 row | 16 rows | 16 rows, `{flag}=false` |
 |---|---|---|---|

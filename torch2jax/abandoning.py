@@ -52,7 +52,7 @@ class AbandonableCall(Protocol):
 
 
 class NeedsLengths(Abandoned):
-    """Lengths that data decide have to be heeded from the beginning: Python has looked up ``len`` before."""
+    """Data-dependent lengths have to be heeded from the beginning: Python has looked up ``len`` before."""
 
 
 def refused(error: Exception, place: Any) -> None:

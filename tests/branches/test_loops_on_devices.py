@@ -90,7 +90,7 @@ def normalised_together(x):
 
 
 def test_devices_do_not_wait_for_turns_of_others():
-    with pytest.raises(BranchError, match="different numbers of turns"):
+    with pytest.raises(BranchError, match="different numbers of iterations"):
         jax.make_jaxpr(on_devices(normalised))(X)
     found = jax.jit(on_devices(normalised_together), compiler_options=QUICK)(X)
     np.testing.assert_allclose(found, X / np.linalg.norm(X, axis=1).sum(), 1e-5)

@@ -1,4 +1,4 @@
-"""Random programs of what masks chose, against PyTorch: a few of ``python -m tests.ops.random_selections``."""
+"""Random programs of mask selections, against PyTorch: a few of ``python -m tests.ops.random_selections``."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What goes on, under jit, with what masks chose by functions that are others put together, or act on each row."""
+"""What goes on, under jit, with mask selections by functions that are others put together, or act on each row."""
 
 import jax
 import pytest
@@ -72,5 +72,5 @@ def test_random_draws():
     ],
 )
 def test_refusals(function):
-    with pytest.raises(TracedValueError, match=r"a boolean mask chose.*test_selection_composed\.py"):
+    with pytest.raises(TracedValueError, match=r"boolean[- ]mask select.*test_selection_composed\.py"):
         jax.jit(t2j(function))(t2j(X), t2j(MASKS["some"]))

@@ -76,7 +76,7 @@ def test_gradients():
 
 
 def test_code_goes_on_beside_it():
-    """A later dimension that data decide is put aside by a module, and lives through a loop on data."""
+    """A later data-dependent dimension is put aside by a module, and lives through a loop on data."""
 
     class Keeps(torch.nn.Module):
         def forward(self, x, m):
@@ -91,7 +91,7 @@ def test_code_goes_on_beside_it():
     module, mask = Keeps(), MASKS["some"]
     wanted = module(X.abs(), mask).numpy()
     np.testing.assert_allclose(jax.jit(t2j(module))(t2j(X.abs()), t2j(mask)), wanted, 1e-5)
-    with pytest.warns(UserWarning, match="keep is not compiled .* what a mask chose"):
+    with pytest.warns(UserWarning, match="keep is not compiled .* a mask selection"):
         np.testing.assert_allclose(t2j(module, compile=["keep"])(t2j(X.abs()), t2j(mask)), wanted, 1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Tensors with several dimensions that data decide, under jit: products, distances, comparisons, pairs."""
+"""Tensors with several data-dependent dimensions, under jit: products, distances, comparisons, pairs."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Products of what masks chose, under jit: of rows, along the dimension that data decide, and what is refused."""
+"""Products of mask selections, under jit: of rows, along the data-dependent dimension, and what is refused."""
 
 import jax
 import pytest

@@ -128,7 +128,7 @@ def test_a_shape_that_may_be_a_copy():
         y = x[m].T.reshape(-1)
         return y.mul_(2)
 
-    with pytest.raises(TracedValueError, match="writing to a part of what a boolean mask chose, which others see"):
+    with pytest.raises(TracedValueError, match="writing to a part of a boolean-mask selection, which others see"):
         jax.jit(t2j(flat))(t2j(X), t2j(MASKS["some"]))
 
 

@@ -42,7 +42,7 @@ class Attempt:
         path: how questions about traced values are answered.
         constants: copies of tensors from outside, and the arrays of these, that runs have in common.
         inputs: what it knows of its arrays from outside; None where nobody is to be told more.
-        heeds_lengths: whether ``len`` and the like take lengths that data decide from the beginning.
+        heeds_lengths: whether ``len`` and the like take data-dependent lengths from the beginning.
     """
 
     def __init__(

@@ -79,10 +79,10 @@ def _expect_no_collectives(predicate: Any, statements: Iterable[Any]) -> None:
     found = next(_collectives(statements), None)
     if found is not None and (varying_axes(predicate) or _knows_place(predicate)):
         raise BranchError(
-            f"got the collective {found!r} on one side of a branch that is not the same on all devices, as if rank == "
-            "0, or in a loop of which they may take different numbers of turns: those that go the other way would be "
-            "waited for. Wanted it behind the branch, or on both sides alike, with torch.where for what differs; or "
-            "a loop that ends on all devices alike, as where torch.distributed.all_reduce was asked"
+            f"got the collective {found!r} on one side of a branch that differs between devices, such as if rank == 0, "
+            "or in a loop that may run different numbers of iterations on different devices: it would wait forever for "
+            "the other devices. Wanted it after the branch, or on both sides, with torch.where for what differs; or a "
+            "loop that ends on all devices at once, for example on a result of torch.distributed.all_reduce"
         )
 
 

@@ -87,7 +87,7 @@ def _are_alike(one: End, other: End) -> bool:
 
 
 class _Rows(NamedTuple):
-    """An array, and how long it is along the axes that data decide."""
+    """An array, and how long it is along the data-dependent axes."""
 
     values: Any
     lengths: dict[int, Any]

@@ -206,7 +206,7 @@ class _Joining:
         has_test = body is not None and all(isinstance(x, Raised) or x == Again(loop) for x in body.ends)
         rest = self.side(turn.sides[wanted] if has_test and is_loop else turn, after)  # pyright: ignore[reportArgumentType]
         if rest is None and view == _LoopContext():
-            raise BranchError(f"the loop at {loop.place} never ends: nothing but its own turns comes after each turn")
+            raise BranchError(f"the loop at {loop.place} never ends: every path through an iteration leads to the next one")
         if not isinstance(rest, Side):
             return rest
         if not is_loop:
@@ -262,7 +262,7 @@ def _is_same_error(one: Exception, other: Exception) -> bool:
 def _obstacle(question: Question, given: bool, error: Exception) -> BranchError:
     name = f"{os.path.basename(question.place.file)}:{question.place.line}"
     return BranchError(
-        f"bool(tensor) at {question.place} is asked of a traced value, so that both answers are followed; where it "
-        f"is {given}, the code goes on to what cannot be translated: {type(error).__name__}: {error} If the answer is "
+        f"bool(tensor) at {question.place} tests a traced value, so both branches are traced. Where it is {given}, the "
+        f"code reaches something that cannot be translated: {type(error).__name__}: {error} If the answer is "
         f"never {given}, say so: t2j(..., branches={{{name!r}: {not given}}})"
     )

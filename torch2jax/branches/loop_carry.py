@@ -101,7 +101,7 @@ class _Putting:
         set_locals(frame, {name: value for name, value in found.items() if value is not state.roots[name]})
         missing = [path for path in self._kinds if path not in self._done]
         if missing:
-            raise Unlike(f"{missing[0]} changes where no loop can carry it")
+            raise Unlike(f"{missing[0]} changes in a way that no loop can carry")
         return self._undo
 
     def _write(self, storage: Storage, array: Any) -> None:
@@ -110,7 +110,7 @@ class _Putting:
         if isinstance(history, Source) and tape is not None:
             before, layout = storage.physical
             if not tape.has(before):
-                raise Unlike("a tensor that requires grad by itself does so no longer")
+                raise Unlike("a leaf that requires grad no longer does")
             physical = PhysicalArray(tape.with_values(before, physical.arranged(layout)), layout)
         elif history is not None:
             physical = PhysicalArray(self._cut(storage, history, array), None)
@@ -172,7 +172,7 @@ class _Putting:
         if tensor.stands_for is not None:
             return number(self._arrays[at])
         if type(tensor) is not Torchish:
-            raise Unlike(f"{path} is another {type(tensor).__name__} in each turn")
+            raise Unlike(f"{path} is a different {type(tensor).__name__} in each iteration")
         found = self._memo[id(tensor)] = self._again(tensor, self._arrays[at])
         self._put_attributes(tensor, found, path)
         return found
@@ -211,8 +211,8 @@ class _Putting:
         """Lets a tensor require grad by itself as another does."""
         path = self._state.seen[id(tensor)]
         if source.variable is not tensor or found._node is not self._storages[id(tensor._node.storage)]:
-            raise Unlike(f"{path} is a part of a tensor that requires grad by itself, another one in each turn")
+            raise Unlike(f"{path} is a part of a leaf that requires grad, a different one in each iteration")
         if source.is_hooked or source.hooked is not None or tensor._retains_grad:
-            raise Unlike(f"{path} has hooks on its gradient, and is another tensor in each turn")
+            raise Unlike(f"{path} has hooks on its gradient, and is a different tensor in each iteration")
         found.start_history(source.is_given)
         self._storages[id(tensor._node.storage)] = found._node.storage

@@ -203,13 +203,13 @@ class State:
             if not self._is_new(tensor, path):
                 return
         if getattr(type(tensor), "length_depends_on_values", False):
-            raise Unlike(f"{path} is what a mask chose, whose length depends on values")
+            raise Unlike(f"{path} is a mask selection, whose length depends on values")
         node = tensor._node
         storage, steps = node.storage, steps_to(node)
         if storage.is_outgrown:
             raise Unlike(f"{path} is in memory that grows")
         if any(kind.traced for kind, _ in steps):
-            raise Unlike(f"{path} is a view at a place that is computed")
+            raise Unlike(f"{path} is a view at a traced offset")
         self._kept.extend((storage, storage.memory))
         first = self.seen.setdefault(id(storage), path)
         if first == path:
@@ -237,7 +237,9 @@ class State:
         made: set[str] = set()
         for one, other in zip(self.entries.values(), later.entries.values(), strict=False):
             if one.path != other.path:
-                raise Unlike(f"{other.path if one.path in later.entries else one.path} is not there in each turn")
+                raise Unlike(
+                    f"{other.path if one.path in later.entries else one.path} does not exist in every iteration"
+                )
             kind = _change(one, other)
             if kind is not None:
                 found[one.path] = Change(one.path, kind)
@@ -245,18 +247,18 @@ class State:
                 if self.storages[one.path] is later.storages[one.path]:
                     continue
                 if one.value is other.value and _number_kind(one) is None:
-                    raise Unlike(f"{one.path} has other memory in each turn")
+                    raise Unlike(f"{one.path} has different memory in each iteration")
                 if self.storages[one.path].memory.version != self._versions[one.path]:
-                    raise Unlike(f"{one.path} is written in place, and another tensor takes its place")
+                    raise Unlike(f"{one.path} is written in place, and also replaced by another tensor")
                 made.add(one.path)
         if len(self.entries) != len(later.entries):
-            raise Unlike("more lives in some turns than in others")
+            raise Unlike("some iterations keep more alive than others")
         for path in self.storages:
             if path not in found and path in later.storages and not _is_same(self._held[path], later._held[path]):
                 found[path] = Change(path, "made" if path in made else "written")
         before, after = self.draws, later.draws
         if before.seed != after.seed or before.key is not after.key:
-            raise Unlike("torch.manual_seed begins the random numbers anew")
+            raise Unlike("torch.manual_seed restarts the random numbers")
         if before.taken != after.taken or before.before is not after.before:
             found[_DRAWS] = Change(_DRAWS, "draws")
         return [*found.values()]
@@ -373,7 +375,7 @@ def _key_of_leaf(value: Any, path: str) -> Any:
     if isinstance(value, Iterator) and not hasattr(value, "__len__"):
         length = operator.length_hint(value, -1)
         if length < 0 or isinstance(value, types.GeneratorType):
-            raise Unlike(f"{path} is a {type(value).__name__}, and nobody sees how far it is")
+            raise Unlike(f"{path} is a {type(value).__name__}, whose position cannot be read")
         return id(value), length
     if isinstance(value, random.Random):
         return hash(value.getstate())

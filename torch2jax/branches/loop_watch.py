@@ -188,7 +188,11 @@ class Loops:
     @property
     def refusals(self) -> list[str]:
         reasons = [(facts.place, facts.refusal or facts.unlike) for facts in self._facts.values()]
-        found = [f"the one at {place}: {reason}" for place, reason in reasons if reason is not None]
+        found = [
+            f"The loop at {place} is not a loop of the graph: {reason}"
+            for place, reason in reasons
+            if reason is not None
+        ]
         return list(dict.fromkeys(found))
 
 
@@ -305,7 +309,7 @@ class Watch:
     def _end_probe(self, instance: _Instance) -> None:
         facts, count = instance.facts, instance.arrivals
         if instance.found is None or count - instance.found[0] < _FEWEST:
-            self._refuse(instance, "it has too few turns that begin alike")
+            self._refuse(instance, "too few of its iterations start alike")
             return
         at, changes = instance.found
         for place, name in enumerate(instance.head.variables):
@@ -314,7 +318,7 @@ class Watch:
             if len(steps) == 1:
                 facts.variables.append(Variable(name, values[0] - at * min(steps), min(steps)))
             elif not all(value is values[0] for value in values):
-                self._refuse(instance, f"{name} is another {type(values[0]).__name__} in each turn")
+                self._refuse(instance, f"{name} is a different {type(values[0]).__name__} in each iteration")
                 return
         asked = self._path.asked[instance.begun[at] :]
         facts.at, facts.turns, facts.script = at, count, [question.answer for question in asked]
@@ -369,7 +373,7 @@ class Watch:
             self._path.abandon()
 
     def _refuse_derivative(self, instance: _Instance) -> None:
-        self._refuse(instance, "a derivative that the code takes leads through its turns")
+        self._refuse(instance, "the code takes a derivative through several iterations")
         self._path.abandon()
 
     def _state(self, instance: _Instance) -> State:
@@ -385,7 +389,7 @@ class Watch:
             current_trace() is self._path.trace if call.tape is None else call.tape.is_all_beside(self._path.trace)
         )
         if not is_plain or call.transformations:
-            raise Unlike("it is within a transformation that the code has begun")
+            raise Unlike("it is inside a transformation that the code has started")
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
         return State(roots, frame.f_code, frame.f_globals)
@@ -394,10 +398,10 @@ class Watch:
         count, facts = instance.arrivals, instance.facts
         if instance.found is not None:
             if count > _MOST:
-                self._refuse(instance, f"it has more than {_MOST} turns")
+                self._refuse(instance, f"it has more than {_MOST} iterations")
             return
         if count > _SEEN:
-            raise Unlike(facts.refusal or "no turn begins as another")
+            raise Unlike(facts.refusal or "no two iterations start alike")
         before, instance.state = instance.state, self._state(instance)
         if before is None:
             return
@@ -434,7 +438,7 @@ class Watch:
         facts = instance.facts
         state = self._state(instance)
         if len(this_call().paths) > 1 and any(change.kind == "draws" for change in facts.changes):
-            raise Unlike("it draws random numbers within other control flow")
+            raise Unlike("it draws random numbers inside other control flow")
         arrays = [state.array(change) for change in facts.changes if change.is_carried]
         if facts.turns is not None:
             arrays = [np.int32(facts.at), *arrays]
@@ -493,7 +497,7 @@ class Watch:
         for before, array in zip(carried, arrays, strict=True):
             if (before.shape, before.dtype) != (array.shape, array.dtype):
                 raise Unlike(
-                    f"a turn begins with {before.dtype}{before.shape} and ends with {array.dtype}{array.shape}"
+                    f"an iteration starts with {before.dtype}{before.shape} and ends with {array.dtype}{array.shape}"
                 )
         with running(self._path.trace):
             arrays = [varying(jnp.asarray(x), varying_axes(before)) for x, before in zip(arrays, carried, strict=True)]

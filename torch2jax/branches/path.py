@@ -216,9 +216,9 @@ class Path:
 
     def _refuse(self, place: SourceLine):
         self.refusal = BranchError(
-            f"bool(tensor) at {place} is asked of a traced value again and again on one way, with an answer that is "
-            f"known: got {self._count} questions. Wanted code that ends with these answers: one that a loop waits for "
-            "changes in the loop, and what `branches=` says of it ends it"
+            f"bool(tensor) at {place} tests a traced value again and again on one path, with an answer that is already "
+            f"known: got {self._count} tests. Wanted code that ends with these answers: a loop must change the values "
+            "that its condition depends on, and `branches=` must choose an answer that ends it"
         )
         self.abandon()
 

@@ -115,9 +115,9 @@ class _Ways:
             results = iter(() if not isinstance(side, Side) else evaluated(pruned(side.program), self._values))
         except RecursionError as error:
             raise BranchError(
-                f"branches are nested too deep: got {self._live} ways through the code, one inside of another, more "
-                "than Python's stack has room for. A loop that ends when the data say so is torch.while_loop; or "
-                "allow more by sys.setrecursionlimit"
+                f"branches are nested too deep: got {self._live} paths through the code, one inside another, more than "
+                "Python's stack can hold. Write a loop that ends on data with torch.while_loop, or raise the limit with "
+                "sys.setrecursionlimit"
             ) from error
         if isinstance(side, Raised):
             raise side.error
@@ -183,16 +183,15 @@ class _Ways:
             return _Learned()
         place, turns = run.loop
         raised = self._runs - self._live
-        refusals = "".join(f". No loop of the graph is {refusal}" for refusal in self._loops.refusals[:3])
+        refusals = "".join(f". {refusal}" for refusal in self._loops.refusals[:3])
         return BranchError(
-            f"bool(tensor) at {place} is asked of a traced value on more ways than can be followed: got more than "
-            f"{self._policy.max_paths} ways through the code, or many more that raise exceptions (it ran "
-            f"{self._runs} times, {raised} of these to no end but an exception; on the last way this line asked "
-            f"{turns} times){refusals}. A loop becomes one of the graph where its turns change tensors and numbers "
-            "alone; else it is torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop around "
-            "the call; a choice of tensors is torch.where or torch.cond; a question whose answer is "
-            "always the same can be told it: t2j(..., branches={'file.py:line': False}); or allow more ways: "
-            "t2j(..., max_paths=...)"
+            f"bool(tensor) at {place} tests a traced value on too many paths: got more than {self._policy.max_paths} "
+            f"paths through the code, or many more that raise exceptions (the code ran {self._runs} times; {raised} of "
+            f"these runs ended in an exception, and the last path tested this line {turns} times){refusals}. A loop "
+            "becomes a loop of the graph if its iterations change only tensors and numbers. Otherwise use "
+            "torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop around the call. To choose "
+            "between tensors, use torch.where or torch.cond. If a condition always has the same answer, state it: "
+            "t2j(..., branches={'file.py:line': False}). Or allow more paths: t2j(..., max_paths=...)"
         )
 
     def _go(self, answers: tuple[bool, ...], limit: int) -> _PathRun:
@@ -318,9 +317,9 @@ class _Ways:
     def _uneven(self, run: _PathRun) -> BranchError:
         asked = run.asked[-1] if run.asked else self._root.question
         return BranchError(
-            f"bool(tensor) at {asked.place}: to follow both answers the code runs several times, and it has "
-            "not done the same again up to there. Wanted code that does the same for the same arguments: no Python "
-            "random numbers, no caches that the first run fills"
+            f"bool(tensor) at {asked.place}: to trace both branches, the code runs several times, but it did not do "
+            "the same each time up to there. Wanted code that does the same for the same arguments: no Python random "
+            "numbers, no caches that the first run fills"
         )
 
     def _const(self, value: Any) -> Var:

@@ -61,7 +61,7 @@ class Said:
             lines = list(dict.fromkeys(str(places[0]) for places in self._asked))
             more = f" and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
             warnings.warn(
-                f"{self._name}= says something of {key!r}, which none of the lines is that {self._askers}: got "
+                f"{self._name}= names {key!r}, which is none of the lines that {self._askers}: got "
                 f"{', '.join(lines[:_MOST_SHOWN])}{more}; wanted one of these, or its function",
                 stacklevel=user_level(),
             )
@@ -103,7 +103,7 @@ class BranchPolicy(NamedTuple):
         if checks not in _CHECKS:
             raise ValueError(
                 f"checks got {checks!r}; wanted one of {', '.join(map(repr, _CHECKS))}: checks of traced values are "
-                "taken to find nothing, are errors of jax.experimental.checkify, or raise while the program runs"
+                "assumed to pass, become errors of jax.experimental.checkify, or raise while the program runs"
             )
         if not isinstance(max_paths, int) or max_paths < 1:
             raise ValueError(f"max_paths got {max_paths!r}; wanted a positive integer")
@@ -111,8 +111,8 @@ class BranchPolicy(NamedTuple):
             raise ValueError(f"max_steps got {max_steps!r}; wanted a positive integer or None")
         is_count = lambda value: type(value) is int and value >= 0
         said = (
-            Said("branches", branches, lambda value: isinstance(value, bool), "True or False", "ask traced values"),
-            Said("bounds", bounds, is_count, "how many there are at most", "make what is as long as data decide"),
+            Said("branches", branches, lambda value: isinstance(value, bool), "True or False", "test traced values"),
+            Said("bounds", bounds, is_count, "the largest number of rows", "create data-dependent lengths"),
         )
         return cls(checks, said[0] or None, max_paths, max_steps, said[1] or None)
 

@@ -61,9 +61,9 @@ def unlike(
     path, one, other = found[0]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return BranchError(
-        f"bool(tensor) at {place} is asked of a traced value, so that both answers are followed, and they lead to "
-        f"results that differ in {path}: {one} where it is True, {other} where it is False{more}; wanted the same "
-        "structure, numbers of dimensions and dtypes"
+        f"bool(tensor) at {place} tests a traced value, so both branches are traced, and their results differ in "
+        f"{path}: {one} where it is True, {other} where it is False{more}; wanted the same structure, numbers of "
+        "dimensions and dtypes"
     )
 
 

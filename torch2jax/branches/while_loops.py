@@ -172,8 +172,8 @@ def _only_forwards(tangents: Any, place: str) -> Any:
 
     def refuse(*_: Any):
         raise BranchError(
-            f"the loop at {place} ends when traced values say so, and a gradient through it needs a bound on its "
-            "turns: t2j(..., max_steps=N). Forward mode (jax.jvp, jax.jacfwd) needs none"
+            f"the loop at {place} ends on a traced condition, and a gradient through it needs a bound on its "
+            "iterations: t2j(..., max_steps=N). Forward mode (jax.jvp, jax.jacfwd) needs none"
         )
 
     leaves, structure = jax.tree.flatten(tangents)

@@ -231,7 +231,7 @@ class Effects:
         if described is not None:
             return described
         if getattr(type(value), "length_depends_on_values", False):
-            raise Uncontained("what a mask chose, whose length depends on values")
+            raise Uncontained("a mask selection, whose length depends on values")
         if isinstance(value, torch.Tensor):
             return self._describe_tensor(value) if isinstance(value, Torchish) else _StaticNode(value)
         if isinstance(value, jax.core.Tracer):

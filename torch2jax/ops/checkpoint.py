@@ -100,7 +100,7 @@ class _Checkpointed:
 def _without_choices(function: Callable, *args, **kwargs):
     result = function(*args, **kwargs)
     if any(isinstance(x, Selected) for x in flatten(result)[0]):
-        raise Uncontained("what a mask chose, of which more may be known outside")
+        raise Uncontained("a mask selection, of which more may be known outside")
     return result
 
 

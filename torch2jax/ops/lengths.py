@@ -1,4 +1,4 @@
-"""Tensors that are as long as data decide: what makes them, from a size that is traced."""
+"""Tensors with data-dependent lengths: what makes them, from a size that is traced."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def arange(start, end=None, step=1, **options):
     if end is None:
         start, end = 0, start
     if type(step) is not int or step != 1 or not all(type(x) is int or is_traced_number(x) for x in (start, end)):
-        raise TracedValueError("torch.arange, by a step other than one, to what data decide,")
+        raise TracedValueError("torch.arange, by a step other than one, to a data-dependent size,")
     count = end - start
     if not is_traced_number(count):  # both ends move
         raise TracedValueError("torch.arange between such numbers")
@@ -118,7 +118,7 @@ def expand(self, *sizes):
         return _expand_chosen(self, sizes)
     missing = len(sizes) - self.ndim
     if any(is_traced_number(x) and i >= missing and self.shape[i - missing] != 1 for i, x in enumerate(sizes)):
-        raise TracedValueError("Tensor.expand, to what data decide, of a dimension that is not one,")
+        raise TracedValueError("Tensor.expand, to a data-dependent size, of a dimension that is not one,")
     return _sized(self.expand, sizes, "Tensor.expand")
 
 
@@ -150,7 +150,7 @@ def _expand_chosen(self, sizes: tuple) -> Any:
 def repeat(self, *repeats):
     repeats = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
     if len(repeats) != self.ndim or any(type(x) is not int or x != 1 for x in repeats[1:]):
-        raise TracedValueError("Tensor.repeat, of other than the first dimension, by a number that data decide,")
+        raise TracedValueError("Tensor.repeat, of other than the first dimension, by a data-dependent number,")
     return self.expand(repeats[0], *self.shape).flatten(0, 1)
 
 

@@ -108,7 +108,7 @@ for _function in (
 @implements_selected(F.linear)
 def linear(input, weight, bias=None):
     if isinstance(weight, Selected) or isinstance(bias, Selected) or input.row_ndim == 0:
-        raise TracedValueError("torch.nn.functional.linear of weights that a boolean mask chose")
+        raise TracedValueError("torch.nn.functional.linear of weights that a boolean mask selected")
     return map_rows(lambda rows: F.linear(rows, weight, bias), (input,), {}, "torch.nn.functional.linear")
 
 
@@ -117,7 +117,7 @@ def _norm_of_rows(function):
 
     def norm(input, normalized_shape, *args, **kwargs):
         if len(normalized_shape) > input.row_ndim:
-            raise TracedValueError(f"torch.{function.__name__} over what a boolean mask chose")
+            raise TracedValueError(f"torch.{function.__name__} over a boolean-mask selection")
         return map_rows(
             lambda rows: function(rows, normalized_shape, *args, **kwargs), (input,), {}, f"torch.{function.__name__}"
         )
@@ -132,7 +132,7 @@ for _function in (F.layer_norm, F.rms_norm):
 @implements_selected(F.embedding)
 def embedding(input, weight, *args, **kwargs):
     if isinstance(weight, Selected):
-        raise TracedValueError("torch.nn.functional.embedding of weights that a boolean mask chose")
+        raise TracedValueError("torch.nn.functional.embedding of weights that a boolean mask selected")
     return map_rows(lambda rows: F.embedding(rows, weight, *args, **kwargs), (input,), {}, "torch.embedding")
 
 
@@ -206,7 +206,7 @@ def size(self, dim=None):
 def length(self):
     if not current().attempt.heeds_lengths:
         raise NeedsLengths  # Python's own function asks, which needs to know
-    raise TracedValueError("the length of what a boolean mask chose")
+    raise TracedValueError("the length of a boolean-mask selection")
 
 
 @implements_selected(Tensor.numel, Tensor.nelement, torch.numel)
@@ -232,12 +232,12 @@ def reshape(input, *shape):
         if _is_length_of(first, input) and known and math.prod(of_row) % known == 0:
             first, rest = -1, tuple(math.prod(of_row) // known if size == -1 else size for size in rest)
     if any(map(is_traced_number, rest)) or -1 in rest or not (first == -1 if type(first) is int else first is not None):
-        raise TracedValueError(f"a view of shape {list(shape)} of what a boolean mask chose")
+        raise TracedValueError(f"a view of shape {list(shape)} of a boolean-mask selection")
     joined = next((k for k in range(len(of_row) + 1) if math.prod(of_row[k:]) == math.prod(rest)), None)
     if joined is None and first == -1 and type(first) is int and math.prod(rest):
         return _in_rows(input, rest)
     if joined is None or (is_traced_number(first) and not _is_length_of(first, input, math.prod(of_row[:joined]))):
-        raise TracedValueError(f"a view of shape {list(shape)} of what a boolean mask chose")
+        raise TracedValueError(f"a view of shape {list(shape)} of a boolean-mask selection")
     if joined == 0:
         return map_rows(lambda rows: rows.reshape(*mask.shape, *rest), (input,), {}, "a view", safe=False)
     spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
@@ -274,7 +274,7 @@ def flatten(input, start_dim=0, end_dim=-1):
 def unflatten(input, dim, sizes):
     dim = canonicalize_dim(input.ndim, dim)
     if dim == 0:
-        raise TracedValueError("torch.unflatten of the dimension that a boolean mask chose")
+        raise TracedValueError("torch.unflatten of the dimension that a boolean mask selected")
     return like(input.rows.unflatten(dim + input.mask.ndim - 1, sizes), input, input.is_safe)
 
 
@@ -300,7 +300,7 @@ def along(function, of_chosen=None):
         if dim == 0 and of_chosen is not None:
             return of_chosen(input, *args, **kwargs)
         if dim == 0:
-            raise TracedValueError(f"torch.{function.__name__} along what a boolean mask chose")
+            raise TracedValueError(f"torch.{function.__name__} along a boolean-mask selection")
         what = f"torch.{function.__name__}"
         return map_rows(
             lambda rows, *args, **kwargs: function(rows, dim - ndim, *args, **kwargs), (input, *args), kwargs, what
@@ -342,14 +342,14 @@ def _together(tensors) -> Selected:
 @implements_selected(F.pad)
 def pad(input, pad, mode="constant", value=None):
     if len(pad) > 2 * input.row_ndim:
-        raise TracedValueError("torch.nn.functional.pad of the dimension that a boolean mask chose")
+        raise TracedValueError("torch.nn.functional.pad of the dimension that a boolean mask selected")
     return map_rows(lambda rows: F.pad(rows, pad, mode, value), (input,), {}, "torch.nn.functional.pad")
 
 
 def _changed_row(function, input: Selected, dim: int, ndim: int):
     dim = canonicalize_dim(ndim, dim)
     if dim == 0:
-        raise TracedValueError(f"torch.{function.__name__} of the dimension that a boolean mask chose")
+        raise TracedValueError(f"torch.{function.__name__} of the dimension that a boolean mask selected")
     of_rows = dim + input.mask.ndim - 1
     return map_rows(lambda rows: function(rows, of_rows), (input,), {}, "a view", safe=False)
 
@@ -371,7 +371,7 @@ def getitem(self, index):
     elif _of_each_row(self, index) is not None:
         index = _of_each_row(self, index)
         return map_rows(lambda rows: rows[index], (self,), {}, "a subscript", safe=False)
-    raise TracedValueError("this subscript of, or by, what a boolean mask chose")
+    raise TracedValueError("this subscript of, or by, a boolean-mask selection")
 
 
 def is_whole(index) -> bool:
@@ -412,7 +412,7 @@ def setitem(self, index, value):
     if isinstance(index, tuple) and _is_of_whole_rows(index):
         index = index[0]
     if isinstance(index, (Selected, tuple)) or index.dtype != torch.bool:
-        raise TracedValueError("writing by this subscript what a boolean mask chose")
+        raise TracedValueError("writing by this subscript a boolean-mask selection")
     if value.dtype != self.dtype and not is_held_alike(value.dtype, self.dtype):
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
@@ -434,7 +434,7 @@ def _write_rows(chosen: Selected, index, value) -> None:
         return
     at = _of_each_row(chosen, index)
     if at is None:
-        raise TracedValueError("writing by this subscript to what a boolean mask chose")
+        raise TracedValueError("writing by this subscript to a boolean-mask selection")
     rows = chosen.rows.clone()
     rows[at] = in_order_of(value, chosen.mask) if isinstance(value, Selected) else value
     chosen.overwrite(rows, False)
@@ -453,7 +453,7 @@ def _write_where(chosen: Selected, index: Selected, value) -> None:
 @implements_selected(torch.masked_scatter, Tensor.masked_scatter)
 def masked_scatter(input, mask, source):
     if isinstance(input, Selected) or isinstance(mask, Selected):
-        raise TracedValueError("torch.masked_scatter into what a boolean mask chose")
+        raise TracedValueError("torch.masked_scatter into a boolean-mask selection")
     return torch.masked_scatter(input, mask, compacted(source).rows)
 
 
@@ -596,11 +596,11 @@ def _of_classes(function):
     def loss(input, target, weight=None, ignore_index=-100, reduction="mean", **options):
         what = f"torch.nn.functional.{function.__name__}"
         if not (isinstance(input, Selected) and isinstance(target, Selected)):
-            raise TracedValueError(f"{what} of rows and targets of which a boolean mask chose one")
+            raise TracedValueError(f"{what} of rows and targets one of which is a boolean-mask selection")
         if isinstance(input.rows, Chosen) and input.row_ndim == 1:
             return _of_unknown_classes(function, input, target, weight, ignore_index, reduction, **options)
         if input.row_ndim != target.row_ndim + 1:
-            raise TracedValueError(f"{what} of what a boolean mask chose, but not of rows and their classes")
+            raise TracedValueError(f"{what} of a boolean-mask selection, but not of rows and their classes")
         input, target = aligned([input, target], what)
         lead = input.mask.ndim
         classes = torch.where(target.spread_mask(), target.rows, ignore_index).flatten(0, lead - 1)

@@ -19,7 +19,7 @@ def of_examples(function, chosen: Selected, what: str) -> Any:
     made = function(chosen.safe())
     found = tuple(like(x, chosen, True) for x in (made if isinstance(made, tuple) else (made,)))
     if any(len(x.rows) != chosen.mask.numel() for x in found):
-        raise TracedValueError(f"{what} of what a boolean mask chose")
+        raise TracedValueError(f"{what} of a boolean-mask selection")
     return found if isinstance(made, tuple) else found[0]
 
 
@@ -30,7 +30,7 @@ def _batched(function, ndim: int):
     def batched(input, *args, **kwargs):
         is_batch = isinstance(input, Selected) and input.row_ndim == ndim
         if not is_batch or any(isinstance(x, Selected) for x in (*args, *kwargs.values())):
-            raise TracedValueError(f"{what} of what a boolean mask chose")
+            raise TracedValueError(f"{what} of a boolean-mask selection")
         return of_examples(lambda rows: function(rows, *args, **kwargs), input, what)
 
     return batched
@@ -64,7 +64,7 @@ for _function in (F.interpolate, F.group_norm, F.instance_norm, F.pixel_shuffle,
 @implements_selected(F.batch_norm)
 def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
     if training:
-        raise TracedValueError("torch.nn.functional.batch_norm, in training, of what a boolean mask chose")
+        raise TracedValueError("torch.nn.functional.batch_norm, in training, of a boolean-mask selection")
     return of_examples(
         lambda rows: F.batch_norm(rows, running_mean, running_var, weight, bias, False, momentum, eps),
         input,
@@ -78,7 +78,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
 def _of_regions(name: str):
     def of_regions(input, rois, *args):
         if isinstance(input, Selected):
-            raise TracedValueError(f"torchvision.ops.{name} of images that a boolean mask chose")
+            raise TracedValueError(f"torchvision.ops.{name} of images that a boolean mask selected")
         operator = getattr(torch.ops.torchvision, name)
         return of_examples(lambda rois: operator(input, rois, *args), rois, f"torchvision.ops.{name}")
 

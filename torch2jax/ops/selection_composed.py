@@ -1,4 +1,4 @@
-"""Functions of what masks of unknown values chose that are written in terms of others, or act on each row."""
+"""Functions of selections by masks of unknown values that are written in terms of others, or act on each row."""
 
 import torch
 import torch.nn.functional as F
@@ -92,21 +92,21 @@ def broadcast_to(input, size):
 @implements_selected(torch.isin)
 def isin(elements, test_elements, **options):
     if isinstance(test_elements, Selected) or not isinstance(elements, Selected):
-        raise TracedValueError("torch.isin in what a boolean mask chose")
+        raise TracedValueError("torch.isin in a boolean-mask selection")
     return map_rows(lambda rows: torch.isin(rows, test_elements, **options), (elements,), {}, "torch.isin")
 
 
 @implements_selected(torch.bucketize)
 def bucketize(input, boundaries, **options):
     if isinstance(boundaries, Selected):
-        raise TracedValueError("torch.bucketize between what a boolean mask chose")
+        raise TracedValueError("torch.bucketize between a boolean-mask selection")
     return map_rows(lambda rows: torch.bucketize(rows, boundaries, **options), (input,), {}, "torch.bucketize")
 
 
 @implements_selected(torch.searchsorted)
 def searchsorted(sorted_sequence, input, **options):
     if isinstance(sorted_sequence, Selected) or sorted_sequence.ndim > 1:
-        raise TracedValueError("torch.searchsorted in what a boolean mask chose, or in rows of it,")
+        raise TracedValueError("torch.searchsorted in a boolean-mask selection, or in rows of it,")
     search = lambda rows: torch.searchsorted(sorted_sequence, rows, **options)
     return map_rows(search, (input,), {}, "torch.searchsorted")
 
@@ -114,7 +114,7 @@ def searchsorted(sorted_sequence, input, **options):
 @implements_selected(torch.take, Tensor.take)
 def take(input, index):
     if isinstance(input, Selected):
-        raise TracedValueError("torch.take of what a boolean mask chose")
+        raise TracedValueError("torch.take of a boolean-mask selection")
     return input.reshape(-1)[index]
 
 
@@ -133,7 +133,7 @@ def _of_row(function, what: str):
     def of_row(input, dim, *args):
         dim = canonicalize_dim(input.ndim, dim)
         if dim == 0:
-            raise TracedValueError(f"{what} along what a boolean mask chose")
+            raise TracedValueError(f"{what} along a boolean-mask selection")
         args = (input, dim - input.ndim, *args)
         return map_rows(lambda rows, dim, *args: function(rows, dim, *args), args, {}, what, safe=False)
 
@@ -144,7 +144,7 @@ def _of_row(function, what: str):
 def roll(input, shifts, dims=None):
     shifts, dims = ((x,) if isinstance(x, int) else x for x in (shifts, () if dims is None else dims))
     if len(shifts) != len(dims):
-        raise TracedValueError("torch.roll over all of what a boolean mask chose")
+        raise TracedValueError("torch.roll over all of a boolean-mask selection")
     for shift, dim in zip(shifts, dims, strict=True):
         input = _of_row(lambda rows, dim, shift: rows.roll(shift, dim), "torch.roll")(input, dim, shift)
     return input
@@ -158,7 +158,7 @@ def index_fill(input, dim, index, value):
 @implements_selected(torch.take_along_dim, Tensor.take_along_dim)
 def take_along_dim(input, indices, dim=None):
     if dim is None:
-        raise TracedValueError("torch.take_along_dim without a dimension of what a boolean mask chose")
+        raise TracedValueError("torch.take_along_dim without a dimension of a boolean-mask selection")
     return torch.gather(input, dim, indices)
 
 
@@ -171,7 +171,7 @@ def unfold(self, dimension, size, step):
 def repeat(self, *repeats):
     repeats = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
     if len(repeats) != self.ndim:
-        raise TracedValueError("Tensor.repeat, into more dimensions, of what a boolean mask chose")
+        raise TracedValueError("Tensor.repeat, into more dimensions, of a boolean-mask selection")
     if type(repeats[0]) is not int or repeats[0] != 1:
         self, repeats = self.expand(repeats[0], *self.shape).flatten(0, 1), (1, *repeats[1:])
     ones = [1] * self.mask.ndim

@@ -48,7 +48,7 @@ def tril_(self, diagonal=0):
 @implements_chosen(Tensor.fill_diagonal_)
 def fill_diagonal_(self, fill_value, wrap=False):
     if self.ndim != 2 or wrap:
-        raise TracedValueError("Tensor.fill_diagonal_, of more than two dimensions or wrapped, of what a mask chose")
+        raise TracedValueError("Tensor.fill_diagonal_, of more than two dimensions or wrapped, of a mask selection")
     return self.masked_fill_(_above(self) == 0, fill_value)
 
 
@@ -125,7 +125,7 @@ def _pairs(input, with_replacement: bool = False):
 @implements_selected(torch.combinations)
 def combinations(input, r=2, with_replacement=False):
     if r != 2:
-        raise TracedValueError("torch.combinations of other than two of what a boolean mask chose")
+        raise TracedValueError("torch.combinations of other than two of a boolean-mask selection")
     return torch.stack([input[places] for places in _pairs(input, with_replacement)], 1)
 
 

@@ -1,4 +1,4 @@
-"""Dimensions of what a mask of unknown values chose: where the one is that it chose, and what moves it.
+"""Dimensions of a selection by a mask of unknown values: where the one is that it chose, and what moves it.
 
 A function of tensors with dimensions is that of the selection with its rows in front, with other numbers for the
 dimensions; see `values.moved`.
@@ -31,7 +31,7 @@ from .selection_nested import flattened, gather as gather_of_nested, viewed, wri
 from .selection_subscripts import items_of
 
 Tensor = torch.Tensor
-_REFUSED = "of what a boolean mask chose along a later dimension"
+_REFUSED = "of a boolean-mask selection along a later dimension"
 
 
 def _in_front(dim: int, at: int) -> int:
@@ -291,7 +291,7 @@ def setitem(self, index, value):
         return
     items = items_of(index, self.ndim)
     if None in [item for item in items if not isinstance(item, Tensor)]:
-        raise TracedValueError("writing by a subscript with None to what boolean masks chose")
+        raise TracedValueError("writing by a subscript with None to boolean-mask selections")
     write(self, items, value)
 
 
@@ -527,7 +527,7 @@ def getitem_of_chosen(self, index):
 def unbind(input, dim=0):
     dim = canonicalize_dim(input.ndim, dim)
     if dim in unknown_dims(input):
-        raise TracedValueError(f"torch.unbind along what data decide, {_REFUSED},")
+        raise TracedValueError(f"torch.unbind along a data-dependent dimension, {_REFUSED},")
     return tuple(select_one(input, dim, place) for place in range(input.shape[dim]))
 
 
@@ -548,7 +548,7 @@ def split(tensor, split_size_or_sections, dim=0):
 def chunk(input, chunks, dim=0):
     dim = canonicalize_dim(input.ndim, dim)
     if dim in unknown_dims(input):
-        raise TracedValueError("torch.chunk of a dimension that a boolean mask chose")
+        raise TracedValueError("torch.chunk of a dimension that a boolean mask selected")
     return input.split(-(-input.shape[dim] // chunks), dim)
 
 

@@ -1,4 +1,4 @@
-"""What masks of unknown values chose along several dimensions of a tensor: its shapes, and subscripts by such masks."""
+"""Selections by masks along several dimensions of a tensor: its shapes, and subscripts by such masks."""
 
 import math
 from typing import Any
@@ -46,7 +46,7 @@ def index_along(x: Any, dim: int) -> Any:
 
 
 def viewed(input: Selected, shape: tuple) -> Any:
-    """A view of a shape that keeps the dimensions that data decide; None if it does not."""
+    """A view of a shape that keeps the data-dependent dimensions; None if it does not."""
     tensor, fronts = unnested(input)
     dims, sizes = sorted(fronts), list(shape)
     places = [i for i, size in enumerate(shape) if is_traced_number(size)]
@@ -82,7 +82,7 @@ def flattened(input: Selected, start: int, end: int) -> Any:
 
 
 def chosen_of(input: Any, mask: Any) -> Selected:
-    """What a mask with several dimensions that data decide chooses of a tensor."""
+    """What a mask with several data-dependent dimensions chooses of a tensor."""
     for dim in unknown_dims(mask):
         is_shared = dim in unknown_dims(input)
         input, mask = aligned_along([input, mask], [dim if is_shared else None, dim], "a subscript by a mask")
@@ -116,7 +116,7 @@ def by_places(chosen: Any, indices: list, rest: list) -> Any:
     found, fronts = unnested(in_compact_order(chosen))
     count = len(indices)
     if any(isinstance(index, Chosen) and len(unknown_dims(index)) > 1 for index in indices):
-        raise TracedValueError("a subscript by such places of what boolean masks chose")
+        raise TracedValueError("a subscript by such places of boolean-mask selections")
     indices = [_from_the_front(index, fronts.get(dim)) for dim, index in enumerate(indices)]
     found = nested(found, {dim: front for dim, front in fronts.items() if dim >= count})
     return found[(*indices, *rest)]
@@ -148,7 +148,7 @@ def write(target: Any, items: list, value: Any) -> None:
     for dim, item in enumerate(items):
         if isinstance(item, torch.Tensor):
             if len(items) > 1 or value.ndim:
-                raise TracedValueError("writing more than one value by this mask to what boolean masks chose")
+                raise TracedValueError("writing more than one value by this mask to boolean-mask selections")
             is_it = item.reshape(*item.shape, *[1] * (target.ndim - item.ndim))
         else:
             is_it, value = _written_along(target, dim, item, is_it, value)
@@ -163,16 +163,16 @@ def _written_along(target: Any, dim: int, item: Any, is_it: Any, value: Any):
         if item.start is item.stop is item.step is None:
             return is_it, value
         if item.step not in (None, 1) or any(type(end) not in (int, type(None)) for end in (item.start, item.stop)):
-            raise TracedValueError("writing by this slice to what boolean masks chose")
+            raise TracedValueError("writing by this slice to boolean-mask selections")
         if value.ndim > behind and value.shape[-1 - behind] != 1:
-            raise TracedValueError("writing several rows to a part of what boolean masks chose")
+            raise TracedValueError("writing several rows to a part of boolean-mask selections")
         index = index_along(target, dim)
         for end, compare in ((item.start, torch.ge), (item.stop, torch.lt)):
             if end is not None:
                 is_it = is_it & compare(index, end if end >= 0 else length + end)
         return is_it, value
     if type(item) is not int and not is_traced_number(item):
-        raise TracedValueError("writing by this subscript to what boolean masks chose")
+        raise TracedValueError("writing by this subscript to boolean-mask selections")
     is_it = is_it & (index_along(target, dim) == (item if is_traced_number(item) or item >= 0 else length + item))
     return is_it, value.unsqueeze(-1 - behind) if value.ndim >= behind else value
 

@@ -29,7 +29,7 @@ def _flat(chosen: Selected, fill=None) -> torch.Tensor:
 
 
 def _like(chosen: Selected, rows: torch.Tensor) -> Selected:
-    """Rows one after the other, as what the mask chose."""
+    """Rows one after the other, as a mask selection."""
     return select(rows.unflatten(0, tuple(chosen.mask.shape)) if chosen.mask.ndim > 1 else rows, chosen.mask)
 
 
@@ -154,7 +154,7 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
         of_rows = lambda x, dim, *args: torch.topk(x, k, dim, *args)
         return along(of_rows, lambda x, *args: _topk_of_as_many(x, k, *args))(input, dim, largest, sorted)
     if not 0 <= k <= input.mask.numel():
-        raise RuntimeError(f"selected index k out of range: k={k} of at most {input.mask.numel()} that a mask chose")
+        raise RuntimeError(f"selected index k out of range: k={k} of at most {input.mask.numel()} that a mask selected")
     return along(lambda x, dim, *args: torch.topk(x, k, dim, *args), lambda x, *args: _topk(x, k, *args))(
         input, dim, largest, sorted
     )
@@ -190,14 +190,14 @@ def fliplr(input):
 @implements_selected(torch.diff, Tensor.diff)
 def diff(input, n=1, dim=-1, prepend=None, append=None):
     if not isinstance(input, Selected):
-        raise TracedValueError("torch.diff beside what a boolean mask chose")
+        raise TracedValueError("torch.diff beside a boolean-mask selection")
     ndim = input.row_ndim + 1
     dim = canonicalize_dim(ndim, dim)
     if dim > 0:
         args = (input, n, dim - ndim, prepend, append)
         return map_rows(torch.diff, args, {}, "torch.diff", safe=False)
     if append is not None or isinstance(prepend, Selected):
-        raise TracedValueError("torch.diff of what a boolean mask chose, with more behind it,")
+        raise TracedValueError("torch.diff of a boolean-mask selection, with more behind it,")
     rows, count = compacted(input).rows, input.length
     if prepend is not None:
         rows, count = torch.cat([prepend, rows]), count + len(prepend)
@@ -296,9 +296,9 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
 @implements_selected(torch.norm, Tensor.norm)
 def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     if out is not None:
-        raise TracedValueError("torch.norm(out=) of what a boolean mask chose")
+        raise TracedValueError("torch.norm(out=) of a boolean-mask selection")
     if p == "nuc":
-        raise TracedValueError("torch.norm(p='nuc') of what a boolean mask chose")
+        raise TracedValueError("torch.norm(p='nuc') of a boolean-mask selection")
     return vector_norm(input, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)
 
 

@@ -84,7 +84,7 @@ def where(condition, *others, **named):
 
 
 def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
-    """As `_places`, of what a mask chose: which of those that were chosen."""
+    """As `_places`, of a mask selection: which of those that were chosen."""
     if not isinstance(condition, Selected) or isinstance(condition.rows, Chosen):
         return places_in(condition)
     of_row = condition.rows.shape[condition.mask.ndim :]
@@ -244,7 +244,7 @@ def setitem(self, index, value):
 def _as_places(indices) -> list[Selected]:
     led = _led_by_places(tuple(indices), of_one=False)
     if led is None or led[1]:
-        raise TracedValueError("these indices, some of which a boolean mask chose,")
+        raise TracedValueError("these indices, some of which are boolean-mask selections,")
     return led[0]
 
 
@@ -260,7 +260,7 @@ def _into_chosen(function):
         if not isinstance(input, Selected):
             return function(input, dim, *args, **kwargs)
         if dim % input.ndim:
-            raise TracedValueError(f"torch.{function.__name__} along a later dimension into what a boolean mask chose")
+            raise TracedValueError(f"torch.{function.__name__} along a later dimension into a boolean-mask selection")
         target = compacted(input)
         written = getattr(torch, function.__name__)(target.rows, dim, *args, **kwargs)
         return like(written, target)
@@ -280,7 +280,7 @@ def _write(target, result):
 @_into_chosen
 def index_add(input, dim, index, source, *, alpha=1):
     if dim % input.ndim:
-        raise TracedValueError("torch.index_add along a later dimension, of what a boolean mask chose,")
+        raise TracedValueError("torch.index_add along a later dimension, of a boolean-mask selection,")
     return _scattered(input, _as_places([index]), source if alpha == 1 else source * alpha, True)
 
 
@@ -292,7 +292,9 @@ def _scattering(function, what: str):
     def scatter(input, dim, index, src, *args, **kwargs):
         is_plain = isinstance(src, Tensor) and not isinstance(src, Selected)
         if dim % input.ndim or not isinstance(index, Selected) or is_plain:
-            raise TracedValueError(f"{what} along a later dimension, or of tensors of which a boolean mask chose one,")
+            raise TracedValueError(
+                f"{what} along a later dimension, or of tensors one of which is a boolean-mask selection,"
+            )
         index, *given = aligned([index, src] if isinstance(src, Selected) else [index], what)
         src = given[0].rows.flatten(0, index.mask.ndim - 1) if given else src
         places = torch.where(index.spread_mask(), index.rows, len(input)).flatten(0, index.mask.ndim - 1)
@@ -314,7 +316,7 @@ for _function in (torch.scatter_add, torch.scatter, torch.scatter_reduce):
 @_into_chosen
 def index_copy(input, dim, index, source):
     if dim % input.ndim:
-        raise TracedValueError("torch.index_copy along a later dimension, of what a boolean mask chose,")
+        raise TracedValueError("torch.index_copy along a later dimension, of a boolean-mask selection,")
     return _scattered(input, _as_places([index]), source, False)
 
 

@@ -1,4 +1,4 @@
-"""Products of what masks of unknown values chose: of matrices and vectors, ``einsum``, and distances of rows."""
+"""Products of selections by masks of unknown values: of matrices and vectors, ``einsum``, and distances of rows."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def _refuse(what: str) -> RuntimeError:
     # No TypeError, which operators would take for "not implemented".
     return RuntimeError(
         f"{what} got a tensor of which data decide how long it is, and one that is to be as long and is none such, at "
-        f"{user_location()}; wanted what masks chose in both"
+        f"{user_location()}; wanted mask selections in both"
     )
 
 
@@ -42,7 +42,7 @@ def _contracted(function, what: str, letters: list[str], result: str, operands: 
         if any(letter in names and letter not in each for names, each in zip(letters, dims, strict=True)):
             raise _refuse(what)
         if any(names.count(letter) > 1 for names in letters):
-            raise TracedValueError(f"{what} along a diagonal of what boolean masks chose")
+            raise TracedValueError(f"{what} along a diagonal of boolean-mask selections")
         operands = aligned_along(operands, [each.get(letter) for each in dims], what)
     tensors, fronts = [], {}
     for names, x in zip(letters, operands, strict=True):
@@ -82,9 +82,7 @@ def addmm(input, mat1, mat2, *, beta=1, alpha=1):
 def einsum(equation, *operands):
     operands = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else list(operands)
     if not isinstance(equation, str) or "." in equation:
-        raise TracedValueError(
-            "torch.einsum by an equation with an ellipsis, or by lists, of what a boolean mask chose"
-        )
+        raise TracedValueError("torch.einsum by an equation with an ellipsis, or by lists, of a boolean-mask selection")
     left, arrow, right = equation.replace(" ", "").partition("->")
     letters = left.split(",")
     if not arrow:

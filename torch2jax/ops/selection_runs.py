@@ -71,13 +71,13 @@ def _runs(rows: torch.Tensor, mask, order, return_inverse: bool, return_counts: 
 def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
     if isinstance(input, Chosen) and len(unknown_dims(input)) > 1:
         if return_inverse:
-            raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask chose")
+            raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
         input = merged(input, input.ndim)
     if isinstance(input, Selected):
         chosen = compacted(input)
         rows, mask = chosen.rows.reshape(-1), chosen.spread_mask().expand(chosen.rows.shape).reshape(-1)
         if chosen.row_ndim and return_inverse:
-            raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask chose")
+            raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
     else:
         chosen, rows = None, input.reshape(-1)
         mask = torch.ones(len(rows), dtype=torch.bool)
@@ -192,14 +192,14 @@ _rule.of_unknown = _inside(repeat_interleave)
 
 @implements_selected(torch.repeat_interleave, Tensor.repeat_interleave)
 def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=None):
-    """Of what masks chose, or by numbers that are, as `unique` counts them: the rest is repeated no times."""
+    """Of mask selections, or by numbers that are, as `unique` counts them: the rest is repeated no times."""
     if repeats is None:
         counts = compacted(input)
         return repeat_interleave(torch.where(counts.mask, counts.rows, 0), output_size=output_size)
     if dim is None:
         input, dim = input.reshape(-1), 0
     if dim % input.ndim:
-        raise TracedValueError("torch.repeat_interleave along a later dimension of, or by, what a boolean mask chose")
+        raise TracedValueError("torch.repeat_interleave along a later dimension of, or by, a boolean-mask selection")
     is_one = not isinstance(repeats, Selected) and (not isinstance(repeats, Tensor) or repeats.numel() == 1)
     rows = _in_order(input)
     counts = (
@@ -211,7 +211,7 @@ def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=No
 
 
 def _in_order(tensor) -> Selected:
-    """A tensor, or what a mask chose, in compact order."""
+    """A tensor, or a mask selection, in compact order."""
     return compacted(tensor) if isinstance(tensor, Selected) else first(tensor, torch.tensor(len(tensor)))
 
 

@@ -96,14 +96,14 @@ def _quantile_of(function, ignores_nan: bool):
                 f"got {interpolation}"
             )
         if isinstance(q, Selected):
-            raise TracedValueError(f"torch.{function.__name__} by what a boolean mask chose")
+            raise TracedValueError(f"torch.{function.__name__} by a boolean-mask selection")
         q = _as_fractions(function.__name__, input, q)
         ndim = input.row_ndim + 1
 
         @functools.wraps(function)
         def of_rows(input, dim, keepdim):
             if q.ndim:  # whose results would come before those of the rows
-                raise TracedValueError(f"torch.{function.__name__} by several fractions of what a boolean mask chose")
+                raise TracedValueError(f"torch.{function.__name__} by several fractions of a boolean-mask selection")
             return function(input, q, dim, keepdim, interpolation=interpolation)
 
         def of_chosen(input, keepdim):

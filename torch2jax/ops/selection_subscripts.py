@@ -1,4 +1,4 @@
-"""Parts of what a mask of unknown values chose, and parts of tensors that numbers of unknown value cut out."""
+"""Parts of a selection by a mask of unknown values, and parts of tensors that numbers of unknown value cut out."""
 
 import math
 from typing import Any
@@ -50,7 +50,7 @@ def _room(start, stop, count: int) -> tuple[int, int]:
 
 
 def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Selected:
-    """``chosen[start:stop:step]``, of which any may be a number that data decide."""
+    """``chosen[start:stop:step]``, of which any may be a data-dependent number."""
     if start in (None, 0) and type(start) in (int, type(None)) and stop is None and step == 1:
         return chosen
     if is_traced_number(step) or step < 1:
@@ -361,7 +361,7 @@ def narrow(input, dim, start, length):
 @implements_by_length(torch.narrow, Tensor.narrow)
 def narrow_by_length(input, dim, start, length):
     if dim % input.ndim:
-        raise TracedValueError("torch.narrow, along a later dimension, by numbers that data decide")
+        raise TracedValueError("torch.narrow, along a later dimension, by data-dependent numbers")
     return of_tensor(input, start, start + length)
 
 
@@ -380,9 +380,9 @@ def _split(tensor, sizes, dim: int, cut) -> tuple:
         if isinstance(tensor, Selected) and not any(map(is_traced_number, sizes if type(sizes) is list else [sizes])):
             parts = tensor.rows.split(sizes, dim % tensor.ndim - tensor.ndim)
             return tuple(like(rows, tensor, tensor.is_safe) for rows in parts)
-        raise TracedValueError("torch.split, along a later dimension, by numbers that data decide")
+        raise TracedValueError("torch.split, along a later dimension, by data-dependent numbers")
     if not isinstance(sizes, (tuple, list)):
-        raise TracedValueError("torch.split into parts of one size, of a length that data decide,")
+        raise TracedValueError("torch.split into parts of one size, of a data-dependent length,")
     found, start = [], 0
     for size in sizes:
         found.append(cut(tensor, start, start + size))
@@ -393,6 +393,6 @@ def _split(tensor, sizes, dim: int, cut) -> tuple:
 @implements_selected(Tensor.unbind, torch.unbind)
 def unbind(input, dim=0):
     if dim % input.ndim == 0:
-        raise TracedValueError("torch.unbind of what a boolean mask chose")
+        raise TracedValueError("torch.unbind of a boolean-mask selection")
     rows = input.rows.unbind(dim % input.ndim + input.mask.ndim - 1)
     return tuple(like(each, input, input.is_safe) for each in rows)

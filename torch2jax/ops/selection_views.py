@@ -1,4 +1,4 @@
-"""Views of rows at places that data decide: parts, and single elements, of what a mask of unknown values chose.
+"""Views of rows at data-dependent places: parts, and single elements, of a selection by a mask of unknown values.
 
 Code that writes to them writes to the whole, and they show what is written to the whole, as in PyTorch.
 """

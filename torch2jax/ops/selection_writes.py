@@ -1,4 +1,4 @@
-"""Writes to all of what a mask of unknown values chose, along whichever dimension."""
+"""Writes to all of a selection by a mask of unknown values, along whichever dimension."""
 
 import torch
 

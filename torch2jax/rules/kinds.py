@@ -1,6 +1,6 @@
 """Kinds of tensors: classes of arguments that decide what becomes of a function before its rule is looked up.
 
-The classes are a call's own (what a mask chose, a number that is not known, a parameter without a shape), or no tensors
+The classes are a call's own (a mask selection, a number that is not known, a parameter without a shape), or no tensors
 with values at all: where one of these is met, an error is raised, which leads to what serves it. Each kind is served in
 its own file, and the call that asks here knows none of them.
 """

@@ -93,7 +93,7 @@ def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable
 
 
 def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do of what masks chose along any dimension."""
+    """Declares the decorated function to be what functions do of mask selections along any dimension."""
 
     def register(body: Callable) -> Callable:
         implements_selected(*functions)(body)
@@ -114,7 +114,7 @@ def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callabl
 def implements_by_length(
     *functions: Callable[..., Any] | str, value: int | None = None
 ) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do where a number that data decide is among the arguments.
+    """Declares the decorated function to be what functions do where a data-dependent number is among the arguments.
 
     A size is meant, a place to begin or end at, or how many of something there are.
 
@@ -176,7 +176,7 @@ def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
 
 
 def lookup_by_length(function: Callable[..., Any]) -> tuple[Callable, int | None] | None:
-    """What a function does with numbers that data decide, where that is declared, and the place of what it writes."""
+    """What a function does with data-dependent numbers, where that is declared, and the place of what it writes."""
     return _rules_by_length.get(function)
 
 

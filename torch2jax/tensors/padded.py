@@ -44,7 +44,7 @@ class Padded:
 
     @property
     def lengths(self) -> dict[int, Any]:
-        """How long each of the axes is that data decide."""
+        """How long each data-dependent axis is."""
         if isinstance(self.axis, tuple):
             return dict(zip(self.axis, self.length, strict=True))
         return {self.axis: self.length}

@@ -192,7 +192,7 @@ class _Counter:
             yield params["cond_jaxpr"].jaxpr, 1
             yield params["body_jaxpr"].jaxpr, 1
         elif kind == "cond":
-            self.notes.add("of branches that data decide, the one of most flops is counted")
+            self.notes.add("of data-dependent branches, the one of most flops is counted")
             yield max((branch.jaxpr for branch in params["branches"]), key=self._flops), 1
         else:
             wanted = [var.aval for var in eqn.invars]

@@ -1,4 +1,4 @@
-"""What functions give of what masks of unknown values chose: by a declared rule, an elementwise one, or a body."""
+"""What functions give of selections by masks of unknown values: by a declared rule, an elementwise one, or a body."""
 
 import types
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from .selected import Selected, pass_on_origin
 
 @serves(Selected, 0)
 def run_selected(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of what a mask of unknown values chose."""
+    """What a function gives of a selection by a mask of unknown values."""
     return _run(call, function, args, kwargs, registry.lookup_selected, Selected.words)
 
 
 @serves(Moved, -1)  # also beside a selection
 def run_moved(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of what a mask of unknown values chose along a later dimension."""
+    """What a function gives of a selection by a mask of unknown values along a later dimension."""
     return _run(call, function, args, kwargs, registry.lookup_moved, Moved.words)
 
 

@@ -1,4 +1,4 @@
-"""Lengths that data decide, as Python's numbers: ``len``, ``min`` and ``max`` would want to know them.
+"""Data-dependent lengths, as Python's numbers: ``len``, ``min`` and ``max`` would want to know them.
 
 While a call uses such lengths, these three functions of Python's do as ever, but for what stands for such a number or
 has one for a length. All threads see that.
@@ -182,7 +182,7 @@ def tensor_of(value: Any) -> Any:
 
 
 def _rule_by_length(func: Callable[..., Any], args: tuple, kwargs: dict):
-    """What a function does with numbers that data decide, where some of the arguments are such; None for none."""
+    """What a function does with data-dependent numbers, where some of the arguments are such; None for none."""
     found = registry.lookup_by_length(func)
     if found is None:
         return None

@@ -98,7 +98,7 @@ def ndim_of(x: Any) -> int:
 
 
 def unknown_dims(x: Any) -> list[int]:
-    """The dimensions of a tensor that data decide, the outermost first."""
+    """The dimensions of a data-dependent tensor, the outermost first."""
     if not isinstance(x, Chosen):
         return []
     front, at = front_of(x)
@@ -108,7 +108,7 @@ def unknown_dims(x: Any) -> list[int]:
 
 
 def led_by(x: Any, dim: int) -> Selected:
-    """What was chosen with one of the dimensions that data decide in front, as the outermost."""
+    """What was chosen with one of the data-dependent dimensions in front, as the outermost."""
     front, at = front_of(x)
     if dim == at:
         return front
@@ -121,7 +121,7 @@ def led_by(x: Any, dim: int) -> Selected:
 
 
 def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selected]]:
-    """A tensor with room for all that there may be, and, for each dimension that data decide, what was chosen by it.
+    """A tensor with room for all that there may be, and, for each data-dependent dimension, what was chosen by it.
 
     The mask of each has one dimension.
 
@@ -168,14 +168,14 @@ def merged(x: Any, count: int | None = None) -> Selected:
 
 
 def in_compact_order(x: Any) -> Any:
-    """The same with each dimension that data decide in compact order."""
+    """The same with each data-dependent dimension in compact order."""
     for dim in unknown_dims(x):
         x = moved(compacted(led_by(x, dim)), dim)
     return x
 
 
 def aligned_along(operands: list, dims: list[int | None], what: str) -> list:
-    """Tensors that are as long as each other along dimensions that data decide, so that one mask is over all.
+    """Tensors that are as long as each other along data-dependent dimensions, so that one mask is over all.
 
     Args:
         dims: which, for each of the tensors; None for one that has none such.
@@ -198,7 +198,7 @@ def with_room(function: Callable, *operands: Any) -> Any:
 
 
 def _from_the_end(x: Any) -> list[int]:
-    """Where the dimensions are that data decide, counted from the last, which is one."""
+    """Where the data-dependent dimensions are, counted from the last, which is one."""
     return [ndim_of(x) - dim for dim in unknown_dims(x)]
 
 
@@ -235,7 +235,7 @@ def _aligned(args: tuple, kwargs: dict, what: str) -> tuple[tuple, dict, int]:
             return x
         if x.shape[-place] != 1:
             raise RuntimeError(
-                f"{what} got what a boolean mask chose along dimension {ndim - place}, and a tensor of size "
+                f"{what} got a boolean-mask selection along dimension {ndim - place}, and a tensor of size "
                 f"{x.shape[-place]} there, at {user_location()}; wanted what the same mask chose, or a size of one"
             )
         return x.select(-place, 0)
@@ -251,7 +251,7 @@ def broadcast(function: Callable, args: tuple, kwargs: dict, what: str) -> Any:
 
 
 def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
-    """An elementwise rule, in one of its forms, of tensors or of what masks chose."""
+    """An elementwise rule, in one of its forms, of tensors or of mask selections."""
     if isinstance(rule, WithFlag):
         rule, args, kwargs = rule.form(args, kwargs)
     if not any(isinstance(x, Chosen) for x in (*args, *kwargs.values())):
@@ -270,7 +270,7 @@ def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
 def _write_moved(rule: InPlace, args: tuple, kwargs: dict) -> Any:
     target = args[0]
     if not isinstance(target, Chosen) or "out" in kwargs:
-        raise TracedValueError(f"torch.{rule.name} into a tensor of what a boolean mask chose")
+        raise TracedValueError(f"torch.{rule.name} into a tensor of a boolean-mask selection")
     result = apply_elementwise(rule.rule, args, kwargs)
     if sorted(unknown_dims(result)) != sorted(unknown_dims(target)) or ndim_of(result) != ndim_of(target):
         raise RuntimeError(

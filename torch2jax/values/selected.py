@@ -1,4 +1,4 @@
-"""What a mask of unknown values chose of a tensor: its length is unknown under jit, not what may be done with it.
+"""A selection by a mask of unknown values of a tensor: its length is unknown under jit, not what may be done with it.
 
 A selection is held in one of two forms. *In place*, it is a tensor and a mask over its first dimensions, as ``x[mask]``
 is: what is elementwise, and what is reduced, needs no more. In *compact order* those that were chosen come first, and
@@ -7,7 +7,7 @@ cumulative sum and a gather. Invariants: the length is the number of ones in the
 room for, is the number of its elements; nothing that is not chosen is ever seen in a value or a derivative.
 
 The rows of a selection may themselves be chosen along a dimension of theirs, by another mask, which is the same for
-all of them: the selection is *nested*, and a tensor with several dimensions that data decide, as ``x[m] @ x[m].T``. A
+all of them: the selection is *nested*, and a tensor with several data-dependent dimensions, as ``x[m] @ x[m].T``. A
 function of rows is then one of what was chosen, and is served as any other.
 """
 
@@ -65,12 +65,12 @@ class Origin(NamedTuple):
 
 
 class Chosen(torch.Tensor):
-    """What a mask of unknown values chose: along the first dimension (`Selected`), or along a later one (`Moved`)."""
+    """A selection by a mask of unknown values: along the first dimension (`Selected`), or a later one (`Moved`)."""
 
     length_depends_on_values = True
     """Read by rooms that do not know this class."""
     len_depends_on_values = False
-    """Whether the dimension that data decide is the first, which ``len`` gives."""
+    """Whether the data-dependent dimension is the first, which ``len`` gives."""
     words = "a boolean mask chose"
 
     @property
@@ -85,7 +85,7 @@ class Chosen(torch.Tensor):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Its shape, with zero for each dimension that data decide."""
+        """Its shape, with zero for each data-dependent dimension."""
         with DisableTorchFunction():
             return tuple(self.shape)
 
@@ -100,7 +100,7 @@ class Chosen(torch.Tensor):
         del types
         call = current()
         if call is None:
-            raise RuntimeError("got what a mask chose in a translated call that has ended")
+            raise RuntimeError("got a mask selection in a translated call that has ended")
         return servers_of((cls,))[0](call, func, args, kwargs or {})
 
     @classmethod
@@ -143,7 +143,7 @@ class Selected(Chosen):
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
-        return f"<what a mask chose of {self.rows!r}>"
+        return f"<a mask selection of {self.rows!r}>"
 
     @property
     def row_ndim(self) -> int:
@@ -183,7 +183,7 @@ class Selected(Chosen):
     def overwrite(self, rows: torch.Tensor, is_safe: bool) -> None:
         """Writes to all rows, of which those that were not chosen do not count."""
         if self.refuses_writes:
-            raise TracedValueError("writing to a part of what a boolean mask chose, which others see,")
+            raise TracedValueError("writing to a part of a boolean-mask selection, which others see,")
         if self.shares_memory:
             rows = torch.where(self.spread_mask(), rows, self.rows)
         if self.base._node.overlaps:  # pyright: ignore[reportAttributeAccessIssue] - nobody else sees the grid
@@ -297,7 +297,7 @@ def aligned(chosen: list[Selected], what: str) -> list[Selected]:
 
 
 def in_order_of(chosen: Selected | torch.Tensor, mask: Torchish) -> torch.Tensor:
-    """The rows of a selection, or of a tensor, that is as long as what a mask chooses: each where the mask is true."""
+    """The rows of a selection, or of a tensor, that is as long as a mask selection: each where the mask is true."""
     if isinstance(chosen, Selected) and is_same_mask(chosen.mask, mask):
         return chosen.rows
     rows = compacted(chosen).rows if isinstance(chosen, Selected) else chosen
@@ -310,7 +310,7 @@ def is_same_mask(one: Torchish, other: Torchish) -> bool:
     return is_same_value(one.read(), other.read())
 
 
-def begin(chosen: Selected, words: str = "what a boolean mask chose") -> Selected:
+def begin(chosen: Selected, words: str = "a boolean-mask selection") -> Selected:
     """A selection that the user's line, where code is now, chooses."""
     bound = said_bound()
     if bound is not None and bound < chosen.mask.numel():
@@ -339,7 +339,7 @@ def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
 def refuse_length(chosen: Selected) -> TracedValueError:
     """The error of a selection that has to have a length: it names the line that chose it."""
     if chosen.origin is None:
-        return TracedValueError("what a boolean mask chose")
+        return TracedValueError("a boolean-mask selection")
     return TracedValueError(chosen.origin.words, place=str(chosen.origin.place))
 
 
@@ -389,22 +389,22 @@ def like(rows: torch.Tensor, other: Selected, is_safe: bool = False) -> Selected
 def _mismatch(what: str, other: str) -> RuntimeError:
     # No TypeError, which operators would take for "not implemented".
     return RuntimeError(
-        f"{what} got what a boolean mask chose, whose length depends on a traced input, and {other}, at "
+        f"{what} got a boolean-mask selection, whose length depends on a traced input, and {other}, at "
         f"{user_location()}; wanted what the same mask tensor chose, or a tensor that broadcasts to one row"
     )
 
 
 def apply_elementwise(rule: Any, args: tuple, kwargs: dict, of_rows: Callable[[Any, tuple, dict], Any]) -> Any:
-    """An elementwise rule that does not write, of what masks chose; `of_rows` applies it to rows, which may be such."""
+    """An elementwise rule that does not write, of mask selections; `of_rows` applies it to rows, which may be such."""
     apply = lambda *args, **kwargs: of_rows(rule, args, kwargs)
     return map_rows(apply, args, kwargs, f"torch.{rule.name}", safe=_has_poles(rule, args))
 
 
 def write_elementwise(rule: InPlace, args: tuple, kwargs: dict, of_rows: Callable[[Any, tuple, dict], Any]) -> Any:
-    """An elementwise rule that writes to its first operand, what a mask chose, without another dimension in between."""
+    """An elementwise rule that writes to its first operand, a mask selection, without another dimension in between."""
     target = args[0]
     if not isinstance(target, Selected) or "out" in kwargs:
-        raise TracedValueError(f"torch.{rule.name} into a tensor of what a boolean mask chose")
+        raise TracedValueError(f"torch.{rule.name} into a tensor of a boolean-mask selection")
     result = apply_elementwise(rule.rule, args, kwargs, of_rows)
     check_cast(result.rows, target.rows)
     rows = result.rows.to(target.dtype)

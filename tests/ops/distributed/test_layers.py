@@ -133,7 +133,7 @@ def test_messages_that_do_not_meet():
         (lost, RuntimeError, "nobody receives"),
         (early, RuntimeError, "that nobody has sent before"),
         (to_one, ValueError, "another target for each"),
-        (by_data, ValueError, "a number that data decide"),
+        (by_data, ValueError, "a data-dependent number"),
         (outside, ValueError, "dst is 4 for the device 3"),
     ):
         with pytest.raises(kind, match=message):

@@ -98,7 +98,7 @@ def _everywhere(number: Any, axes: tuple[str, ...], sizes: tuple[int, ...], name
         return np.broadcast_to(_Places(axes, sizes).values(number.read()), sizes)  # pyright: ignore
     except _DataDecideError:
         raise ValueError(
-            f"{name} is a number that data decide; wanted one that is known on each device: computed of the rank and "
+            f"{name} is a data-dependent number; wanted one that is known on each device: computed of the rank and "
             "of Python's numbers"
         ) from None
 

@@ -36,7 +36,7 @@ def _kept(boxes, scores, groups, iou_threshold) -> Selected:
 
 
 def is_unknown(*tensors) -> bool:
-    """Whether some tensors have values that are traced, or a length that data decide."""
+    """Whether some tensors have values that are traced, or a data-dependent length."""
     return any(isinstance(x, Selected) or (isinstance(x, Torchish) and is_traced(x.read())) for x in tensors)
 
 
