@@ -1,4 +1,4 @@
-"""``python -m torch2jax``: the command ``torch2jax``, but that PyTorch and JAX are imported first."""
+"""``python -m torch2jax``: the command ``torch2jax``, except that PyTorch and JAX are imported first."""
 
 from torch2jax_cli import main
 

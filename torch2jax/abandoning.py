@@ -1,4 +1,4 @@
-"""The end of code that handles every exception: a loop in which a bare ``except`` holds what would end it.
+"""Ends code that catches every exception, such as a loop with a bare ``except`` around what would end the run.
 
 A run of code is abandoned by an exception, and what cannot be is refused by one. ``while True: try: … except: pass``
 handles each of them, and asks again for ever. Nothing that is raised within its ``try`` leaves it, but what is raised

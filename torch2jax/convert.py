@@ -1,4 +1,4 @@
-"""`t2j` and `j2t`: what becomes what."""
+"""`t2j` and `j2t`: which object becomes what."""
 
 import functools
 import types

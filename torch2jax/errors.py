@@ -1,4 +1,4 @@
-"""The errors a user of torch2jax meets, and how they name the user's own line."""
+"""The errors that users of torch2jax meet, and how they name the user's line."""
 
 import dis
 import functools

@@ -1,4 +1,4 @@
-"""What to do about errors whose own words, those of Python, PyTorch or JAX, do not say it: notes on them.
+"""Notes on errors of Python, PyTorch and JAX whose own message does not say what to do.
 
 Nothing here runs before a call has failed.
 """

@@ -1,4 +1,4 @@
-"""What to do about an argument that `jax.jit` refuses: JAX's message names the function, and the name can say it.
+"""Notes on arguments that `jax.jit` refuses: JAX's message names the function, and its name can carry the note.
 
 JAX flattens the arguments of a jitted function before it calls it, so no code of ours runs where one of them is a
 tensor or an optimizer; and to register these classes as pytrees would change JAX for everybody. But JAX asks the

@@ -1,4 +1,4 @@
-"""Python code of PyTorch that no override reaches: something else is in its place while a translated call is made.
+"""Python functions of PyTorch that no override reaches, replaced during translated calls.
 
 The exchange is seen by all threads, so that what stands in must do as the original does where no call is translated.
 """

@@ -1,4 +1,4 @@
-"""What an error tells of the place that it comes from: the module and the user's line, without our own frames.
+"""Tracebacks: the module path and the user's line of an error, without torch2jax's own frames.
 
 JAX hides its frames at its own functions, `jax.jit` for one. Its filter is not used: it is private, and what it shows
 of a line within a ``with`` or ``try`` is the end of that statement.

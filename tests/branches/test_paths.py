@@ -932,4 +932,4 @@ def test_an_error_of_branches_names_the_first_place_where_they_differ(name):
     with pytest.raises(BranchError) as caught:
         jax.jit(t2j(lambda x: yes(x) if x.sum() > 0 else no(x)))(jnp.ones(3))
     assert told in str(caught.value)
-    assert len(str(caught.value).split(" of a traced value")[1]) < 400
+    assert len(str(caught.value).split(" tests a traced value")[1]) < 400

@@ -1,4 +1,4 @@
-"""A backward pass at one level of a tape: what is led back, and shown to hooks on the way."""
+"""A backward pass at one level of a tape: which gradients it computes, and which hooks see them."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""`torch.autograd.Function.apply` within translated calls, also where it was bound before: ``f = MyFunction.apply``.
+"""`torch.autograd.Function.apply` within translated calls, also if it was bound earlier: ``f = MyFunction.apply``.
 
 Up to PyTorch 2.13 it is a Python method, whose code is exchanged. From 2.14 on it is a method of C's, and one that was
 bound before cannot be reached. But it looks up three attributes of the function's class, in this order: `_backward_cls`

@@ -1,4 +1,4 @@
-"""What autograd asks of the call that it is in."""
+"""The interface of a call that autograd uses."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast

@@ -1,4 +1,4 @@
-"""`torch.autograd.forward_ad`: tangents are JAX's, from the beginning of a dual level to its end."""
+"""`torch.autograd.forward_ad`: JAX's tangents, from the start of a dual level to its end."""
 
 import contextlib
 import weakref

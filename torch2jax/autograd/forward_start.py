@@ -1,4 +1,4 @@
-"""Where a run of an autograd function began: what its forward has recorded since, and how it runs again.
+"""The start of an autograd function's forward pass: what it has recorded since, and how to run it again.
 
 A forward may compute with gradients on, on tensors that it has detached, and keep the results for its backward to
 differentiate. That history ends with the call. A backward that runs later lets the forward record it again.

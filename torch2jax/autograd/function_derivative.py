@@ -1,4 +1,4 @@
-"""The derivative that an autograd function defines, as JAX's of what the function gave."""
+"""The derivative that an autograd function defines, as a JAX derivative of its result."""
 
 import weakref
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is kept between the forward and the backward of an autograd function.
+"""The values that an autograd function keeps between its forward and its backward.
 
 The context has it in trees of Python: saved tensors, attributes, arguments. JAX's derivative takes arrays. So the trees
 are kept with slots in the places of their tensors, and these become arguments of the derivative, in the order of the

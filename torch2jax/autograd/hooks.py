@@ -1,4 +1,4 @@
-"""Hooks on gradients, those among them that JAX takes.
+"""Hooks on gradients, including gradients that JAX computes.
 
 A hook may look at a gradient, change it, and use any tensor of the call. JAX's way back knows nothing of that. So where
 it takes the gradient of code with hooks, the way back is another run of the code (`retrace.py`), which makes the

@@ -1,4 +1,4 @@
-"""Which inputs of a call JAX differentiates: what `requires_grad` of them is, and `is_leaf`, `grad_fn`, and so on.
+"""Which inputs of a call JAX differentiates: the answers to `requires_grad`, `is_leaf`, `grad_fn` and so on.
 
 PyTorch's code may ask its inputs, and go another way where they require grad. A call begins without an answer. The
 first question that JAX's derivative decides abandons the run, by `NeedsInputs`, and the code runs again as `told`:

@@ -1,4 +1,4 @@
-"""JAX's linearization, held open: the derivative of what has been computed so far, at any time.
+"""An open JAX linearization: the derivative of everything computed so far, available at any time.
 
 `jax.vjp` linearizes a function from its beginning to its end, and then transposes. PyTorch may ask at any point. So
 `Linearization` is that without an end: while its trace is the current one, whatever is computed from a `leaf` leaves

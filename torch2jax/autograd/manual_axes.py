@@ -1,4 +1,4 @@
-"""Derivatives of code's own within `jax.shard_map`, where JAX notes over which axes the values of an array differ.
+"""Derivatives inside the code within `jax.shard_map`, where JAX notes over which axes an array's values differ.
 
 What is the same on all devices of an axis has one cotangent, the same on all of them. What differs has one on each.
 Where a value that is the same meets others that differ, JAX sums the cotangents that the devices have for it. A custom

@@ -1,4 +1,4 @@
-"""Tensors that require grad in the place of parts of another, whose gradient is made of theirs: rows of a table.
+"""Rows of a table that require grad in the table's place, so that its gradient is built from theirs.
 
 A gradient with respect to the whole would have its size. One of rows, and where they are, has theirs: a sparse tensor.
 So the rows that code takes begin a history of their own, and the whole is none of it. Where a backward pass asks for

@@ -1,4 +1,4 @@
-"""The backward passes under way, as PyTorch tells of them."""
+"""The backward passes in progress, as PyTorch reports them."""
 
 import itertools
 from collections.abc import Callable

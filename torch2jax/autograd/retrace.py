@@ -1,4 +1,4 @@
-"""Code that runs anew where JAX differentiates it: a primitive that no derivative takes apart.
+"""Code that runs again when JAX differentiates it: a primitive that no derivative looks into.
 
 Where JAX traces a program, the code is an equation of it, with the program of one run inside. A transformation that
 comes to the equation runs the code itself, on its own tracers, so that the code can see what is differentiated.

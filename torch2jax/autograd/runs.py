@@ -1,4 +1,4 @@
-"""The runs of a function: each finds out what the next has to know, until one gets to the end.
+"""The runs of a function: each finds out what the next must know, until one reaches the end.
 
 A call begins without a tape, without paths and without knowledge of its inputs. A question that needs one of them
 abandons the run, and the function runs again with it, from then on at once. So code that asks for none of it pays

@@ -1,4 +1,4 @@
-"""`torch.autograd.graph.saved_tensors_hooks`: what a derivative keeps of the way forward goes through them.
+"""`torch.autograd.graph.saved_tensors_hooks`: the values that a derivative stores pass through these hooks.
 
 Which values those are, JAX's derivatives decide; a hook sees each of them once, as a tensor.
 """

@@ -1,1 +1,1 @@
-"""Questions of Python's about traced values: both answers are followed, and become a `lax.cond`."""
+"""Conditions on traced values (*questions*): both branches are traced, and become a `lax.cond`."""

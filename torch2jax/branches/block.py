@@ -1,4 +1,4 @@
-"""Code on tensors that the graph runs never, once or often: a branch, the body of a loop.
+"""Code on tensors that the graph runs any number of times: a branch, or the body of a loop.
 
 A block is Python over tensors. JAX traces it in a trace of its own, as a function of arrays; tensors around it are
 closed over. What it draws from the random stream, and what it writes to tensors around it, are not among its results:

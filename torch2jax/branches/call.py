@@ -1,4 +1,4 @@
-"""What questions about traced values ask of the call that they are asked in."""
+"""The interface of a call that conditions on traced values use."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast

@@ -1,4 +1,4 @@
-"""Branches and loops within `jax.shard_map`, of which the devices may go different ways.
+"""Branches and loops within `jax.shard_map` in which devices may take different paths.
 
 A collective on one side alone would wait for those that go the other way, for ever.
 """

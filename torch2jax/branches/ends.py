@@ -1,4 +1,4 @@
-"""What two ways through some code end in, in one form: the same leaves, with the same shapes.
+"""Brings the results of two paths into one form: the same leaves, with the same shapes.
 
 Python's numbers that differ become arrays. A tensor whose length differs is as long as data decide, whether it is plain
 on both ways or padded on one: it becomes a padded array with room for the longer.

@@ -1,7 +1,7 @@
-"""What the ways through some code compute: a tree, which branches at questions, and the one program that it becomes.
+"""Merges the paths through some code: a tree that branches at each question becomes one program.
 
-Each question is a ``lax.cond`` there, whose branches have what comes behind it on each side, but for what they have in
-common at their ends. A side on which the code raises an exception of its own is none: it becomes a check.
+Each question becomes a ``lax.cond``, whose branches have the equations after it on each side. Equations that both
+sides end with move behind it. A side on which the code raises its own exception becomes a check, not a branch.
 """
 
 import os
@@ -206,7 +206,9 @@ class _Joining:
         has_test = body is not None and all(isinstance(x, Raised) or x == Again(loop) for x in body.ends)
         rest = self.side(turn.sides[wanted] if has_test and is_loop else turn, after)  # pyright: ignore[reportArgumentType]
         if rest is None and view == _LoopContext():
-            raise BranchError(f"the loop at {loop.place} never ends: every path through an iteration leads to the next one")
+            raise BranchError(
+                f"the loop at {loop.place} never ends: every path through an iteration leads to the next one"
+            )
         if not isinstance(rest, Side):
             return rest
         if not is_loop:

@@ -1,4 +1,4 @@
-"""How many turns a loop has at most, where a number that counts says so: ``while n < 20 and x.norm() > tol: n += 1``.
+"""The maximum number of iterations, if a counter limits it: ``while n < 20 and x.norm() > tol: n += 1``.
 
 A counter is an integer that the loop carries, which begins with a known number and changes by the same in each turn.
 So its value is known in every turn, and with it the answers of comparisons with known numbers. A way through a turn

@@ -1,4 +1,4 @@
-"""What a loop carries, in the places where it lives: new values are put there, and others taken out.
+"""The carry of a loop: puts new values into the places where the code keeps them, and reads them back.
 
 Values in memory that stays are written there, so that everything that sees the memory sees them. What the turns make
 anew is made anew here as well: nobody else may see it change.

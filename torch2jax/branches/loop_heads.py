@@ -1,4 +1,4 @@
-"""Where loops of Python's begin in its bytecode: the place that each turn comes back to, and what lives there."""
+"""Where Python loops begin in bytecode: the place that each iteration returns to, and the variables alive there."""
 
 import dis
 import functools

@@ -1,4 +1,4 @@
-"""What lives where the turns of a loop begin: all that a turn can read or change.
+"""The state at the start of a loop's iterations: everything that an iteration can read or change.
 
 It is taken down as a list of entries, each with the path that leads there, in an order that is the same for objects of
 equal structure. Two turns are alike if what they begin with is: the same objects in the same places, tensors of the

@@ -1,4 +1,4 @@
-"""Loops that end when traced values say so: they are found while the code runs, and become loops of the graph.
+"""Loops that end on traced conditions: found while the code runs, they become loops of the graph.
 
 Code asks the same question at the same line again and again: it is in a loop. Its frame is then run with Python's
 tracing on, which tells where turns begin (`loop_heads`). What is learned there lasts from run to run:

@@ -1,7 +1,7 @@
-"""One way through code that asks about traced values: what is asked on it, and answered.
+"""One path through code that tests traced values: its conditions (*questions*) and their answers.
 
-A question that has an answer already gets that one again; another is noted in the trace, by a step that computes
-nothing, so that what is computed before it and behind it can be told.
+A question that was already answered gets the same answer again. Otherwise the trace records it, by an equation that
+computes nothing and separates what comes before it from what comes after it.
 """
 
 from collections import deque

@@ -1,11 +1,11 @@
-"""Questions of Python's about values that are traced: both answers are followed.
+"""Conditions on traced values (*questions*): runs the code once for each path, so that both branches are traced.
 
-A call begins without that. The first question abandons the run, and the code runs again, once for each way through it
-that the answers make, in a trace of its own each time. Python does the same again until another answer is given, so
-that two traces begin with the same equations: these are the graph's. Then comes a ``lax.cond``, whose branches have the
-rest, but for what they have in common at their ends.
+A call begins without that. The first question abandons the run. Then the code runs once for each path, each time in
+its own trace. Python does the same in all runs until an answer differs, so two traces begin with the same equations,
+which appear once in the graph. A ``lax.cond`` follows, whose branches have the remaining equations. Equations that both
+branches end with move behind it.
 
-A way that ends in an exception which the code itself raises is a check: it is taken to be never gone.
+A path that ends in an exception that the code itself raises is a check: it is assumed never to be taken.
 """
 
 import contextlib
@@ -116,7 +116,7 @@ class _Ways:
         except RecursionError as error:
             raise BranchError(
                 f"branches are nested too deep: got {self._live} paths through the code, one inside another, more than "
-                "Python's stack can hold. Write a loop that ends on data with torch.while_loop, or raise the limit with "
+                "Python's stack can hold. Write a loop that ends on data with torch.while_loop, or raise the limit by "
                 "sys.setrecursionlimit"
             ) from error
         if isinstance(side, Raised):

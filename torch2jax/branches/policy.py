@@ -1,4 +1,4 @@
-"""What users say of branches on traced values: of all of them, and of places in code."""
+"""The options of branches on traced values: for all of them, and for single lines of code."""
 
 import os
 import warnings

@@ -1,4 +1,4 @@
-"""JAX's equations, taken apart and put together: what the two sides of a branch have in common is there once.
+"""Takes JAX's equations apart and merges them: equations that both sides of a branch share appear once.
 
 A path through some code leaves a list of equations. Two paths that part at a question become one program: what both do
 at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.

@@ -1,4 +1,4 @@
-"""Questions of code that runs twice: first where answers can be followed, then where they cannot, with the same."""
+"""Conditions in code that runs twice: first where both branches can be traced, then with the same answers."""
 
 import contextlib
 from collections.abc import Iterator

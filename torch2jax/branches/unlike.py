@@ -1,4 +1,4 @@
-"""Where the results of two branches differ, in words: the first place, as code reaches it, and what each has there."""
+"""Describes where the results of two branches first differ, and what each has there."""
 
 import itertools
 from collections.abc import Callable, Iterator

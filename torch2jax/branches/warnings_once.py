@@ -1,4 +1,4 @@
-"""Warnings of code that runs several times: each is given once, if it comes on every way through the code."""
+"""Warnings of code that runs several times: each is shown once, if every path gives it."""
 
 import functools
 import sys

@@ -1,4 +1,4 @@
-"""Loops that end when traced values say so, as statements of a program: JAX's ``while_loop``, or one with derivatives.
+"""Loops that end on traced conditions, as statements of a program: a JAX ``while_loop``, or a bounded scan.
 
 Backwards a loop needs a bound: then it is a scan of so many turns, of which those behind its end do nothing. The turns
 are checkpointed in groups of about the square root of the bound, so that memory grows with that alone.

@@ -1,7 +1,7 @@
-"""Batches of gradients as ``torch.autograd.grad(..., is_grads_batched=True)`` hands them to a backward pass.
+"""Batches of gradients, as ``torch.autograd.grad(..., is_grads_batched=True)`` passes them to a backward pass.
 
-They are no tensors of `torch.func.vmap`, but of PyTorch's older vmap, for which nothing else than its own operators has
-batching rules: the batch dimension is taken out here, and put back in.
+They are tensors of PyTorch's older vmap, not of `torch.func.vmap`. Only PyTorch's own operators have batching rules for
+it, so the batch dimension is taken out here, and put back in.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Memory of XLA's as tensors, and tensors copied into memory of XLA's."""
+"""XLA's memory as tensors, and tensors copied into XLA's memory."""
 
 import ctypes
 

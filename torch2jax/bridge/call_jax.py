@@ -1,4 +1,4 @@
-"""JAX functions as functions of PyTorch."""
+"""JAX functions as PyTorch functions."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The functions that a `TorchFunction` gives rise to: its gradient, and its batched form."""
+"""The functions derived from a `TorchFunction`: its gradient, and its batched form."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence

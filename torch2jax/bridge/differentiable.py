@@ -1,4 +1,4 @@
-"""A JAX program as an operation of PyTorch, which autograd and `torch.func` differentiate and batch."""
+"""A JAX program as a PyTorch operation, which autograd and `torch.func` differentiate and batch."""
 
 import inspect
 from collections.abc import Sequence

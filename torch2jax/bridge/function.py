@@ -1,4 +1,4 @@
-"""A PyTorch function of flat tensors, as a compiled program names it, and the places in programs that call it."""
+"""A PyTorch function of flat tensors, as compiled programs name it, and the places in programs that call it."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What tells a function from others in words that another process has for it too."""
+"""Describes a function in words that tell it from others, and that are the same in another process."""
 
 import functools
 import hashlib

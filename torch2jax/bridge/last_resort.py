@@ -1,4 +1,4 @@
-"""The last resort of `t2j`: operators without a rule, and what the user names, run in PyTorch itself."""
+"""The last resort of `t2j`: PyTorch runs operators without a rule, and what the user names."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Locks around calls of PyTorch that a call may take again in the calls that it makes itself."""
+"""Locks around calls of PyTorch, which a nested call may take again."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""A call of PyTorch within translated code that is not translated: PyTorch itself runs it.
+"""A PyTorch call within translated code that is not translated: PyTorch runs it.
 
 Where all its tensors have values it runs at once, so that its result may be of any shape. Where JAX traces some, it
 becomes one equation, for which the form of its result must be known before: from meta tensors, or else from trying.

@@ -1,4 +1,4 @@
-"""Calls in programs over several devices whose types do not tell how arrays are sharded.
+"""Calls in programs for several devices whose types do not say how arrays are sharded.
 
 XLA's partitioner decides there, and would gather the inputs of a call that it knows nothing of. So the call is left to
 a partitioning rule, which refuses inputs that arrive sharded.

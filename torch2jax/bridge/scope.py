@@ -1,4 +1,4 @@
-"""Running a function where the JAX code that it calls cannot wait for a thread that waits for it.
+"""Runs a function where the JAX code that it calls cannot wait for a thread that waits for it.
 
 XLA's CPU client runs most programs on a small pool of threads. A function called from one of these that itself runs a
 JAX program and waits for it would wait for ever once all threads of the pool wait like this. XLA avoids it for its own

@@ -1,4 +1,4 @@
-"""The arguments of a call: which of them a program traces, and what it is compiled for."""
+"""The arguments of a call: which of them a program traces, and which it is compiled for."""
 
 import enum
 from collections.abc import Hashable, Sequence

@@ -1,4 +1,4 @@
-"""What a PyTorch function becomes for arguments of given shapes: which inputs it has, and what it returns."""
+"""A PyTorch function specialized for arguments of given shapes: its inputs, and its results."""
 
 import contextlib
 import dataclasses

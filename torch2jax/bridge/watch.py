@@ -1,4 +1,4 @@
-"""Finding out whether a function writes to its inputs."""
+"""Finds out whether a function writes to its inputs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

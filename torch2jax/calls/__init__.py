@@ -1,1 +1,1 @@
-"""One translated call in progress: how what its code calls finds its rule, and what the call holds."""
+"""One translated call in progress: how the functions in it find their rules, and what the call holds."""

@@ -1,4 +1,4 @@
-"""The mode by which the operators that PyTorch's C++ reaches come back to a call."""
+"""The mode through which operators that PyTorch's C++ calls come back to a call."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The bodies of Python functions of PyTorch, which run in a call past their question for overrides."""
+"""The bodies of PyTorch's Python functions, which run in a call without their check for overrides."""
 
 import functools
 import types

@@ -1,4 +1,4 @@
-"""The call that code runs in, for the rooms from here upwards: all of it."""
+"""The interface of the call in progress, for this room and those above it: all of it."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast

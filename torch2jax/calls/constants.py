@@ -1,4 +1,4 @@
-"""Tensors and arrays from outside a call, as tensors of the call: constants, and what arrays stand for."""
+"""Tensors and arrays from outside a call, as tensors of the call."""
 
 import contextlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Floats of 8 bits: PyTorch has few kernels for them on the CPU, and what it refuses is refused.
+"""8-bit floats: PyTorch has few CPU kernels for them, and torch2jax refuses what PyTorch refuses.
 
 The first tensor of such a dtype in a call (an argument, a constant, what a cast gives) begins the check; a call without
 one asks nobody.

@@ -1,4 +1,4 @@
-"""What `t2j` and `j2t` refuse: what is of neither side, or of the other one already."""
+"""What `t2j` and `j2t` refuse: objects of neither framework, or of the target framework already."""
 
 import difflib
 import functools

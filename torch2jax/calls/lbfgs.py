@@ -1,4 +1,4 @@
-"""`torch.optim.LBFGS` in translated code: PyTorch's algorithm with a memory of one size, whose loops are of the graph.
+"""`torch.optim.LBFGS` in translated code: PyTorch's algorithm with memory of a fixed size, and loops of the graph.
 
 PyTorch keeps the last steps in lists that grow. Here they are the last rows of tensors of `history_size` rows. Which
 rows count, and whatever else PyTorch asks of values, are tensors; only its loops ask, and become loops of the graph.

@@ -1,4 +1,4 @@
-"""Operators of ``torch.library`` by their own kernels, where these are written in Python."""
+"""Operators of ``torch.library``, by their own kernels if these are written in Python."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Which dtypes of PyTorch's the arrays that translated code is given stand for, while JAX has no 64-bit ones."""
+"""The PyTorch dtypes that 32-bit argument arrays stand for, while JAX has no 64-bit ones."""
 
 import inspect
 import itertools

@@ -1,4 +1,4 @@
-"""Plans of what has to do with memory: views, writes in place, and writes to a part of a tensor.
+"""Plans of operators on memory: views, in-place writes, and writes to a part of a tensor.
 
 How a view comes about, its shape and its strides depend on those of its base and on the other arguments; where it is
 in memory besides on where its base is. So a plan has the way from the base's node to the view's, and how far they are

@@ -1,4 +1,4 @@
-"""Operands of 64 and of 32 bits in one operator, while JAX's arrays have 32 bits.
+"""64-bit and 32-bit operands in one operator, while JAX's arrays have 32 bits.
 
 An array stands for either dtype then, and what PyTorch refuses for the sake of the other one is meant to work: a module
 of doubles gets arrays that were doubles before JAX narrowed them. One rule for all operators: a call that is refused is

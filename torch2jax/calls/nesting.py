@@ -1,4 +1,4 @@
-"""Calls within calls: what they have in common, and where the code of one is.
+"""Calls within calls: what they share, and where the code of a call runs.
 
 It may be within transformations that it has begun, on a tape, and in a trace of JAX's.
 """

@@ -1,4 +1,4 @@
-"""Observers: what sees which functions translated calls dispatch."""
+"""Observers, which see the functions that translated calls dispatch."""
 
 import contextlib
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""`torch.optim` in translated code: whose optimizers step, and how they do where their counters are traced.
+"""`torch.optim` in translated code: whose optimizers step, and how they step if their counters are traced.
 
 PyTorch's optimizers keep counters in tensors and ask for their values, or, if told that they are ``capturable`` and
 being compiled, compute with the tensors. Here they are told so if the counters or hyperparameters are traced.

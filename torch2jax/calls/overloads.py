@@ -1,4 +1,4 @@
-"""What PyTorch says of an ATen overload: where it writes, what it decomposes into, which one is functional."""
+"""PyTorch's metadata of an ATen overload: what it writes to, its decomposition, its functional form."""
 
 import functools
 from typing import Any, NamedTuple

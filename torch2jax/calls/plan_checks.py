@@ -1,4 +1,4 @@
-"""A switch by which the long way runs beside every plan, and is compared with it: in tests, or to find a fault."""
+"""A switch that runs the slow path beside every plan and compares both, for tests and debugging."""
 
 import collections
 import contextlib

@@ -1,4 +1,4 @@
-"""PyTorch's switches and caches of the whole process: what translated code changes of them is undone after the call.
+"""Switches and caches of the whole PyTorch process: changes by translated code are undone after the call.
 
 A change is noticed where it is made. So a call that makes none asks for nothing, and one that another thread makes
 outside of calls stays.

@@ -1,4 +1,4 @@
-"""What PyTorch says of a call that a rule cannot serve: users, and their tests, know its words."""
+"""PyTorch's errors for calls that a rule cannot serve: users and their tests know these messages."""
 
 import inspect
 import types

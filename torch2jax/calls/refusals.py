@@ -1,4 +1,4 @@
-"""What PyTorch raises for a call: asked with small tensors of the same dtypes and shapes, whatever the values are."""
+"""PyTorch's errors for a call, found by calling PyTorch on small tensors of the same dtypes and shapes."""
 
 import functools
 import warnings

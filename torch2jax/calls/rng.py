@@ -1,4 +1,4 @@
-"""The keys that random operators take, and what PyTorch's own random state means meanwhile."""
+"""The keys of random operators, and the meaning of PyTorch's own random state in a call."""
 
 import contextlib
 import secrets

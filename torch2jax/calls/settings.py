@@ -1,4 +1,4 @@
-"""PyTorch's settings that translated code changes: they are the call's, and as they were after it.
+"""PyTorch settings that translated code changes: they apply to the call only.
 
 Those of `torch.autocast` and of the default device belong to a thread, and are put back. The default dtype is that of
 the whole process, which other threads share: a call keeps its own.

@@ -1,1 +1,1 @@
-"""Parts of a program that are compiled once, where Python around them runs as it is."""
+"""Parts of a program that are compiled once, while the Python code around them runs as usual."""

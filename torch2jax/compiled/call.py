@@ -1,4 +1,4 @@
-"""What compiled parts, and the tensors around them, ask of the call that runs them."""
+"""The interface of a call that compiled parts and the tensors around them use."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

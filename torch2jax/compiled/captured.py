@@ -1,4 +1,4 @@
-"""The state that a compiled part captures: objects, tensors and storages, and what its trace depends on of them."""
+"""The state that a compiled part captures: objects, tensors and storages, and what its trace depends on."""
 
 import itertools
 from collections import Counter, OrderedDict

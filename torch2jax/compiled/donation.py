@@ -1,4 +1,4 @@
-"""Arrays that programs of parts have made for what they write to, and may destroy again."""
+"""Arrays that the programs of parts made for tensors they write to, and may overwrite."""
 
 import sys
 import weakref

@@ -1,7 +1,7 @@
-"""The effects of a part of a program, described so that each run has them with its own arrays.
+"""The effects of a part of a program, in a form that each run can repeat with its own arrays.
 
-Its result, and what it has put into objects that were there before: other objects, new tensors, or tensors that were
-there. What is a view of something is made a view of that again.
+They are the result of the part, and what it has put into objects that were there before: other objects, new tensors,
+or tensors that were there. Each run makes views of something views of that again.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Memory of PyTorch's own around compiled parts: what parts write to it, and how it becomes JAX's."""
+"""PyTorch's own memory around compiled parts: what parts write to it, and how it becomes JAX's."""
 
 import weakref
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Small tensors around compiled parts: PyTorch's own, computed by PyTorch.
+"""Small tensors around compiled parts: real PyTorch tensors that PyTorch computes.
 
 Python around compiled parts counts, compares, concatenates, and cuts out what it wants: small tensors, of another
 shape each time. Each shape would be one more program for XLA. So these are real tensors, that a part takes as arrays:

@@ -1,4 +1,4 @@
-"""What functions of PyTorch do with tensors, as far as it decides whether PyTorch runs them around compiled parts."""
+"""What PyTorch functions do with tensors, as far as it decides whether PyTorch runs them around compiled parts."""
 
 import types
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which tensors are PyTorch's own around compiled parts, and whether they require grad: an attribute says so."""
+"""Which tensors around compiled parts are PyTorch's own, and whether they require grad: an attribute says so."""
 
 from typing import Any
 

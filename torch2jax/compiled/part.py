@@ -1,4 +1,4 @@
-"""Parts of a program that are compiled, where Python around them runs as it is."""
+"""Compiled parts of a program, whose surrounding Python code runs as usual."""
 
 import copy
 import functools

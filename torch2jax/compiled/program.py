@@ -1,4 +1,4 @@
-"""One compiled form of a part: its trace for one signature, as a program of arrays, and what it leaves behind."""
+"""One compiled form of a part: its trace for one signature, as a program of arrays, and its effects."""
 
 import gc
 import itertools

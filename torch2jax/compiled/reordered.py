@@ -1,4 +1,4 @@
-"""Rows of what parts have written, put in another order: within the next part's program, if that takes them.
+"""Reordered rows of what parts have written: the next part's program reorders them if it takes them.
 
 Between two steps of a search by beams each cache goes on with the rows of those that were chosen. An expert does this
 within the step, where it costs no call and no copy.

@@ -1,4 +1,4 @@
-"""Values of JAX's as tensors of PyTorch's own, and back, for which nothing is compiled."""
+"""JAX values as PyTorch tensors and back, without compilation."""
 
 from typing import Any
 

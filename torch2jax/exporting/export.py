@@ -1,4 +1,4 @@
-"""`export`: a translated function as a program of JAX's in one file."""
+"""`export`: a translated function as a JAX program in one file."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""One program of the graphs that a function leaves for several sizes, with expressions for the numbers that differ.
+"""Merges the graphs of a function for several sizes into one, with expressions for the numbers that differ.
 
 The graphs have the same equations, or the code takes other ways for other sizes. JAX binds each anew, on arrays with
 symbolic dimensions: its own rules see to it that the equation is right for all sizes.

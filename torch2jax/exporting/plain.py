@@ -1,4 +1,4 @@
-"""Trees of nothing but dictionaries, lists and tuples, which a process without PyTorch knows."""
+"""Trees of dictionaries, lists and tuples only, which a process without PyTorch knows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What Python asks of sizes while it runs: it has to be the same for all sizes that the constraints allow.
+"""Comparisons of sizes in Python code: they must be the same for all sizes that the constraints allow.
 
 PyTorch's functions are as good for one size as for another, and JAX checks the graph. Between them is Python code,
 which sees integers. The integers that it reads of tensors in several runs tell what they depend on; in one more run it

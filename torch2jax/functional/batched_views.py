@@ -1,4 +1,4 @@
-"""What `torch.vmap` gives for a view of an example: a view of the examples, for all of them at once."""
+"""Views under `torch.vmap`: a view of one example becomes a view of all examples at once."""
 
 import functools
 from typing import Any

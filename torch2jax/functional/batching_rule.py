@@ -1,4 +1,4 @@
-"""`torch.autograd.Function` under ``torch.vmap``: the rule for batches that a function itself defines."""
+"""`torch.autograd.Function` under ``torch.vmap``: the batching rule that a function itself defines."""
 
 from collections.abc import Callable
 from typing import Any

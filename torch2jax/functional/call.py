@@ -1,4 +1,4 @@
-"""What transformations of `torch.func` ask of the call that begins them."""
+"""The interface of a call that transformations of `torch.func` use."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

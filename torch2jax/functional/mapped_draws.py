@@ -1,4 +1,4 @@
-"""What random operators draw within ``torch.vmap``: the same for each example, or all different, or nothing."""
+"""Random numbers within ``torch.vmap``: the same for each example, all different, or an error."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""A function of tensors, while JAX transforms it as a function of arrays: what it gets, gives, and may write to."""
+"""A function of tensors while JAX transforms it as a function of arrays: arguments, results, allowed writes."""
 
 import contextlib
 from abc import ABC, abstractmethod

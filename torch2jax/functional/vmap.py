@@ -259,6 +259,6 @@ def _vmap_of_autograd(
 @implements_tensors(add_batch_dim)
 def _add_batch_dim(tensor: torch.Tensor, in_dim: int, level: int):
     raise NotImplementedError(
-        "torch._vmap_internals._vmap, imported by its name before, got a tensor of a translated call; wanted torch.vmap, "
-        "or torch.func.vmap"
+        "torch._vmap_internals._vmap, imported by its name before, got a tensor of a translated call; wanted "
+        "torch.vmap, or torch.func.vmap"
     )

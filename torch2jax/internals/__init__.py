@@ -1,4 +1,4 @@
-"""Private names of PyTorch and JAX, each with what it must do: the first place to look with a new release of either.
+"""Private names of PyTorch and JAX, with what each must do: look here first for a new release of either.
 
 No other file of the package uses one. `tests/test_internals.py` says what counts as private, and what does not: an
 operator that a rule is of, and what a patch exchanges. What has a public form is used by that.

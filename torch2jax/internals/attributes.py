@@ -1,4 +1,4 @@
-"""Private attributes of objects of PyTorch's and JAX's: what has them, and what each must be.
+"""Private attributes of objects of PyTorch and JAX: what has them, and what each must be.
 
 They are looked up where they are wanted. Nothing imports this but the tests.
 """

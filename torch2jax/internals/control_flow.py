@@ -1,4 +1,4 @@
-"""PyTorch's control flow, below what `torch` has of it."""
+"""PyTorch's control flow, below the public functions."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""What PyTorch's operators are made of, in Python. Slow to import."""
+"""PyTorch's Python decompositions of operators. Slow to import."""
 
 import torch._decomp
 

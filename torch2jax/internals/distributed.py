@@ -1,4 +1,4 @@
-"""`torch.distributed`: the modules in which something is exchanged, and arrays of all devices at once."""
+"""`torch.distributed`: modules in which torch2jax replaces functions, and arrays of all devices at once."""
 
 from typing import Any
 

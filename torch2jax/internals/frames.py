@@ -1,4 +1,4 @@
-"""Python's frames: how the local variables of one that runs are written."""
+"""Python frames: how to write the local variables of a running one."""
 
 import ctypes
 import sys

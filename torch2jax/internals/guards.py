@@ -1,4 +1,4 @@
-"""Contexts of PyTorch's that turn parts of its dispatch off and on, for the thread that they are entered on."""
+"""PyTorch contexts that turn parts of its dispatch off and on, for the thread that enters them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""JAX's traces, and the tracers that stand for arrays in them, where `jax.core` and `jax.interpreters` have none.
+"""JAX's traces and tracers, as far as `jax.core` and `jax.interpreters` do not have them.
 
 A tracer's trace is its ``_trace``. Traces nest: what a transformation's trace computes goes to its ``parent_trace``.
 """

@@ -1,4 +1,4 @@
-"""Tensors and storages as objects: how they are made, exchanged and handed on."""
+"""Tensors and storages as objects: how they are made, exchanged and passed on."""
 
 import torch
 from torch import _tensor

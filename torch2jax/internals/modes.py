@@ -1,4 +1,4 @@
-"""PyTorch's modes: what is asked of each call of a function, and of each operator, whatever their arguments are."""
+"""PyTorch's modes, which see every call of a function and every operator, whatever their arguments are."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `torch.nn`, `torch.optim` and others have beside their public functions."""
+"""Private names of `torch.nn`, `torch.optim` and others."""
 
 import torch
 from torch.nn import _reduction

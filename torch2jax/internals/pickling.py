@@ -1,4 +1,4 @@
-"""How PyTorch reads tensors from files: modules in which something is exchanged."""
+"""How PyTorch reads tensors from files: modules in which torch2jax replaces functions."""
 
 from torch import _utils, _weights_only_unpickler
 

@@ -1,4 +1,4 @@
-"""What PyTorch's own Python code asks about dtypes, dimensions and strides."""
+"""Dtypes, dimensions and strides, as PyTorch's own Python code computes them."""
 
 import torch._prims_common as _common
 

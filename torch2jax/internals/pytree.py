@@ -1,4 +1,4 @@
-"""PyTorch's trees, where it is PyTorch that flattens alike: its containers, and what users registered there."""
+"""PyTorch's pytrees, for code in which PyTorch itself flattens: its containers, and those that users registered."""
 
 from torch.utils import _pytree
 

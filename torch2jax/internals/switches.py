@@ -1,4 +1,4 @@
-"""Switches of the whole process, by the names of what sets and what reads them."""
+"""Switches of the whole process, by the names of the functions that set and read them."""
 
 from collections.abc import Callable
 from typing import Any

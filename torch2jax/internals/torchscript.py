@@ -1,4 +1,4 @@
-"""TorchScript: objects of C++ and what wraps them."""
+"""TorchScript: C++ objects, and their wrappers."""
 
 from collections.abc import Callable
 from typing import Any

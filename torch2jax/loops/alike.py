@@ -1,4 +1,4 @@
-"""Which equations compute the same: JAX makes functions and programs anew that are parameters of equations."""
+"""Whether equations compute the same, although JAX makes the functions in their parameters anew."""
 
 import functools
 import types

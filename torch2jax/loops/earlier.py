@@ -1,4 +1,4 @@
-"""The turn before the first, which others stand between: what is computed once is computed in it, or it begins anew."""
+"""Finds the iteration before the first: it may lie among other equations, or begin in another way."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

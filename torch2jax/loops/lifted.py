@@ -1,4 +1,4 @@
-"""Numbers within rematerialized turns, as operands: they may differ from turn to turn, as those of random keys do."""
+"""Turns numbers inside rematerialized iterations into operands, because they may differ, as random keys do."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

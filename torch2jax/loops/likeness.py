@@ -1,4 +1,4 @@
-"""What equations are like, as one number for each: those of equal turns have equal ones."""
+"""One number for each equation, which is equal for the equations of identical iterations."""
 
 import enum
 import types

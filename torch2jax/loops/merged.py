@@ -1,4 +1,4 @@
-"""Equations that compute the same of the same are one: what depends on no turn is then there once, in the first."""
+"""Merges equations that compute the same, so that what depends on no iteration is only in the first one."""
 
 from collections.abc import Sequence
 from typing import Any

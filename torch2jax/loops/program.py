@@ -1,4 +1,4 @@
-"""Programs with loops in them: how they are computed, and how much there is to compile."""
+"""Programs with loops: how they are evaluated, and how much there is to compile."""
 
 import itertools
 from collections.abc import Iterable, Sequence

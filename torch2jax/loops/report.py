@@ -1,4 +1,4 @@
-"""What was rolled, and what was not, in words."""
+"""Reports what was rolled and what was not."""
 
 import contextlib
 import logging

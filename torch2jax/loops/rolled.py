@@ -1,4 +1,4 @@
-"""Loops in a program: turns that are alike are found, and become one."""
+"""Finds identical iterations in a program, and makes loops of them."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Turns of a loop, operand by operand: what comes from where."""
+"""The iterations of a loop, operand by operand: where each operand comes from."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What turns take of one array, each another part: the parts of all turns as one array, and back."""
+"""Slices of one array, a different one in each iteration: all of them as one array, and back."""
 
 import itertools
 import math

@@ -1,1 +1,1 @@
-"""Translated functions and modules: pure functions of arguments and of a state by names."""
+"""Translated functions and modules: pure functions of arguments and of a state by name."""

@@ -1,4 +1,4 @@
-"""Tensors that translated code sets on modules from outside of its call: they are there as long as the call."""
+"""Tensors that translated code sets on modules from outside of its call: they exist as long as the call."""
 
 import weakref
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""States whose repeated layers are stacked: one array for the same weight of all of them, as a loop takes it.
+"""States whose repeated layers are stacked: one array for the same weight of all layers, as a loop takes it.
 
 ``layers.*.mlp.weight``, of shape ``(L, …)``, is ``layers.0.mlp.weight`` to ``layers.{L-1}.mlp.weight``. Where not all
 layers have the weight, ``layers.1::2.mlp.weight`` is that of the layers 1, 3, 5, …, as many as its first dimension has.

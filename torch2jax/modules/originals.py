@@ -1,4 +1,4 @@
-"""Things that hold PyTorch code: the module, function or method that a thing was made from or stands for."""
+"""Finds the module, function or method that holds the PyTorch code behind an object."""
 
 import sys
 import types

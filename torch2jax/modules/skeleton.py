@@ -1,4 +1,4 @@
-"""Modules: a skeleton of the user's module, with the caller's arrays in place of its parameters and buffers."""
+"""The skeleton of a module for one call: its structure, with the caller's arrays as parameters and buffers."""
 
 import collections
 import copy

@@ -1,4 +1,4 @@
-"""The state of a module by names: which there are, which are names of one tensor, apart and back into the module."""
+"""The state of a module by name: the names, which of them share a tensor, splitting, and loading."""
 
 import copy
 from collections import OrderedDict

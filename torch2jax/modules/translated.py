@@ -1,4 +1,4 @@
-"""Translated functions and modules: pure functions on arrays, that jit, grad, vmap and pickle as any."""
+"""Translated functions and modules: pure functions of arrays that jit, grad, vmap and pickle like any other."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What the rules of every family ask of jax arrays: literals, kinds of dtypes, dimensions."""
+"""Helpers on jax arrays for rules of every family: literals, kinds of dtypes, dimensions."""
 
 from typing import Any
 

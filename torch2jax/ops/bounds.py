@@ -1,4 +1,4 @@
-"""What is known of indices, classes and lengths, and the refusal of those that lead nowhere.
+"""Bounds of indices, classes and lengths, and the errors for values outside of them.
 
 PyTorch refuses them on the CPU. A compiled program cannot, so that values which a program decides are taken at their
 word. All others are asked, before a rule's body runs: those of arrays, constants of a program, and the examples of a

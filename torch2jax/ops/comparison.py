@@ -1,4 +1,4 @@
-"""Comparison and logic: what is larger, within bounds, equal, finite; choices and bits."""
+"""Comparison and logic: larger, within bounds, equal, finite; choices and bits."""
 
 import builtins
 import functools

@@ -1,4 +1,4 @@
-"""Complex numbers: their lengths, angles and parts, and inverse functions along their branch cuts."""
+"""Complex numbers: absolute values, angles and parts, and inverse functions along their branch cuts."""
 
 import math
 

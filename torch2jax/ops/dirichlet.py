@@ -1,4 +1,4 @@
-"""Draws from the Dirichlet distribution, and how they follow its concentrations.
+"""Draws from the Dirichlet distribution, and their derivatives for its concentrations.
 
 A draw changes as its marginals do, which are of the beta distribution, where their cumulative probability stays what it
 is. PyTorch's derivative is this one; among all that are unbiased it has a small variance.

@@ -1,4 +1,4 @@
-"""What ``torch.distributions`` asks of values, where traced ones have no answer.
+"""Checks of ``torch.distributions`` on values, for which traced values have no answer.
 
 Its checks of arguments and samples pass where values are traced, and are made where they are known.
 """

@@ -1,4 +1,4 @@
-"""What the families of pointwise rules are made with: decorators by kind of promotion, and plain bodies."""
+"""Helpers that make the families of pointwise rules: decorators by kind of promotion, and plain bodies."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What a tensor says of its gradients, and hooks on them. What computes them is `autograd/engine.py`."""
+"""The gradient attributes of a tensor, and its hooks. `autograd/engine.py` computes gradients."""
 
 # Properties are looked up on the class, where pyright takes them for their values.
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false

@@ -1,4 +1,4 @@
-"""What a jagged tensor says of its gradients: that of its values, with the same lengths.
+"""The gradient attributes of a jagged tensor: those of its values, with the same lengths.
 
 To PyTorch's autograd a jagged tensor is one, and its class computes below. Here the values have the history, so what
 code asks of the whole is asked of them; `autograd.engine` takes them in its place.

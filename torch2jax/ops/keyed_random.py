@@ -1,4 +1,4 @@
-"""Random numbers of a key that the code holds (``torch.func._random``): the same key gives the same numbers.
+"""Random numbers from a key that the code holds (``torch.func._random``): equal keys give equal numbers.
 
 A key is a seed and an offset, from which PyTorch's kernels go on in a stream of Philox's. Here the two make a key of
 JAX's, as all random numbers are JAX's. Where JAX has no types of 64 bits, a key from outside is one of uint32.

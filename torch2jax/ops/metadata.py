@@ -1,4 +1,4 @@
-"""Metadata: PyTorch holds it, for tensors of a translated call as for any, and answers itself."""
+"""Metadata: PyTorch holds it for tensors of a call as for any other, and answers itself."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Writes in place that are no other operator's in-place form: copies, fills, and tensors that change their memory."""
+"""In-place writes without an out-of-place form: copies, fills, and tensors that change their memory."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,6 +1,7 @@
-"""Modules of ``torch.ao.quantization`` that ask what they have seen, and whether they are on, where that is traced.
+"""Observers of ``torch.ao.quantization``: what they have seen, and whether they are on, if that is traced.
 
-Each question would double the ways through a network that has many of them. They choose between tensors instead.
+Each condition on a switch would double the paths through a network that has many of them. They choose between tensors
+instead.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What optimizers and gradient scalers do in one operator: fused steps, and the arithmetic of loss scales."""
+"""Single operators of optimizers and gradient scalers: fused steps, and the arithmetic of loss scales."""
 
 from collections.abc import Callable
 

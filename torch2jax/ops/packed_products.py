@@ -1,4 +1,4 @@
-"""Products with matrices of integers in 8 and 4 bits, as quantized models hold their weights.
+"""Products with packed 8-bit and 4-bit integer matrices, as in quantized models.
 
 A weight goes into a product as it is held, and its scales are beside that: no copy of it in floating point is made. On
 the CPU XLA's own product would make one of all of it, so there a part of it is copied at a time.

@@ -1,4 +1,4 @@
-"""Fake quantization: numbers rounded to the few that a quantized tensor could hold, and what chooses these.
+"""Fake quantization: rounding to the values that a quantized tensor could hold, and the choice of its scale.
 
 PyTorch's kernels multiply by the inverse of the scale, which is of float32, and round half to even. Then they add the
 zero point if it is an integer; one of floating point is added before. So do these rules, bit for bit, but for a last

@@ -1,4 +1,4 @@
-"""What PyTorch's release decides about bounds, ties and lengths, asked of the one that is installed."""
+"""Bounds, ties and lengths that differ between PyTorch releases: the installed release is asked."""
 
 from collections.abc import Callable
 

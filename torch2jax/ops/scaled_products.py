@@ -1,4 +1,4 @@
-"""Products of matrices in 8 bits, whose scales are beside them.
+"""Products of 8-bit matrices with separate scales.
 
 Where a scale is of a row, or of all, the product is one of operands in 8 bits, and scaled. Those with a scale for each
 part of a row are brought to float32 and scaled in front of the product.

@@ -1,4 +1,4 @@
-"""What is done under jit with ``x[mask]``, whose length is unknown, beside elementwise functions of it."""
+"""Functions of ``x[mask]`` under jit, whose length is unknown, except for elementwise ones."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Functions of batches, where data decide how many examples there are: each is computed by itself, also of the rest."""
+"""Functions of batches with a data-dependent number of examples: unselected examples are computed too."""
 
 from typing import Any
 

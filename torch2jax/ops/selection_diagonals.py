@@ -1,4 +1,4 @@
-"""Diagonals and triangles of matrices that are as long as data decide along one dimension or two, and pairs of rows."""
+"""Diagonals and triangles of matrices with one or two data-dependent dimensions, and pairs of rows."""
 
 import itertools
 from typing import Any

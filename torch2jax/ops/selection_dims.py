@@ -1,4 +1,4 @@
-"""Dimensions of a selection by a mask of unknown values: where the one is that it chose, and what moves it.
+"""The dimensions of a selection by a mask of unknown values: which one is selected, and functions that move it.
 
 A function of tensors with dimensions is that of the selection with its rows in front, with other numbers for the
 dimensions; see `values.moved`.

@@ -1,4 +1,4 @@
-"""What goes along ``x[mask]`` under jit: scans, softmax, orders, neighbours and reductions of an unknown number."""
+"""Functions along ``x[mask]`` under jit: scans, softmax, sorting, neighbours, and reductions."""
 
 import math
 

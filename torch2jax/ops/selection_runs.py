@@ -1,4 +1,4 @@
-"""Values that differ, how often each is there, and each as often as is said, where a traced input decides how many."""
+"""Unique values, their counts, and repetition, if a traced input decides how many there are."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Parts of a selection by a mask of unknown values, and parts of tensors that numbers of unknown value cut out."""
+"""Slices of a selection by a mask of unknown values, and slices of tensors between traced bounds."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Views of rows at data-dependent places: parts, and single elements, of a selection by a mask of unknown values.
+"""Views of rows at data-dependent positions: slices and single elements of a selection by a mask.
 
 Code that writes to them writes to the whole, and they show what is written to the whole, as in PyTorch.
 """

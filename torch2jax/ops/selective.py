@@ -1,4 +1,4 @@
-"""Selective activation checkpointing: what PyTorch's policy keeps has a name that JAX's policy keeps.
+"""Selective activation checkpointing: a name marks what PyTorch's policy saves, for JAX's policy to save.
 
 A policy is asked about ATen operators. Which ones PyTorch would come to in a function with a rule, it says itself: the
 function runs once more, on tensors without data.

@@ -1,4 +1,4 @@
-"""Identity: which memory a tensor is on, where on it, and how often it was written; PyTorch's storages of tensors."""
+"""Identity: a tensor's memory, its offset there, and its version; PyTorch's storage objects."""
 
 import itertools
 import weakref

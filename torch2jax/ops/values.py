@@ -1,4 +1,4 @@
-"""What Python asks of a tensor: its values, its metadata, its copies."""
+"""Python's access to a tensor: its values, its metadata, its copies."""
 
 # Properties are looked up on the class, where pyright takes them for their values.
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false

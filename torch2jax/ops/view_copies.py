@@ -1,4 +1,4 @@
-"""Views that are copied: ``permute_copy`` and the like, each as its view."""
+"""Copied views: ``permute_copy`` and the like, each as its view."""
 
 import torch
 

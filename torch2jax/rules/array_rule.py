@@ -1,4 +1,4 @@
-"""What a rule on arrays does around its body: operands to arrays, promotion, dtypes of the results.
+"""What runs around the body of a rule on arrays: tensors to arrays, promotion, dtypes of the results.
 
 The body of an `ArrayRule` takes jax arrays where PyTorch takes tensors and gives jax arrays.
 """

@@ -1,4 +1,4 @@
-"""`torch.autocast`: what PyTorch's dispatcher does to the tensors of an operator before that runs.
+"""`torch.autocast`: the casts that PyTorch's dispatcher applies to an operator's tensors before it runs.
 
 Each operator has a policy, or none, and what an operator with one calls is not cast again. Which operators have one is
 asked of PyTorch, for each device; the lists here tell only the policies from each other. The region that counts is the

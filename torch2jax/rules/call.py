@@ -1,4 +1,4 @@
-"""What rules ask of the call that they run in."""
+"""The interface of a call that rules use."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""Features: what acts on the functions that code calls, each an object on its call's stack while code uses it.
+"""Features, which act on the functions that code calls: each is an object on its call's stack while code uses it.
 
 A call without any takes each function by its plan, and asks nobody. With some it asks those that have something to do
 there, in the order of their ranks, the outermost first. The call knows none of them: what a feature does stands in its

@@ -1,4 +1,4 @@
-"""Whether the body of a rule can be called as PyTorch's function is: found when a user declares it, not at a call."""
+"""Checks that a rule's body accepts the parameters of PyTorch's function, when a user declares the rule."""
 
 import contextlib
 import inspect

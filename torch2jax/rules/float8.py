@@ -1,4 +1,4 @@
-"""Numbers of 8 bits with a floating point: PyTorch's rounding and saturation, where XLA's casts differ.
+"""8-bit floating-point numbers: PyTorch's rounding and saturation, where XLA's casts differ.
 
 The formats are those of the OCP specifications "8-bit Floating Point" and "Microscaling Formats".
 """

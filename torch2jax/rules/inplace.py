@@ -1,4 +1,4 @@
-"""Writes in place: the forms derived from a rule, the ``out=`` argument, and PyTorch's checks of both."""
+"""In-place writes: the forms derived from a rule, the ``out=`` argument, and PyTorch's checks of both."""
 
 import functools
 import warnings

@@ -1,4 +1,4 @@
-"""Arguments as PyTorch's own parser takes them, where a body has others: by name, and in old orders."""
+"""Arguments as PyTorch's parser takes them, if a body takes others: by name, and in old orders."""
 
 import functools
 import inspect

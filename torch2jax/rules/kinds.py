@@ -1,4 +1,4 @@
-"""Kinds of tensors: classes of arguments that decide what becomes of a function before its rule is looked up.
+"""Kinds of tensors: classes of arguments that decide how a function is served before its rule is looked up.
 
 The classes are a call's own (a mask selection, a number that is not known, a parameter without a shape), or no tensors
 with values at all: where one of these is met, an error is raised, which leads to what serves it. Each kind is served in

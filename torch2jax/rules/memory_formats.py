@@ -1,4 +1,4 @@
-"""The strides that PyTorch gives results which are no pointwise function of their operands: its memory formats.
+"""The strides of results that are not pointwise in their operands: PyTorch's memory formats.
 
 Each function takes the shape of a result and the arguments of the call, and gives None for a contiguous one.
 """

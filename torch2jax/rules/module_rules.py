@@ -1,4 +1,4 @@
-"""Rules of classes of modules: they stand in for ``forward`` while calls are translated."""
+"""Rules for classes of modules: they replace ``forward`` during translated calls."""
 
 import functools
 import threading

@@ -1,4 +1,4 @@
-"""numpy's numbers and arrays among the arguments of PyTorch's functions, as PyTorch takes them."""
+"""NumPy numbers and arrays among the arguments of PyTorch's functions."""
 
 import types
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a rule on arrays can be told besides its body."""
+"""The options of a rule on arrays."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Plans of rules on arrays: what the metadata of their operands decides, decided once.
+"""Plans of rules on arrays: everything that the metadata of the operands decides, decided once.
 
 A plan is made by what a rule does around its body (`rule.ArrayRule`), for operands of some metadata, and holds for all
 others of the same. What it cannot hold for is said by `Bypass`.

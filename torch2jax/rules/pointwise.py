@@ -1,4 +1,4 @@
-"""Pointwise rules: operands of one shape, dtype and layout, and the strides that PyTorch gives the result."""
+"""Pointwise rules: operands of one shape, dtype and layout, and PyTorch's strides of the result."""
 
 import functools
 from collections.abc import Callable, Sequence

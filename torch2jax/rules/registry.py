@@ -1,4 +1,4 @@
-"""The rules that are there: how they are declared and found."""
+"""The registry of rules: how they are declared and found."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rules that are not on arrays: on tensors, on metadata, of several functions of one name.
+"""Rules that are not on arrays: on tensors, on metadata, for several functions of one name.
 
 A `TensorRule` gets the tensors themselves; it is for functions that are about storages, metadata or Python values.
 Those on arrays are in `array_rule.py`.

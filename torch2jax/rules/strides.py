@@ -1,4 +1,4 @@
-"""The strides of a pointwise function's result, as PyTorch's ``TensorIterator`` finds them (aten/src/ATen).
+"""The strides of a pointwise function's result, computed like PyTorch's ``TensorIterator`` (aten/src/ATen).
 
 Operands of one shape that are held alike give theirs on, to the letter. Otherwise the dimensions are ordered by the
 strides of the first operand that tells two of them apart, and the result has no gaps.

@@ -1,4 +1,4 @@
-"""What functions of PyTorch are, where that decides how they are served: tags of rules, and what PyTorch's schemas say.
+"""Properties of PyTorch functions that decide how they are served: tags of rules, and PyTorch's schemas.
 
 PyTorch says of each operator whether it draws random numbers, what it writes to and what its results share memory with.
 A rule is tagged with what else has to be known, and a function of PyTorch's Python interface that is no operator too.

@@ -1,4 +1,4 @@
-"""Activations that are laid out as a plan says, by hooks of a copy of the module."""
+"""Activations constrained to a plan, by hooks on a copy of the module."""
 
 import functools
 from typing import Any

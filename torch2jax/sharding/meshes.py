@@ -1,4 +1,4 @@
-"""Meshes of named axes, and how many devices an axis has."""
+"""Meshes of named axes, and the number of devices along an axis."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Arrays, and arrays to be, where the specs say."""
+"""Places arrays, or the shapes of future arrays, on devices by specs."""
 
 from collections.abc import Mapping
 from typing import Any

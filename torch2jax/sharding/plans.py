@@ -1,4 +1,4 @@
-"""Plans of a model, or of the user's, by the names of its modules and parameters."""
+"""Parallelism plans of a model or of the user, by the names of modules and parameters."""
 
 import dataclasses
 import fnmatch

@@ -1,4 +1,4 @@
-"""What a style of a plan says: the dimension of a parameter that is split, and how a module's tensors are laid out."""
+"""The styles of a plan: which dimension of a parameter is split, and how a module's tensors are sharded."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

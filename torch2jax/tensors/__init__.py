@@ -1,1 +1,1 @@
-"""Tensors that hold arrays: storages, views, dtypes, and what becomes an array or a tensor."""
+"""Tensors that hold arrays: storages, views, dtypes, and conversion between tensors and arrays."""

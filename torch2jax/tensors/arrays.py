@@ -1,4 +1,4 @@
-"""Arrays in other shapes, for which nothing is emitted where they have them already."""
+"""Arrays in other shapes, without an operation in the graph if they have the shape already."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What tensors and storages ask of the call that they are in."""
+"""The interface of a call that tensors and storages use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose memory a capsule of DLPack's is said to be, where PyTorch made it of a tensor that has none."""
+"""The memory that a DLPack capsule stands for, if PyTorch made it from a tensor without memory."""
 
 import ctypes
 import functools

@@ -1,4 +1,4 @@
-"""How objects that hold tensors are taken apart and put together: dictionaries and sequences of any class, any object.
+"""Takes apart and rebuilds objects that hold tensors: dictionaries and sequences of any class, any object.
 
 JAX, and what builds on it, puts other things where the arrays are: None, flags, axes, placeholders. So an object that
 was put together remembers which of its attributes these are, and no constructor is run.

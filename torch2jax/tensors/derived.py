@@ -1,4 +1,4 @@
-"""Tensors of a call that are of a class which code has derived from `torch.Tensor`."""
+"""Tensors of a call whose class the user's code derives from `torch.Tensor`."""
 
 import functools
 import types as python_types

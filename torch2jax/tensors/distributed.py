@@ -1,4 +1,4 @@
-"""PyTorch's `DTensor`s as arrays with a sharding: each process puts its part on its device.
+"""PyTorch's `DTensor`s as sharded arrays: each process puts its part on its device.
 
 A dimension of a `DeviceMesh` is an axis of a `jax.sharding.Mesh` of the same name, and the rank of a process the number
 of a device.

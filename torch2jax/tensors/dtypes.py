@@ -1,4 +1,4 @@
-"""PyTorch's dtypes and JAX's, and which one holds which."""
+"""PyTorch's dtypes and JAX's, and how they correspond."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a tensor came about, as far as PyTorch's autograd tells: `requires_grad`, `is_leaf`, `grad_fn`.
+"""How a tensor was computed, as PyTorch's autograd reports it: `requires_grad`, `is_leaf`, `grad_fn`.
 
 The derivatives themselves are JAX's. This says which tensors are connected, also where the derivative is zero.
 """

@@ -1,4 +1,4 @@
-"""Tensors and arrays as each other, in memory of their own or in the same."""
+"""Conversion between tensors and arrays, by copy or in shared memory."""
 
 from collections.abc import Sequence
 from typing import Any

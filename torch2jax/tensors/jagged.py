@@ -1,4 +1,4 @@
-"""Jagged tensors and their values: what autograd differentiates of one is the tensor of its values."""
+"""Jagged tensors and their values: autograd differentiates the tensor of values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What code does to storages and views that were there before it: told, and undone.
+"""An undo log of changes to storages and views that existed before some code ran.
 
 Code that runs in a JAX trace of its own leaves that trace's arrays in whatever it writes, and in what it reads, since
 reads are cached. A journal puts all of that back; what is to last is done again outside (`tracing/scope.py`).

@@ -1,4 +1,4 @@
-"""Values that are known while JAX traces, since no traced input decides them: PyTorch computes these, on the CPU.
+"""Values that are known while JAX traces, because no traced input decides them: PyTorch computes them.
 
 A known value is a tensor of PyTorch's own, which has its logical dtype and is never written to; a `Deferred`, which
 gives one when it is asked; or a jax array that is no tracer, perhaps narrower than the dtype that it stands for.

@@ -1,4 +1,4 @@
-"""Memory: what a tensor and all its aliases share."""
+"""Memory, which a tensor and all its aliases share."""
 
 import itertools
 import weakref

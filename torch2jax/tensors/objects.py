@@ -1,4 +1,4 @@
-"""What can be reached from some Python objects, in an order that is the same for objects of equal structure.
+"""The objects that Python objects can reach, in an order that is the same for objects of equal structure.
 
 A compiled part of a program is a function of tensors that lie anywhere in its arguments and its module, and it may put
 others there. So objects are taken apart into what they hold, and put together again from it.

@@ -1,4 +1,4 @@
-"""What leaves a call where data decide how long it is: a padded array and its length."""
+"""Results with a data-dependent length: a padded array, and the length."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""The arrays in storages: with their dimensions in some order, and in the graph or not yet there."""
+"""The arrays in storages: their dimensions in some order, in the graph or not yet."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What binds a tensor itself to other memory, or another shape: ``set_``, ``resize_``, ``swap_tensors``.
+"""Functions that give a tensor other memory or another shape: ``set_``, ``resize_``, ``swap_tensors``.
 
 A journal is told of each change, since that is of an object of Python's, which no storage knows.
 """

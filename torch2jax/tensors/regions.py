@@ -1,4 +1,4 @@
-"""Strided regions of flat memory, in any dtype: what `as_strided` sees."""
+"""Strided regions of flat memory in any dtype, as in `as_strided`."""
 
 import functools
 import math

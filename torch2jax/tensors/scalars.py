@@ -1,4 +1,4 @@
-"""Python numbers among tensors: what PyTorch refuses, and what becomes of those that a dtype does not hold."""
+"""Python numbers beside tensors: which ones PyTorch refuses, and what happens to those that do not fit a dtype."""
 
 import cmath
 from typing import Any

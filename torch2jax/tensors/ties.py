@@ -1,4 +1,4 @@
-"""Tied tensors: several names of one memory, to which a state gives one array."""
+"""Tied tensors: several names of one memory, for which a state has one array."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Whether JAX is tracing a value, and computing beside what it traces."""
+"""Whether JAX traces a value, and computation outside of its trace."""
 
 import threading
 import weakref

@@ -1,4 +1,4 @@
-"""The kinds of views: how each reads an array, and how a write to it changes the array."""
+"""The kinds of views: how each reads an array, and how a write through it changes the array."""
 
 import functools
 from collections.abc import Callable, Sequence

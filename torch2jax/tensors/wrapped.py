@@ -1,4 +1,4 @@
-"""Tensors that wrap others, outside of calls: the arrays of the inner tensors, and what makes the tensor of them.
+"""Tensor subclasses outside of calls: the arrays of the inner tensors, and how to rebuild the tensor.
 
 PyTorch's protocol is all that is asked of such a class: ``__tensor_flatten__`` names the attributes that are tensors,
 and gives what else there is; ``__tensor_unflatten__`` makes a tensor of both. Inner tensors may wrap others in turn.

@@ -1,4 +1,4 @@
-"""Does a model give in JAX what it gives in PyTorch, and how fast?"""
+"""Compares a model's results and speed in JAX with PyTorch."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""How far arrays are from the tensors they should equal."""
+"""The difference between arrays and the tensors that they should equal."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

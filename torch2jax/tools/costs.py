@@ -1,4 +1,4 @@
-"""What a translated model computes, and where: operations, flops and bytes for each of its modules."""
+"""The cost of a translated model by module: operations, flops and bytes."""
 
 import dataclasses
 import functools

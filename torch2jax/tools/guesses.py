@@ -1,4 +1,4 @@
-"""Example inputs of models of transformers, guessed from their signatures and configurations."""
+"""Example inputs for transformers models, guessed from their signatures and configurations."""
 
 import inspect
 from collections.abc import Iterator

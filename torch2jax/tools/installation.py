@@ -1,4 +1,4 @@
-"""What may be wrong with an installation: versions, accelerators, and packages that do not go together."""
+"""Problems of an installation: versions, accelerators, and packages that do not fit together."""
 
 import contextlib
 import dataclasses

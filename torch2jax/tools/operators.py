@@ -1,4 +1,4 @@
-"""The list of PyTorch's operators, each with the level that serves it."""
+"""The list of PyTorch's operators, each with the level that implements it."""
 
 import fnmatch
 import warnings

@@ -1,4 +1,4 @@
-"""By which route a function of PyTorch reaches JAX, as `dispatch` will decide it."""
+"""The route by which a PyTorch function reaches JAX, as `dispatch` will decide it."""
 
 import enum
 import types

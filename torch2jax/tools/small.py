@@ -1,4 +1,4 @@
-"""Small configurations of transformers: few, narrow layers, by the names that configurations have for their sizes."""
+"""Small configurations of transformers models: few, narrow layers, by the names that configurations use."""
 
 import re
 from collections.abc import Iterator

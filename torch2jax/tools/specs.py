@@ -1,4 +1,4 @@
-"""From a spec such as ``torchvision:resnet18`` to a model; nothing is downloaded."""
+"""Builds a model from a spec such as ``torchvision:resnet18``; nothing is downloaded."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""What the tools run: a PyTorch module or function with the inputs to call it on, and the errors that come of it."""
+"""The subject of the tools: a PyTorch module or function with its inputs, and its errors."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""How long a model takes in PyTorch, compiled by PyTorch, and translated, on this machine."""
+"""The speed of a model in PyTorch, compiled by PyTorch, and translated, on this machine."""
 
 import dataclasses
 import time

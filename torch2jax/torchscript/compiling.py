@@ -1,4 +1,4 @@
-"""What TorchScript's compiler, called within a translated call, knows the functions by that stand in there."""
+"""The names by which TorchScript's compiler knows functions that are replaced within a call."""
 
 import inspect
 from typing import Any

@@ -1,4 +1,4 @@
-"""What TorchScript's operators on lists, dictionaries and strings do: they change Python's own."""
+"""TorchScript's operators on lists, dictionaries and strings, which change Python's own."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Python's values as TorchScript's: on the way into a program, on the way out, and what their types are.
+"""Conversion of Python values to TorchScript's and back, and their types.
 
 TorchScript holds dtypes, layouts and memory formats as numbers, copies the lists that it is given, and has objects of
 its own for modules and instances of classes.

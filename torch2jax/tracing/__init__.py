@@ -1,1 +1,1 @@
-"""JAX's traces as the package sees them: which is current, what it records, and code in a trace of its own."""
+"""JAX's traces: the current one, what it records, and code in its own trace."""

@@ -1,4 +1,4 @@
-"""The equations that some code has added to a program that JAX traces, and loops in their place."""
+"""The equations that code has added to a program that JAX traces, and loops in their place."""
 
 import gc
 import weakref

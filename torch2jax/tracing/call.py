@@ -1,4 +1,4 @@
-"""What code in traces of its own asks of the call that it is in."""
+"""The interface of a call that code in its own traces uses."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""The tensors and arrays that code closes over, found without running it."""
+"""The tensors and arrays that code closes over, found without running the code."""
 
 import functools
 import types

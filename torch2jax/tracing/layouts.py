@@ -1,4 +1,4 @@
-"""How an array lies on the devices of a mesh, as code asks for it."""
+"""How code asks for an array to be sharded over a mesh."""
 
 from typing import Any
 

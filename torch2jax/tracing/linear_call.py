@@ -1,4 +1,4 @@
-"""A linear function of arrays of which Python code gives both it and its transpose, at any order of derivatives."""
+"""A linear function of arrays whose transpose is given by Python code too, at any order of derivatives."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

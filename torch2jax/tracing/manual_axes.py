@@ -1,4 +1,4 @@
-"""Types within `jax.shard_map`, which say over which axes the values of an array differ, and such code outside."""
+"""Types within `jax.shard_map`, which say over which axes an array's values differ."""
 
 import contextlib
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Marker primitives: arrays whose derivative is an error, or leads to another level of a tape."""
+"""Marker primitives: arrays whose derivative is an error, or belongs to another level of a tape."""
 
 import functools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""PyTorch's recorders of operators, as `make_fx`: they do not see what JAX transforms."""
+"""PyTorch's recorders of operators, such as `make_fx`, which do not see JAX's transformations."""
 
 from ..internals.modes import TorchDispatchModeKey, get_dispatch_mode
 

@@ -1,4 +1,4 @@
-"""The loops of what calls leave in a program that JAX traces.
+"""Rolls the loops that calls leave in a program that JAX traces.
 
 Where JAX traces the program itself, the equations that a call has added are there when it is over, and those with loops
 take their places. Where JAX takes derivatives or batches of them at once, the call is traced by itself, and JAX takes

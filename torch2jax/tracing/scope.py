@@ -1,4 +1,4 @@
-"""Code on tensors as a pure function of arrays, in a JAX trace of its own: the body of a checkpoint, branch or loop.
+"""Code on tensors as a pure function of arrays in its own JAX trace: a checkpoint, branch or loop body.
 
 Such code is Python: it may use any tensor around it, write to it, draw random numbers, and give or put aside anything.
 Arrays that it uses are closed over, as JAX allows. What it leaves behind has arrays of the inner trace, which must not

@@ -1,4 +1,4 @@
-"""Whether traced integers are one number, as the sums show that compute them."""
+"""Whether two traced integers are equal, as the sums that compute them show."""
 
 from typing import Any
 

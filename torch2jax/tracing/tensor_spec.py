@@ -1,4 +1,4 @@
-"""The metadata of tensors: what results and gradients are made like."""
+"""The metadata of tensors, from which results and gradients are made."""
 
 from typing import Any, NamedTuple
 

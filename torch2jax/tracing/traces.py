@@ -1,4 +1,4 @@
-"""What JAX is tracing, and tangents of what it computes meanwhile."""
+"""What JAX is tracing, and the tangents that it computes meanwhile."""
 
 import contextlib
 import weakref

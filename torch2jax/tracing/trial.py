@@ -1,4 +1,4 @@
-"""A run that shows whether code leaves loops in a program, and ends as soon as it has shown that."""
+"""A trial run that shows whether code leaves loops in a program, and ends as soon as it knows."""
 
 import weakref
 from collections.abc import Callable

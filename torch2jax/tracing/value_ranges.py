@@ -1,4 +1,4 @@
-"""Between which bounds traced integers are, as the steps that compute them show."""
+"""The bounds of traced integers, as the operations that compute them show."""
 
 import itertools
 import math

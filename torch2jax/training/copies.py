@@ -1,4 +1,4 @@
-"""Copies of modules, optimizers, schedulers and scalers for one call, with the arrays of a state in them."""
+"""Copies of modules, optimizers, schedulers and scalers for one call, which hold the arrays of a state."""
 
 import copy
 import types

@@ -1,4 +1,4 @@
-"""States of training steps whose layers are stacked: modules' states, and what optimizers keep for parameters."""
+"""States of training steps with stacked layers: the states of modules, and of optimizers for their parameters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where modules, optimizers, schedulers and scalers keep tensors and numbers."""
+"""The places where modules, optimizers, schedulers and scalers keep tensors and numbers."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

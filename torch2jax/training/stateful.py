@@ -1,4 +1,4 @@
-"""Functions that change modules, optimizers, schedulers and scalers: what they change goes in and comes out."""
+"""Functions that change modules, optimizers, schedulers and scalers, as functions of their state."""
 
 import functools
 import inspect

@@ -1,1 +1,1 @@
-"""Tensors of a call that are no plain ones: known values, selections by a mask, without values, of subclasses."""
+"""Special tensors of a call: known values, selections by a mask, tensors without values, subclasses."""

@@ -1,4 +1,4 @@
-"""The short way of operations on small known values: PyTorch's function on real tensors, and nothing else.
+"""The fast path for small known values: PyTorch's function on real tensors, and nothing else.
 
 A loop over the numbers of a schedule is thousands of these, each of which PyTorch computes in a microsecond or two. So
 what a call may be besides, it is asked in one go; where any of it is so, the long way by `dispatch` and `known` serves.

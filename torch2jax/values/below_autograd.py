@@ -1,4 +1,4 @@
-"""The code of a ``__torch_dispatch__``: it runs below autograd, and PyTorch does not differentiate it."""
+"""The code of a ``__torch_dispatch__``: it runs below autograd, so PyTorch does not differentiate it."""
 
 import contextlib
 import functools

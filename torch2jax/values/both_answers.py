@@ -1,4 +1,4 @@
-"""Questions about traced values in code that changes a few known places: both answers are followed, and one selected.
+"""Conditions on traced values in code that changes a few known places: both sides run, and one is selected.
 
 Only for code as short as a scheduler's step, since it runs once for each way through it.
 """

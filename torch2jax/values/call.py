@@ -1,4 +1,4 @@
-"""What tensors that are no plain ones ask of the call that they are in."""
+"""The interface of a call that special tensors use."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""What functions give of selections by masks of unknown values: by a declared rule, an elementwise one, or a body."""
+"""Functions of selections by masks of unknown values: by a declared rule, an elementwise one, or a body."""
 
 import types
 from collections.abc import Callable

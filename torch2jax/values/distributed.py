@@ -1,4 +1,4 @@
-"""`DTensor`s within a call: PyTorch's parts of a tensor are the whole of it, an array that XLA lays out.
+"""`DTensor`s within a call: PyTorch's part of a tensor is the whole, an array that XLA shards.
 
 A tensor of a call that is a `DTensor` has all values, and a *layout*: the `DeviceMesh`, and the placements that code
 has asked for. What is computed of it is one too, whose placements are XLA's to choose, unless they are sure to be those

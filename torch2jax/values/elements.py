@@ -1,4 +1,4 @@
-"""Elements of known values at known places: what most subscripts in a loop over a schedule are."""
+"""Elements of known values at known positions, as most subscripts in a loop over a schedule are."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What ``.item()`` gives of a traced tensor: code may compute with it and compare it, while nobody has to know it."""
+"""The result of ``.item()`` on a traced tensor: a number that code may compute with and compare."""
 
 import dis
 import sys

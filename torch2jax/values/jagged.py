@@ -1,4 +1,4 @@
-"""Jagged tensors that enter a call: those of equal lengths have one ragged size, as they had outside.
+"""Jagged tensors that enter a call: those with equal lengths share one ragged size, as outside.
 
 To PyTorch two jagged tensors go together if they have the same offsets, as an object. Arrays of two arguments are two
 objects. So the offsets of one stand for those of another: where both are known, if they are equal; where one is traced,

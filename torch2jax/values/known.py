@@ -1,4 +1,4 @@
-"""Operations on known values while JAX traces: PyTorch's function on real tensors, beside the rule or in its place.
+"""Operations on known values while JAX traces: PyTorch's function on real tensors, beside the rule or instead.
 
 What is small PyTorch computes at once, which takes less time than a note of how. The rule runs only if the graph asks
 for the array: a number becomes a constant there, and any other value what the rule makes of its operands. Of what is

@@ -1,4 +1,4 @@
-"""Data-dependent lengths, as Python's numbers: ``len``, ``min`` and ``max`` would want to know them.
+"""Data-dependent lengths as Python numbers, which ``len``, ``min`` and ``max`` would need to know.
 
 While a call uses such lengths, these three functions of Python's do as ever, but for what stands for such a number or
 has one for a length. All threads see that.

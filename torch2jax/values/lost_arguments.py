@@ -1,4 +1,4 @@
-"""Arguments that PyTorch's Python functions leave out where they hand a call on to who overrides it."""
+"""Arguments that PyTorch's Python functions drop when they pass a call on to an override."""
 
 import inspect
 import types

@@ -1,4 +1,4 @@
-"""Where the dimensions are that masks of unknown values chose: a later one, or several.
+"""Selections along a later dimension, or along several.
 
 A selection is held with its rows in front, so that nothing that is done with rows has to know of places. Here is what
 says where its dimension is, what gives a nested selection with one or another dimension in front, and what aligns

@@ -1,4 +1,4 @@
-"""NumPy arrays on the memory of tensors, as `Tensor.numpy` gives them: what is written to the one, the other shows."""
+"""NumPy arrays on the memory of tensors, as from `Tensor.numpy`: a write to one shows in the other."""
 
 import weakref
 from collections.abc import Callable, Collection

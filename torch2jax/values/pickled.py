@@ -1,4 +1,4 @@
-"""Tensors of a translated call in ``pickle``, ``torch.save`` and what reads them again.
+"""Tensors of a translated call in ``pickle`` and ``torch.save``, and reading them back.
 
 A tensor whose values are known goes into a file as PyTorch's own do, and can be loaded anywhere. One that is traced has
 no values yet: the call keeps its memory, and the file has only where that is. What ``torch.load`` gives shares

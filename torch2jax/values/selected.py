@@ -1,4 +1,4 @@
-"""A selection by a mask of unknown values of a tensor: its length is unknown under jit, not what may be done with it.
+"""A selection by a mask of unknown values: under jit its length is unknown, but most functions work.
 
 A selection is held in one of two forms. *In place*, it is a tensor and a mask over its first dimensions, as ``x[mask]``
 is: what is elementwise, and what is reduced, needs no more. In *compact order* those that were chosen come first, and

@@ -1,4 +1,4 @@
-"""Tensors of sparse layouts within a call: their indices and values are tensors of the call.
+"""Sparse tensors within a call: their indices and values are tensors of the call.
 
 A rule of a function of strided tensors never sees one: what it asks for the array of is refused by `HasSparse`, and the
 call goes to the rules of sparse tensors (`registry.implements_sparse`), which compute with indices and values by

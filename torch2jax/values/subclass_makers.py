@@ -1,4 +1,4 @@
-"""PyTorch's makers of tensors of classes that code has derived, which ask no override: others stand in for them.
+"""PyTorch's constructors of tensor subclasses, which check no override and are replaced.
 
 To exchange an attribute of `torch.Tensor` costs all that is asked of it some time. So nothing stands in before code
 has made such a tensor for the first time in a process, and that run of it starts anew.

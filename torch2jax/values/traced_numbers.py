@@ -1,4 +1,4 @@
-"""Python's numbers that a training step changes: what a scheduler counts, the learning rates that it sets."""
+"""Python numbers that a training step changes: a scheduler's counters, the learning rates that it sets."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""What PyTorch itself runs within a translated call, as if there were none: tensors without values.
+"""Tensors without values within a call: PyTorch itself runs their functions, as if there were no call.
 
 Tensors on the meta device and fake ones have shapes and dtypes and nothing else, so that there is nothing for JAX to
 compute. Code asks PyTorch by them what it would do.

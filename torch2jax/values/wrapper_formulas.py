@@ -1,4 +1,4 @@
-"""Derivatives of operators of tensors that wrap others: PyTorch's own formulas.
+"""Derivatives of operators on tensor subclasses: PyTorch's own formulas.
 
 PyTorch's autograd runs above a ``__torch_dispatch__``: the derivative of an operator is that of its formula, on the
 operator's own operands, whatever a class computes for it. So PyTorch is asked for the formula. Its C++ differentiates

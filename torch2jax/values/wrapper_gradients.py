@@ -1,4 +1,4 @@
-"""Gradients of tensors that wrap others, within a call: of the whole tensor, as PyTorch's autograd has them.
+"""Gradients of tensor subclasses within a call: of the whole tensor, as in PyTorch's autograd.
 
 PyTorch differentiates above a ``__torch_dispatch__``, by the derivative of the operator that it is asked for. So a
 tensor that requires grad has a *shadow*: zeros of its shape, which stand for what would be added to it. A view of the

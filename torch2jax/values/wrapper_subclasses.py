@@ -1,4 +1,4 @@
-"""Tensors that wrap others, within a call: the classes themselves say what becomes of a function, as in PyTorch.
+"""Tensor subclasses within a call: their own code decides what a function does, as in PyTorch.
 
 PyTorch asks in this order, and so does a call: modes; the ``__torch_function__`` of the classes, each before those that
 it is derived from; autograd's kernels, which take apart what is composed of other operators; modes of operators; and

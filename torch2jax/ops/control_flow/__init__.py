@@ -1,4 +1,4 @@
-"""PyTorch's operators of control flow are JAX's."""
+"""PyTorch's control flow operators, as JAX's."""
 
 from . import (
     associative_scan as associative_scan,

@@ -1,4 +1,4 @@
-"""Branches of which a traced value chooses one, as those of JAX."""
+"""Branches that a traced value chooses between, as JAX's."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a loop carries from one step to the next."""
+"""The carry of a loop from one step to the next."""
 
 from collections.abc import Sequence
 from typing import Any

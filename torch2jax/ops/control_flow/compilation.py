@@ -1,4 +1,4 @@
-"""What is there for PyTorch's compilers to see, or to compile once, runs as it is."""
+"""Operators that only PyTorch's compilers use, or that compile once: their code runs as it is."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Results of branches and bodies that are no tensors: Python's integers, and nothing."""
+"""Results of branches and bodies that are not tensors: Python integers, and None."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How many steps a loop takes, where that is known before it begins: where it counts, and the data have no say."""
+"""The number of steps of a loop, if it is known before the loop begins."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`torch.distributed` within `jax.shard_map`: a process group is axes of the mesh, a collective one of `jax.lax`."""
+"""`torch.distributed` within `jax.shard_map`: process groups as mesh axes, collectives as those of `jax.lax`."""
 
 from . import (
     data_parallel as data_parallel,

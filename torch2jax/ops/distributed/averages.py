@@ -1,4 +1,4 @@
-"""Parameters whose gradients are means over devices, in the places of a module's own.
+"""Parameters whose gradients are means over devices, in place of a module's own.
 
 JAX differentiates functions, so a module computes with what an identity gives for each parameter, whose transpose
 averages: that serves `jax.grad` and ``.backward()``. What a ``.grad`` holds already, of passes that were not averaged,

@@ -1,4 +1,4 @@
-"""Collectives on arrays, as `jax.lax` has them: over axes of the mesh that the code is within."""
+"""Collectives on arrays, by `jax.lax`, over axes of the current mesh."""
 
 import functools
 from collections.abc import Callable

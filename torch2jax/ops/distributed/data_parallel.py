@@ -1,4 +1,4 @@
-"""`torch.nn.parallel.DistributedDataParallel`: a module whose parameters' gradients are means over devices."""
+"""`torch.nn.parallel.DistributedDataParallel`: a module whose gradients are means over devices."""
 
 import contextlib
 import inspect

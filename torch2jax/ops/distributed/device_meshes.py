@@ -1,4 +1,4 @@
-"""A `DeviceMesh` within `jax.shard_map`: its dimensions are axes of JAX's mesh, by their names."""
+"""A `DeviceMesh` within `jax.shard_map`: its dimensions are the mesh axes with the same names."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Collectives that give new tensors, with derivatives: those of compilers, and of `torch.distributed.nn.functional`."""
+"""Collectives that return new tensors, with derivatives: those of compilers, and `torch.distributed.nn.functional`."""
 
 import torch
 import torch.distributed as dist

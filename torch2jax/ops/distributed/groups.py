@@ -1,4 +1,4 @@
-"""Process groups as axes of JAX's mesh: which stands for which, within `jax.shard_map`.
+"""Process groups as axes of JAX's mesh within `jax.shard_map`.
 
 No process group of PyTorch's has to exist, and none is asked. A group is the devices along some axes that differ in
 nothing else; of these there are as many as there are other devices, and each is in one.

@@ -1,4 +1,4 @@
-"""The collectives of `torch.distributed`, which write what they give into tensors."""
+"""The collectives of `torch.distributed` that write their results into tensors."""
 
 from collections.abc import Sequence
 from typing import Any

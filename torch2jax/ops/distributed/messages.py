@@ -1,4 +1,4 @@
-"""What devices send to one another: `send`, `recv` and their kind, which meet in a `jax.lax.ppermute`.
+"""Messages between devices: `send`, `recv` and the like, which become a `jax.lax.ppermute`.
 
 All devices run the same lines, so that a device which sends to its neighbour gets what its other neighbour sends. A
 message waits until code asks for it, or the other way round: the two are put together as soon as both are there.

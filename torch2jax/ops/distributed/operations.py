@@ -1,4 +1,4 @@
-"""What collectives on tensors have in common: operands, results, what they are written to, and who waits for them."""
+"""What collectives on tensors share: operands, results, writes, and waiting."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

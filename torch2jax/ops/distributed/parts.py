@@ -1,4 +1,4 @@
-"""`DTensor`s within `jax.shard_map`: each device has its part, as each process has in PyTorch.
+"""`DTensor`s within `jax.shard_map`: each device has its part, like each process in PyTorch.
 
 A part goes from one placement to another by collectives, with the derivative that PyTorch's has. Operators of
 `DTensor`s would decide themselves how parts are moved, so they are left to `jax.jit` outside of `jax.shard_map`, where

@@ -1,4 +1,4 @@
-"""The number of a device, which is traced: code computes with it, asks about it, and says by it whom it talks to.
+"""The rank of a device, which is traced: code computes with it, tests it, and derives targets of messages from it.
 
 What it computes of that number alone is known for each device. So whom each of them sends to is a table, as
 `jax.lax.ppermute` wants it.

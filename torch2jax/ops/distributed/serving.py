@@ -1,4 +1,4 @@
-"""How functions of `torch.distributed` find what serves them."""
+"""How functions of `torch.distributed` find their implementation."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`torch.nn.SyncBatchNorm`, whose statistics are those of all devices; PyTorch has its kernels for GPUs alone."""
+"""`torch.nn.SyncBatchNorm`: statistics over all devices. PyTorch has kernels for GPUs only."""
 
 import torch
 

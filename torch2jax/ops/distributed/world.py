@@ -1,4 +1,4 @@
-"""What PyTorch finds where it looks for process groups while a call is translated: those of the mesh.
+"""The process groups that PyTorch finds while a call is translated: those of the mesh.
 
 All functions of `torch.distributed` ask one object, `world`, for the default group and for what is known of each. In
 its place is one that knows those of the mesh, which changes nothing of PyTorch's own.

@@ -1,6 +1,6 @@
-"""Parts of torchvision's detectors that ask how many boxes there are, or go over them one by one.
+"""The code of torchvision's detectors that needs the number of boxes, or loops over them.
 
-Each is as torchvision's where it is not asked of boxes whose number data decide.
+They differ from torchvision only if the number of boxes depends on data.
 """
 
 import sys

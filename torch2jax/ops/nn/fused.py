@@ -1,4 +1,4 @@
-"""Attention by kernels of the platform, for whoever asks for them.
+"""Attention by the platform's kernels, on request.
 
 They are no default: none of them has run in the tests of this package, XLA divides those of a TPU among devices only
 where it is told how, and JAX does not keep the meaning of cuDNN's calls in exported programs.

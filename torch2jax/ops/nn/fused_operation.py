@@ -1,4 +1,4 @@
-"""Attention as one operation of the graph, which each platform computes in its way.
+"""Attention as one operation of the graph, which each platform lowers in its own way.
 
 `jax.lax.platform_dependent` leaves a branch in the graph of a single platform, and for several it lowers each side for
 all of them, which cuDNN's call refuses. So this is a primitive, and a platform's kernel is its lowering. What

@@ -1,4 +1,4 @@
-"""The kernels of attention that ship with JAX. Each raises an exception where it does not take the operands."""
+"""The attention kernels that ship with JAX. Each raises an exception if it does not support the operands."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Dot-product attention of arrays: with the whole matrix of scores, or, where that is large, a block of rows at a time.
+"""Dot-product attention on arrays: with the whole matrix of scores, or in blocks of rows if it is large.
 
 A block of queries meets all keys, so its softmax is whole and nothing has to be put together. The gradient computes a
 block's scores again, so that memory grows with the number of queries and keys, not with their product.

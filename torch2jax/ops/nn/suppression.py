@@ -1,4 +1,4 @@
-"""Non-maximum suppression where a traced input decides which boxes are kept, and how many."""
+"""Non-maximum suppression if a traced input decides which boxes are kept, and how many."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rules of tensors of sparse layouts: functions of their indices and values, which are tensors of the call."""
+"""Rules of sparse tensors: functions of their indices and values, which are tensors of the call."""
 
 from . import (
     checks as checks,

@@ -1,4 +1,4 @@
-"""Whether indices are those of a tensor of a compressed layout, as PyTorch asks for its invariants."""
+"""Checks of the indices of compressed layouts, as PyTorch's invariant checks do."""
 
 import math
 

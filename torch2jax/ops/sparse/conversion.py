@@ -1,4 +1,4 @@
-"""Layouts as each other, and copies of sparse tensors."""
+"""Conversion between layouts, and copies of sparse tensors."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""How rules of sparse tensors are declared: by the name of a function, for all forms that PyTorch has of it."""
+"""Declares rules of sparse tensors: by the name of a function, for all its forms in PyTorch."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Functions of each element: those that keep zero, multiples, sums, and products."""
+"""Elementwise functions: those that keep zero, multiples, sums, and products."""
 
 import math
 import numbers

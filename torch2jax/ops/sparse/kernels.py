@@ -1,4 +1,4 @@
-"""The product of a sparse matrix and a strided one, on arrays.
+"""The product of a sparse and a dense matrix, on arrays.
 
 Elements in the order of their rows are a ``BCSR`` to JAX, whose product is a kernel of its own on the CPU. Where the
 elements are is mostly known: then so is the order of the transposed matrix, which the derivative for the other matrix

@@ -1,4 +1,4 @@
-"""What a sparse tensor is made of, its layout, and what autograd knows of it."""
+"""The parts of a sparse tensor, its layout, and its autograd attributes."""
 
 # Properties are looked up on the class, where pyright takes them for their values.
 # pyright: reportAttributeAccessIssue=false

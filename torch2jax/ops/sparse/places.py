@@ -1,4 +1,4 @@
-"""Where the elements of a sparse tensor are: flat places, coordinates, and what is known of them."""
+"""The positions of a sparse tensor's elements: flat positions, coordinates, and whether they are known."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Products of sparse and strided matrices.
+"""Products of sparse and dense matrices.
 
 A product with a strided matrix takes, for each element, a row of that matrix, times the element, and sums them by the
 rows of the result; its derivatives are of the same kind.

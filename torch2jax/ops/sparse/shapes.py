@@ -1,4 +1,4 @@
-"""Transposed, selected, joined: functions of where the elements are."""
+"""Functions of the positions of elements: transpose, select, join."""
 
 import math
 
