@@ -760,3 +760,90 @@ def test_an_input_that_is_given_back_is_of_its_class(jit):
     function(x).backward()
     gradient = jax.grad(t2j(function))
     np.testing.assert_allclose((jax.jit(gradient) if jit else gradient)(jnp.array([1.0, 2.0])), x.grad)
+
+
+class Flat(torch.autograd.Function):
+    """Gives a view of its input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.reshape(2, 3) * 3
+
+
+class Detached(torch.autograd.Function):
+    """Gives its input's memory without a view that autograd knows of."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+class Row(torch.autograd.Function):
+    """Gives a part of its input's memory."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x[1]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.stack([gradient * 0, gradient * 3])
+
+
+def _written(function, x, by_result: bool):
+    x = x * 1
+    y = function.apply(x)
+    with torch.no_grad():
+        (y if by_result else x).add_(1)
+    return x * 2, y * 2, y.data_ptr() == x.data_ptr(), y._is_view(), y._version
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("by_result", [False, True])
+@pytest.mark.parametrize("function", [Same, Flat, Detached, Row])
+def test_results_share_memory_with_inputs(function, by_result, compiled):
+    x = torch.arange(6.0).reshape(2, 3)
+    wanted = _written(function, x, by_result)
+    found = t2j(lambda x: _written(function, x, by_result))
+    arrays = jax.jit(lambda x: found(x)[:2])(x.numpy()) if compiled else found(x.numpy())[:2]
+    for got, want in zip(arrays, wanted, strict=False):
+        np.testing.assert_array_equal(got, want)
+    assert found(x.numpy())[2:] == wanted[2:]
+
+
+@pytest.mark.parametrize("function", [Same, Flat, Row])
+def test_results_whose_memory_was_written_to_have_no_history(function):
+    def run(x):
+        x = x * torch.ones(3, requires_grad=True)
+        y = function.apply(x)
+        with torch.no_grad():
+            x.add_(1)
+        return y.grad_fn
+
+    for each in (run, t2j(run)):
+        with pytest.raises(RuntimeError, match="its base or another view of its base has been modified inplace"):
+            each(torch.ones(2, 3) if each is run else jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize("function", [Same, Flat, Detached, Row])
+def test_results_that_share_memory_have_the_derivatives_of_their_function(function):
+    x, w = torch.arange(6.0).reshape(2, 3), torch.ones(3, requires_grad=True)
+    wanted = x.clone().requires_grad_()
+    function.apply(wanted * 1).sin().sum().backward()
+    translated = t2j(lambda x: function.apply(x * 1).sin().sum())
+    for run in (jax.grad(translated), jax.jit(jax.grad(translated))):
+        np.testing.assert_allclose(run(x.numpy()), wanted.grad, rtol=1e-5)
+
+    def inside(x):
+        y = function.apply(x * w)
+        return torch.autograd.grad(y.cos().sum(), w)[0]
+
+    np.testing.assert_allclose(jax.jit(t2j(inside))(x.numpy()), inside(x), rtol=1e-5)

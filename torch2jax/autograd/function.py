@@ -22,7 +22,7 @@ from ..tensors.dtypes import is_integral
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
 from ..tensors.physical import PhysicalArray
-from ..tensors.tensor import Restriction, Torchish, wrap
+from ..tensors.tensor import Restriction, Torchish, make_view, wrap
 from ..tensors.traced import is_traced
 from ..tracing.closures import closed_over
 from .bound_apply import TAKES_KEYWORDS, run_instead_of_apply
@@ -157,7 +157,8 @@ class _Application:
             is_view = result._viewed is not None and any(result._viewed is base_of(x) for x in self.inputs.values())
             self._place(result, number, array, node, ctx)
             if not any(result is x for x in ctx.dirty_tensors):
-                result._restriction = Restriction("custom", self.function.__name__, number) if is_view else None
+                made = Restriction("custom", self.function.__name__, number, result._writes[0])
+                result._restriction = made if is_view else None
         return results if isinstance(output, tuple) else results[0]
 
     def _check_written(self, ctx: Context, results: tuple) -> None:
@@ -184,9 +185,9 @@ class _Application:
                 )
 
     def _own(self, result: Torchish, ctx: Context) -> Torchish:
-        """A result that is a tensor of its own: an input that was not written to is given as a copy.
+        """A result that is a tensor of its own: of an input that was not written to, a view.
 
-        To PyTorch that is a view of the input, and a class of code's own says what its views are.
+        A class of code's own says what its views are.
         """
         if not any(result is x for x in self.args) or any(result is x for x in ctx.dirty_tensors):
             return result
@@ -196,13 +197,17 @@ class _Application:
                 with EnableTorchFunction():
                     mine = result.view_as(result)
             if not isinstance(mine, Torchish):
-                mine = result.clone()
-        mine._viewed = base_of(result)  # as PyTorch has it
+                mine = make_view(result, result._node, result)
+        mine._viewed = base_of(result)
         return mine
 
     def _place(self, result: Torchish, number: int, array: jax.Array, node: _FunctionNode, ctx: Context) -> None:
         if any(result is x for x in ctx.dirty_tensors):
             result.write(PhysicalArray(array, None))
+        elif any(result._node.storage.memory is x._node.storage.memory for x in self.inputs.values()):
+            result._node = result._node.grafted(PhysicalArray(array, None))
+            if is_traced(array):
+                result._node.storage.note_known(None)
         else:
             strides = result.stride() if is_dense(result) else None
             result._node = wrap(array, result.dtype, strides=strides)._node

@@ -17,10 +17,11 @@ from ..errors import user_level
 from ..internals.gradients import LegacyVariableBase, set_grad_enabled
 from ..internals.guards import DisableTorchFunction
 from ..patches import exchange, runs_instead_of, stands_in
+from ..rules.inplace import MADE_IN_FUNCTION
 from ..rules.registry import implements_tensors, tag
 from ..rules.tags import Tag
 from ..tensors.history import NeedsTape, Node, Source, added
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Restriction, Torchish
 
 Tensor = torch.Tensor
 
@@ -117,8 +118,8 @@ def _is_inference_view(tensor) -> bool:
 def _grad_fn(self):
     tensor = current().lift(self)
     history, made = tensor.history, tensor._restriction
-    if made is not None and made.kind in ("no_grad", "inference") and made.writes < tensor._writes[0]:
-        _expect_no_history(tensor._viewed, made.kind)
+    if made is not None and made.kind in _REFUSED_HISTORIES and made.writes < tensor._writes[0]:
+        _expect_no_history(tensor, made)
     if history is None:
         ask(tensor)
     if history is None or is_source(tensor) or _is_inference_view(tensor):
@@ -139,12 +140,22 @@ def _output_nr(self):
     return tensor.history.number_of(current().tape.end_of(tensor))
 
 
-def _expect_no_history(viewed, kind: str) -> None:
-    if isinstance(viewed, Torchish) and viewed.history is not None:
-        raise RuntimeError(
-            f"A view was created in {kind} mode and its base or another view of its base has been modified inplace "
-            "with grad mode enabled. Given that this use case is ambiguous and error-prone, it is forbidden."
-        )
+def _expect_no_history(tensor, made: Restriction) -> None:
+    """Refuses to tell how values came about of which autograd does not know: the view's memory has been written to."""
+    if any(isinstance(x, Torchish) and x.history is not None for x in (tensor._viewed, tensor)):
+        raise RuntimeError(_REFUSED_HISTORIES[made.kind].format(kind=made.kind, name=made.name, number=made.number))
+
+
+_MADE_IN_MODE = (
+    "A view was created in {kind} mode and its base or another view of its base has been modified inplace "
+    "with grad mode enabled. Given that this use case is ambiguous and error-prone, it is forbidden."
+)
+_REFUSED_HISTORIES = {
+    "no_grad": _MADE_IN_MODE,
+    "inference": _MADE_IN_MODE,
+    "custom": "Output {number} of {name} is a view and its base or another view of its base has been modified inplace. "
+    + MADE_IN_FUNCTION,
+}
 
 
 @implements_tensors(Tensor.grad.__get__, tags=[Tag.AUTOGRAD])

@@ -27,6 +27,7 @@ from .pointwise import cast
 from .tags import Tag
 
 __all__ = [
+    "MADE_IN_FUNCTION",
     "InPlace",
     "WithFlag",
     "check_cast",
@@ -278,6 +279,11 @@ def _leads_to_grad(tensor: Torchish) -> bool:
     return tensor.history is not None or (isinstance(tensor._viewed, Torchish) and tensor._viewed.history is not None)
 
 
+MADE_IN_FUNCTION = (
+    "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic to "
+    "handle view+inplace would override the custom backward associated with the custom Function, leading to incorrect "
+    "gradients. This behavior is forbidden. You can fix this by cloning the output of the custom Function."
+)
 _RESTRICTIONS = {
     "inference": "{view} created in inference mode and is being modified inplace in normal mode. Given that this use "
     "case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
@@ -290,10 +296,7 @@ _RESTRICTIONS = {
     "multiple": "Output {number} of {name} is a view and is being modified inplace. This view is the output of a "
     "function that returns multiple views. Such functions do not allow the output views to be modified inplace. You "
     "should replace the inplace operation by an out-of-place one.",
-    "custom": "Output {number} of {name} is a view and is being modified inplace. This view was created inside a "
-    "custom Function (or because an input was returned as-is) and the autograd logic to handle view+inplace would "
-    "override the custom backward associated with the custom Function, leading to incorrect gradients. This behavior "
-    "is forbidden. You can fix this by cloning the output of the custom Function.",
+    "custom": "Output {number} of {name} is a view and is being modified inplace. " + MADE_IN_FUNCTION,
 }
 
 
