@@ -3,7 +3,7 @@
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from .modules.originals import original
 from .modules.translated import TranslatedFunction, TranslatedModule
 from .ops.distributed.groups import axes_told
 from .tensors.containers import open_up
-from .tensors.distributed import is_distributed
+from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.interop import array_to_tensor, tensor_to_array, without_values
 from .tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array, sparse_array_to_tensor, sparse_tensor_to_array
@@ -32,6 +32,9 @@ from .tracebacks import boundary
 from .tracing.rolling import Rolling
 from .training.stateful import StatefulFunction
 from .values.sparse import Sparse, array_of_sparse, given_sparse
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["j2t", "t2j"]
 
@@ -77,6 +80,8 @@ class _Options(TypedDict, total=False):
 def t2j(thing: torch.Tensor, *, copy: bool = True) -> jax.Array: ...
 @overload
 def t2j(thing: torch.dtype) -> np.dtype: ...
+@overload
+def t2j(thing: "DeviceMesh") -> jax.sharding.Mesh: ...
 @overload
 def t2j(thing: _OfUnknown[P], **options: Unpack[_Options]) -> TranslatedModule[P, Any]: ...
 @overload
@@ -140,6 +145,7 @@ def t2j(
               ``ExportedProgram``): treated as the function or module that it is.
             - a function that `j2t` returned: returns the original JAX function.
             - ``module.state_dict()``: returns arrays by name. A tied weight has one entry, under its first name.
+            - a `DeviceMesh`: returns the `jax.sharding.Mesh` of the devices of its ranks, with its names.
             - any tree of these, also of objects that hold tensors or will hold them, such as caches: returns new
               objects with the same attributes. Their classes are registered as pytrees. Other leaves stay unchanged.
         copy: for tensors: whether arrays get their own memory. With False they share the tensors' memory if the layout
@@ -292,6 +298,8 @@ def _to_jax(
         return without_values(thing) if thing.is_meta else tensor_to_array(thing, copy=copy)
     if isinstance(thing, torch.dtype):
         return dtype_t2j(thing)
+    if is_device_mesh(thing):
+        return mesh_of(thing)
     if isinstance(thing, torch.nn.Module):
         return TranslatedModule(
             thing,

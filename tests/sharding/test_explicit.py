@@ -124,6 +124,47 @@ def test_operations_of_a_language_model(name):
         np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-5)
 
 
+ROWS, SPLIT = P("data"), P(None, "model")
+PRODUCTS = {
+    "linear": (lambda x, w, b: F.linear(x, w, b), [((8, 6), ROWS), ((4, 6), P()), ((4,), P())], P("data", None)),
+    "columns": (F.linear, [((8, 6), ROWS), ((4, 6), P("model")), ((4,), P("model"))], P("data", "model")),
+    "sums": (F.linear, [((2, 8, 8), P("data", None, "model")), ((4, 8), SPLIT), ((4,), P())], P("data", None, None)),
+    "products": (lambda x, w, b: x @ w + b, [((8, 8), SPLIT), ((8, 4), P("model")), ((4,), P())], P(None, None)),
+    "added": (lambda x, w, b: torch.addmm(b, x, w), [((8, 8), ROWS), ((8, 4), P()), ((4,), P())], P("data", None)),
+    "batches": (lambda x, w, b: x @ w * b, [((2, 4, 8), ROWS), ((2, 8, 4), ROWS), ((), P())], P("data", None, None)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_and_biases(name):
+    """What is split alike in both operands is summed; the gradient of a bias gathers no rows."""
+    function, given, spec = PRODUCTS[name]
+    arrays = [np.sin(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape) for shape, _ in given]
+    f = t2j(function)
+
+    def loss(*arrays):
+        return (f(*arrays) ** 2).sum()
+
+    expected, slopes = function(*map(torch.from_numpy, arrays)), jax.grad(loss, (0, 1, 2))(*arrays)
+    with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"))):
+        placed = [jax.device_put(jnp.asarray(x), where) for x, (_, where) in zip(arrays, given, strict=True)]
+        found = jax.jit(f)(*placed)
+        assert jax.typeof(found).sharding.spec == spec
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*placed).compile()
+        assert "all-gather" not in program.as_text()
+        for gradient, slope, array in zip(program(*placed), slopes, placed, strict=True):
+            assert jax.typeof(gradient).sharding == jax.typeof(array).sharding
+            np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-4)
+
+
+def test_products_that_are_split_in_two_ways_are_ambiguous():
+    with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"))):
+        x, w = jax.device_put(jnp.ones((8, 8)), P(None, "model")), jax.device_put(jnp.ones((8, 8)), P("data"))
+        with pytest.raises(Exception, match="sharding"):
+            jax.jit(t2j(torch.matmul))(x, w)
+
+
 def test_other_reshapes_are_ambiguous():
     with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"))):
         for shape, spec, other in (((4, 8), P(None, "model"), (32,)), ((8, 4), P("model"), (2, 16))):

@@ -15,6 +15,7 @@ from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements, implements_tensors
 from ..rules.rule import of_metadata
 from ..rules.tags import Tag
+from ..tensors.arrays import dot_general, rows_of
 from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical
 from ..tensors.scalars import expect_fits
 from .arrays import cast, is_complex, is_float8, is_half, like
@@ -76,7 +77,7 @@ def _contract(left, right, left_dims, right_dims, batch=(), dtype=None):
     if left.dtype != right.dtype:
         raise RuntimeError(f"expected both operands to have the same dtype, but got: {left.dtype} != {right.dtype}")
     dims = (left_dims, right_dims), (batch, batch)
-    return lax.dot_general(left, right, dims, preferred_element_type=dtype or left.dtype)
+    return dot_general(left, right, dims, dtype or left.dtype)
 
 
 def _product(left, right, dtype=None):
@@ -218,7 +219,9 @@ def _added(input, multiply, left, right, beta, alpha):
             f"{list(input.shape)} at non-singleton dimensions"
         ) from None
     input = _scaled(cast(input, product.dtype), beta)
-    if input.shape != product.shape:
+    if input.ndim < product.ndim and input.shape == product.shape[product.ndim - input.ndim :]:
+        input = rows_of(input, product)
+    elif input.shape != product.shape:
         input = lax.broadcast_in_dim(input, product.shape, range(product.ndim - input.ndim, product.ndim))
     return cast(lax.add(input, product), left.dtype)
 

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from ..internals.jax_traces import ShardingTypeError
 
-__all__ = ["reshape", "transpose"]
+__all__ = ["dot_general", "reshape", "rows_of", "transpose"]
 
 
 def reshape(array: jax.Array, shape: Sequence[int]):
@@ -30,13 +31,61 @@ def transpose(array: jax.Array, permutation: Sequence[int]):
     return array if list(permutation) == list(range(array.ndim)) else lax.transpose(array, permutation)
 
 
+def dot_general(left: jax.Array, right: jax.Array, dims: Any, dtype: Any = None):
+    """`lax.dot_general`, of a result in a dtype; over axes that split both contracted dimensions alike it is summed."""
+    try:
+        return lax.dot_general(left, right, dims, preferred_element_type=dtype)
+    except ShardingTypeError:
+        spec = _spec_of_sums(left, right, dims)
+        if spec is None:
+            raise
+        return lax.dot_general(left, right, dims, preferred_element_type=dtype, out_sharding=spec)
+
+
+def rows_of(array: jax.Array, like: jax.Array):
+    """An array as all rows of another one; on explicit axes they lie as its rows do, and so do their cotangents."""
+    added = like.ndim - array.ndim
+    sharding, spec = jax.typeof(like).sharding, None
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        own, outer = _entries(array), _entries(like)[:added]
+        spec = PartitionSpec(*outer, *[None if _axes([entry]) & _axes(outer) else entry for entry in own])
+    return lax.broadcast_in_dim(array, like.shape, range(added, like.ndim), out_sharding=spec)
+
+
+def _entries(array: jax.Array) -> list:
+    spec = jax.typeof(array).sharding.spec
+    return [*spec, *[None] * (array.ndim - len(spec))]
+
+
+def _axes(entries: Sequence[Any]) -> set[str]:
+    """The axes in some entries of a spec."""
+    return {
+        axis for entry in entries if entry is not None for axis in (entry if isinstance(entry, tuple) else (entry,))
+    }
+
+
+def _spec_of_sums(left: jax.Array, right: jax.Array, dims: Any) -> PartitionSpec | None:
+    """How a product lies whose contracted dimensions are split alike, once it is summed; None where that is open."""
+    (contracted, other), (batch, other_batch) = dims
+    specs = _entries(left), _entries(right)
+    if [specs[0][dim] for dim in contracted] != [specs[1][dim] for dim in other]:
+        return None
+    kept = [
+        *[specs[0][dim] for dim in batch],
+        *[entry for dim, entry in enumerate(specs[0]) if dim not in (*contracted, *batch)],
+        *[entry for dim, entry in enumerate(specs[1]) if dim not in (*other, *other_batch)],
+    ]
+    found = [axis for entry in kept for axis in _axes([entry])]
+    return PartitionSpec(*kept) if len(set(found)) == len(found) else None
+
+
 def _spec_after(array: jax.Array, shape: tuple[int, ...]) -> PartitionSpec | None:
     """How an array on explicit axes lies in another shape, each device with what it has; None if it cannot.
 
     Of dimensions that are taken together the first alone may be split, so that each device has a run of elements.
     """
     sharding = jax.typeof(array).sharding
-    entries = [*sharding.spec, *[None] * (array.ndim - len(sharding.spec))]
+    entries = _entries(array)
     found: list = [None] * len(shape)
     for before, after in _together(array.shape, shape):
         split = [dim for dim in before if entries[dim] is not None]

@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 __all__ = [
     "array_of_distributed",
     "class_of_calls",
+    "is_device_mesh",
     "is_distributed",
     "is_split",
     "mesh_in_force",
@@ -46,6 +47,13 @@ def class_of_calls(base: type) -> type:
     from torch.distributed.tensor import DTensor
 
     return types.new_class("DTensor", (base, DTensor), exec_body=lambda body: body.update(__module__=_OF_CALLS))
+
+
+def is_device_mesh(thing: object) -> bool:
+    """Whether a thing is a `DeviceMesh` of PyTorch's."""
+    module = sys.modules.get("torch.distributed.device_mesh")
+    kind = getattr(module, "DeviceMesh", None)
+    return kind is not None and isinstance(thing, kind)
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:

@@ -1,31 +1,35 @@
-"""Runs the programs of `cases` in processes that talk by gloo: ``python -m tests.ops.distributed.processes FOLDER``."""
+"""Runs the programs of a file in processes that talk by gloo.
 
+python -m tests.ops.distributed.processes cases FOLDER
+"""
+
+import importlib
 import os
 import sys
 import tempfile
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from tests.ops.distributed.cases import CASES, RANKS, given
-
 __all__ = ["main"]
 
 
-def _run(rank: int, store: str, folder: Path) -> None:
+def _run(cases: Any, rank: int, store: str, folder: Path) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=cases.RANKS)
     found = {}
-    for name, (program, has_gradient) in CASES.items():
-        x = given(rank).requires_grad_(has_gradient)
+    for name, case in cases.CASES.items():
+        program, has_gradient = case if isinstance(case, tuple) else (case, True)
+        x = cases.given(rank).requires_grad_(has_gradient)
         result = program(x)
         found[name] = result.detach().numpy()
-        if has_gradient:
+        if has_gradient and result.requires_grad:
             result.sum().backward()
             found[name + ".grad"] = x.grad.numpy()
     np.savez(folder / f"{rank}.npz", **found)
@@ -33,14 +37,15 @@ def _run(rank: int, store: str, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: Path) -> None:
+def main(name: str, folder: Path) -> None:
+    cases = importlib.import_module(f"tests.ops.distributed.{name}")
     store = tempfile.mktemp()
     children = []
-    for rank in range(RANKS):
+    for rank in range(cases.RANKS):
         child = os.fork()
         if not child:
             try:
-                _run(rank, store, folder)
+                _run(cases, rank, store, folder)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
@@ -51,4 +56,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]))

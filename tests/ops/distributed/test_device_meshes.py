@@ -96,3 +96,17 @@ def test_other_sizes_and_names():
             over(lambda x: x * init_device_mesh("cpu", shape, mesh_dim_names=names).size(), jnp.ones(8))  # noqa: B023
     with pytest.raises(KeyError, match="the dimension 'pp'"):
         over(lambda x: x * init_device_mesh("cpu", (2, 4), mesh_dim_names=NAMES)["pp"].size(), jnp.ones(8))
+
+
+def test_meshes_of_jax(process_of_eight):
+    mesh = t2j(init_device_mesh("cpu", (2, 4), mesh_dim_names=NAMES))
+    assert mesh == jax.make_mesh((2, 4), NAMES, axis_types=(AxisType.Auto,) * 2)
+    assert t2j(init_device_mesh("cpu", (8,))).axis_names == ("dim_0",)
+
+
+def test_operators_of_groups_of_cpp():
+    def reduced(x):
+        return torch.ops.c10d.allreduce_([x], dist.group.WORLD.boxed(), None, None)[0][0]
+
+    with pytest.raises(NotImplementedError, match="take process groups of PyTorch's C"):
+        over(reduced, jnp.ones(8))

@@ -230,8 +230,12 @@ def test_what_parts_refuse():
     def split(x):
         return distribute_tensor(x, init_device_mesh("cpu", (8,), mesh_dim_names=("tp",)), [Shard(0)])
 
-    with pytest.raises(NotImplementedError, match=r"add of a DTensor within jax.shard_map"):
-        over(lambda x: split(x) + 1, jnp.ones(8))
+    with pytest.raises(RuntimeError, match=r"add: got mixed torch.Tensor and DTensor.*distribute_tensor"):
+        over(lambda x: split(x) + x, jnp.ones(8))
+    with pytest.raises(NotImplementedError, match=r"native_dropout: got random numbers for a DTensor with S"):
+        over(lambda x: torch.nn.functional.dropout(split(x)), jnp.ones(8))
+    with pytest.raises(NotImplementedError, match="bincount: got DTensors, for which PyTorch has no rule"):
+        over(lambda x: torch.bincount(split(x).long()), jnp.ones(8))
     with pytest.raises(ValueError, match="wanted one that they divide"):
         over(split, jnp.ones(9))
     with pytest.raises(ValueError, match="`placements` must have the same length"):

@@ -92,11 +92,7 @@ def test_parts_of_parts():
 
 
 def test_errors():
-    def added(x):
-        return DTensor.from_local(x, devices(), [Shard(0)]) + 1
-
     for function, kind, words in (
-        (added, NotImplementedError, r"within jax\.shard_map; wanted that of its part"),
         (moved(Shard(0), Partial()), RuntimeError, "internal use only"),
         (moved(Shard(2), Shard(0)), ValueError, "2 dimensions"),
         (moved(Replicate(), Shard(0)), ValueError, "wanted one that they divide"),

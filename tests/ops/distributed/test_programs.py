@@ -22,7 +22,7 @@ GRADIENTS = [name for name, (_, has_gradient) in CASES.items() if has_gradient]
 def processes(tmp_path_factory):
     """What each rank has, by names of programs."""
     folder = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, "-m", "tests.ops.distributed.processes", str(folder)]
+    command = [sys.executable, "-m", "tests.ops.distributed.processes", "cases", str(folder)]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[3], timeout=120)
     ranks = [np.load(folder / f"{rank}.npz") for rank in range(RANKS)]
     return {name: np.stack([found[name] for found in ranks]) for name in ranks[0]}

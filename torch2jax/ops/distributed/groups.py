@@ -118,6 +118,12 @@ class MeshGroup(dist.ProcessGroup):
     def name(self) -> str:
         return "jax"
 
+    def boxed(self) -> Any:
+        raise NotImplementedError(
+            "the operators torch.ops.c10d take process groups of PyTorch's C++; wanted torch.distributed.all_reduce, "
+            "broadcast and so on, or torch.ops._c10d_functional"
+        )
+
     @property
     def group_name(self) -> Any:
         return ",".join(self.axes)

@@ -80,9 +80,14 @@ def broadcasted(tensor: torch.Tensor, source: int, group: MeshGroup) -> torch.Te
     return computed("broadcast", broadcast, [tensor], group.axes, source)
 
 
-def all_gathered(tensor: torch.Tensor, group: MeshGroup) -> torch.Tensor:
-    """The tensors of all devices, one after the other along the first dimension."""
-    return computed("all_gather", all_gather, [tensor], group.axes, not torch.is_grad_enabled())
+def all_gathered(tensor: torch.Tensor, group: MeshGroup, is_alike: bool = False) -> torch.Tensor:
+    """The tensors of all devices, one after the other along the first dimension.
+
+    Args:
+        is_alike: all devices have the same cotangent of the result, as none needs it, or as they have it by
+            definition.
+    """
+    return computed("all_gather", all_gather, [tensor], group.axes, is_alike or not torch.is_grad_enabled())
 
 
 def scattered(tensor: torch.Tensor, op: Any, group: MeshGroup) -> torch.Tensor:

@@ -1,17 +1,17 @@
 """`DTensor`s within `jax.shard_map`: each device has its part, like each process in PyTorch.
 
-A part goes from one placement to another by collectives, with the derivative that PyTorch's has. Operators of
-`DTensor`s would decide themselves how parts are moved, so they are left to `jax.jit` outside of `jax.shard_map`, where
-XLA does.
+A part goes from one placement to another by collectives, with the derivative that PyTorch's has; so does what operators
+want moved (`operators`).
 """
 
 import functools
+import types as python_types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 
-from ...internals.guards import DisableTorchFunctionSubclass
+from ...calls.call import this_call
 from ...internals.jax_traces import varying_axes
 from ...rules.operands import lift
 from ...tensors.derived import Derived, as_class
@@ -21,7 +21,18 @@ from ...tracing.manual_axes import axes_in_types
 from .groups import MeshGroup
 from .operations import all_gathered, all_reduced, broadcasted, exchanged, scattered
 
-__all__ = ["DevicePart", "PartLayout", "changed", "expect_even", "local_of", "part", "part_layout", "split_from_first"]
+__all__ = [
+    "DevicePart",
+    "PartLayout",
+    "changed",
+    "expect_even",
+    "local_of",
+    "moved_part",
+    "part",
+    "part_layout",
+    "replicated",
+    "split_from_first",
+]
 
 _LAYOUT = "_torch2jax_part"
 
@@ -55,14 +66,19 @@ class DevicePart(Derived):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ):
-        if func not in _ASKED:
-            raise NotImplementedError(
-                f"{getattr(func, '__name__', func)} of a DTensor within jax.shard_map; wanted that of its part, "
-                "x.to_local() or x.full_tensor(), or the code under jax.jit outside of jax.shard_map, where a DTensor "
-                "is a whole array that XLA splits"
-            )
-        with DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in _OF_THE_PART:
+            found = func(local_of(args[0]), *args[1:], **kwargs)
+            return args[0] if found is local_of(args[0]) else found
+        call = this_call()
+        if func in _OF_THE_WHOLE:
+            whole = args[0].full_tensor()
+            return func(whole, *args[1:], **kwargs)
+        if isinstance(func, python_types.FunctionType) and not call.is_own_body(func, args):
+            return call.run_body(func, args, kwargs)
+        from .operators import run_on_parts
+
+        return run_on_parts(func, args, kwargs)
 
     @property
     def device_mesh(self) -> Any:
@@ -84,13 +100,25 @@ class DevicePart(Derived):
         gradient = local_of(self).grad
         return None if gradient is None else part(gradient, part_layout(self))
 
+    @grad.setter
+    def grad(self, gradient: Any) -> None:
+        local_of(self).grad = local_of(gradient) if isinstance(gradient, DevicePart) else gradient
+
     def numel(self) -> int:
         return self.shape.numel()
 
 
-_ASKED = frozenset(
+_OF_THE_PART = frozenset(
     getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "layout", "is_leaf", "ndim", "requires_grad")
-) | {torch.Tensor.dim, torch.Tensor.is_complex, torch.Tensor.is_floating_point, torch.Tensor.requires_grad_}
+) | frozenset(
+    getattr(torch.Tensor, name)
+    for name in ("backward", "dim", "is_complex", "is_floating_point", "requires_grad_", "retain_grad")
+)
+"""What is asked of a part in the place of the whole: it has the history and the gradient; a loss is as much of each."""
+_OF_THE_WHOLE = frozenset(
+    getattr(torch.Tensor, name) for name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
+)
+"""What asks for values, which are to be the same on all devices."""
 
 
 def part(tensor: Torchish, layout: PartLayout) -> Any:
@@ -113,13 +141,13 @@ def local_of(tensor: Any) -> Torchish:
 def changed(tensor: Any, placements: tuple) -> Any:
     """A `DTensor` with other placements."""
     mesh, groups, before = part_layout(tensor)
-    return part(_changed(local_of(tensor), groups, before, placements), PartLayout(mesh, groups, placements))
+    return part(moved_part(local_of(tensor), groups, before, placements), PartLayout(mesh, groups, placements))
 
 
-def _changed(local: torch.Tensor, groups: tuple[MeshGroup, ...], before: tuple, after: tuple) -> torch.Tensor:
+def moved_part(local: torch.Tensor, groups: tuple[MeshGroup, ...], before: tuple, after: tuple) -> torch.Tensor:
     steps = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
     if _share_dimensions(steps, before, after):  # parts of parts: from the innermost to the whole, and back
-        whole = _replicated()
+        whole = replicated()
         for i in reversed(range(len(before))):
             local = _moved(local, groups[i], before[i], whole)
         before, steps = (whole,) * len(before), list(range(len(after)))
@@ -139,7 +167,7 @@ def _share_dimensions(steps: list[int], before: tuple, after: tuple) -> bool:
 
 
 @functools.cache
-def _replicated() -> Any:
+def replicated() -> Any:
     from torch.distributed.tensor import Replicate
 
     return Replicate()
@@ -154,7 +182,7 @@ class _Moved(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, local, group, old, new):
-        ctx.way = group, new, _replicated() if old.is_partial() else old
+        ctx.way = group, new, replicated() if old.is_partial() else old
         return _move(local, group, old, new)
 
     @staticmethod
@@ -176,7 +204,7 @@ def _move(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Te
     if old.is_replicate():
         return _own_part(local, new.dim, group)
     if new.is_replicate():
-        return _along(old.dim, local, lambda x: all_gathered(x, group))
+        return _along(old.dim, local, lambda x: all_gathered(x, group, is_alike=True))
     expect_even(local.shape[new.dim], group)
     return _exchanged_dims(local, old.dim, new.dim, group)
 
@@ -222,7 +250,7 @@ def split_from_first(tensor: torch.Tensor, layout: PartLayout, is_shared: bool) 
         if is_shared and _may_differ(local, group):
             local = broadcasted(local, 0, group)
         if placement.is_shard():
-            local = _moved(local, group, _replicated(), placement)
+            local = _moved(local, group, replicated(), placement)
     return local
 
 

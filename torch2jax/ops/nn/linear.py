@@ -11,6 +11,7 @@ from ...rules.inplace import check_cast
 from ...rules.registry import implements
 from ...rules.rule import of_metadata
 from ...rules.tags import Tag
+from ...tensors.arrays import dot_general, rows_of
 from ...tensors.dtypes import NUMBERS, canonical
 from ..arrays import cast, is_float8
 from ..views import reshape
@@ -39,20 +40,16 @@ def linear(input, weight, bias=None):
     rows = input if input.ndim <= 2 else _rows(input)
     dims = ((rows.ndim - 1,), (weight.ndim - 1,)), ((), ())
     wide = np.float32 if bias is not None and is_float8(rows) else None  # PyTorch rounds to 8 bits once
-    output = lax.dot_general(rows, weight, dims, preferred_element_type=wide)
+    output = dot_general(rows, weight, dims, wide)
     if bias is not None:  # added to the matrix: XLA fuses it there, and not with what follows the reshape
         common, own = output.dtype if wide else jnp.promote_types(output.dtype, bias.dtype), rows.dtype
-        bias = lax.broadcast_in_dim(cast(bias, common), output.shape, _last(bias.ndim, output.ndim))
+        bias = rows_of(cast(bias, common), output)
         output = cast(lax.add(cast(output, common), bias), own)
     return reshape(output, (*input.shape[:-1], *weight.shape[:-1]))
 
 
 def _rows(array):
     return reshape(array, (math.prod(array.shape[:-1]), array.shape[-1]))
-
-
-def _last(count: int, ndim: int) -> range:
-    return range(ndim - count, ndim)
 
 
 def _check_linear(input, weight) -> None:
@@ -79,5 +76,5 @@ def bilinear(input1, input2, weight, bias=None):
     partial = lax.dot_general(first, weight, (((1,), (1,)), ((), ())))  # rows, out, in2
     output = lax.dot_general(partial, second, (((2,), (1,)), ((0,), (0,))))
     if bias is not None:
-        output = lax.add(output, lax.broadcast_in_dim(bias, output.shape, (1,)))
+        output = lax.add(output, rows_of(bias, output))
     return reshape(output, (*input1.shape[:-1], weight.shape[0]))

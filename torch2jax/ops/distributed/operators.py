@@ -1,0 +1,326 @@
+"""Operators of `DTensor`s within `jax.shard_map`: on the parts of devices, by PyTorch's rules of what is split how.
+
+PyTorch decides for each operator which placements its operands are to have, and which its results have: those rules
+look at shapes and placements alone. Operands are moved so, the operator runs on each device's parts, and JAX
+differentiates that.
+
+Derivatives. What a device has as the cotangent of its part is, for a part of a split tensor, that part of the whole
+cotangent; and for a tensor that is whole, or a sum that has not been made, the whole cotangent, the same on all
+devices. Moves keep to this (`parts`). An operator on parts does, but for two things. Where an operand is whole and a
+result is not, devices have summands of the operand's cotangent: they are summed. Where a result is a mean that has not
+been made, a device's own mean is one of as many parts of it, and has that part of the cotangent.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...calls.call import this_call
+from ...internals.guards import DisableTorchFunction, disabled_torch_function_impl
+from ...internals.memory import make_wrapper_subclass
+from ...internals.pytree import tree_leaves, tree_map
+from ...internals.sharding_rules import Decision, decided, is_spec, needs_whole_operands, spec_of
+from ...translation import hidden
+from .operations import all_reduced
+from .parts import DevicePart, PartLayout, local_of, moved_part, part, part_layout, replicated
+
+__all__ = ["run_on_parts"]
+
+_aten = torch.ops.aten
+
+
+class _Probe(torch.Tensor):
+    """What PyTorch's C++ finds in the place of a `DTensor`: its whole shape, and no values."""
+
+    local: Any
+    parts: PartLayout
+
+    __torch_function__ = disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        del types
+        return _run_operator(func, args, kwargs or {})
+
+
+def _probe(local: torch.Tensor, layout: PartLayout) -> _Probe:
+    shape, stride = layout.whole_shape(local.shape), _whole_stride(local, layout)
+    made = make_wrapper_subclass(_Probe, shape, stride, 0, dtype=local.dtype)
+    made.local, made.parts = local, layout
+    return made
+
+
+def _whole_stride(local: torch.Tensor, layout: PartLayout) -> tuple[int, ...]:
+    """The strides of the whole, whose dimensions lie in the order of those of a part."""
+    strides = list(local.stride())
+    for group, placement in zip(layout.groups, layout.placements, strict=True):
+        if placement.is_shard():
+            own = strides[placement.dim]
+            strides = [
+                stride * group.size() if dim != placement.dim and stride >= own else stride
+                for dim, stride in enumerate(strides)
+            ]
+    return tuple(strides)
+
+
+def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
+    """What a function of PyTorch's C++ gives for `DTensor`s and others.
+
+    Raises:
+        RuntimeError: it got a `DTensor` and another tensor that is no number.
+    """
+    layout = next(part_layout(x) for x in tree_leaves((args, kwargs)) if isinstance(x, DevicePart))
+    given: dict[int, Any] = {}
+
+    def entering(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, DevicePart):
+            made = _probe(local_of(value), part_layout(value))
+        elif value.ndim == 0:
+            made = _probe(this_call().lift(value), layout._replace(placements=(replicated(),) * len(layout.groups)))
+        else:
+            raise RuntimeError(
+                f"{getattr(function, '__name__', function)}: got mixed torch.Tensor and DTensor, need to convert all "
+                "torch.Tensor to DTensor before calling distributed operators! Wanted distribute_tensor or "
+                "DTensor.from_local of the tensor, or to_local() of the DTensor"
+            )
+        given[id(made)] = value, made
+        return made
+
+    def leaving(value: Any) -> Any:
+        if not isinstance(value, _Probe):
+            return value
+        return given[id(value)][0] if id(value) in given else part(value.local, value.parts)
+
+    args, kwargs = tree_map(entering, (args, kwargs))
+    with DisableTorchFunction():
+        result = function(*args, **kwargs)
+    return tree_map(leaving, result)
+
+
+def _run_operator(operator: Any, args: tuple, kwargs: dict) -> Any:
+    if operator is _aten._fused_sdp_choice.default:
+        return 0  # as products and a softmax
+    if operator._can_decompose():
+        return operator.decompose(*args, **kwargs)
+    layout = next(x.parts for x in tree_leaves((args, kwargs)) if isinstance(x, _Probe))
+    _expect_served(operator, args, kwargs)
+    specs, named = tree_map(_spec, (args, kwargs))
+    with hidden():  # for PyTorch's own code, which asks a mesh for the rank
+        decision = _decided(operator, len(layout.groups), specs, named)
+    operands = [x for x in tree_leaves(decision.args) if is_spec(x)]
+    means = [not any(_is_average(x.placements[i]) for x in operands) for i in range(len(layout.groups))]
+    writes = operator._schema.is_mutable
+    if writes and tree_map(_placements, specs[0]) != tree_map(_placements, decision.args[0]):
+        raise RuntimeError(f"{operator}: in-place operations that require placement changes are not supported")
+    with this_call().inside():
+        locals_ = _operands(args, decision, means)
+        result = decision.operator(*locals_, **tree_map(_local, kwargs))
+        if writes:
+            return args[0] if operator._schema.returns else None
+        return _result(result, decision.results, layout, means)
+
+
+def _placements(spec: Any) -> Any:
+    return spec.placements if is_spec(spec) else None
+
+
+def _operands(args: tuple, decision: Decision, means: list[bool]) -> list[Any]:
+    """The arguments of an operator, with devices' parts of tensors as it wants them."""
+    met = [_how_met(_along(decision.results, i), begins) for i, begins in enumerate(means)]
+    found = []
+    for i, wanted in enumerate(decision.args):
+        given = args[i] if i < len(args) else None
+        if isinstance(wanted, (list, tuple)) and any(map(is_spec, wanted)):
+            found.append([_operand(x, each, met) for x, each in zip(given, wanted, strict=True)])  # pyright: ignore
+        else:
+            found.append(_operand(given, wanted, met))
+    return found
+
+
+def _spec(value: Any) -> Any:
+    if not isinstance(value, _Probe):
+        return value
+    shape, stride = tuple(value.shape), value.stride()
+    return spec_of(value.parts.mesh, value.parts.placements, shape, stride, value.dtype)
+
+
+def _local(value: Any) -> Any:
+    return value.local if isinstance(value, _Probe) else value
+
+
+def _expect_served(operator: Any, args: tuple, kwargs: dict) -> None:
+    """Refuses what parts do not decide.
+
+    Raises:
+        NotImplementedError: it draws random numbers for a split tensor, or writes to ``out=``.
+    """
+    split = [
+        placement
+        for x in tree_leaves((args, kwargs))
+        if isinstance(x, _Probe)
+        for placement in x.parts.placements
+        if not placement.is_replicate()
+    ]
+    if torch.Tag.nondeterministic_seeded in operator.tags and split:
+        raise _unserved(operator, f"random numbers for a DTensor with {split[0]}")
+    if operator is _aten.convolution.default and any(x.is_shard() and x.dim > 1 for x in split):
+        raise _unserved(operator, f"a convolution of a DTensor with {split[0]}, which is split within an image")
+    if kwargs and any(argument.is_out for argument in operator._schema.arguments):
+        raise _unserved(operator, "out=")
+
+
+def _unserved(operator: Any, what: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{operator._schema.name.partition('::')[2]}: got {what} within jax.shard_map; wanted that of x.to_local() or "
+        "x.full_tensor(), or the code under jax.jit outside of jax.shard_map, where a DTensor is a whole array that "
+        "XLA splits"
+    )
+
+
+def _decided(operator: Any, count: int, args: tuple, kwargs: dict) -> Decision:
+    """What PyTorch decides, with whole operands where it would give what cannot be moved and differentiated.
+
+    Args:
+        count: the number of dimensions of the mesh.
+    """
+    if needs_whole_operands(operator):
+        args, kwargs = tree_map(functools.partial(_with_whole, range(count)), (args, kwargs))
+    try:
+        decision = decided(operator, args, kwargs)
+        unknown = _unknown(decision, count)
+        if unknown:
+            args, kwargs = tree_map(functools.partial(_with_whole, unknown), (args, kwargs))
+            decision = decided(operator, args, kwargs)
+    except NotImplementedError as error:
+        raise _unserved(operator, "DTensors, for which PyTorch has no rule") from error
+    if _unknown(decision, count):
+        raise _unserved(operator, f"DTensors, of which PyTorch makes {decision.results}")
+    return decision
+
+
+def _unknown(decision: Decision, count: int) -> list[int]:
+    """The dimensions of a mesh along which placements are none of those that can be moved and differentiated."""
+    specs = [x for x in tree_leaves((decision.args, decision.results)) if is_spec(x)]
+    return [i for i in range(count) if not all(_is_known(spec.placements[i]) for spec in specs)]
+
+
+def _is_known(placement: Any) -> bool:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    kind = type(placement)
+    return kind in (Replicate, Shard) or (kind is Partial and placement.reduce_op in ("sum", "avg"))
+
+
+def _with_whole(dims: Any, value: Any) -> Any:
+    """A spec with operands that are whole along some dimensions of the mesh."""
+    if not is_spec(value):
+        return value
+    placements = tuple(replicated() if i in dims else x for i, x in enumerate(value.placements))
+    meta = value.tensor_meta
+    return spec_of(value.mesh, placements, meta.shape, meta.stride, meta.dtype)
+
+
+def _along(results: Any, dim: int) -> list[Any]:
+    """The placements of an operator's results along a dimension of the mesh."""
+    return [x.placements[dim] for x in tree_leaves(results) if is_spec(x)]
+
+
+def _how_met(results: list[Any], begins_means: bool) -> str:
+    """How the cotangents of whole operands are reduced, by the placements of results; not at all if these are whole."""
+    if all(x.is_replicate() for x in results):
+        return ""
+    return "avg" if not begins_means and any(map(_is_average, results)) else "sum"
+
+
+def _operand(given: Any, wanted: Any, met: list[str]) -> Any:
+    """A device's part of an operand, as an operator wants it.
+
+    Args:
+        met: for each dimension of the mesh, how the cotangents of whole operands are reduced.
+    """
+    if not isinstance(given, _Probe):
+        return wanted
+    local, groups = given.local, given.parts.groups
+    before, after = list(given.parts.placements), tuple(wanted.placements)
+    for i, group in enumerate(groups):
+        if after[i].is_partial() and before[i].is_replicate():
+            local = _Summand.apply(local, group.size()) if after[i].reduce_op == "sum" else local
+            before[i] = after[i]
+    local = moved_part(local, groups, tuple(before), after)
+    for i, group in enumerate(groups):
+        if after[i].is_replicate() and met[i] and _differentiates(local):
+            local = _Met.apply(local, group, met[i])
+    return local
+
+
+def _differentiates(local: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and (local.is_floating_point() or local.is_complex())
+
+
+class _Met(torch.autograd.Function):
+    """A whole operand of an operator whose results are none: the cotangents that devices have are its summands."""
+
+    @staticmethod
+    def forward(ctx, local, group, reduction):
+        ctx.way = reduction, group
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return all_reduced(gradient, *ctx.way), None, None
+
+
+class _Summand(torch.autograd.Function):
+    """A whole tensor as a sum of equal parts; the cotangent of each is that of the sum."""
+
+    @staticmethod
+    def forward(ctx, local, count):
+        return local / count
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+class _OfMean(torch.autograd.Function):
+    """A device's mean, of which the mean over devices has not been made."""
+
+    @staticmethod
+    def forward(ctx, local, count):
+        ctx.count = count
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / ctx.count, None
+
+
+def _result(local: Any, spec: Any, layout: PartLayout, means: list[bool]) -> Any:
+    """The probe of what an operator gives on parts, or a list of them.
+
+    Args:
+        means: for each dimension of the mesh, whether the operator begins means along it.
+    """
+    if isinstance(local, (tuple, list)):
+        found = [_result(x, each, layout, means) for x, each in zip(local, spec, strict=True)]
+        return found if isinstance(local, list) else tuple(found)
+    if not isinstance(local, torch.Tensor):
+        return local
+    made = layout._replace(placements=tuple(spec.placements))
+    for group, placement, begins in zip(made.groups, made.placements, means, strict=True):
+        if begins and _is_average(placement) and _differentiates(local):
+            local = _OfMean.apply(local, group.size())
+    if made.whole_shape(local.shape) != spec.tensor_meta.shape:
+        raise NotImplementedError(
+            f"got a DTensor of shape {tuple(spec.tensor_meta.shape)} with {made.placements}, of which devices have "
+            "parts of other sizes; wanted dimensions that the devices divide: pad them"
+        )
+    return _probe(local, made)
+
+
+def _is_average(placement: Any) -> bool:
+    return placement.is_partial() and placement.reduce_op == "avg"
