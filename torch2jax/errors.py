@@ -24,6 +24,7 @@ __all__ = [
     "EndedCallError",
     "NoRuleError",
     "OnMetaError",
+    "QuantizedError",
     "SourceLine",
     "SparseLayoutError",
     "StridedNestedError",
@@ -202,6 +203,11 @@ def _innermost_of(error: BaseException) -> tuple[str, str] | None:
 
 
 _OF_QUANTIZED_DTYPES = ("torch.ops.quantized.", "torch.ops.aten.quantize_per_")
+_OF_QUANTIZED_DTYPES += (
+    "torch.ops.aten._make_per_",
+    "torch.ops.aten._empty_affine",
+    "torch.ops.aten._empty_per_channel",
+)
 
 
 class NoRuleError(NotImplementedError):
@@ -348,6 +354,21 @@ class WrapsOthersError(WithoutValuesError):
         super().__init__(
             f"got a {kind.__name__}, which holds no values but wraps other tensors; wanted one with values: "
             "give the tensors that it wraps"
+        )
+
+
+class QuantizedError(WithoutValuesError):
+    """A tensor of PyTorch's own quantized dtypes was passed to something that takes none: JAX has no such dtype.
+
+    Args:
+        dtype: the tensor's.
+    """
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__(
+            f"got a quantized tensor ({dtype}); wanted a dense one. Convert it first with tensor.dequantize(), or keep "
+            "tensor.int_repr() and its scales as plain tensors. What code closes over may be read alone (dequantize, "
+            "int_repr, q_scale, ...); docs/quantized.md"
         )
 
 

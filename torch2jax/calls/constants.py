@@ -11,7 +11,7 @@ from jax import lax
 from ..autograd.hooks import take_over_hooks
 from ..compiled.captured import CapturedState
 from ..compiled.host_tensors import HostTensors
-from ..errors import OnMetaError, StridedNestedError, WrapsOthersError
+from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.distributed import is_distributed
 from ..tensors.dtypes import canonical, dtype_j2t
@@ -290,6 +290,7 @@ def _expect_data(tensor: torch.Tensor) -> None:
         OnMetaError: it is on the meta device, or a fake one.
         HasSparse: it is sparse.
         StridedNestedError: it is nested, in PyTorch's older layout.
+        QuantizedError: it is of one of PyTorch's quantized dtypes.
         WrapsOthersError: it wraps other tensors.
         TracedValueError: data decide its length.
     """
@@ -304,6 +305,8 @@ def _expect_data(tensor: torch.Tensor) -> None:
         raise StridedNestedError
     if tensor.is_meta:
         raise OnMetaError
+    if tensor.is_quantized:
+        raise QuantizedError(tensor.dtype)
     if is_plain or tensor.layout is not torch.strided:
         return
     storage = tensor.untyped_storage()

@@ -53,6 +53,7 @@ from ..tracing.traces import current_trace
 from ..translation import CallMode, enter, leave
 from ..values import (
     chosen as chosen,
+    quantized as quantized,
     sparse as sparse,
     uninitialized as uninitialized,
     wrapper_subclasses as wrapper_subclasses,

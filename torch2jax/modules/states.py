@@ -38,14 +38,17 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer, also non-persistent ones, under each of its names."""
+    """Every parameter and buffer, also non-persistent ones, under each of its names.
+
+    A buffer of one of PyTorch's quantized dtypes is none of them: it is a constant of the code.
+    """
     parameters, buffers = _named(module)
     return parameters | buffers
 
 
 def _named(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     parameters, buffers = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
-    return dict(parameters), dict(buffers)
+    return dict(parameters), {name: buffer for name, buffer in buffers if not buffer.is_quantized}
 
 
 class StateNames:

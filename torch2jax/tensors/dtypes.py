@@ -169,7 +169,13 @@ def dtype_t2j(dtype: torch.dtype) -> np.dtype:
     try:
         return _TO_JAX[dtype]
     except KeyError:
-        raise TypeError(f"JAX has no counterpart of {dtype}; convert the tensor to another dtype first") from None
+        raise TypeError(f"JAX has no counterpart of {dtype}; {_instead(dtype)}") from None
+
+
+def _instead(dtype: torch.dtype) -> str:
+    if str(dtype).startswith(("torch.qint", "torch.quint")):
+        return "it has a scale beside: keep tensor.int_repr() and the scale as plain tensors, or tensor.dequantize()"
+    return "convert the tensor to another dtype first"
 
 
 def dtype_j2t(dtype: Any) -> torch.dtype:

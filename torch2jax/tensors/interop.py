@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..errors import SparseLayoutError, StridedNestedError
+from ..errors import QuantizedError, SparseLayoutError, StridedNestedError
 from .distributed import array_of_distributed, is_distributed
 from .dtypes import canonical, dtype_j2t, dtype_t2j
 from .scalars import values_in_dtype
@@ -103,12 +103,9 @@ def _check_layout(tensor: torch.Tensor) -> None:
     if tensor.is_nested:
         raise StridedNestedError
     if tensor.is_quantized:
-        kind, way_out = "quantized", "tensor.dequantize()"
-    elif tensor.layout is not torch.strided:
+        raise TypeError(*QuantizedError(tensor.dtype).args)
+    if tensor.layout is not torch.strided:
         raise SparseLayoutError(f"got a {tensor.layout} tensor")
-    else:
-        return
-    raise TypeError(f"got a {kind} tensor; wanted a dense one. Convert it first with {way_out}")
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
