@@ -1,6 +1,7 @@
 """The speed of a model in PyTorch, compiled by PyTorch, and translated, on this machine."""
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from torch.utils.benchmark import Measurement, Timer
+from torch.utils.benchmark import Timer
 
 from ..convert import t2j
 from ..tensors.trees import map_arguments
@@ -19,7 +20,10 @@ from .trial import Trial, copied, set_mode
 
 __all__ = ["Bench", "Timing", "bench"]
 
-_ROUNDS = 3  # in turn, so that what else the machine does is not one's alone
+_ROUNDS = 3  # at least, in turn, so that what else the machine does is not one's alone
+_ROUND = 0.1  # seconds
+_SETTLING = 0.05  # seconds, in which the threads of the way before come to rest: those of OpenMP wait busily
+_BUSY = 0.2  # of the time, between rounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +33,8 @@ class Timing:
     Attributes:
         name: the name of the way.
         first: seconds of the first call, with tracing and compilation.
-        seconds: the median time of a call.
-        spread: the interquartile range of these times.
+        seconds: the time of a call in the fastest of all rounds.
+        spread: the interquartile range of the times in all rounds.
         speedup: the speedup over PyTorch's eager run.
         error: why it could not be timed, or "".
     """
@@ -41,6 +45,11 @@ class Timing:
     spread: float | None = None
     speedup: float | None = None
     error: str = ""
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the rounds differ little: else the machine is busy, and the times say little."""
+        return self.seconds is None or self.spread is None or self.spread <= _BUSY * self.seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +81,9 @@ def bench(
 ) -> Bench:
     """Times a model in evaluation mode: eagerly in PyTorch, with `torch.compile`, and translated under `jax.jit`.
 
-    PyTorch uses a GPU if JAX does. All ways are timed in turn, by `torch.utils.benchmark`, with PyTorch's number of
-    threads; XLA uses all cores of a CPU.
+    PyTorch uses a GPU if JAX does. All ways are timed in turn, in short rounds, by `torch.utils.benchmark`, with
+    PyTorch's number of threads; XLA uses all cores of a CPU. The fastest round counts, because what else the machine
+    does only adds time.
 
     Args:
         target: a module, a function of tensors, a spec (see `build`), or a `Subject`.
@@ -112,22 +122,36 @@ def bench(
     with translating(f"{subject.name} cannot be translated"):
         runs["torch2jax"] = _first(_of_jax(trial, grad))
         agreement = _agreement(trial)
-    measured = {name: [] for name in runs}
-    for round in range(_ROUNDS):
-        for name, (run, _) in runs.items():
-            step(f"timing {name}, {round + 1} of {_ROUNDS}")
-            timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
-            measured[name].append(timer.blocked_autorange(min_run_time=seconds / _ROUNDS))
-    (eager,) = Measurement.merge(measured["PyTorch"])
+    step(f"timing {', '.join(runs)} in turn")
+    measured = _measured({name: run for name, (run, _) in runs.items()}, seconds)
+    eager = min(measured["PyTorch"])
     timings = [_timing(name, runs[name][1], found, eager) for name, found in measured.items()]
     timings += [Timing(name, error=error) for name, error in errors.items()]
     on = {"PyTorch": str(device), "JAX": jax.devices()[0].device_kind}
     return Bench(subject, timings, on, agreement)
 
 
-def _timing(name: str, first: float, measured: list[Measurement], eager: Measurement) -> Timing:
-    (found,) = Measurement.merge(measured)
-    return Timing(name, first, found.median, found.iqr, eager.median / found.median)
+def _measured(runs: Mapping[str, Callable], seconds: float) -> dict[str, list[float]]:
+    """The times of a call in each round, of each of several ways that are run in turn for so many seconds each."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    end = time.perf_counter() + seconds * len(runs)
+    while min(map(len, times.values())) < _ROUNDS or time.perf_counter() < end:
+        for name, run in runs.items():
+            _settle(run, min(_SETTLING, seconds))
+            timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+            times[name].append(min(timer.blocked_autorange(min_run_time=min(_ROUND, seconds)).times))
+    return times
+
+
+def _settle(run: Callable, seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        run()
+
+
+def _timing(name: str, first: float, times: list[float], eager: float) -> Timing:
+    quarter, _, three_quarters = statistics.quantiles(times, n=4)
+    return Timing(name, first, min(times), three_quarters - quarter, eager / min(times))
 
 
 def _first(run: Callable) -> tuple[Callable, float]:

@@ -38,6 +38,14 @@ def show(found: Bench, console: Console) -> None:
     for timing in found.timings:
         if timing.error:
             console.print(f"{timing.name} fails: {timing.error}", style="yellow", markup=False, highlight=False)
+    unsteady = [timing.name for timing in found.timings if not timing.is_steady]
+    if unsteady:
+        console.print(
+            f"The rounds of {', '.join(unsteady)} differ by more than a fifth: this machine is busy. Repeat this where "
+            "nothing else runs, or with more --seconds",
+            style="yellow",
+            highlight=False,
+        )
     if not found.agreement.agrees:
         problem = found.agreement.problem or f"by {found.agreement.relative:.1e}, relatively"
         console.print(f"The outputs differ, {problem}: see torch2jax check", style="red", highlight=False)
