@@ -246,3 +246,19 @@ def test_frexp_of_every_kind_of_number(dtype):
         leaf = x[(x.abs() > 1e-30) & (x.abs() < 1e30)].double().requires_grad_()  # powers of two that PyTorch computes
         (slope,) = torch.autograd.grad(torch.frexp(leaf)[0].sum(), leaf)
         np.testing.assert_allclose(jax.grad(lambda x: t2j(torch.frexp)(x)[0].sum())(t2j(leaf.detach())), slope, 1e-12)
+
+
+def test_a_string_is_no_operand():
+    def f(x):
+        assert (x == "a") is False
+        assert ("a" == x) is False
+        assert "a" not in [x]
+        for operation in (operator.sub, operator.pow, operator.add):
+            for operands in ((x, "a"), ("a", x)):
+                with pytest.raises(TypeError):
+                    operation(*operands)
+        return x
+
+    f(torch.ones(2))
+    for run in (t2j(f), jax.jit(t2j(f))):
+        run(jnp.ones(2))

@@ -88,7 +88,10 @@ def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torc
             of(1) if isinstance(of, type) else torch.empty((() if is_scalar else (1,)), dtype=of)
             for of, is_scalar in kinds
         ]
-        compute, result = elementwise_dtypes(*examples, type_promotion_kind=kind.value)  # pyright: ignore[reportArgumentType]
+        try:
+            compute, result = elementwise_dtypes(*examples, type_promotion_kind=kind.value)  # pyright: ignore[reportArgumentType]
+        except ValueError as error:  # of an operand that is no number: an operator of Python's says what it does then
+            raise TypeError(str(error)) from None
         if kind is Promotion.ALWAYS_BOOL:
             compute, _ = elementwise_dtypes(*examples, type_promotion_kind=KIND.NO_OPMATH)
         return compute, result

@@ -480,3 +480,17 @@ def test_an_element_of_bools(layout):
         found = run(lambda: (matrix[0, 1], matrix[1, 0]))()
         assert [bool(x) for x in found] == [True, False]
         assert all(x.dtype == bool for x in found)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_pytorchs_own_check_of_gradients(masked):
+    matrix = torch.tensor([[0.0, 1.5], [2.0, 0]], dtype=torch.float64).to_sparse_csr()
+    other = torch.tensor([[0.5], [-1.0]], dtype=torch.float64)
+    check = torch.sparse.as_sparse_gradcheck(torch.autograd.gradcheck)
+
+    def f():
+        operands = matrix.clone().requires_grad_(), other.clone().requires_grad_()
+        assert check(torch.sparse.mm, operands, masked=masked)
+
+    with jax.enable_x64(True):
+        t2j(f)()
