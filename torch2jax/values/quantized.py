@@ -1,6 +1,6 @@
 """Tensors of PyTorch's own quantized dtypes that code closes over: they are constants, so PyTorch itself computes.
 
-What it gives of them in other dtypes (`dequantize`, `int_repr`, scales) are tensors of the call. None of this is traced.
+What it gives of them in other dtypes (`dequantize`, `int_repr`, scales) are tensors of the call. Nothing is traced.
 """
 
 import contextlib
