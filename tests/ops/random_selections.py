@@ -1,8 +1,8 @@
 """Random programs of tensors whose length data decide, against PyTorch: ``python -m tests.ops.random_selections``.
 
 A program takes a matrix, a mask and a number, and goes on with what these choose: masks, places, gathers, sorts, parts,
-joins, writes, products, reductions. Each is compiled once, and compared, with its gradient, for masks that choose some,
-one, all and none. Where PyTorch refuses a mask, as a maximum of nothing, that mask is left out.
+joins, writes, products, reductions, pairs, branches. Each is compiled once, and compared, with its gradient, for masks
+that choose some, one, all and none. Where PyTorch refuses a mask, as a maximum of nothing, that mask is left out.
 
     python -m tests.ops.random_selections                      # 200 programs
     python -m tests.ops.random_selections --seeds 2000 --first 0
@@ -59,6 +59,23 @@ ROWS = {
     "repeated": lambda s, x, m, k: s.unsqueeze(1).expand(-1, 2, 3).reshape(-1, 3),
     "split": lambda s, x, m, k: torch.cat(torch.cat([s, x[m]]).split([len(s), len(x[m])])[::-1]),
 }
+# The same, by tensors of which data decide several lengths, and by branches.
+ROWS |= {
+    "chosen of chosen": lambda s, x, m, k: (lambda y: y[y[:, 1] < 1])(s[s[:, 0] > -0.5]),
+    "attention": lambda s, x, m, k: (s @ x[m].T).softmax(1) @ x[m] + s,
+    "of each other": lambda s, x, m, k: torch.exp(-torch.cdist(s, s)) @ s,
+    "differences": lambda s, x, m, k: (s[:, None] - s).tanh().sum(1),
+    "neighbours": lambda s, x, m, k: _of_pairs(s, torch.where((s[:, None] - s).square().sum(-1) < 4)),
+    "triangle": lambda s, x, m, k: (s @ s.T).triu(1).cos() @ s,
+    "without itself": lambda s, x, m, k: (s @ s.T).masked_fill(torch.eye(len(s)).bool(), 0) @ s * 0.1,
+    "nearest of chosen": lambda s, x, m, k: torch.cat([s, x[:1]])[torch.cdist(s, torch.cat([s, x[:1]])).argmin(1)],
+    "in order of pairs": lambda s, x, m, k: s[(s @ s.T).sum(1).argsort()],
+    "einsum": lambda s, x, m, k: torch.einsum("ik,jk,jl->il", s, x[m], x[m].tanh()),
+    "if many": lambda s, x, m, k: s if len(s) > 2 else x[:2],
+    "if any": lambda s, x, m, k: s[s[:, 0] > 0] if (s[:, 0] > 0).any() else s[:0],
+    "if positive": lambda s, x, m, k: s[:3] if s.sum() > 0.05 else torch.cat([s, x[:1]]),
+    "if empty": lambda s, x, m, k: torch.zeros(0, 3) if s.shape[0] == 0 else s * 0.5,
+}
 # What is given of rows.
 ENDS = {
     "rows": lambda s, x, m, k: s,
@@ -82,6 +99,15 @@ ENDS = {
     "median": lambda s, x, m, k: torch.cat([s, x[:1]]).median(0).values,
     "branch": lambda s, x, m, k: s.sum() if len(s) > 2 else x.sum(),
     "row": lambda s, x, m, k: torch.cat([x[:1], s])[-1],
+    "products": lambda s, x, m, k: s @ s.T,
+    "distances": lambda s, x, m, k: torch.cdist(s, x[m]).square(),
+    "kernel": lambda s, x, m, k: (s @ x[m].T).sigmoid().sum(0),
+    "pairs": lambda s, x, m, k: ((s @ s.T) > 0).nonzero(),
+    "chosen pairs": lambda s, x, m, k: (lambda d: d[d > 0.2])(s @ x[m].T),
+    "combinations": lambda s, x, m, k: torch.combinations(s[:, 0]),
+    "grid": lambda s, x, m, k: (s[:, None] * x[m]).sum(-1).cumsum(1),
+    "either": lambda s, x, m, k: s if len(s) > 1 else s.T,
+    "some or all": lambda s, x, m, k: s[:2] if s.shape[0] > 4 else x,
 }
 STARTS = {
     "mask": lambda x, m, k: x[m],
@@ -91,6 +117,11 @@ STARTS = {
     "selected": lambda x, m, k: x.masked_select(m[:, None]).reshape(-1, 3),
     "column": lambda x, m, k: x.T[:, m].T,
 }
+
+
+def _of_pairs(s: Tensor, places: tuple[Tensor, ...]) -> Tensor:
+    i, j = places
+    return torch.zeros_like(s).index_add(0, i, s[j] - 0.5 * s[i])
 
 
 def _changed(s: Tensor, change) -> Tensor:
@@ -144,7 +175,7 @@ def run(seed: int) -> str:
             try:
                 (_, found), gradient = compiled(t2j(X), t2j(mask), jax.numpy.clip(number, 0, 5))
             except TracedValueError as error:
-                return f"refused: {str(error)[:160]}"
+                return f"refused: {str(error)[:600]}"
             found = _array(found)
             if found.shape != tuple(wanted.shape):
                 return f"{program.names} of {name}: got the shape {found.shape}; wanted {tuple(wanted.shape)}"

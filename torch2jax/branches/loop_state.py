@@ -192,6 +192,9 @@ class State:
             return
         if not self._is_new(value, path):
             return
+        if getattr(type(value), "length_depends_on_values", False):
+            self._visit_chosen(value, path)
+            return
         call: Any = this_call()
         tensor: Any = value
         if not isinstance(value, Torchish):
@@ -202,8 +205,6 @@ class State:
                 return
             if not self._is_new(tensor, path):
                 return
-        if getattr(type(tensor), "length_depends_on_values", False):
-            raise Unlike(f"{path} is a mask selection, whose length depends on values")
         node = tensor._node
         storage, steps = node.storage, steps_to(node)
         if storage.is_outgrown:
@@ -224,6 +225,12 @@ class State:
         for name, item in tensor.attributes.items():
             if name != "_restriction":
                 self._visit(item, f"{path}.{name}")
+
+    def _visit_chosen(self, value: Any, path: str) -> None:
+        """What a mask chose: it has to be the same in all turns, which may write to it."""
+        self._add(path, _Leaf((type(value), id(value))), value)
+        for name, part in value.parts.items():
+            self._visit_tensor(part, f"{path}.{name}")
 
     # What a turn has changed.
 
@@ -312,9 +319,11 @@ def _shown(entry: _Entry) -> str:
         return f"a tensor of {like.dtype} and shape {list(like.geometry[0])}"
     if isinstance(like, _Leaf):
         return repr(value)[:40] if isinstance(value, (str, bool, types.NoneType)) else f"a {type(value).__name__}"
+    if isinstance(like, _Number):
+        return f"a Python {like.kind.__name__}"
     if isinstance(like, _Seen):
         return f"the same as {like.path}"
-    head = like[1] if isinstance(like, tuple) else None
+    head = like[1] if type(like) is tuple else None
     length = head if isinstance(head, int) else len(head) if isinstance(head, tuple) else None
     return f"a {type(value).__name__}" + ("" if length is None else f" of length {length}")
 

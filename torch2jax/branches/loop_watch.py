@@ -229,12 +229,25 @@ class Watch:
         self._frames: list[FrameType] = []  # which keep their ids
         self._count = 0
         self._undo: list[Callable[[], None]] = []
+        self._given: list[Any] = []
         self._entered_loops: list[_Instance] = []  # whose turns the run was within
 
     @property
     def is_probing(self) -> bool:
         """Whether a `for` goes on to its end for its turns to be counted."""
         return any(_is_probed(instance) and instance.found is not None for instance in self._running.values())
+
+    def count(self, frame: FrameType) -> Any:
+        """How many turns there were before, of a ``for`` whose next turn stands for all, in a frame; None elsewhere."""
+        for instance in self._running.values():
+            if instance.frame is frame and instance.head.entry == frame.f_lasti and instance.head.is_for:
+                is_turn = instance.carried and not instance.is_skipping and instance.facts.turns is not None
+                return instance.carried[0] if is_turn else None  # pyright: ignore[reportOptionalSubscript]
+        return None
+
+    def note_given(self, value: Any) -> None:
+        """Takes note of what a ``for`` assigns, which heeds `count`."""
+        self._given.append(value)
 
     def note_failure(self, error: Exception) -> None:
         """Takes back the loops whose turns cannot be translated: what is one number in all turns has to be known."""
@@ -259,6 +272,7 @@ class Watch:
                 self._undo.pop()()
             self._running.clear()
             self._frames.clear()
+            self._given.clear()
 
     def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
         del event, arg
@@ -317,12 +331,21 @@ class Watch:
             steps = {y - x for x, y in itertools.pairwise(values)} if _are_ints(values) else set()
             if len(steps) == 1:
                 facts.variables.append(Variable(name, values[0] - at * min(steps), min(steps)))
+            elif all(map(self._is_given, values)):
+                continue
             elif not all(value is values[0] for value in values):
                 self._refuse(instance, f"{name} is a different {type(values[0]).__name__} in each iteration")
                 return
         asked = self._path.asked[instance.begun[at] :]
         facts.at, facts.turns, facts.script = at, count, [question.answer for question in asked]
         self._is_ready(facts, changes)
+
+    def _is_given(self, value: Any) -> bool:
+        """Whether it is what an iterator gives that heeds `count`, or a part of that."""
+        node = getattr(value, "_node", None)
+        nodes = (getattr(given, "_node", None) for given in self._given)
+        is_part = node is not None and any(x is not None and x.storage is node.storage for x in nodes)
+        return is_part or any(value is given for given in self._given)
 
     # Where turns begin.
 

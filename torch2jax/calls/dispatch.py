@@ -61,6 +61,7 @@ from ..values import (
 from ..values.at_once import run_at_once
 from ..values.known import run_known, write_known
 from ..values.lengths import heed
+from ..values.turns import heed_ranges
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.numpy_views import NumpyViews
 from ..values.pickled import Pickles
@@ -158,6 +159,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             raise
         if self._is_outermost and self.attempt.heeds_lengths:
             heed()
+            heed_ranges()
         self.outermost = self._session.outermost
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)

@@ -1,5 +1,6 @@
 """Unique values, their counts, and repetition, if a traced input decides how many there are."""
 
+import math
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def _runs(rows: torch.Tensor, mask, order, return_inverse: bool, return_counts: 
     count = len(rows)
     if order is not None:
         rows = rows[order]
-    flat = rows.reshape(count, -1)
+    flat = rows.reshape(count, math.prod(rows.shape[1:]))
     differs: Any = torch.ones(count, dtype=torch.bool)
     if count > 1:
         differs = torch.cat([differs[:1], (flat[1:] != flat[:-1]).any(1)])
@@ -94,7 +95,7 @@ def _along(input, dim: int, return_inverse: bool, return_counts: bool, is_sorted
     chosen = compacted(input) if isinstance(input, Selected) else None
     rows = input if chosen is None else chosen.rows
     mask = torch.ones(len(rows), dtype=torch.bool) if chosen is None else chosen.mask
-    flat = rows.detach().reshape(len(rows), -1)
+    flat = rows.detach().reshape(len(rows), math.prod(rows.shape[1:]))
     order = _LEXICOGRAPHIC((flat, mask), {}) if is_sorted else None
     found, inverse, counts = _runs(rows, mask, order, return_inverse, return_counts)
     if return_inverse and chosen is not None:
@@ -183,7 +184,8 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
         bound = bound * len(input) if said is None else said
     ends = repeats.long().cumsum(0)
     rows = torch.searchsorted(ends, torch.arange(bound), right=True).clamp(max=max(len(input) - 1, 0))
-    return first(input[rows], ends[-1] if said is None else expect_room(ends[-1], bound))
+    count = ends[-1] if len(ends) else torch.tensor(0)
+    return first(input[rows], count if said is None else expect_room(count, bound))
 
 
 _rule = lookup(torch.repeat_interleave)

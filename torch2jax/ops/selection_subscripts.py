@@ -393,6 +393,6 @@ def _split(tensor, sizes, dim: int, cut) -> tuple:
 @implements_selected(Tensor.unbind, torch.unbind)
 def unbind(input, dim=0):
     if dim % input.ndim == 0:
-        raise TracedValueError("torch.unbind of a boolean-mask selection")
+        raise TracedValueError("torch.unbind of a boolean-mask selection", instead="iterate over the tensor itself")
     rows = input.rows.unbind(dim % input.ndim + input.mask.ndim - 1)
     return tuple(like(each, input, input.is_safe) for each in rows)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
+from ..abandoning import NeedsLengths
 from ..autograd.inputs import is_tensor_differentiated
 from ..branches.path import answer
 from ..calls.call import current
@@ -20,7 +21,7 @@ from ..functional.vmap import of_all_examples
 from ..internals.guards import DisableTorchFunction
 from ..rules.registry import implements_tensors
 from ..rules.tags import Tag
-from ..tensors.dtypes import dtype_t2j
+from ..tensors.dtypes import dtype_t2j, is_integral
 from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
@@ -156,12 +157,23 @@ def _complex(self):
 
 @implements_tensors(Tensor.__index__, tags=[Tag.READS])
 def _index(self):
+    call = current()
+    if not call.attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
+        raise NeedsLengths  # of a range, or of a size
     try:
         return operator.index(_scalar(self, "a tensor used as an index", _TURNS))  # pyright: ignore[reportArgumentType]
     except TypeError as error:
         if isinstance(error, TracedValueError):
             raise
         raise TypeError("only integer tensors of a single element can be converted to an index") from None
+
+
+def _may_decide(tensor) -> bool:
+    """Whether a tensor has a whole number that is traced."""
+    if not is_integral(tensor.dtype) or tensor.dtype == torch.bool:
+        return False
+    lifted = current().lift(tensor)
+    return lifted.known is None and is_traced(lifted.read())
 
 
 _MOST_NUMBERS = 64

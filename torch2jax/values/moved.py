@@ -69,6 +69,10 @@ class Moved(Chosen):
         return self.front.base
 
     @property
+    def parts(self):
+        return {"front": self.front}
+
+    @property
     def others(self) -> tuple[int, ...]:
         """The sizes of the dimensions beside the one that was chosen."""
         return tuple(self.front.rows.shape[self.front.mask.ndim :])

@@ -34,6 +34,7 @@ from ..tensors.trees import map_arguments
 from .call import current
 from .item import Item
 from .lengths import expect_room, heed, is_same_number, said_bound
+from .turns import Counted
 
 __all__ = [
     "Chosen",
@@ -81,6 +82,11 @@ class Chosen(torch.Tensor):
     @property
     def base(self) -> torch.Tensor:
         """The tensor without any choice that holds the values, its dimensions in some order."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> dict[str, torch.Tensor]:
+        """The tensors that hold it, which may be such themselves."""
         raise NotImplementedError
 
     @property
@@ -141,9 +147,16 @@ class Selected(Chosen):
     def base(self) -> torch.Tensor:
         return self.rows.base if isinstance(self.rows, Chosen) else self.rows
 
+    @property
+    def parts(self):
+        return {"rows": self.rows, "mask": self.mask}
+
     def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
         return f"<a mask selection of {self.rows!r}>"
+
+    def __iter__(self) -> Counted:
+        return Counted(self.number, self.__getitem__)
 
     @property
     def row_ndim(self) -> int:
@@ -203,7 +216,7 @@ class Selected(Chosen):
 
     def safe(self) -> torch.Tensor:
         """All rows, in which those that were not chosen are one that was, or ones (zeros if integers) if none was."""
-        if self.is_safe:
+        if self.is_safe or not self.mask.numel():
             return self.rows
         flat = self.mask.reshape(-1)
         first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()]
@@ -231,6 +244,8 @@ def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Se
 def _places(mask: jax.Array, size: int):
     """Where the first ones of a mask are, in order; beyond them, where the first is."""
     dtype = canonical(torch.int64)
+    if not mask.size:
+        return lax.full((size,), 0, dtype)
     if 2 * size * mask.size.bit_length() < mask.size:
         return _few_places(lax.cumsum(lax.convert_element_type(mask, dtype)), size)
     slots = lax.select(mask, lax.cumsum(lax.convert_element_type(mask, dtype)) - 1, lax.full(mask.shape, size, dtype))
@@ -286,8 +301,9 @@ def aligned(chosen: list[Selected], what: str) -> list[Selected]:
         size = min(x.mask.numel() for x in chosen)
         return [compacted(x, size) for x in chosen]
     size = max(x.mask.numel() for x in chosen)
-    if not all(x.mask.numel() for x in chosen):
-        raise _mismatch(what, "what another boolean mask chose")
+    empty = next((x for x in chosen if not x.mask.numel()), None)
+    if empty is not None:  # the others are as long, or one long
+        return [like(compacted(x, 0).rows, empty) for x in chosen]
     common = functools.reduce(lambda one, other: torch.where(one == 1, other, one), lengths)
     index, found = torch.arange(size), []
     for each, length in zip(chosen, lengths, strict=True):
