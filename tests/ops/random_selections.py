@@ -16,6 +16,8 @@ import sys
 import jax
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from tests.compiling import keep_context, set_flags
 from tests.ops.test_lengths import MASKS, X
@@ -71,6 +73,8 @@ ROWS |= {
     "nearest of chosen": lambda s, x, m, k: torch.cat([s, x[:1]])[torch.cdist(s, torch.cat([s, x[:1]])).argmin(1)],
     "in order of pairs": lambda s, x, m, k: s[(s @ s.T).sum(1).argsort()],
     "einsum": lambda s, x, m, k: torch.einsum("ik,jk,jl->il", s, x[m], x[m].tanh()),
+    "padded": lambda s, x, m, k: F.pad(s, (0, 0, 1, 1), value=0.5),
+    "numbered": lambda s, x, m, k: s * torch.arange(len(s), 0, -1)[:, None] + torch.linspace(0, 1, len(s))[:, None],
     "if many": lambda s, x, m, k: s if len(s) > 2 else x[:2],
     "if any": lambda s, x, m, k: s[s[:, 0] > 0] if (s[:, 0] > 0).any() else s[:0],
     "if positive": lambda s, x, m, k: s[:3] if s.sum() > 0.05 else torch.cat([s, x[:1]]),
@@ -106,6 +110,8 @@ ENDS = {
     "chosen pairs": lambda s, x, m, k: (lambda d: d[d > 0.2])(s @ x[m].T),
     "combinations": lambda s, x, m, k: torch.combinations(s[:, 0]),
     "grid": lambda s, x, m, k: (s[:, None] * x[m]).sum(-1).cumsum(1),
+    "of one size": lambda s, x, m, k: F.pad(s, (0, 0, 0, 20 - len(s))),
+    "sequences": lambda s, x, m, k: pad_sequence([s, x[m]], batch_first=True),
     "either": lambda s, x, m, k: s if len(s) > 1 else s.T,
     "some or all": lambda s, x, m, k: s[:2] if s.shape[0] > 4 else x,
 }

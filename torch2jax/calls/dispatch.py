@@ -61,12 +61,12 @@ from ..values import (
 from ..values.at_once import run_at_once
 from ..values.known import run_known, write_known
 from ..values.lengths import heed
-from ..values.turns import heed_ranges
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.numpy_views import NumpyViews
 from ..values.pickled import Pickles
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
+from ..values.turns import heed_ranges
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
 from . import float8_kernels as float8_kernels
 from .aten_mode import AtenMode

@@ -51,6 +51,7 @@ from . import (
     selection_diagonals as selection_diagonals,
     selection_dims as selection_dims,
     selection_order as selection_order,
+    selection_padding as selection_padding,
     selection_places as selection_places,
     selection_products as selection_products,
     selection_runs as selection_runs,

@@ -9,8 +9,8 @@ from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_moved, implements_selected, lookup_moved
 from ..values.lengths import bound_of, expect_room, is_traced_number, range_of_number, said_bound, tensor_of
-from ..values.moved import Moved, moved, nested, unknown_dims, unnested
-from ..values.selected import Chosen, Selected, first
+from ..values.moved import Moved, led_by, moved, nested, unknown_dims, unnested
+from ..values.selected import Chosen, Selected, compacted, first
 from . import selection_dims as selection_dims  # which declares what is looked up here
 from .selection_subscripts import part
 
@@ -70,7 +70,8 @@ def _filled(function, leads: int):
 
 
 for _function in (torch.zeros, torch.ones, torch.empty, torch.full, torch.rand, torch.randn):
-    implements_by_length(_function, value=1 if _function is torch.full else None)(_filled(_function, 0))
+    _value = 1 if _function is torch.full else None
+    implements_by_length(_function, value=_value, takes_tensors=True)(_filled(_function, 0))
 for _function in (Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full):
     implements_by_length(_function, value=2 if _function is Tensor.new_full else None)(_filled(_function, 1))
     implements_selected(_function)(
@@ -78,22 +79,75 @@ for _function in (Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.ne
     )
 
 
-@implements_by_length(torch.arange)
-def arange(start, end=None, step=1, **options):
+@implements_by_length(torch.arange, takes_tensors=True)
+def arange(start, end=None, step=1, *, dtype=None, **options):
     if end is None:
         start, end = 0, start
-    if type(step) is not int or step != 1 or not all(type(x) is int or is_traced_number(x) for x in (start, end)):
-        raise TracedValueError("torch.arange, by a step other than one, to a data-dependent size,")
-    count = end - start
+    if dtype is None and any(type(x) is float for x in (start, end, step)):
+        dtype = torch.get_default_dtype()
+    start, end, step = (int(x) if type(x) is float and x.is_integer() else x for x in (start, end, step))
+    if type(step) is not int or not all(type(x) is int or _is_whole(x) for x in (start, end)):
+        raise TracedValueError("torch.arange to a data-dependent size, by other than whole numbers,")
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    distance, size = (end - start, step) if step > 0 else (start - end, -step)
+    count = distance if size == 1 else (distance + (size - 1)) // size
     if not is_traced_number(count):  # both ends move
         raise TracedValueError("torch.arange between such numbers")
     bound, length = bounded(count, "torch.arange")
-    rows = torch.arange(bound, **options)
-    begin = tensor_of(start).to(rows.dtype) if is_traced_number(start) else start
+    dtype = torch.int64 if dtype is None else dtype
+    rows = torch.arange(bound, dtype=dtype, **options)
+    rows = rows if step == 1 else rows * step
+    begin = tensor_of(start).to(dtype) if is_traced_number(start) else start
     return first(rows + begin if is_traced_number(start) or start else rows, length)
 
 
-@implements_by_length(torch.randperm)
+def _is_whole(number) -> bool:
+    return is_traced_number(number) and not number.is_floating_point()
+
+
+@implements_by_length(torch.linspace, takes_tensors=True)
+def linspace(start, end, steps, *, dtype=None, **options):
+    bound, length = bounded(steps, "torch.linspace")
+    dtype = dtype or torch.get_default_dtype()
+    index, last = torch.arange(bound, dtype=dtype, **options), (length - 1).clamp(min=1).to(dtype)
+    step = (end - start) / last
+    ascending, descending = start + index * step, end - (length - 1 - index) * step
+    return first(torch.where(index * 2 < length, ascending, descending).to(dtype), length)
+
+
+@implements_by_length(torch.logspace, takes_tensors=True)
+def logspace(start, end, steps, base=10.0, *, dtype=None, **options):
+    exponents = linspace(start, end, steps, dtype=dtype, **options)
+    return torch.pow(torch.tensor(base, dtype=exponents.dtype), exponents)
+
+
+_MOST = 2**31 - 1
+
+
+@implements_by_length(torch.randint)
+def randint(*args, low=0, high=None, size=None, dtype=None, **options):
+    """Between traced numbers a draw's remainder counts, as PyTorch's own does."""
+    bounds = list(args)
+    if bounds and isinstance(bounds[-1], (tuple, list)):
+        size = bounds.pop()
+    low, high = (*bounds, high)[:2] if len(bounds) + (high is not None) > 1 else (low, *bounds, high)[:2]
+    shape, dtype = tuple(size), dtype or torch.int64
+    if not any(map(is_traced_number, (low, high))):
+        return _sized(lambda shape: torch.randint(low, high, shape, dtype=dtype, **options), shape, "torch.randint")
+    count = (tensor_of(high) - tensor_of(low)).clamp(min=1)
+    drawn = _sized(lambda shape: torch.randint(0, _MOST, shape, **options), shape, "torch.randint")
+    return (drawn % count + tensor_of(low)).to(dtype)
+
+
+@implements_by_length(torch.normal)
+def normal(mean, std=1.0, size=None, **options):
+    if size is None:
+        raise TracedValueError("torch.normal of numbers that data decide")
+    return _sized(lambda shape: torch.normal(mean, std, shape, **options), tuple(size), "torch.normal")
+
+
+@implements_by_length(torch.randperm, takes_tensors=True)
 def randperm(n, **options):
     bound, length = bounded(n, "torch.randperm")
     options.pop("device", None)
@@ -128,8 +182,20 @@ def _expand_of_chosen(self, *sizes):
     return expand(self, *sizes)
 
 
+def _as_long(chosen, dim: int, size: int) -> Any:
+    """What was chosen, where that is one or as many as a size, as so many."""
+    front = compacted(led_by(chosen, dim))
+    places = torch.where(front.length == 1, 0, torch.arange(size).clamp(max=max(len(front.rows) - 1, 0)))
+    rows: Any = front.safe()
+    return (rows[places] if len(rows) else rows.new_zeros((size, *rows.shape[1:]))).movedim(0, dim)
+
+
 def _expand_chosen(self, sizes: tuple) -> Any:
     missing, unknown = len(sizes) - self.ndim, unknown_dims(self)
+    said = {dim: sizes[missing + dim] for dim in unknown if type(sizes[missing + dim]) is int}
+    for dim, size in said.items():
+        if size != -1:
+            return _as_long(self, dim, size).expand(sizes)
     new = {
         i: size
         for i, size in enumerate(sizes)

@@ -283,7 +283,10 @@ def squeeze(input, dim=None):
     if dim is None:  # the dimension of those that were chosen stays, though it may be one
         ones = tuple(dim + input.mask.ndim - 1 for dim, size in enumerate(input.sizes) if dim and size == 1)
         return map_rows(lambda rows: rows.squeeze(ones), (input,), {}, "a view", safe=False) if ones else input
-    return _changed_row(torch.squeeze, input, dim, input.row_ndim + 1)
+    dims = dim if isinstance(dim, tuple) else (dim,)
+    for each in sorted((canonicalize_dim(input.ndim, each) for each in dims), reverse=True):
+        input = _changed_row(torch.squeeze, input, each, input.row_ndim + 1)
+    return input
 
 
 def along(function, of_chosen=None):

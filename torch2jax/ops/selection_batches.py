@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..rules.registry import implements_selected
-from ..values.selected import Selected, compacted, like
+from ..values.selected import Chosen, Selected, compacted, like
 
 Tensor = torch.Tensor
 
@@ -52,6 +52,8 @@ def _of_any_rank(function):
     what = f"torch.{function.__name__}"
 
     def batched(input, *args, **kwargs):
+        if not isinstance(input, Selected) or any(isinstance(x, Chosen) for x in (*args, *kwargs.values())):
+            raise TracedValueError(f"{what} beside what a boolean mask chose")
         return of_examples(lambda rows: function(rows, *args, **kwargs), input, what)
 
     return batched

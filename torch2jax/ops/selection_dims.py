@@ -167,7 +167,8 @@ def movedim(input, source, destination):
 
 
 @implements_moved(torch.flip, Tensor.flip)
-def flip(input, *dims):
+def flip(input, *args, dims=None):
+    dims = args if dims is None else (dims,)
     dims = [_in_front(canonicalize_dim(input.ndim, dim), input.at) for dim in _given(dims)]
     return moved(input.front.flip(dims), input.at)
 

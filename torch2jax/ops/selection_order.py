@@ -164,7 +164,8 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
 
 
 @implements_selected(torch.flip, Tensor.flip)
-def flip(input, *dims):
+def flip(input, *args, dims=None):
+    dims = args if dims is None else (dims,)
     dims = dims_of(input, dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims)
     of_row = [dim - input.row_ndim - 1 for dim in dims if dim > 0]
     flipped = map_rows(lambda rows: rows.flip(of_row), (input,), {}, "torch.flip", safe=False) if of_row else input

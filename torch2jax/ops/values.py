@@ -113,6 +113,8 @@ def _gives_numbers(tensor: Torchish) -> bool:
 @implements_tensors(aten.item.default, aten._local_scalar_dense.default, tags=[Tag.READS])
 def _item_of_operators(self):
     """Where PyTorch's parser takes a tensor for a number, too, as in ``torch.arange(x.max())``."""
+    if not current().attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
+        raise NeedsLengths  # of a size
     return _scalar(self, "Tensor.item()", f"write tensor.item() in the place of the tensor, {_NUMBER}")
 
 

@@ -1,7 +1,7 @@
 """The registry of rules: how they are declared and found."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..internals.operators import OpOverload, OpOverloadPacket
 from ..tensors.dtypes import Takes, expect
@@ -41,7 +41,7 @@ _PACKAGE = __name__.partition(".")[0] + "."
 _selected_rules: dict[Any, Callable] = {}
 _moved_rules: dict[Any, Callable] = {}
 _sparse_rules: dict[Any, Callable] = {}
-_rules_by_length: dict[Any, tuple[Callable, int | None]] = {}
+_rules_by_length: dict[Any, "ByLength"] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
 
@@ -111,8 +111,16 @@ def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callabl
     return _register(_sparse_rules, functions)
 
 
+class ByLength(NamedTuple):
+    """What a function does with numbers that data decide; see `implements_by_length`."""
+
+    rule: Callable
+    value: int | None
+    takes_tensors: bool
+
+
 def implements_by_length(
-    *functions: Callable[..., Any] | str, value: int | None = None
+    *functions: Callable[..., Any] | str, value: int | None = None, takes_tensors: bool = False
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function to be what functions do where a data-dependent number is among the arguments.
 
@@ -120,10 +128,11 @@ def implements_by_length(
 
     Args:
         value: the place of an argument that is none of these, but what is written.
+        takes_tensors: whether a traced tensor that has one whole number is such a number as well.
     """
 
     def register(body: Callable) -> Callable:
-        _rules_by_length.update(dict.fromkeys(functions, (body, value)))
+        _rules_by_length.update(dict.fromkeys(functions, ByLength(body, value, takes_tensors)))
         return body
 
     return register
@@ -175,8 +184,8 @@ def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
     return found
 
 
-def lookup_by_length(function: Callable[..., Any]) -> tuple[Callable, int | None] | None:
-    """What a function does with data-dependent numbers, where that is declared, and the place of what it writes."""
+def lookup_by_length(function: Callable[..., Any]) -> ByLength | None:
+    """What a function does with data-dependent numbers, where that is declared."""
     return _rules_by_length.get(function)
 
 

@@ -16,7 +16,9 @@ from ..branches.programs import is_same_value
 from ..errors import TracedValueError, asking_place, user_place
 from ..rules import registry
 from ..rules.features import NEXT, Feature
-from ..tensors.tensor import wrap
+from ..tensors.dtypes import is_integral
+from ..tensors.tensor import Torchish, wrap
+from ..tensors.trees import map_arguments
 from ..tracing.sums import terms_of
 from ..tracing.value_ranges import range_of
 from .call import this_call
@@ -26,11 +28,13 @@ from .traced_numbers import number_of
 __all__ = [
     "Lengths",
     "bound_of",
+    "constant_of",
     "distance",
     "expect_room",
     "heed",
     "is_same_number",
     "is_traced_number",
+    "number_in",
     "said_bound",
     "tensor_of",
 ]
@@ -44,9 +48,10 @@ class Lengths(Feature):
     def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
         if any(getattr(kind, "len_depends_on_values", False) for kind in types):
             return NEXT
-        rule = _rule_by_length(function, args, kwargs)
-        if rule is None:
+        found = _by_length(function, args, kwargs)
+        if found is None:
             return NEXT
+        rule, args, kwargs = found
         with call.inside():
             return rule(*args, **kwargs)
 
@@ -174,6 +179,19 @@ def said_bound() -> int | None:
     return policy.bound(user_place(), asking_place()) if policy.bounds else None
 
 
+def constant_of(value: Any) -> int | None:
+    """The number that a number is, if the sums that compute it show that it is always the same."""
+    constant, terms = terms_of(value.read())
+    left = list(terms)
+    while left:
+        value, times = left.pop()
+        alike = [x for x in left if is_same_value(value, x[0])]
+        if times + sum(x[1] for x in alike):
+            return None
+        left = [x for x in left if not any(x is other for other in alike)]
+    return constant
+
+
 def tensor_of(value: Any) -> Any:
     """A number as an int64 tensor like any other."""
     if not is_traced_number(value):
@@ -181,16 +199,25 @@ def tensor_of(value: Any) -> Any:
     return wrap(value.read(), torch.int64, value.known)
 
 
-def _rule_by_length(func: Callable[..., Any], args: tuple, kwargs: dict):
-    """What a function does with data-dependent numbers, where some of the arguments are such; None for none."""
+def _by_length(func: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Callable, tuple, dict] | None:
+    """What a function does with data-dependent numbers, where some of the arguments are such, and these."""
     found = registry.lookup_by_length(func)
     if found is None:
         return None
-    rule, value = found
-    if value is not None:
-        args = (*args[:value], *args[value + 1 :])
-        kwargs = {name: x for name, x in kwargs.items() if name != "fill_value"}
-    return rule if any(map(_holds_number, (*args, *kwargs.values()))) else None
+    if found.takes_tensors:
+        args, kwargs = map_arguments(number_in, (args, kwargs))
+    sizes, named = args, kwargs
+    if found.value is not None:
+        sizes = (*args[: found.value], *args[found.value + 1 :])
+        named = {name: x for name, x in kwargs.items() if name != "fill_value"}
+    return (found.rule, args, kwargs) if any(map(_holds_number, (*sizes, *named.values()))) else None
+
+
+def number_in(value: Any) -> Any:
+    """The whole number that a traced tensor without dimensions has, as one of Python's; any other value as it is."""
+    if not isinstance(value, Torchish) or is_traced_number(value) or value.known is not None or value.ndim:
+        return value
+    return Item.out_of(value) if is_integral(value.dtype) and value.dtype != torch.bool else value
 
 
 def _holds_number(value: Any) -> bool:

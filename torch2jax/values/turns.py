@@ -1,7 +1,7 @@
 """Loops of as many turns as data decide: ``for row in x[mask]``, ``for i in range(len(x[mask]))``.
 
 Whether there is one turn more is a question of Python's, as ``while i < n`` asks it, so that the turns become one loop
-of the graph where there are many. Python's ``range`` would want to know its ends. While a call runs that has asked one for
+of the graph where there are many. Python's ``range`` would want to know its ends. While a call runs that asks one for
 a number that data decide, a function stands in for it, which does as ever for all other numbers. All threads see that.
 """
 
@@ -11,13 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from ..errors import TracedValueError
-from ..tensors.tensor import Torchish
 from .call import this_call
 from .item import Item
-from .lengths import bound_of, is_traced_number
+from .lengths import bound_of, is_traced_number, number_in
 
 __all__ = ["Counted", "TracedRange", "heed_ranges"]
 
@@ -43,7 +40,8 @@ class Counted(Iterator):
             raise StopIteration
         watch = this_call().paths[-1].watch
         count = None if watch is None else watch.count(sys._getframe(1))
-        place: Any = self._at if count is None else Item.of(this_call().lift(count).long())
+        lifted: Any = None if count is None else this_call().lift(count)
+        place: Any = self._at if lifted is None else Item.of(lifted.long())
         self._at += 1
         if not place < self._number:
             self._at = self._bound
@@ -93,20 +91,10 @@ class _Range(metaclass=_Kind):
     """``range``, also to numbers that data decide."""
 
     def __new__(cls, *args: Any) -> Any:
-        args = tuple([_number(x) for x in args])
+        args = tuple([number_in(x) for x in args])
         if not any(map(is_traced_number, args)):
             return _range(*args)
         return TracedRange(*((0, *args, 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args))
-
-
-def _number(value: Any) -> Any:
-    """A number in a tensor that is traced, as one of Python's."""
-    is_one = isinstance(value, Torchish) and not is_traced_number(value) and value.known is None and value.ndim == 0
-    return Item.out_of(value) if is_one and _is_whole(value.dtype) else value
-
-
-def _is_whole(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
 
 
 _lock = threading.Lock()

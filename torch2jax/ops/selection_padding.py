@@ -1,0 +1,99 @@
+"""Padding by lengths that data decide, and of what has such a length: `pad`, `pad_sequence`."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..errors import TracedValueError
+from ..rules.registry import implements_by_length, implements_moved, implements_selected, lookup_moved, lookup_selected
+from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
+from ..values.moved import unknown_dims
+from ..values.selected import Chosen, Selected, compacted, first
+from .lengths import bounded
+
+Tensor = torch.Tensor
+
+_of_rows: Any = lookup_selected(F.pad)
+_of_moved: Any = lookup_moved(F.pad)
+
+
+@implements_by_length(F.pad)
+@implements_moved(F.pad)
+@implements_selected(F.pad)
+def pad(input, pad, mode="constant", value=None):
+    """Each dimension that is as long as data decide, or becomes so, is padded by itself; the others as ever."""
+    ndim, unknown = input.ndim, unknown_dims(input)
+    sizes = list(pad) + [0] * (2 * ndim - len(pad))
+    found, left = input, [0] * (2 * ndim)
+    for dim in range(ndim):
+        at = 2 * (ndim - 1 - dim)
+        ends = sizes[at : at + 2]
+        if any(map(is_traced_number, ends)) or (dim in unknown and any(ends)):
+            if mode != "constant":
+                raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, what data decide,")
+            front = found.movedim(dim, 0) if dim else found
+            front = _padded(front, *ends, 0 if value is None else value)
+            found = front.movedim(0, dim) if dim else front
+        else:
+            left[at : at + 2] = ends
+    while left[-2:] == [0, 0]:
+        left = left[:-2]
+    if not left:
+        return found
+    if not isinstance(found, Chosen):
+        return F.pad(found, left, mode, value)
+    return (_of_rows if isinstance(found, Selected) else _of_moved)(found, left, mode, value)
+
+
+def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
+    """A tensor with so many more elements along the first dimension: a plain one, where it is seen how long it is.
+
+    Less than none takes elements away.
+    """
+    chosen = compacted(tensor) if isinstance(tensor, Selected) else None
+    rows: Any = tensor if chosen is None else chosen.rows
+    length = len(rows) if chosen is None else chosen.number
+    total = length + before + after
+    known = total if type(total) is int else constant_of(total)
+    bound, size = (known, None) if known is not None else bounded(total, "torch.nn.functional.pad")
+    index = torch.arange(bound) - tensor_of(before)
+    return _filled(rows, index, tensor_of(length), value, size)
+
+
+def _filled(rows: Any, index: Tensor, length: Tensor, value: Any, size: Tensor | None) -> Any:
+    """The rows at some places, and a value where there is none.
+
+    Args:
+        rows: in compact order, of which so many count.
+        size: how many places there are; None for all.
+    """
+    others = [1] * (rows.ndim - 1)
+    if isinstance(rows, Chosen):
+        raise TracedValueError("torch.nn.functional.pad along one of several dimensions that data decide,")
+    filled = torch.full((len(index), *rows.shape[1:]), value, dtype=rows.dtype)
+    if len(rows):
+        is_there = ((index >= 0) & (index < length)).reshape(-1, *others)
+        filled = torch.where(is_there, rows[index.clamp(0, len(rows) - 1)], filled)
+    return filled if size is None else first(filled, size)
+
+
+@implements_selected(torch._C._nn.pad_sequence)
+def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="right"):
+    if padding_side not in ("left", "right"):
+        raise RuntimeError(f"Expected padding_side to be one of left or right, but got {padding_side}.")
+    if any(isinstance(x, Chosen) and not isinstance(x, Selected) for x in sequences):
+        raise TracedValueError("torch.nn.utils.rnn.pad_sequence of what a boolean mask chose along a later dimension")
+    held = [compacted(x).rows if isinstance(x, Selected) else x for x in sequences]
+    lengths = [x.shape[0] for x in sequences]
+    longest = max(lengths)
+    bound: Any = bound_of(longest) if is_traced_number(longest) else longest
+    rows = []
+    for each, length in zip(held, lengths, strict=True):
+        index = torch.arange(bound)
+        if padding_side == "left":
+            index = index - (tensor_of(longest) - tensor_of(length))
+        rows.append(_filled(each, index, tensor_of(length), padding_value, None))
+    batch = torch.stack(rows, 1)
+    found = first(batch, tensor_of(longest)) if is_traced_number(longest) else batch
+    return found.transpose(0, 1) if batch_first else found
