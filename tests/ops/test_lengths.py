@@ -110,6 +110,10 @@ PARTS = {
     "ends written": lambda x, m: changed(
         torch.cat([x[m], x[:2]]), lambda y: (write(0, x[0])(y), write(-1, 2.0)(y), write(slice(1, None), y[:-1] + 1)(y))
     ),
+    "written by number": lambda x, m: (
+        changed(x[m], lambda y: write(m.sum() // 2, 2.0)(y) if m.any() else None),
+        changed(torch.cat([x[m], x[:1]]), lambda y: (write(len(y) - 1, x[1])(y), write((len(x[m]), 1), 3.0)(y))),
+    ),
     "a part written": lambda x, m: changed(x[m], write(slice(0, 2), 2.0)),
     "numbers written": lambda x, m: changed(
         x.clone(), lambda x: (write(0, m.sum().item())(x), write(slice(1, m.sum().item()), m.sum().item())(x))

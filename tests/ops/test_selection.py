@@ -183,7 +183,7 @@ def test_graph():
         (lambda x, m: x[m].tolist(), "torch.tolist"),
         (lambda x, m: x[m].roll(1), "torch.roll"),
         (lambda x, m: x.add_(x[m]), "torch.add_"),
-        (lambda x, m: list(x[m]), "torch.unbind"),
+        (lambda x, m: x[m].unbind(), "torch.unbind"),
         (lambda x, m: x[m].view(2, -1), "a view of shape"),
         (lambda x, m: torch.ops.aten.sin(x[m]), "torch.sin"),
     ],

@@ -69,7 +69,7 @@ def test_draws():
 
 def test_what_cannot_be_is_said():
     with pytest.raises(TracedValueError, match="mode='reflect'"):
-        jax.jit(t2j(lambda x: F.pad(x[x > 0][None], (1, 1), mode="reflect")))(np.ones(4, np.float32))
+        jax.jit(t2j(lambda x: F.pad(x[None], (len(x[x > 0]), 1), mode="reflect")))(np.ones(4, np.float32))
     with pytest.raises(TracedValueError, match=r"the size of torch\.zeros, of which no bound is seen"):
         jax.jit(t2j(lambda n: torch.zeros(n)))(3)
 

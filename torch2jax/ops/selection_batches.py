@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..rules.registry import implements_selected
-from ..values.selected import Chosen, Selected, compacted, like
+from ..values.selected import Chosen, Selected, aligned, compacted, like
 
 Tensor = torch.Tensor
 
@@ -59,8 +59,17 @@ def _of_any_rank(function):
     return batched
 
 
-for _function in (F.interpolate, F.group_norm, F.instance_norm, F.pixel_shuffle, F.grid_sample):
+for _function in (F.interpolate, F.group_norm, F.instance_norm, F.pixel_shuffle):
     implements_selected(_function)(_of_any_rank(_function))
+
+
+@implements_selected(F.grid_sample)
+def grid_sample(input, grid, *args, **kwargs):
+    if not isinstance(input, Selected) or not isinstance(grid, Selected):
+        raise TracedValueError("torch.nn.functional.grid_sample of, or by, what a boolean mask chose")
+    what = "torch.nn.functional.grid_sample"
+    images, grids = aligned([compacted(input), compacted(grid)], what)
+    return of_examples(lambda rows: F.grid_sample(rows, grids.safe(), *args, **kwargs), images, what)
 
 
 @implements_selected(F.batch_norm)

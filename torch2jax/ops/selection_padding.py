@@ -6,16 +6,15 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..rules.registry import implements_by_length, implements_moved, implements_selected, lookup_moved, lookup_selected
+from ..rules.registry import implements_by_length, implements_moved, implements_selected, lookup_selected
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
-from ..values.moved import unknown_dims
+from ..values.moved import front_of, moved, unknown_dims
 from ..values.selected import Chosen, Selected, compacted, first
 from .lengths import bounded
 
 Tensor = torch.Tensor
 
 _of_rows: Any = lookup_selected(F.pad)
-_of_moved: Any = lookup_moved(F.pad)
 
 
 @implements_by_length(F.pad)
@@ -23,6 +22,10 @@ _of_moved: Any = lookup_moved(F.pad)
 @implements_selected(F.pad)
 def pad(input, pad, mode="constant", value=None):
     """Each dimension that is as long as data decide, or becomes so, is padded by itself; the others as ever."""
+    if mode != "constant":
+        if not isinstance(input, Selected) or any(map(is_traced_number, pad)):
+            raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, what data decide,")
+        return _of_rows(input, pad, mode, value)
     ndim, unknown = input.ndim, unknown_dims(input)
     sizes = list(pad) + [0] * (2 * ndim - len(pad))
     found, left = input, [0] * (2 * ndim)
@@ -30,20 +33,18 @@ def pad(input, pad, mode="constant", value=None):
         at = 2 * (ndim - 1 - dim)
         ends = sizes[at : at + 2]
         if any(map(is_traced_number, ends)) or (dim in unknown and any(ends)):
-            if mode != "constant":
-                raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, what data decide,")
             front = found.movedim(dim, 0) if dim else found
             front = _padded(front, *ends, 0 if value is None else value)
             found = front.movedim(0, dim) if dim else front
         else:
             left[at : at + 2] = ends
-    while left[-2:] == [0, 0]:
-        left = left[:-2]
-    if not left:
+    if not any(left):
         return found
     if not isinstance(found, Chosen):
         return F.pad(found, left, mode, value)
-    return (_of_rows if isinstance(found, Selected) else _of_moved)(found, left, mode, value)
+    front, at = front_of(found)
+    of_front = [x for dim in reversed(range(ndim)) if dim != at for x in left[2 * (ndim - 1 - dim) :][:2]]
+    return moved(_of_rows(front, of_front, mode, value), at)
 
 
 def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:

@@ -234,6 +234,13 @@ def setitem(self, index, value):
         if len(items) == 1 and type(items[0]) is int:
             _write_part(self, slice(items[0], None if items[0] == -1 else items[0] + 1), value)
             return
+        if items and _is_number(items[0]) and type(items[0]) is not int:
+            if len(items) > 1:
+                row = getitem(self, (items[0],)).clone()
+                row[tuple(items[1:])] = value
+                value = row
+            _write_element(self, items[0], value)
+            return
     if not isinstance(self, Selected) and len(items) == 1 and isinstance(items[0], slice):
         _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)
         return
@@ -266,6 +273,15 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
     if isinstance(value, Tensor) and value.ndim > chosen.row_ndim:
         value = value[(rank - lower).clamp(0, max(len(value) - 1, 0))].reshape(*chosen.mask.shape, *value.shape[1:])
     where = is_there.reshape(*chosen.mask.shape, *[1] * chosen.row_ndim)
+    chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype), False)
+
+
+def _write_element(chosen: Selected, place, value) -> None:
+    """``chosen[place] = value``, where the place is traced: one that there is not writes nothing."""
+    place = tensor_of(place) if is_traced_number(place) else place
+    place = torch.where(place < 0, chosen.length + place, place)
+    mask = chosen.mask.reshape(-1)
+    where = ((mask.cumsum(0) - 1 == place) & mask).reshape(*chosen.mask.shape, *[1] * chosen.row_ndim)
     chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype), False)
 
 

@@ -244,7 +244,7 @@ def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Se
 def _places(mask: jax.Array, size: int):
     """Where the first ones of a mask are, in order; beyond them, where the first is."""
     dtype = canonical(torch.int64)
-    if not mask.size:
+    if not mask.size or not size:
         return lax.full((size,), 0, dtype)
     if 2 * size * mask.size.bit_length() < mask.size:
         return _few_places(lax.cumsum(lax.convert_element_type(mask, dtype)), size)

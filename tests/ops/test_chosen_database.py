@@ -1,0 +1,31 @@
+"""PyTorch's operator database of what masks chose: a few of ``python -m tests.ops.chosen_database``."""
+
+import pytest
+
+from tests.ops.chosen_database import trials
+
+NAMES = (
+    "flip",
+    "squeeze.multiple",
+    "expand",
+    "amax",
+    "softmax",
+    "cumsum",
+    "isposinf",
+    "bool",
+    "atan2",
+    "nn.functional.pad",
+)
+NAMES += ("special.zeta", "masked_fill", "nn.functional.grid_sample")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry(name):
+    found = [trial.run() for trial in trials(name, 1)]
+    assert found
+    assert not [text for text in found if text and not text.startswith("refused")]
+
+
+def test_what_is_served():
+    """Of most entries nothing is refused."""
+    assert [trial.run() for trial in trials("amax", 1)] == [""] * len(trials("amax", 1))
