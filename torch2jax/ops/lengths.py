@@ -143,7 +143,7 @@ def randint(*args, low=0, high=None, size=None, dtype=None, **options):
 @implements_by_length(torch.normal)
 def normal(mean, std=1.0, size=None, **options):
     if size is None:
-        raise TracedValueError("torch.normal of numbers that data decide")
+        raise TracedValueError("torch.normal of data-dependent numbers")
     return _sized(lambda shape: torch.normal(mean, std, shape, **options), tuple(size), "torch.normal")
 
 

@@ -53,7 +53,7 @@ def _of_any_rank(function):
 
     def batched(input, *args, **kwargs):
         if not isinstance(input, Selected) or any(isinstance(x, Chosen) for x in (*args, *kwargs.values())):
-            raise TracedValueError(f"{what} beside what a boolean mask chose")
+            raise TracedValueError(f"{what} beside a boolean-mask selection")
         return of_examples(lambda rows: function(rows, *args, **kwargs), input, what)
 
     return batched
@@ -66,7 +66,7 @@ for _function in (F.interpolate, F.group_norm, F.instance_norm, F.pixel_shuffle)
 @implements_selected(F.grid_sample)
 def grid_sample(input, grid, *args, **kwargs):
     if not isinstance(input, Selected) or not isinstance(grid, Selected):
-        raise TracedValueError("torch.nn.functional.grid_sample of, or by, what a boolean mask chose")
+        raise TracedValueError("torch.nn.functional.grid_sample of, or by, a boolean-mask selection")
     what = "torch.nn.functional.grid_sample"
     images, grids = aligned([compacted(input), compacted(grid)], what)
     return of_examples(lambda rows: F.grid_sample(rows, grids.safe(), *args, **kwargs), images, what)

@@ -24,7 +24,7 @@ def pad(input, pad, mode="constant", value=None):
     """Each dimension that is as long as data decide, or becomes so, is padded by itself; the others as ever."""
     if mode != "constant":
         if not isinstance(input, Selected) or any(map(is_traced_number, pad)):
-            raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, what data decide,")
+            raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, a data-dependent size,")
         return _of_rows(input, pad, mode, value)
     ndim, unknown = input.ndim, unknown_dims(input)
     sizes = list(pad) + [0] * (2 * ndim - len(pad))
@@ -71,7 +71,7 @@ def _filled(rows: Any, index: Tensor, length: Tensor, value: Any, size: Tensor |
     """
     others = [1] * (rows.ndim - 1)
     if isinstance(rows, Chosen):
-        raise TracedValueError("torch.nn.functional.pad along one of several dimensions that data decide,")
+        raise TracedValueError("torch.nn.functional.pad along one of several data-dependent dimensions,")
     filled = torch.full((len(index), *rows.shape[1:]), value, dtype=rows.dtype)
     if len(rows):
         is_there = ((index >= 0) & (index < length)).reshape(-1, *others)
@@ -84,7 +84,7 @@ def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="
     if padding_side not in ("left", "right"):
         raise RuntimeError(f"Expected padding_side to be one of left or right, but got {padding_side}.")
     if any(isinstance(x, Chosen) and not isinstance(x, Selected) for x in sequences):
-        raise TracedValueError("torch.nn.utils.rnn.pad_sequence of what a boolean mask chose along a later dimension")
+        raise TracedValueError("torch.nn.utils.rnn.pad_sequence of a boolean-mask selection along a later dimension")
     held = [compacted(x).rows if isinstance(x, Selected) else x for x in sequences]
     lengths = [x.shape[0] for x in sequences]
     longest = max(lengths)

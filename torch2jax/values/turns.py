@@ -57,7 +57,7 @@ class TracedRange:
 
     def __init__(self, start: Any, stop: Any, step: Any):
         if type(step) is not int:
-            raise TracedValueError("range() by a step that data decide,")
+            raise TracedValueError("range() by a data-dependent step,")
         if step == 0:
             raise ValueError("range() arg 3 must not be zero")
         self.start, self.stop, self.step = start, stop, step
