@@ -311,15 +311,19 @@ OF_LATER = {
         lambda: t2j(torch.optim.SGD([nn.Parameter(torch.ones(2))])),
         TypeError,
         "got a SGD",
-        "wanted the function that steps it",
+        "wanted the function that calls its step()",
         "state=(model, optimizer)",
     ),
     "a loader": Row(
-        lambda: t2j(torch.utils.data.DataLoader([1, 2])), TypeError, "got a DataLoader", "wanted what it", "t2j(batch)"
+        lambda: t2j(torch.utils.data.DataLoader([1, 2])),
+        TypeError,
+        "got a DataLoader",
+        "wanted its batches",
+        "t2j(batch)",
     ),
     "a class": Row(lambda: t2j(nn.Linear), TypeError, "got the class Linear", "wanted a module", "t2j(Linear(...))"),
     "a function of PyTorch's to j2t": Row(
-        lambda: j2t(torch.sin), TypeError, "got torch.sin", "wanted JAX's", "t2j makes JAX's"
+        lambda: j2t(torch.sin), TypeError, "got torch.sin", "wanted JAX's", "Use t2j to convert"
     ),
     "a number": Row(on(LINEAR, 3.0), TypeError, "not float", "Wanted an array for input", "jnp.asarray(input)"),
     "complex numbers": Row(
@@ -335,7 +339,7 @@ OF_LATER = {
         lambda: t2j(LINEAR).load({}),
         RuntimeError,
         "no array for 'weight'",
-        "give all that split() gave",
+        "pass everything that split() returned",
         "strict=False",
     ),
 }
@@ -639,7 +643,7 @@ ROWS = OF_LATER | {
     ),
     "nothing to t2j": Row(lambda: t2j(None), TypeError, "got None", "wanted a tensor", "have returned one?"),
     "a file to t2j": Row(lambda: t2j("model.pt"), TypeError, "'model.pt'", "wanted a tensor", "torch.load('model.pt')"),
-    "a module to j2t": Row(lambda: j2t(LINEAR), TypeError, "got a Linear", "wanted JAX's", "t2j makes JAX's"),
+    "a module to j2t": Row(lambda: j2t(LINEAR), TypeError, "got a Linear", "wanted JAX's", "Use t2j to convert"),
     "an array of jax within": Row(
         on(lambda x: x + jnp.ones(3), X), TypeError, "got an array of JAX", "wanted a tensor", "j2t(array)"
     ),

@@ -48,7 +48,7 @@ class _Unknown:
 
 
 class _OfUnknown(Protocol[P]):
-    """A module whose result is not known."""
+    """A module whose result type is not known."""
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> _Unknown: ...
 
@@ -228,7 +228,10 @@ def t2j(
     """
     expect_no_code_of_jax(thing)
     if dtypes is not None and isinstance(thing, (torch.Tensor, torch.dtype)):
-        raise TypeError(f"t2j got dtypes= with a {type(thing).__name__}; wanted code, whose arguments it is about")
+        raise TypeError(
+            f"t2j got dtypes= with a {type(thing).__name__}; wanted it with a function or module, to whose "
+            "arguments it applies"
+        )
     return _to_jax(
         thing,
         expect_of_pytorch,
@@ -268,7 +271,7 @@ def _to_jax(
     groups,
     state=None,
 ) -> Any:
-    """As `t2j`; `expect` refuses what is of neither side, and no tree."""
+    """As `t2j`; `expect` refuses objects of neither framework that are not trees."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     policy, rolling = BranchPolicy.of(checks, branches, max_paths, max_steps, bounds), Rolling.of(loops)
@@ -319,8 +322,8 @@ def _to_jax(
         return thing.function
     if compile and state is not None:
         raise TypeError(
-            "t2j got compile= with state=, where all derivatives are taken inside: give t2j(function, state=...) to "
-            "jax.jit as a whole"
+            "t2j got compile= with state=, but such a step takes all derivatives inside: pass t2j(function, "
+            "state=...) to jax.jit as a whole"
         )
     if compile and callable(thing) and not isinstance(thing, type):
         parts_of(None, compile)

@@ -416,7 +416,7 @@ def hint_at_axes(error: Exception) -> None:
 
 
 def hint_at_symbols(error: Exception) -> None:
-    """Tells what exports symbolic sizes, if an error says that PyTorch was given one.
+    """Says how to export symbolic sizes, if an error shows that PyTorch received one.
 
     Raises:
         SymbolicSizeError: it does.

@@ -57,7 +57,7 @@ def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
 
 
 def stands_in(owner, name: str, *, may_lack: bool = False) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what a function or property is within translated calls.
+    """Declares that the decorated function replaces a function or property within translated calls.
 
     Args:
         owner: a module, class or function; or the name of a module, which counts once it has been imported.

@@ -64,7 +64,7 @@ def _described(module: Any) -> str:
 
 
 def hides_frames() -> bool:
-    """Whether JAX is set to hide its frames, and so are ours."""
+    """Whether JAX hides its frames; torch2jax then hides its own."""
     mode: Any = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]
     return mode not in ("off", "remove_frames")  # with the latter JAX shows both, and needs all of them
 
@@ -131,7 +131,7 @@ def _steps(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
 
 
 def _shown(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
-    """The steps of the user's code, and of what that calls: not what this package calls of PyTorch's."""
+    """The frames of the user's code and of what it calls, without the PyTorch code that this package calls."""
     is_ours = False
     for each in _steps(step):
         file = each.tb_frame.f_code.co_filename

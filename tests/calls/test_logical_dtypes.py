@@ -198,7 +198,7 @@ def test_steps_with_a_state():
     ("dtypes", "error", "message"),
     [
         ([torch.int64], TypeError, "wanted a dictionary"),
-        ({jnp.int32: jnp.int64}, TypeError, "wanted dtypes of PyTorch's"),
+        ({jnp.int32: jnp.int64}, TypeError, "wanted PyTorch dtypes"),
         ({torch.int32: torch.float64}, ValueError, "torch.int32: torch.int64"),
         ({torch.float16: torch.float32}, ValueError, "astype"),
         ({"x": torch.float16}, ValueError, "astype"),
@@ -210,5 +210,5 @@ def test_other_dtypes_are_refused(dtypes, error, message):
 
 
 def test_dtypes_are_about_the_arguments_of_code():
-    with pytest.raises(TypeError, match="wanted code"):
+    with pytest.raises(TypeError, match="wanted it with a function or module"):
         t2j(torch.ones(2), dtypes=WIDE)

@@ -114,14 +114,14 @@ def test_sizes_in_python(code, shape, constraints):
     ("code", "shape", "message"),
     [
         (lambda x: x if x.shape[0] > 500 else -x, "b", r"test_generalized\.py.* asks whether b > 500"),
-        (lambda x: x if x.shape[0] < 5 else -x, "b", "does something else for other sizes|b < 5"),
+        (lambda x: x if x.shape[0] < 5 else -x, "b", "does something different for other sizes|b < 5"),
         (lambda x: x.sum() if x.size(0) * x.shape[1] == 1 else x, "b, s", r"asks whether b\*s == 1|s\*b == 1"),
         (lambda x: x * min(x.shape[0], 1000), "b", "asks whether"),
         (lambda x: x.sum(0) if x.numel() % 1000 else x, "b", "asks whether"),
-        (lambda x: sum(x[i] for i in range(x.shape[0])), "b", "does something else for other sizes"),
+        (lambda x: sum(x[i] for i in range(x.shape[0])), "b", "does something different for other sizes"),
         (lambda x: x * int(x.shape[0]), "b", "asks for the number b"),
         (lambda x: x * (2 ** x.shape[0]), "b", "computes pow with b|no polynomial"),
-        (lambda x: x if x.shape[0] ** 2 > 500 else -x, "b", r"asks whether b\^2 > 500|something else"),
+        (lambda x: x if x.shape[0] ** 2 > 500 else -x, "b", r"asks whether b\^2 > 500|something different"),
         (lambda x: _Double.apply(x), "b", "a backward pass of its own"),
         (lambda x: x + torch.from_numpy(np.arange(x.shape[0])), "b", "array of constants depends on sizes"),
         (_hashed, "b", "array of constants depends on sizes"),
@@ -131,7 +131,7 @@ def test_sizes_in_python(code, shape, constraints):
         (lambda x: x.split(1000, dim=-1)[0], "b", "asks whether b > 1000"),
         (lambda x: x[None, ..., :100_000], "b", "asks whether b >= 100000"),
         (lambda x: x[-100_000:], "b", "asks whether b >= 100000"),
-        (lambda x: {str(x.shape[0]): x}, "b", "the tree of its results differs"),
+        (lambda x: {str(x.shape[0]): x}, "b", "the structure of its results differs"),
     ],
 )
 def test_refusals(code, shape, message):

@@ -254,5 +254,5 @@ def test_refusals():
         f(X, state_dict=state | {"layers.*.up.weight": jnp.zeros((9, 6, 4))})
     with pytest.raises(ValueError, match=r"two entries for 'layers\.0\.up\.weight'"):
         f(X, state_dict=state | {"layers.0.up.weight": jnp.zeros((6, 4))})
-    with pytest.raises(TypeError, match="first dimension has the layers"):
+    with pytest.raises(TypeError, match="first dimension is the layers"):
         unstack_layers({"layers.*.up.weight": P("model")})

@@ -201,7 +201,7 @@ def _form_of(tensor: Torchish) -> TensorSpec:
 
 
 class BackwardOfTensors(Backward):
-    """One that the code asks for.
+    """A backward pass that the code asks for.
 
     Args:
         outputs: the tensors that it goes back from.
@@ -286,8 +286,8 @@ class BackwardOfTensors(Backward):
         if journal() is not None:
             raise Uncontained("a derivative with respect to a tensor from outside")
         raise RuntimeError(
-            "a tensor that began to require grad within a checkpointed function got a derivative asked for outside of "
-            "it; let it require grad before, and pass it in"
+            "got a gradient, outside of a checkpointed function, for a tensor that began to require grad inside "
+            "it; wanted it to require grad before, as an argument of the function"
         )
 
     def _seeds(self, gradients: list[Torchish | None]) -> dict[Var, Any]:

@@ -124,7 +124,9 @@ def _tensor_of(value: torch.Tensor | graph.GradientEdge) -> Torchish:
     if end is not None and end.tangents:
         return recorded().tensor_at(end, node)
     if tensor is None:
-        raise NotImplementedError("got an edge of the graph that no tensor of this call is at; wanted that tensor")
+        raise NotImplementedError(
+            "got an edge of the graph that belongs to no tensor of this call; wanted the tensor itself"
+        )
     return tensor
 
 

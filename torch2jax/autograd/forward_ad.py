@@ -269,7 +269,9 @@ def _open(call: AutogradCall) -> DualLevel:
         RuntimeError: none is open, as where one was that PyTorch counts outside of the call.
     """
     if call.dual is None:
-        raise RuntimeError("got a dual tensor to make or unpack with no level open in this call; wanted dual_level()")
+        raise RuntimeError(
+            "got make_dual or unpack_dual without an open level in this call; wanted them inside dual_level()"
+        )
     return call.dual
 
 

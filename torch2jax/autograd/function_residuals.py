@@ -138,7 +138,7 @@ class Residuals:
         return [*found, *residuals[count:]]
 
     def without_key(self, residuals: list) -> list:
-        """The arrays of tensors alone."""
+        """Only the arrays of tensors."""
         return residuals[: len(self._origins)]
 
     @contextlib.contextmanager

@@ -46,8 +46,8 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
         return OrderedDict()  # which nobody calls
     if isinstance(history, Source) and history.has_parts and history.variable is tensor:
         raise NotImplementedError(
-            "got a hook on a gradient after an embedding has made that sparse (sparse=True); wanted the hook before "
-            "it, or Tensor.register_post_accumulate_grad_hook"
+            "got a hook on a gradient that an embedding has already made sparse (sparse=True); wanted the hook "
+            "before that, or Tensor.register_post_accumulate_grad_hook"
         )
     begins = is_source(tensor) and history.end is not None
     end: Any = history.end if begins else tape.end_of(tensor)
@@ -137,14 +137,14 @@ class _InPlaceOfJax(Backward):
         gradient = tensor._gradient
         if gradient is None:
             raise NotImplementedError(
-                "a hook on an accumulated gradient took it away (x.grad = None), where JAX takes that gradient; wanted "
-                "a hook that leaves it there, and the step of an optimizer outside of the hook"
+                "a hook on an accumulated gradient set x.grad = None, but JAX takes this gradient; wanted a hook "
+                "that keeps it, and the optimizer step outside of the hook"
             )
         return self._cotangent(lift(gradient), source.end.spec.layout, cotangent.dtype)
 
 
 def _sum_of(cotangents: list, array: jax.Array):
-    """The cotangent of an array from parts."""
+    """The cotangent of an array, as the sum of its parts."""
     if not cotangents:
         return jnp.zeros(array.shape, array.dtype)
     total = cotangents[0]

@@ -218,7 +218,7 @@ def requires_grad(tensor: Torchish) -> bool:
 
 
 def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> Any:
-    """What code gives that knows which inputs are differentiated.
+    """Runs the code, which is told the inputs that are differentiated, and returns its result.
 
     Args:
         run: gives a tree of arrays and other things for a tree like `given`. It can run again and again.
@@ -339,9 +339,9 @@ class _TranslatedCode(Code):
             if not is_over:
                 raise
             raise NotImplementedError(
-                "code that asks whether its inputs require grad, or has hooks on gradients, uses an array from around "
-                "the call only where they are differentiated, or in a hook: "
-                f"{need.array}; wanted that array as an argument"
+                "code that tests requires_grad of its inputs, or has hooks on gradients, uses an array from "
+                f"outside the call, but only while JAX differentiates, or in a hook: {need.array}; wanted that "
+                "array as an argument"
             ) from None
         if passes:
             return tree
@@ -356,6 +356,6 @@ class _TranslatedCode(Code):
             self.end.found = end
         elif before.structure != end.structure or before.positions != end.positions:
             raise TypeError(
-                "code that asks whether its inputs require grad gives results of another structure where they do: "
-                f"got {end.structure}, and {before.structure} where they do not; wanted the same"
+                "code that tests requires_grad of its inputs returns another structure if they require it: got "
+                f"{end.structure}, and {before.structure} if they do not; wanted the same"
             )

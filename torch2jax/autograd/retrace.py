@@ -62,11 +62,11 @@ class Code(ABC):
 
     @abstractmethod
     def without_hooks(self) -> "Code":
-        """The same code as it runs for a derivative forwards, which no hook sees."""
+        """The same code as it runs for a forward-mode derivative, which no hook sees."""
 
     @abstractmethod
     def back(self, positions: Sequence[int], has_cotangent: Sequence[bool]) -> "Code":
-        """The way back: a function of the arguments, and of the cotangents of some of the results.
+        """The backward pass: a function of the arguments, and of the cotangents of some of the results.
 
         Args:
             places: of the arguments whose cotangents it gives.

@@ -95,9 +95,9 @@ class Attempt:
         call = this_call()
         if current_trace() is not call.outermost[0] and any(level.takes_gradients for level in call.transformations):
             raise NotImplementedError(
-                "got a hook on a gradient in a function that torch.func differentiates, which would not call it; "
-                "wanted torch.autograd.grad, whose gradients hooks see, or a torch.autograd.Function with the gradient "
-                "as the hook has it"
+                "got a hook on a gradient in a function that torch.func differentiates, which would not call the "
+                "hook; wanted torch.autograd.grad, which calls hooks, or a torch.autograd.Function whose "
+                "backward does what the hook does"
             )
         if self.inputs is not None:
             self.inputs.expect_hook(tensor, hooks)

@@ -55,7 +55,7 @@ def _set_ones() -> list[_Set]:
 
 @contextlib.contextmanager
 def set_within():
-    """Hooks that are set within, as those of a backward pass, and are still there at the end, are no more."""
+    """Removes hooks that are set inside, such as those of a backward pass, and are still set at the end."""
     count = len(_set_ones())
     try:
         yield

@@ -157,15 +157,15 @@ class Tape(Feature):
         history, ends = tensor.history, [x.history for x in outputs]
         if history is not None and history.name() == "MakeDualBackward0" and made_beside(ends, history):
             raise NotImplementedError(
-                "got a gradient to take with respect to one of several duals of a tensor; wanted one dual of it, or "
-                "the gradient with respect to the tensor itself"
+                "got a gradient with respect to one of several duals of a tensor; wanted a single dual, or the "
+                "gradient with respect to the tensor itself"
             )
         if self.has(tensor.physical.array):
             return
         if history in self._captured and used_beside(ends, history, "MakeDual"):
             raise NotImplementedError(
-                "got a gradient to take with respect to a tensor that was used beside the dual that was made of it; "
-                "wanted the tensor not to be used within the dual level: use its dual alone"
+                "got a gradient with respect to a tensor that was used beside its dual; wanted only the dual to "
+                "be used within the dual level"
             )
 
     def primal(self, array: jax.Array, count: int | None = None):
@@ -179,7 +179,7 @@ class Tape(Feature):
         return any(level.has(part) for level, part in self._own_parts(array))
 
     def knows(self, array: jax.Array) -> bool:
-        """Whether the array has a history here or on a tape around."""
+        """Whether the array has a history on this tape or on an outer one."""
         return self.has(array) or (self.outer is not None and self.outer.knows(array))
 
     def _parts(self, array: jax.Array) -> Iterable[tuple[Linearization, Any]]:

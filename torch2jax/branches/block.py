@@ -77,7 +77,7 @@ def _likewise(tensors: Sequence[Given]) -> Given:
 
 
 class BlockEffects:
-    """What some blocks that belong together change besides giving results; it grows while they are traced."""
+    """The effects of some blocks that belong together, apart from their results. It grows while they are traced."""
 
     def __init__(self):
         self.draws = False

@@ -70,7 +70,7 @@ def put(
 
 
 def number(array: Any) -> Any:
-    """What code takes for a Python number, which an array has."""
+    """An array as a Python number, as far as the code can tell."""
     dtype = torch.int64 if array.dtype.kind in "iu" else torch.float64
     return wrap(array, dtype).item()
 

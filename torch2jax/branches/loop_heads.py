@@ -84,7 +84,7 @@ class _LoopCode:
         return tuple(sorted(heads, key=lambda head: len(head.within), reverse=True))
 
     def _jumps_back(self) -> dict[int, list[int]]:
-        """The jumps to what comes before them, by where they lead to: places of instructions."""
+        """The backward jumps, by their targets: positions of instructions."""
         found: dict[int, list[int]] = {}
         for i, step in enumerate(self._steps):
             if "JUMP_BACKWARD" in step.opname and "NO_INTERRUPT" not in step.opname:

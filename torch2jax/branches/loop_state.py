@@ -83,7 +83,7 @@ class _Entry(NamedTuple):
 
 
 class State:
-    """What lives at one time.
+    """Everything that is alive at one time.
 
     Args:
         roots: the local variables that live.

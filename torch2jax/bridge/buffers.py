@@ -12,7 +12,7 @@ _SMALL = 1 << 15  # bytes; above it, PyTorch's own copy is faster than memmove
 
 
 class Buffer:
-    """What is known once about an argument or result: how memory at some address becomes a tensor."""
+    """How memory at some address becomes a tensor, determined once for each argument or result."""
 
     __slots__ = ("bytes_type", "dtype", "nbytes", "shape", "view")
 

@@ -84,9 +84,9 @@ class JaxFunction(Generic[P, R]):
             found = self._programs.get(key)
         except TypeError as error:
             raise TypeError(
-                f"{self!r} got an argument that is no tensor or array and cannot be hashed ({error}); wanted one that "
-                "can, since it decides which program runs. Pass a tensor, give its type __hash__ and __eq__, or use "
-                "j2t(function, jit=False)"
+                f"{self!r} got an argument that is not a tensor or array and cannot be hashed ({error}); wanted a "
+                "hashable one, because its value decides which program runs. Pass a tensor, give its type "
+                "__hash__ and __eq__, or use j2t(function, jit=False)"
             ) from error
         return found or self._programs.setdefault(key, self._new_program(arguments, x64))
 

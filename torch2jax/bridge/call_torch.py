@@ -104,7 +104,7 @@ def torch2jax(
     """
     del use_zeros
     if not callable(fn):
-        raise TypeError(f"torch2jax got a {type(fn).__name__}; wanted a function. t2j makes arrays of tensors")
+        raise TypeError(f"torch2jax got a {type(fn).__name__}; wanted a function. t2j converts tensors to arrays")
     if vmap_method not in VMAP_METHODS:
         raise ValueError(f"got vmap_method={vmap_method!r}; wanted one of {', '.join(VMAP_METHODS)}")
     if method not in _METHODS:

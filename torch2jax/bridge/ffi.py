@@ -195,7 +195,7 @@ def header_version() -> tuple[int, int]:
 
 
 def check_version() -> None:
-    """Raises unless the installed jaxlib speaks a version of the interface that is known here.
+    """Raises an error unless the installed jaxlib has a known version of the interface.
 
     Raises:
         NotImplementedError: it does not; the message names the versions and the way out.
@@ -211,7 +211,7 @@ def check_version() -> None:
 
 
 def register_target(platform: str) -> str:
-    """Registers the handler for ``"cpu"`` or ``"CUDA"`` once, and gives the name of its target."""
+    """Registers the handler for ``"cpu"`` or ``"CUDA"`` once, and returns the name of its target."""
     check_version()
     with _registering:
         if platform not in _platforms:

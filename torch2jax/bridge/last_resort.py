@@ -36,14 +36,15 @@ def last_resort(module: torch.nn.Module | None, *, on_missing: str, call_torch: 
     """
     if on_missing not in _ON_MISSING:
         raise ValueError(
-            f"got on_missing={on_missing!r}; wanted one of {', '.join(map(repr, _ON_MISSING))}: what has no rule "
-            "raises, or runs in PyTorch"
+            f"got on_missing={on_missing!r}; wanted one of {', '.join(map(repr, _ON_MISSING))}: a function "
+            "without a rule raises an error, or runs in PyTorch"
         )
     if vmap_method not in VMAP_METHODS:
         raise ValueError(f"got vmap_method={vmap_method!r}; wanted one of {', '.join(VMAP_METHODS)}")
     if isinstance(call_torch, str) or not isinstance(call_torch, Iterable):  # a name alone would be taken apart
         raise TypeError(
-            f"got call_torch={call_torch!r}; wanted a list of what is to run in PyTorch, as call_torch=[{call_torch!r}]"
+            f"got call_torch={call_torch!r}; wanted a list of what PyTorch should run, such as "
+            f"call_torch=[{call_torch!r}]"
         )
     chosen = tuple(_checked(thing, module) for thing in call_torch)
     return LastResort(on_missing == "call_torch", chosen, vmap_method) if chosen or on_missing != "error" else None
@@ -61,15 +62,15 @@ def _checked(thing: Any, module: torch.nn.Module | None) -> Any:
     if isinstance(thing, torch.nn.Module) or (isinstance(thing, type) and issubclass(thing, torch.nn.Module)):
         if module is None:
             raise TypeError(
-                "call_torch has a module or a class of modules, but a function is translated, whose modules are "
-                "constants. Translate the module, or a method of one that has it as a part"
+                "call_torch has a module or a class of modules, but t2j got a function, whose modules are "
+                "constants. Translate the module, or a method of a module that contains it"
             )
         return thing
     if callable(thing) and not isinstance(thing, type) and resolve_name(thing) is not None:
         return thing
     raise TypeError(
-        f"call_torch has {thing!r}; wanted an operator or its name, a function of PyTorch's, or a module, its class or "
-        "its name. A function of your own becomes a JAX function by torch2jax"
+        f"call_torch has {thing!r}; wanted an operator or its name, a PyTorch function, or a module, its class or "
+        "its name. Use torch2jax to make a JAX function of your own function"
     )
 
 
@@ -209,7 +210,7 @@ class LastResort(Feature):
             self._reported.update(new)
             listed = ", ".join(f"{name} (at {place})" for name, place in new.items())
             warnings.warn(
-                f"t2j runs in PyTorch itself what it was told to, outside of what XLA compiles: {listed}",
+                f"t2j runs in PyTorch itself, outside of the program that XLA compiles: {listed}",
                 stacklevel=user_level(),
             )
 

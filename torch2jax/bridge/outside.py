@@ -231,7 +231,7 @@ class _Piece:
         """A run whose result is of a form that is known."""
         leaves, structure = flatten(self._run(*tensors))
         if structure != form.structure:
-            raise ValueError(f"{self._name} gave a result {structure}; wanted {form.structure}, as it gave before")
+            raise ValueError(f"{self._name} returned {structure}; wanted {form.structure}, as it returned before")
         made = [leaf for leaf, what in zip(leaves, form.leaves, strict=True) if isinstance(what, _Made)]
         return made + [tensors[index] for index in form.written]
 

@@ -24,7 +24,7 @@ def _no_overrides(*_args: object) -> bool:
 
 @functools.cache
 def body_of(func: types.FunctionType):
-    """The body of a Python function of PyTorch, past its question whether an argument overrides it."""
+    """The body of a Python function of PyTorch, without its check for overrides."""
     answers = dict.fromkeys(
         ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no_overrides
     )

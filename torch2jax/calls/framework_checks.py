@@ -33,10 +33,11 @@ def expect_no_code_of_jax(thing: Any) -> None:
     """
     if isinstance(thing, torch.optim.Optimizer):
         raise TypeError(
-            f"t2j got a {type(thing).__name__}; wanted the function that steps it: t2j(step, state=(model, optimizer))"
+            f"t2j got a {type(thing).__name__}; wanted the function that calls its step(): t2j(step, "
+            "state=(model, optimizer))"
         )
     if isinstance(thing, torch.utils.data.DataLoader):
-        raise TypeError("t2j got a DataLoader; wanted what it gives: t2j(batch) for each batch of it")
+        raise TypeError("t2j got a DataLoader; wanted its batches: t2j(batch) for each of them")
     if isinstance(thing, type) and issubclass(thing, torch.nn.Module):
         raise TypeError(f"t2j got the class {thing.__name__}; wanted a module: t2j({thing.__name__}(...))")
     if isinstance(thing, type) and issubclass(thing, torch.autograd.Function):
@@ -56,12 +57,12 @@ def expect_no_code_of_pytorch(thing: Any) -> None:
     """
     if isinstance(thing, torch.nn.Module) or _is_of(thing, ("torch",)):
         raise TypeError(
-            f"j2t got {_name(thing)}, which is PyTorch's already; wanted JAX's. t2j makes JAX's of PyTorch's"
+            f"j2t got {_name(thing)}, which is PyTorch's already; wanted JAX's. Use t2j to convert from PyTorch to JAX"
         )
 
 
 def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, Any], names: Collection[str]) -> None:
-    """Refuses the state or the random key of a module where its ``**kwargs`` would swallow them.
+    """Raises if a module's ``**kwargs`` would swallow a state or random key under a wrong name.
 
     Args:
         called: the method.

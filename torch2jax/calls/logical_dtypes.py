@@ -64,14 +64,14 @@ class StandsFor:
 def _check(key: Any, wide: Any) -> None:
     if not isinstance(key, (str, torch.dtype)) or not isinstance(wide, torch.dtype):
         raise TypeError(
-            f"got dtypes={{{key!r}: {wide!r}}}; wanted dtypes of PyTorch's, as {{torch.int32: torch.int64}}, or those "
-            'of arguments, as {"input_ids": torch.int64}'
+            f"got dtypes={{{key!r}: {wide!r}}}; wanted PyTorch dtypes, such as {{torch.int32: torch.int64}}, or "
+            f"argument names, such as {{'input_ids': torch.int64}}"
         )
     if wide not in _NARROW or (isinstance(key, torch.dtype) and key != _NARROW[wide]):
         pairs = ", ".join(f"{narrow}: {each}" for each, narrow in _NARROW.items())
         raise ValueError(
-            f"got dtypes={{{key!r}: {wide}}}; wanted what arrays of 32 bits stand for: {pairs}. Another dtype is what "
-            "array.astype(dtype) gives"
+            f"got dtypes={{{key!r}: {wide}}}; wanted the 64-bit dtype that 32-bit arrays stand for: {pairs}. For "
+            "another dtype use array.astype(dtype)"
         )
 
 

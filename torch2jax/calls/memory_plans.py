@@ -175,7 +175,7 @@ class WritePlan:
         self._plan, self.rule = plan, rule
 
     def run(self, call: "Call", args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
-        """The first argument, once it has been written to."""
+        """Writes to the first argument and returns it."""
         target = args[0]
         memory = target._node.storage.memory
         for tensor in tensors:

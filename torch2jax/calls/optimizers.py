@@ -41,9 +41,9 @@ def expect_own(thing: object) -> None:
     if id(thing) not in this_call().registered:
         kind = type(thing).__name__
         raise RuntimeError(
-            f"translated code changes a {kind} from outside the call, which is left as it is. Pass what the function "
-            f"changes as its first arguments: t2j(train_step, state=(model, optimizer)) gives a function "
-            f"step(state, *args), whose state is made by step.init(*args)"
+            f"translated code changes a {kind} from outside the call, which would stay as it is. Pass the objects "
+            "that the function changes as its first arguments: t2j(train_step, state=(model, optimizer)) returns "
+            "a function step(state, *args), and step.init(*args) makes its state"
         )
 
 
@@ -150,7 +150,7 @@ def slots_of_scheduler(scheduler: Any, path: str = "") -> Iterator[Slot]:
 
 
 def numbers_of(owner: Any, path: str) -> Iterator[Slot]:
-    """The numbers in a container, and in those within it and in schedulers."""
+    """The numbers in a container, in containers inside it, and in schedulers."""
     items: Any = owner.items() if isinstance(owner, dict) else enumerate(owner)
     for key, value in list(items):
         if key == "params" or type(value) is bool:
@@ -287,8 +287,8 @@ def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[st
     for (parameter, key), value in made.items():
         if value is None:
             raise RuntimeError(
-                f"{key} is what the first step of {type(optimizer).__name__} makes of its gradients, and that step may "
-                "be skipped: take one step in PyTorch before, so that it is there"
+                f"the first step of {type(optimizer).__name__} creates {key} from its gradients, but that step "
+                "may be skipped: take one step in PyTorch first, so that it exists"
             )
         if isinstance(value, torch.Tensor):
             before.append((optimizer.state[parameter][key], value))

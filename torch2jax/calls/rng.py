@@ -117,7 +117,7 @@ class Stream:
         self._key, self._taken, self._before = _key_of(seed), 0, 0
 
     def get_state(self) -> torch.Tensor:
-        """The state as bytes, from which `set_state` goes on; without a key there are none."""
+        """The state as bytes, for `set_state`; without a key there are none."""
         if self._key is None:
             return this_call().lift(np.zeros(0, np.uint8))
         if is_traced(self._before):

@@ -107,7 +107,7 @@ class CapturedState:
 
     @property
     def ids(self) -> set[int]:
-        """Those of all that is reached."""
+        """The ids of everything that is reached."""
         return {*self._places} if self._beyond is None else self._beyond.ids.union(self._places)
 
     @property
@@ -153,7 +153,7 @@ class CapturedState:
 
     @property
     def signature(self) -> tuple:
-        """What the trace depends on, but for what `storages` are like."""
+        """What the trace depends on, apart from the metadata of `storages`."""
         return tuple(self._shape)
 
     def _visit(self, value: Any) -> None:

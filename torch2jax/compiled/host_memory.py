@@ -116,8 +116,8 @@ class Memories:
 
 def _shared_already() -> NotImplementedError:
     return NotImplementedError(
-        "a tensor around compiled parts (compile=...) is to share memory with another, and has views of its own; "
-        "wanted one without, as clone() gives"
+        "a tensor around compiled parts (compile=...) would share memory with another, but has views of its own; "
+        "wanted one without views, such as a clone()"
     )
 
 

@@ -190,7 +190,7 @@ class HostTensors(Feature):
         return self._on_jax_instead(viewed, function, args, kwargs)
 
     def _on_jax_instead(self, viewed: tuple, function: Callable, args: tuple, kwargs: dict) -> Any:
-        """What a function gives on JAX, whose result shares memory there with these tensors."""
+        """The result of a function on JAX, which shares memory there with these tensors."""
         with DisableTorchFunction():
             self.memories.give_up_all(viewed)
         return self._on_jax(self._call, function, args, kwargs)
@@ -340,7 +340,7 @@ class HostTensors(Feature):
     def view(
         self, value: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int, dtype: torch.dtype
     ) -> torch.Tensor:
-        """A view of one of PyTorch's own, which is contiguous, at an offset in it, in elements of a dtype."""
+        """A view of a contiguous PyTorch tensor, at an offset in elements of a dtype."""
         with DisableTorchFunction(), DisableTorchDispatch():
             if state_of(value) != NO and self._has(dtype):
                 begin = int(value.storage_offset()) * value.itemsize // dtype.itemsize

@@ -132,7 +132,7 @@ class _Part:
         self._last: dict[str, str] = {}
 
     def numbered(self, signature: tuple) -> int:
-        """A number that stands for a signature."""
+        """The number of a signature."""
         number = self._numbers.get(signature)
         return self._numbers.setdefault(signature, next(self._next)) if number is None else number
 
@@ -188,7 +188,7 @@ class _Running(Hidden):
         return self._function(*args, **kwargs)
 
     def _captured_before(self, arguments: tuple) -> GuardedState:
-        """What is reached from the module, and from objects with attributes among the arguments: a cache, say."""
+        """Everything reached from the module, and from arguments that are objects with attributes, such as a cache."""
         numbered, world = self._part.numbered, self._guarded
         if world is None or not world.is_current():
             world, self._lasting = GuardedState((self._module,)), None

@@ -60,7 +60,7 @@ def generalized(function: Callable, arguments: Sequence) -> Callable:
     with asking(readings, sizes):
         traced(0)
     if any(tree != trees[0] for tree in trees):
-        raise SizesError("the code does something else for other sizes: the tree of its results differs")
+        raise SizesError("the code does something different for other sizes: the structure of its results differs")
 
     def program(*arrays: jax.Array):
         return trees[0].unflatten(_Evaluation(sizes).inline(graphs, list(arrays)))
@@ -170,7 +170,7 @@ class _Evaluation:
         )
 
     def _merged(self, values: Sequence, what: str) -> Any:
-        """One value for a parameter, with dimensions for the integers that differ."""
+        """One value for a parameter, with symbolic dimensions for the integers that differ."""
         first = values[0]
         if isinstance(first, (Jaxpr, ClosedJaxpr)):
             if any(str(value) != str(first) for value in values):
@@ -207,6 +207,6 @@ def _are_equal(values: Sequence) -> bool:
 def _expect_alike(found: Sequence, what: str) -> None:
     if any(each != found[0] for each in found):
         raise SizesError(
-            f"the code does something else for other sizes: the graph has {found[0]} {what} for one and "
+            f"the code does something different for other sizes: the graph has {found[0]} {what} for one and "
             f"{next(each for each in found if each != found[0])} for another"
         )

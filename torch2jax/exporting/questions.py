@@ -51,7 +51,7 @@ def asking(samples: Sequence[Readings], sizes: Sizes) -> Iterator[None]:
     """
     if len(set(map(len, samples))) > 1:
         raise SizesError(
-            f"the code does something else for other sizes: it reads a different number of them for {sizes}"
+            f"the code does something different for other sizes: it reads a different number of sizes for {sizes}"
         )
     questions = _Questions([_expressions(each, sizes) for each in zip(*samples, strict=True)])
     with entered_around_code(lambda: _Asking(questions)):
@@ -60,14 +60,16 @@ def asking(samples: Sequence[Readings], sizes: Sizes) -> Iterator[None]:
         finally:
             questions.have_ended = True
     if questions.remaining:
-        raise SizesError("the code does something else each time that it runs")
+        raise SizesError("the code does something different each time that it runs")
     if questions.undecided:
         raise SizesError("\n".join(questions.undecided))
 
 
 def _expressions(readings: Sequence[tuple[int, ...]], sizes: Sizes) -> tuple:
     if len(set(map(len, readings))) > 1:
-        raise SizesError(f"the code does something else for other sizes: a tensor has other dimensions for {sizes}")
+        raise SizesError(
+            f"the code does something different for other sizes: a tensor has different dimensions for {sizes}"
+        )
     try:
         return tuple(sizes.expression(numbers) for numbers in zip(*readings, strict=True))
     except NotAnExpressionError as error:
@@ -99,7 +101,7 @@ class _Questions:
         self.have_ended = False
 
     def ask(self, name: str, one: object, other: object) -> None:
-        """Notes a comparison whose answer may differ for sizes that are allowed."""
+        """Records a comparison whose result may differ between allowed sizes."""
         if self.have_ended:
             return
         ours, theirs = cast(Any, _expression_of(one)), cast(Any, _expression_of(other))
@@ -138,7 +140,7 @@ class _Asking(TorchFunctionMode):
     def _known(self, sizes: Sequence[int]) -> list[int]:
         """The next sizes that were read, which know what they depend on."""
         if not self._questions.remaining:
-            raise SizesError("the code does something else each time that it runs")
+            raise SizesError("the code does something different each time that it runs")
         expressions = self._questions.remaining.pop()
         return [
             _Size(size, expression, self._questions) if jax.export.is_symbolic_dim(expression) else size

@@ -59,7 +59,7 @@ class Sizes:
         )
 
     def expression(self, numbers: Sequence[int]) -> Any:
-        """The dimension that has these values for the samples.
+        """The expression with these values for the samples.
 
         Raises:
             NotAnExpressionError: none of few terms has.

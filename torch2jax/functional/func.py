@@ -339,7 +339,7 @@ def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.T
 
 @stands_in(eager_transforms, "lazy_dynamo_disallow")
 def _tool_of_linearize(tool: Any):
-    """What `linearize` traces its function with, and then leaves of that what is linear."""
+    """The tool with which `linearize` traces its function, and then keeps the linear part."""
     tools = {
         make_fx: _traced_by_linearize,
         split_const_subgraphs: lambda graph: graph,

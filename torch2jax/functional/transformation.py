@@ -52,7 +52,7 @@ class Transformation(ABC):
 
     @abstractmethod
     def check_write(self, tensor: Torchish, array: jax.Array) -> None:
-        """Refuses a write that the function must not do.
+        """Raises on a write that the function must not do.
 
         Raises:
             RuntimeError: PyTorch refuses it too.

@@ -29,7 +29,7 @@ class _Search:
         self._of_second = _places(self._second)
         self._matched: dict[int, JaxprEqn] = {}
         self._given: dict[tuple[int, int], Atom] = {}
-        """What the turn gets of the one before, by where that makes it."""
+        """The values that the turn receives from the previous one, by where that computes them."""
 
     def found(self) -> list[JaxprEqn] | None:
         if not self._is_reached():
@@ -41,7 +41,7 @@ class _Search:
         return [self._matched[place] for place in range(len(self._first))]
 
     def _is_reached(self) -> bool:
-        """Matches what leads to the values that the turn gives to the next; false if something is unlike."""
+        """Matches the equations behind the values that the turn passes on; false if any differ."""
         waiting = [
             (place, output, x)
             for step, later in zip(self._first, self._second, strict=True)
@@ -70,7 +70,7 @@ class _Search:
         return is_same and self._likeness.number(step) == self._likeness.number(first)
 
     def _same_turn(self, step: JaxprEqn, place: int) -> Iterable[tuple[int, int, Atom]]:
-        """The operands of an equation that the same turn makes."""
+        """The operands of an equation that the same turn computes."""
         for x, y in zip(step.invars, self._second[place].invars, strict=True):
             if isinstance(y, Var) and y in self._of_second:
                 yield *self._of_second[y], x
@@ -78,7 +78,7 @@ class _Search:
                 self._given.setdefault(self._of_first[y], x)
 
     def _follow_users(self) -> None:
-        """Matches what only code behind the turns uses, by what it is computed from."""
+        """Matches values that only code after the turns uses, by their operands."""
         users: dict[Var, list[JaxprEqn]] = {}
         for step in self._before:
             for var in {x for x in step.invars if isinstance(x, Var)} if isinstance(step, JaxprEqn) else ():
@@ -97,7 +97,7 @@ class _Search:
                     break
 
     def _in_turn(self, later: Var) -> Atom | None:
-        """What the turn has in the place of an operand that the second of the turns has."""
+        """The turn's counterpart of an operand of the second turn."""
         origin = self._of_second.get(later)
         if origin is not None:
             step = self._matched.get(origin[0])

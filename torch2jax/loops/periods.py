@@ -11,7 +11,7 @@ _WIDEST = 6  # powers of two: what is looked at together, to tell one place of a
 
 
 class Run(NamedTuple):
-    """Turns of equal lengths, one behind the other."""
+    """Consecutive turns of equal length."""
 
     start: int
     period: int

@@ -47,11 +47,11 @@ class Program(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What one turn gives to the next."""
+    """A value that one turn passes to the next."""
 
     var: Var
     first: Atom | None
-    """What the first turn gets; None for what only the code behind the loop needs, of the last turn."""
+    """Its value in the first turn; None if only the code after the loop needs it, from the last turn."""
 
 
 class Scanned(NamedTuple):

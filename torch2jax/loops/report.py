@@ -14,7 +14,7 @@ _noted: ContextVar["list[str] | None"] = ContextVar("noted", default=None)
 
 @contextlib.contextmanager
 def noting_loops() -> Iterator[list[str]]:
-    """A context that gives what becomes of turns in the programs that are traced within, in words."""
+    """A context that collects, in words, which iterations were rolled in the programs traced inside."""
     found: list[str] = []
     token = _noted.set(found)
     try:

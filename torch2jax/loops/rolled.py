@@ -22,7 +22,7 @@ __all__ = ["EVERY", "LONG", "Wanted", "has_loops", "rolled"]
 
 
 class Wanted(NamedTuple):
-    """Which turns are to be a loop."""
+    """The criteria by which turns become a loop."""
 
     turns: int
     """The fewest."""
@@ -60,7 +60,7 @@ def rolled(
 
 
 def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: Wanted = EVERY) -> bool:
-    """Whether equations, whose results may all be used, have turns that are loops."""
+    """Whether some equations, all of whose results may be used, contain loops."""
     likeness = Likeness()
     report = RollingReport(is_silent=True)
     if not _may_have_loops(steps, likeness, wanted):
@@ -70,7 +70,7 @@ def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: W
 
 
 def _may_have_loops(statements: Sequence[JaxprEqn], likeness: Likeness, wanted: Wanted) -> bool:
-    """Whether turns are alike, which is soon seen."""
+    """A quick test whether turns are alike."""
     sizes = np.asarray(sizes_of(statements), np.int64)
     if sizes.sum() < wanted.least:
         return False
@@ -132,7 +132,7 @@ class _Roller:
         return pruned(_with_parts_joined(program))
 
     def _roll(self, run: Run) -> bool:
-        """Whether turns are a loop, which takes their place then."""
+        """Replaces turns by a loop, if they are one; returns whether they are."""
         steps, after = self._statements[run.start : run.stop], self._statements[run.stop :]
         turns, front = _without_parts(steps, run, _parts(self._statements[: run.stop]))
         before = [*self._statements[: run.start], *front]
@@ -223,7 +223,7 @@ def _at_the_end(numbers: np.ndarray, run: Run) -> Run:
 
 
 def _is_movable(before: list, turn: list[JaxprEqn], turns: list[list[JaxprEqn]]) -> bool:
-    """Whether what stands among the equations of a turn, and uses these, may stand behind the loop."""
+    """Whether an equation among those of a turn, which uses their results, may move behind the loop."""
     made = {var for step in turn for var in step.outvars}
     late: set[Var] = set()
     for statement in before:

@@ -41,13 +41,13 @@ class Surroundings(NamedTuple):
     parts: Mapping[Var, Part]
     """What is a part of an array."""
     used: set[Var]
-    """What statements outside of the turns use."""
+    """The values that statements outside of the turns use."""
     constants: Mapping[Var, Any]
     """Values that are known."""
 
 
 class _From(NamedTuple):
-    """Where in the turns a value is made."""
+    """The position in the turns where a value is computed."""
 
     turn: int
     place: int
@@ -55,7 +55,7 @@ class _From(NamedTuple):
 
 
 class _Fitting:
-    """One try to make a loop of turns."""
+    """One attempt to make a loop of turns."""
 
     def __init__(self, turns: Sequence[Sequence[JaxprEqn]], around: Surroundings):
         turns = with_numbers_lifted(turns)
@@ -102,7 +102,7 @@ class _Fitting:
         return [first.replace(invars=invars)]
 
     def _window(self, steps: Sequence[JaxprEqn], operand: Atom) -> Window:
-        """A slice that begins elsewhere in each turn, of what turns compute."""
+        """A slice of a computed value, with a different start in each turn."""
         first = steps[0]
         if first.params["strides"] is not None and any(x != 1 for x in first.params["strides"]):
             raise Misfit(1, "a slice with strides starts at a different place in each iteration")
@@ -111,7 +111,7 @@ class _Fitting:
         return Window(operand, tuple(starts), shape, shape, (first.outvars[0],))
 
     def _number(self, row: Sequence[int]) -> Any:
-        """A number that may differ from turn to turn."""
+        """A number that may differ between turns."""
         if len(set(row)) == 1:
             return row[0]
         aval: Any = jax.core.ShapedArray((), np.int32)
@@ -120,7 +120,7 @@ class _Fitting:
     # Operands.
 
     def _operand(self, atoms: Sequence[Atom], what: str) -> Atom:
-        """What an operand is within the body, which is another one in each turn."""
+        """The operand in the loop body, for operands that differ between turns."""
         last = self._place(atoms[-1])
         if atoms[-1] is not atoms[-2] and self._origin(atoms, self._count - 1) != self._origin(atoms, self._count - 2):
             raise Misfit(self._count - 1, f"{what} takes a different operand in the last iteration")
@@ -151,7 +151,7 @@ class _Fitting:
         return self._made.get(atom) if isinstance(atom, Var) else None
 
     def _carried(self, made: Var, first: Atom | None, key: Any) -> Var:
-        """What a turn has of a value that the turn before has as `made`."""
+        """The variable in a turn for the value that the previous turn computes as `made`."""
         carry = self._carries.get(key)
         if carry is None:
             if first is not None and first.aval.strip_weak_type() != made.aval.strip_weak_type():
@@ -161,7 +161,7 @@ class _Fitting:
         return carry.var
 
     def _outer(self, atoms: Sequence[Atom], what: str) -> Atom:
-        """As `_operand`, of what is made outside of the turns."""
+        """As `_operand`, for values computed outside of the turns."""
         inside = next((turn for turn, atom in enumerate(atoms) if self._place(atom) is not None), None)
         if inside is not None:
             raise Misfit(max(inside, 1), f"{what} takes a different operand in some iterations")
@@ -190,7 +190,7 @@ class _Fitting:
         raise Misfit(0, own(what, aval))
 
     def _in_block(self, parts: Windows, blocks: Windows) -> Var:
-        """What a turn has of the block that it gets."""
+        """The slice that a turn takes from its block."""
         place, (base, _, size, _) = parts.first.starts[0], blocks.first
         known = self._of_blocks.get((base, place, parts.first.shape))
         if known is None:
@@ -246,7 +246,7 @@ class _Fitting:
 
 
 def _has_zeros(aval: Any) -> bool:
-    """Whether zeros of a type are made as any are."""
+    """Whether ordinary zeros of a type exist."""
     is_number = not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     return is_number and aval == jax.core.ShapedArray(aval.shape, aval.dtype)
 
@@ -280,12 +280,12 @@ def is_small(aval: Any, *, is_constant: bool = False) -> bool:
 
 
 def own(what: str, aval: Any) -> str:
-    """Why turns are no loop of which each takes a large array of its own."""
+    """Why turns that each take a large array of their own are not a loop."""
     return f"{what} takes a different array of {aval.str_short()} in each iteration"
 
 
 def fitted(turns: Sequence[Sequence[JaxprEqn]], around: Surroundings) -> tuple[Loop, list[JaxprEqn]]:
-    """The loop that turns are, and equations that take its results apart.
+    """The loop that replaces the turns, and equations that split its results.
 
     Raises:
         Misfit: they are none.

@@ -38,7 +38,7 @@ def reader(values: dict[Var, Any]) -> Read:
 
 
 class Part(NamedTuple):
-    """A rectangle of an array, in any shape of as many elements."""
+    """A rectangle of an array, in any shape with the same number of elements."""
 
     base: Any
     starts: tuple[int, ...]
@@ -170,7 +170,7 @@ class Windows(NamedTuple):
 
 
 def windows(parts: Sequence[Part]) -> Windows | None:
-    """The parts that turns take, if these are of one array, one behind the other, and do not overlap."""
+    """The slices that turns take, if they are consecutive slices of one array and do not overlap."""
     first, second = parts[:2]
     if any(x.base is not first.base or x[2:] != first[2:] for x in parts):
         return None
@@ -211,7 +211,7 @@ def stacks(parts: Sequence[Part | None]) -> Windows | None:
 
 
 class Table(NamedTuple):
-    """Values of which each turn has its own."""
+    """Values that differ between turns."""
 
     atoms: tuple
     known: Any
@@ -234,7 +234,7 @@ class Table(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What turns take, in the order of the turns: of some the parts of one array, of others each its own."""
+    """What turns take, in their order: slices of one array for some, separate arrays for others."""
 
     rows: tuple[Windows | Table, ...]
 
@@ -272,7 +272,7 @@ def in_pieces(table: Table, parts: Mapping[Var, Part], least: int) -> "Windows |
 
 
 class Window(NamedTuple):
-    """A part of an array that begins where a turn has it begin."""
+    """A slice of an array whose start depends on the turn."""
 
     base: Any
     starts: tuple

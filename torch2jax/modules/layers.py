@@ -194,7 +194,7 @@ def stacked(values: Sequence[Any]) -> Any:
 def _apart(name: str, value: Any) -> list[tuple[str, Any]]:
     if not getattr(value, "shape", ()):
         raise TypeError(
-            f"got a {type(value).__name__} for {name!r}; wanted an array whose first dimension has the layers"
+            f"got a {type(value).__name__} for {name!r}; wanted an array whose first dimension is the layers"
         )
     return [(_of_layer(name, i), _element(value, i)) for i in range(value.shape[0])]
 

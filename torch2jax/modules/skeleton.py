@@ -152,13 +152,13 @@ class Skeleton:
             mode = "is in training mode and " if self.module.training else ""
             way = "give their arrays in state_dict= as well" if kept is not None else "give return_state_dict=True"
             warnings.warn(
-                f"{type(self.module).__name__} {mode}writes its buffers ({first_few(lost)}), and what it writes is "
-                f"lost: {way}, or call eval() on the module first if it is not meant",
+                f"{type(self.module).__name__} {mode}writes its buffers ({first_few(lost)}), and what it writes "
+                f"is lost: {way}, or call eval() on the module first if you do not need it",
                 stacklevel=user_level(),
             )
 
     def method(self, method: types.MethodType):
-        """The skeleton's own version of a bound method of the module."""
+        """The skeleton's version of a bound method of the module."""
         name = method.__name__
         if vars(self._names.module).get(name) is method:  # one that something has put there
             return vars(self.module)[name]

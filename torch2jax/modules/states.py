@@ -122,8 +122,8 @@ class StateNames:
             return
         if unknown[0] in self.persistent:
             raise RuntimeError(
-                f"state_dict has {unknown[0]!r}, a name that only {type(self.module).__name__}.state_dict() makes, by "
-                "code of its own; wanted names of named_parameters() and named_buffers()"
+                f"state_dict has {unknown[0]!r}, a name that only {type(self.module).__name__}.state_dict() adds; "
+                "wanted names of named_parameters() and named_buffers()"
             )
         lines = [f"  {name!r}{nearest(name, self.tensors)}" for name in unknown[:_LISTED]]
         more = f"\n  and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
@@ -202,7 +202,7 @@ _NO_TIE = Tie("", False)
 
 
 def _is_equal(array: Any, other: Any) -> bool:
-    """Whether two entries are one, or have the same values, as far as these are known."""
+    """Whether two entries are the same object, or have the same values if these are known."""
     if _is_one(array, other):
         return True
     if any(is_traced(x) or isinstance(x, jax.ShapeDtypeStruct) for x in (array, other)):
@@ -288,8 +288,8 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
     missing = [name for name in names.distinct(given) if name in names.tensors and name not in given]
     if strict and missing:
         raise RuntimeError(
-            f"load got no array for {first_few(list(map(repr, missing)))}: give all that split() gave, or strict=False "
-            "to keep what the module has there"
+            f"load got no array for {first_few(list(map(repr, missing)))}: pass everything that split() returned, "
+            "or strict=False to keep the module's own values"
         )
     writes, extra = [], []
     for name, value in given.items():
@@ -365,7 +365,7 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
     if is_wrapper(tensor):
         if type(value) is not type(tensor):
             raise TypeError(
-                f"got a {type(value).__name__} for a {type(tensor).__name__}; wanted the arrays of such a one"
+                f"got a {type(value).__name__} for a {type(tensor).__name__}; wanted the arrays of such a tensor"
             )
         for name, inner in wrapped(tensor, lambda inner: inner).inner.items():
             overwrite(getattr(tensor, name) if isinstance(inner, Wrapped) else inner, getattr(value, name))
@@ -378,7 +378,7 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def as_array(value: Any) -> Any:
-    """The array of an entry of a state, a tensor or an array of anyone's; it may be sparse, or a `Wrapped`.
+    """The array of a state's entry, which may be a tensor or any array, sparse, or a `Wrapped`.
 
     Raises:
         TypeError: it has a shape and a dtype alone.

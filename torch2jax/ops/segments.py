@@ -76,7 +76,7 @@ def _reduced(data, reduce: str, bounds, axis: int, initial):
 
 
 def _along(function, data, segment, segments: int):
-    """A reduction of segments along the axis after those that data shares with the segments' numbers."""
+    """A reduction of segments along the first axis that data does not share with the segment numbers."""
     function = functools.partial(function, num_segments=segments)
     for _ in range(segment.ndim - 1):
         function = jax.vmap(function)

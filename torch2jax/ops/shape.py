@@ -149,7 +149,7 @@ def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
 
 
 def _expect_repeats(repeats, output_size: int | None) -> None:
-    """Refuses numbers of repetitions that are seen to be negative, or to come to another size."""
+    """Raises if known repetition counts are negative, or sum to a different size."""
     values = seen(repeats)
     if values is None or not values.size:
         return

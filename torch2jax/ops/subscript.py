@@ -78,7 +78,7 @@ def _getitem(self, index):
 
 
 def _by_unknown(self, index):
-    """What a subscript gives whose slices have ends that are traced, or that has a mask among others; or None."""
+    """The result of a subscript with traced slice bounds, or with a mask among other indices; None for any other."""
     found = sliced_by_unknown(self, index)
     if found is None:
         found = by_unknown(self, items_of(index, self.ndim))

@@ -75,7 +75,7 @@ class Treatment(NamedTuple):
     """Whether a rule for the whole would hide operators that have policies."""
 
     def cast(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The arguments as the operator gets them; to be called where the region is suspended.
+        """The arguments as the operator receives them; call it with autocast suspended.
 
         Raises:
             RuntimeError: the operator is banned, or gets tensors of another low precision than the region's.

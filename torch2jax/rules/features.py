@@ -73,7 +73,7 @@ class CallCheck:
     """
 
     def expect(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> None:
-        """Refuses a function of these arguments, which a rule is about to serve, or has; without one, others will."""
+        """Raises if a function with these arguments, for which there is a rule, is not allowed."""
         raise NotImplementedError
 
 

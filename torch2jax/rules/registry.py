@@ -84,7 +84,7 @@ def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Calla
 
 
 def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do where an argument is a `moved.Moved`.
+    """Declares the decorated function as the rule for functions with a `moved.Moved` argument.
 
     Rules that are elementwise need no such declaration.
     """
@@ -177,7 +177,7 @@ def lookup_moved(function: Callable[..., Any]) -> Callable | None:
 
 
 def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
-    """What a function does with a tensor of a sparse layout, where that is declared."""
+    """The rule of a function for tensors of a sparse layout, if one is declared."""
     found = _sparse_rules.get(function)
     if found is None and isinstance(function, OpOverload):
         found = _sparse_rules.get(function.overloadpacket)

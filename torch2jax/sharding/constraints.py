@@ -102,7 +102,7 @@ class _Layer:
         return value if spec is None else _laid(call.lift(value), self._mesh, spec)
 
     def _spec(self, value: torch.Tensor, layout: Layout | None) -> PartitionSpec | None:
-        """None if the value has no such dimension."""
+        """The spec of a value; None if the value lacks the dimension."""
         free: Any = PartitionSpec.UNCONSTRAINED
         if layout is None:
             entries = [self._batch, *[free] * (value.ndim - 1)]

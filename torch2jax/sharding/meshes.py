@@ -53,5 +53,5 @@ def expect_axes(mesh: Mesh | AbstractMesh, **axes: Axes) -> None:
 
 
 def size_of(mesh: Any, axes: Iterable[str]) -> int:
-    """How many devices there are along some axes."""
+    """The number of devices along some axes."""
     return math.prod(mesh.shape[axis] for axis in axes)

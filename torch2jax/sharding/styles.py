@@ -14,7 +14,7 @@ _Dimension = Callable[[torch.nn.Module, str, torch.Tensor], int | None]
 
 
 class Layout(NamedTuple):
-    """How a tensor lies on the devices of an axis: split along a dimension, or whole on each."""
+    """How a tensor is sharded over an axis: split along a dimension, or replicated."""
 
     dim: int | None
     """May be negative; None if it is whole."""

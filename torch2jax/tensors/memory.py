@@ -24,7 +24,7 @@ def next_number() -> int:
 
 
 class Located(Uncontained):
-    """Code asks where a tensor is in memory, of which only the tensor's part is there."""
+    """Code needs a tensor's position in memory, but only the tensor's part of the memory is there."""
 
 
 class Memory(Journaled):

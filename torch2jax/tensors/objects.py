@@ -26,7 +26,7 @@ _HIDDEN = frozenset(("_call_impl", "_compiled_call_impl"))
 
 
 class Hidden:
-    """What an attribute of a module is no part of it if it is one."""
+    """Marks an attribute of a module that is not part of the module."""
 
 
 class ObjectCodec(NamedTuple):

@@ -619,7 +619,7 @@ class View(Journaled):
         return self._part[1]
 
     def known_after(self, written: Known, place: Geometry) -> Known | None:
-        """What is known of all memory after the values of a tensor there are replaced by known ones."""
+        """What is known of the memory after the values of a tensor in it are replaced by known ones."""
         storage, place = self.storage.root, place._replace(bits=self.bits)
         covers = self.covers and storage is self.storage  # memory may have grown since
         before = None if covers else storage.known

@@ -181,7 +181,7 @@ class _Call(NamedTuple):
 
 
 class _StoppedError(BaseException):
-    """Ends a run: there is no need to see more of it."""
+    """Ends a run that has shown enough."""
 
 
 class _Record(TorchFunctionMode):
@@ -442,7 +442,7 @@ def _to_jax(leaf: Any):
 
 
 def _alone(trial: Trial, call: _Call, index: int, tolerance: float) -> Agreement | None:
-    """The translation of one call, of the operands that PyTorch had; None if it cannot run by itself."""
+    """The translation of one call, on PyTorch's operands; None if it cannot run separately."""
     record = _Until(index)
     with contextlib.suppress(_StoppedError):
         _run_pytorch(trial, record)

@@ -150,7 +150,7 @@ def _scope(node: Node) -> str:
 
 
 class Attributes:
-    """What a call has taken from modules: of lists and the like Python has copies, which go back at the end."""
+    """The attributes that a call has read from modules. Lists are Python copies, which are written back at the end."""
 
     def __init__(self):
         self._taken: dict[tuple[int, str], tuple[Any, Any]] = {}

@@ -66,7 +66,7 @@ def new_instance(kind: Any) -> Any:
 
 
 def class_of(value: Any) -> Any:
-    """The type of TorchScript's that a value is an instance of, None if it is of no scripted class."""
+    """The TorchScript type of a value; None if it is no instance of a scripted class."""
     return value._kind if isinstance(value, Instance) else get_script_class(type(value))
 
 

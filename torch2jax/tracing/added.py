@@ -80,7 +80,7 @@ class Added:
         return [step for step in steps if step is not None]
 
     def _may_have_loops(self, report: RollingReport) -> bool:
-        """A look that costs little: most programs have no loops."""
+        """A cheap first test, because most programs have no loops."""
         steps = self._held()
         sizes = np.asarray(sizes_of(steps), np.int64)
         if sizes.sum() < self._wanted.least:

@@ -48,7 +48,7 @@ class TracingCall(TensorsCall, Protocol):
         ...
 
     def leaving(self, array: jax.Array) -> jax.Array:
-        """An array as it leaves the code that runs `nested`: without what is recorded there."""
+        """An array as it leaves the code that runs `nested`: without the derivatives recorded there."""
         ...
 
 

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def is_float(array: Any) -> bool:
-    """Whether an array has a dtype that has derivatives."""
+    """Whether an array's dtype has derivatives."""
     return jnp.issubdtype(array.dtype, jnp.inexact)
 
 
@@ -172,7 +172,7 @@ def example_of(trace: Any, array: Any, dim: int):
 
 
 def without_tangents(array: Any, tags: Collection):
-    """The array with zero for its tangents in the derivatives forwards of these tags; others it keeps."""
+    """The array with zero tangents for the forward-mode derivatives of these tags; it keeps the others."""
     if not isinstance(array, Tracer):
         return array
     trace: Any = array._trace

@@ -24,7 +24,7 @@ class HasLoops(Abandoned):
 
 
 class Tried(NamedTuple):
-    """What came of a run."""
+    """The outcome of a run."""
 
     result: Any
     has_loops: bool

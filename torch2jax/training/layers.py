@@ -59,7 +59,7 @@ def parts_with_layers(state: Any, objects: Mapping[str, Any]) -> list[str]:
 
 
 def with_layers_apart(state: Any, objects: Mapping[str, Any], parts: Sequence[str]) -> Any:
-    """A state whose parts of these names have their layers one by one."""
+    """A state whose parts with these names are unstacked."""
     apart = {}
     for name in parts:
         of_layers = _of_layers(state[name], objects[name])
@@ -69,7 +69,7 @@ def with_layers_apart(state: Any, objects: Mapping[str, Any], parts: Sequence[st
 
 
 def _of_layers(part: Any, thing: Any) -> dict[str, Any]:
-    """What layers may be stacked in; ``*`` in an optimizer's part is one number for all parameters."""
+    """The parts of a state that may be stacked by layer; ``*`` for an optimizer is one number for all parameters."""
     if not isinstance(part, Mapping):
         return {}
     return {name: value for name, value in part.items() if not isinstance(thing, Optimizer) or "::" in name}

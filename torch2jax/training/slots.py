@@ -136,5 +136,5 @@ def end(thing: Any) -> None:
 
 
 def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: Any):
-    """An entry of a state in the shape of the tensor of `thing` that it is for, or in one that `thing` takes."""
+    """An entry of a state, in the shape of its tensor of `thing`, or in a shape that `thing` accepts."""
     return expect_shape(value, tensor, ".".join(key), "the state", thing, key[1])

@@ -141,5 +141,5 @@ def _is_pytorchs(rule: Any) -> bool:
 
 
 def _is_plain(call: ValuesCall) -> bool:
-    """Whether PyTorch gives what the rules would, and nobody looks on."""
+    """Whether PyTorch's result equals that of the rules, and no feature observes the call."""
     return call.is_lazy and call.is_plain and call.settings.default_dtype is None

@@ -27,7 +27,7 @@ def known_element(self: Torchish, index: object) -> Torchish | None:
 
 
 def write_known_element(self: Torchish, index: object, value: float) -> bool:
-    """Whether a number was written to one element of known values, at known places: no tensor stands for either."""
+    """Writes a number to one element of known values at a known position; false if it is not such a write."""
     with DisableTorchFunction():
         place = _known_place(self, index)
         if place is None or not is_free(self):

@@ -74,7 +74,7 @@ class Moved(Chosen):
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The sizes of the dimensions beside the one that was chosen."""
+        """The sizes of the dimensions other than the selected one."""
         return tuple(self.front.rows.shape[self.front.mask.ndim :])
 
 
@@ -94,7 +94,7 @@ def front_of(x: Any) -> tuple[Selected, int]:
 
 
 def ndim_of(x: Any) -> int:
-    """The number of dimensions of a tensor, or of what was chosen."""
+    """The number of dimensions of a tensor or a selection."""
     return front_of(x)[0].row_ndim + 1 if isinstance(x, Chosen) else x.ndim
 
 

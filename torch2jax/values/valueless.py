@@ -75,7 +75,7 @@ def run_natively(
 
 
 def run_on_values(call: ValuesCall, func: Any, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
-    """Lets PyTorch itself run a function on the values of its arguments, which it writes to at some places.
+    """Lets PyTorch run a function on the values of its arguments, and write to some of them.
 
     Raises:
         TracedValueError: a value is traced.

@@ -236,7 +236,7 @@ def test_what_parts_refuse():
         over(lambda x: torch.nn.functional.dropout(split(x)), jnp.ones(8))
     with pytest.raises(NotImplementedError, match="bincount: got DTensors, for which PyTorch has no rule"):
         over(lambda x: torch.bincount(split(x).long()), jnp.ones(8))
-    with pytest.raises(ValueError, match="wanted one that they divide"):
+    with pytest.raises(ValueError, match="wanted a multiple of that number"):
         over(split, jnp.ones(9))
     with pytest.raises(ValueError, match="`placements` must have the same length"):
         over(lambda x: distribute_tensor(x, split(x).device_mesh, []), jnp.ones(8))

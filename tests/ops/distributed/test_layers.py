@@ -130,9 +130,9 @@ def test_messages_that_do_not_meet():
 
     x, world = jnp.ones((4, 2)), dist.distributed_c10d._world
     for program, kind, message in (
-        (lost, RuntimeError, "nobody receives"),
-        (early, RuntimeError, "that nobody has sent before"),
-        (to_one, ValueError, "another target for each"),
+        (lost, RuntimeError, "no device receives"),
+        (early, RuntimeError, "that no device has sent yet"),
+        (to_one, ValueError, "a different target for each"),
         (by_data, ValueError, "a data-dependent number"),
         (outside, ValueError, "dst is 4 for the device 3"),
     ):
@@ -146,7 +146,7 @@ def test_wrong_sizes():
     for program, message in (
         (lambda x: dist.all_gather([x], x), "wanted a list of 4"),
         (lambda x: dist.all_gather_into_tensor(torch.empty(3, 2), x), "4 times as many elements"),
-        (lambda x: dist.all_to_all_single(torch.empty_like(x), x), "the 4 ranks"),
+        (lambda x: dist.all_to_all_single(torch.empty_like(x), x), "a multiple of 4"),
         (lambda x: dist.all_to_all_single(x, x.expand(8, 2), [5, 1, 1, 1], [2] * 4), "wanted equal ones"),
         (lambda x: dist.all_to_all([x, x, x, x], [x, x, x, x[:0]]), "wanted one shape"),
         (lambda x: dist.all_gather([x, x, x, x[:0]], x), "wanted one shape"),

@@ -95,7 +95,7 @@ def test_errors():
     for function, kind, words in (
         (moved(Shard(0), Partial()), RuntimeError, "internal use only"),
         (moved(Shard(2), Shard(0)), ValueError, "2 dimensions"),
-        (moved(Replicate(), Shard(0)), ValueError, "wanted one that they divide"),
+        (moved(Replicate(), Shard(0)), ValueError, "wanted a multiple of that number"),
     ):
         with pytest.raises(kind, match=words):
             mapped(function, ROWS, ROWS, True)(WHOLE)

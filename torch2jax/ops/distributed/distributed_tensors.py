@@ -103,7 +103,7 @@ def _is_whole(placements: tuple) -> bool:
 def _expect_default(name: str, grad_placements: Any) -> None:
     if grad_placements is not None:
         raise NotImplementedError(
-            f"{name} got grad_placements; wanted none: JAX's derivatives are those of the values, wherever they lie"
+            f"{name} got grad_placements; wanted none: JAX's derivatives do not depend on placements"
         )
 
 
@@ -135,8 +135,8 @@ def _to_local(original, self, *, grad_placements=None):
     mesh, placements = layout_of(self)
     if placements is None and not is_alone() and any(size > 1 for size in mesh.shape):
         raise NotImplementedError(
-            "to_local is about each device's own part of a tensor, and here XLA chooses how it is split; wanted "
-            "x.redistribute(placements=[Replicate()]) before, or x.full_tensor()"
+            "to_local returns each device's own part of a tensor, but XLA chooses the placement of this one; "
+            "wanted x.redistribute(placements=[Replicate()]) first, or x.full_tensor()"
         )
     if placements is not None:
         _expect_one_view("to_local", mesh, placements, "x.full_tensor()")
@@ -154,7 +154,7 @@ def _redistribute(self, device_mesh=None, placements=None, *, async_op=False, fo
         )
     mesh = self.device_mesh
     if device_mesh is not None and device_mesh != mesh:
-        raise NotImplementedError("redistribute got another DeviceMesh; wanted that of the tensor")
+        raise NotImplementedError("redistribute got another DeviceMesh; wanted the one of the tensor")
     placements = _expect_placements(placements, mesh, len(self.shape))
     for old, new in zip(self.placements, placements, strict=True):
         if new.is_partial() and old != new:

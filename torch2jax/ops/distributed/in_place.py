@@ -81,8 +81,8 @@ def _scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, gr
     source = number_in(group, 0 if src is None and group_src is None else src, group_src)
     if not scatter_list:
         raise ValueError(
-            "Argument ``scatter_list`` must be specified on source rank. In JAX there is one program for all devices: "
-            "give the list on all, of which that of the source counts"
+            "Argument ``scatter_list`` must be specified on source rank. In JAX all devices run one program: "
+            "pass the list on all of them; that of the source counts"
         )
     _expect_parts("scatter", scatter_list, group)
     write(tensor, exchanged(torch.stack(list(scatter_list)), group)[source])
@@ -136,8 +136,8 @@ def _expect_parts(name: str, parts: Any, group: MeshGroup) -> None:
     shapes = [tuple(part.shape) for part in parts]
     if len(set(shapes)) > 1:
         raise ValueError(
-            f"{name} got tensors of the shapes {shapes}; wanted one shape. All devices run one program, so what comes "
-            "to a device would have another length on each: pad what is for each rank to the largest size"
+            f"{name} got tensors of the shapes {shapes}; wanted one shape. All devices run one program, so a "
+            "device cannot receive a length of its own: pad the tensor for each rank to the largest size"
         )
 
 
@@ -145,6 +145,6 @@ def _expect_times(name: str, large: torch.Tensor, small: torch.Tensor, group: Me
     """Expects one tensor to have as many elements as others on all devices together."""
     if large.numel() != small.numel() * group.size():
         raise ValueError(
-            f"{name} got tensors of shapes {tuple(large.shape)} and {tuple(small.shape)}; wanted {group.size()} times "
-            "as many elements in the first, for as many ranks"
+            f"{name} got tensors of shapes {tuple(large.shape)} and {tuple(small.shape)}; wanted {group.size()} "
+            "times as many elements in the first, one share for each rank"
         )

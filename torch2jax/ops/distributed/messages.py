@@ -55,8 +55,8 @@ class _Arrival(Done):
     def wait(self, *args: Any, **kwargs: Any) -> bool:
         if not self.has_come:
             raise RuntimeError(
-                "recv waits for a message that nobody has sent before; wanted the line that sends it first, as isend "
-                "or batch_isend_irecv: all devices run the same lines, one after the other"
+                "recv waits for a message that no device has sent yet; wanted the line that sends it first, such "
+                "as isend or batch_isend_irecv: all devices run the same lines in the same order"
             )
         return True
 
@@ -96,8 +96,8 @@ class _Mail:
         if sys.exc_info()[0] is None and (self._sent or self._wanted):
             sent, wanted = [x.targets for x in self._sent], [x.sources for x in self._wanted]
             raise RuntimeError(
-                f"got messages to {sent} that nobody receives, and tensors that wait for messages from {wanted}, by "
-                "the number of the device; wanted a recv from each device's own source for each send"
+                f"got messages to {sent} that no device receives, and tensors that wait for messages from "
+                f"{wanted}, by device number; wanted, for each send, a recv from each device's own source"
             )
 
 
@@ -105,7 +105,8 @@ def _deliver(sent: _Sent, wanted: _Wanted) -> None:
     counts = len(set(sent.targets))
     if counts < len(sent.targets):
         raise ValueError(
-            f"all devices send to {sent.targets}; wanted another target for each of them, as (rank + 1) % world_size"
+            f"all devices send to {sent.targets}; wanted a different target for each of them, such as (rank + "
+            "1) % world_size"
         )
     write(wanted.tensor, computed("send", permute, [sent.values], sent.group.axes, sent.targets))
     wanted.work.has_come = True

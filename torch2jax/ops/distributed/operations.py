@@ -94,8 +94,8 @@ def scattered(tensor: torch.Tensor, op: Any, group: MeshGroup) -> torch.Tensor:
     """The device's part, along the first dimension, of a reduction of the tensors of all."""
     if tensor.shape[0] % group.size():
         raise ValueError(
-            f"reduce_scatter got a first dimension of {tensor.shape[0]}; wanted one that the {group.size()} ranks of "
-            "the group divide"
+            f"reduce_scatter got a first dimension of size {tensor.shape[0]}; wanted a multiple of "
+            f"{group.size()}, the number of ranks in the group"
         )
     return computed("reduce_scatter", reduce_scatter, [tensor], group.axes, op_name(op, tensor.dtype))
 
@@ -116,8 +116,8 @@ def exchanged(
         _expect_equal(name, sizes, tensor, group)
     if tensor.shape[0] % group.size():
         raise ValueError(
-            f"all_to_all_single got a first dimension of {tensor.shape[0]}; wanted one that the {group.size()} ranks "
-            "of the group divide"
+            f"all_to_all_single got a first dimension of size {tensor.shape[0]}; wanted a multiple of "
+            f"{group.size()}, the number of ranks in the group"
         )
     return computed("all_to_all", all_to_all, [tensor], group.axes)
 
@@ -128,14 +128,13 @@ def _expect_equal(name: str, sizes: Any, tensor: torch.Tensor, group: MeshGroup)
     sizes = [int(size) for size in sizes]
     if len(sizes) != group.size() or sum(sizes) != tensor.shape[0]:
         raise ValueError(
-            f"all_to_all_single got {name}_split_sizes {sizes} for {tensor.shape[0]} rows; wanted one for each of the "
-            f"{group.size()} ranks, and together as many as there are rows"
+            f"all_to_all_single got {name}_split_sizes {sizes} for {tensor.shape[0]} rows; wanted one for each of "
+            f"the {group.size()} ranks, with the number of rows as their sum"
         )
     if len(set(sizes)) > 1:
         raise ValueError(
-            f"all_to_all_single got {name}_split_sizes {sizes}; wanted equal ones. All devices run one program, so "
-            "each of them gives and gets these: what comes to a device would have another length on each. Pad what is "
-            "for each rank to the largest size"
+            f"all_to_all_single got {name}_split_sizes {sizes}; wanted equal ones. All devices run one program, "
+            "so a device cannot receive a length of its own: pad the part for each rank to the largest size"
         )
 
 

@@ -234,8 +234,8 @@ def expect_even(size: int, group: MeshGroup) -> None:
     """
     if size % group.size():
         raise ValueError(
-            f"got a DTensor with a dimension of size {size}, over {group.size()} devices; wanted one that they divide: "
-            "all devices run one program, so their parts have one shape. Pad it"
+            f"got a DTensor with a dimension of size {size}, over {group.size()} devices; wanted a multiple of "
+            "that number: all devices run one program, so their parts have one shape. Pad the dimension"
         )
 
 

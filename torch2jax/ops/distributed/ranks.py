@@ -81,8 +81,8 @@ def _in_row(row: Any, named: list[int], by_rank: bool, name: str) -> tuple[int, 
     for number, peer in enumerate(named):
         if peer not in numbers:
             raise ValueError(
-                f"{name} is {peer} for the device {number}, of {len(row)} in the group; wanted one of them for each "
-                "device, as (rank + 1) % world_size: they all run this line"
+                f"{name} is {peer} for the device {number}, of {len(row)} in the group; wanted a rank in the "
+                "group for each device, such as (rank + 1) % world_size: all devices run this line"
             )
     return tuple(numbers[peer] for peer in named)
 
@@ -98,8 +98,8 @@ def _everywhere(number: Any, axes: tuple[str, ...], sizes: tuple[int, ...], name
         return np.broadcast_to(_Places(axes, sizes).values(number.read()), sizes)  # pyright: ignore
     except _DataDecideError:
         raise ValueError(
-            f"{name} is a data-dependent number; wanted one that is known on each device: computed of the rank and "
-            "of Python's numbers"
+            f"{name} is a data-dependent number; wanted one that is known on each device, computed from the rank "
+            "and Python numbers"
         ) from None
 
 

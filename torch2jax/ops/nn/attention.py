@@ -31,7 +31,7 @@ def _grown(array, batch):
 
 
 def prepared(query, key, value, enable_gqa: bool):
-    """The operands with equal leading dimensions, but for heads that share a key and a value."""
+    """The operands with equal leading dimensions, except for heads that share a key and a value."""
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim < 2:
             raise RuntimeError(

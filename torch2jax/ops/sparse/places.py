@@ -224,7 +224,7 @@ def room(tensor: Sparse) -> int:
 
 
 def length_of(tensors: Sequence[Sparse]) -> torch.Tensor | None:
-    """How many elements tensors have in all, None where none pads."""
+    """The total number of elements of the tensors; None if none of them is padded."""
     if all(x.length is None for x in tensors):
         return None
     counts = [torch.tensor(room(x)) if x.length is None else x.length for x in tensors]
