@@ -68,3 +68,27 @@ def test_one_hot_needs_values_only_to_count_the_classes():
     assert t2j(F.one_hot)(torch.tensor([0, 2, 1])).shape == (3, 3)
     with pytest.raises(RuntimeError, match="smaller than num_classes"):
         t2j(lambda: F.one_hot(torch.tensor([5]), 3))()
+
+
+PADDED = {
+    "torch.embedding": torch.embedding,
+    "aten": torch.ops.aten.embedding.default,
+    "of jagged indices": lambda weight, indices, padding: torch.embedding(
+        weight, torch.nested.nested_tensor_from_jagged(indices, torch.tensor([0, 3, 8])), padding
+    ).values(),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_has_no_gradient_in_any_form(name):
+    indices, weight = torch.tensor([1, 2, 1, 0, 3, 3, 1, 4]), torch.randn(5, 4)
+
+    def slope(weight):
+        weight = weight.detach().requires_grad_()
+        (PADDED[name](weight, indices, 1) ** 2).sum().backward()
+        return weight.grad
+
+    for run in (t2j(slope), jax.jit(t2j(slope))):
+        found = run(t2j(weight))
+        assert (found[1] == 0).all()
+        np.testing.assert_allclose(found, slope(weight), rtol=1e-5)

@@ -86,7 +86,7 @@ def _check_rows(weight, indices, *args, **kwargs) -> None:
     expect_rows(weight, indices)
 
 
-@implements(torch.embedding, check=_check_rows, prepare=_find_rows)
+@implements(torch.embedding, aten.embedding, check=_check_rows, prepare=_find_rows)
 def embedding(weight, indices, padding_idx, scale_grad_by_freq):
     if weight.ndim != 2:
         raise RuntimeError(f"'weight' must be 2-D, but got {weight.ndim}-D")
