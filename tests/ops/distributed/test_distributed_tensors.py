@@ -254,3 +254,15 @@ def test_states_lie_on_the_mesh_in_force(one):
         assert state["down.weight"].sharding.spec == P(None, "tp")
         assert state["down.bias"].sharding.is_fully_replicated
         close(jax.jit(t2j(split))(inputs(), state_dict=state), t2j(split)(inputs()))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_whole_parameters_of_a_module_within_shard_map(eight, check_vma):
+    """Each device computes with its part of them; their gradients are whole."""
+    module, x = Block(), inputs()
+    state = dict(t2j(module.state_dict()))
+    wanted = jax.grad(lambda state: (t2j(Block())(x, state_dict=state) ** 2).sum())(state)
+    parallel = t2j(parallelize_module(module, eight, PLANS["local"][0]))
+    gradient = jax.grad(lambda state, x: (parallel(x, state_dict=state) ** 2).sum())
+    mapped = jax.shard_map(gradient, mesh=mesh_of_eight(), in_specs=P(), out_specs=P(), check_vma=check_vma)
+    close(jax.jit(mapped)(state, x), wanted)

@@ -23,8 +23,10 @@ from ...internals.memory import make_wrapper_subclass
 from ...internals.pytree import tree_leaves, tree_map
 from ...internals.sharding_rules import Decision, decided, is_spec, needs_whole_operands, spec_of
 from ...translation import hidden
+from ...values.distributed import Whole, layout_of, plain
+from .groups import MeshGroup
 from .operations import all_reduced
-from .parts import DevicePart, PartLayout, local_of, moved_part, part, part_layout, replicated
+from .parts import DevicePart, PartLayout, local_of, may_differ, moved_part, part, part_layout, replicated
 
 __all__ = ["run_on_parts"]
 
@@ -79,6 +81,12 @@ def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
             return value
         if isinstance(value, DevicePart):
             made = _probe(local_of(value), part_layout(value))
+        elif (
+            isinstance(value, Whole)
+            and layout_of(value).placements is not None
+            and layout_of(value).mesh == layout.mesh
+        ):
+            made = _probe(*_own_part(value, layout))
         elif value.ndim == 0:
             made = _probe(this_call().lift(value), layout._replace(placements=(replicated(),) * len(layout.groups)))
         else:
@@ -99,6 +107,14 @@ def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
     with DisableTorchFunction():
         result = function(*args, **kwargs)
     return tree_map(leaving, result)
+
+
+def _own_part(tensor: Any, layout: PartLayout) -> tuple[torch.Tensor, PartLayout]:
+    """The part that a device has of a `DTensor` from outside, which it has whole, and so the gradient."""
+    own = layout._replace(placements=layout_of(tensor).placements)
+    with this_call().inside():
+        whole = plain(this_call().lift(tensor))
+        return moved_part(whole, own.groups, (replicated(),) * len(own.groups), own.placements), own
 
 
 def _run_operator(operator: Any, args: tuple, kwargs: dict) -> Any:
@@ -248,13 +264,25 @@ def _operand(given: Any, wanted: Any, met: list[str]) -> Any:
     before, after = list(given.parts.placements), tuple(wanted.placements)
     for i, group in enumerate(groups):
         if after[i].is_partial() and before[i].is_replicate():
-            local = _Summand.apply(local, group.size()) if after[i].reduce_op == "sum" else local
+            local = _as_partial(local, group, after[i].reduce_op)
             before[i] = after[i]
     local = moved_part(local, groups, tuple(before), after)
     for i, group in enumerate(groups):
         if after[i].is_replicate() and met[i] and _differentiates(local):
             local = _Met.apply(local, group, met[i])
     return local
+
+
+def _as_partial(local: torch.Tensor, group: MeshGroup, reduction: str) -> torch.Tensor:
+    """A whole tensor as a sum or a mean that has not been made.
+
+    All devices have the whole cotangent of it, which is that of the tensor. JAX, where its types say that the tensor is
+    the same on all devices, would sum it over these, so that it is reduced there.
+    """
+    if _differentiates(local) and not may_differ(local, group):
+        local = _Met.apply(local, group, reduction)
+        return local / group.size() if reduction == "sum" else local
+    return _Summand.apply(local, group.size()) if reduction == "sum" else local
 
 
 def _differentiates(local: torch.Tensor) -> bool:

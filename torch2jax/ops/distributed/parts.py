@@ -27,6 +27,7 @@ __all__ = [
     "changed",
     "expect_even",
     "local_of",
+    "may_differ",
     "moved_part",
     "part",
     "part_layout",
@@ -247,14 +248,14 @@ def split_from_first(tensor: torch.Tensor, layout: PartLayout, is_shared: bool) 
     """
     local = tensor
     for group, placement in zip(layout.groups, layout.placements, strict=True):
-        if is_shared and _may_differ(local, group):
+        if is_shared and may_differ(local, group):
             local = broadcasted(local, 0, group)
         if placement.is_shard():
             local = _moved(local, group, replicated(), placement)
     return local
 
 
-def _may_differ(tensor: torch.Tensor, group: MeshGroup) -> bool:
+def may_differ(tensor: torch.Tensor, group: MeshGroup) -> bool:
     """Whether devices of a group may have different values of a tensor, by what JAX's types say."""
     axes = frozenset(group.axes)
     return not axes <= axes_in_types() or not axes.isdisjoint(varying_axes(lift(tensor).read()))
