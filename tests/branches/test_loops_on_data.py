@@ -601,6 +601,21 @@ def test_what_turns_cannot_change(function, reason):
         jax.make_jaxpr(t2j(function))(X)
 
 
+def test_what_ends_the_turns_of_an_unrolled_loop_names_the_loop():
+    def function(x):
+        found = []
+        while x.norm() > 1:
+            x = x / 2
+            found.append(x)
+            if len(found) == 12:
+                return torch.zeros(x.long().sum().item())
+        return x
+
+    told = r"cannot be translated: .*The loop at .* is not a loop of the graph: found is first a list of length"
+    with pytest.raises(BranchError, match=told):
+        jax.make_jaxpr(t2j(function))(X)
+
+
 def test_a_loop_that_never_ends():
     def function(x):
         while True:

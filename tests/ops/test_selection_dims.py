@@ -46,6 +46,7 @@ PARTS = {
     "in place": lambda x, m: x[m].T.clone().mul_(2).add_(x[m].T),
     "to": lambda x, m: (x[m].T.to(torch.int32), x[m].T.long().type_as(x), x.double().to(x[m]), x[m].to(x.double())),
     "made": lambda x, m: (torch.ones(2, len(x[m])) * x[m][:, 0], x.new_zeros((1, len(x[m]), 3))),
+    "made by one": lambda x, m: (x[m].mT.new_ones(2, 1), x[m].mT.new_full((1, len(x[m])), 2.0)),
     "spread": lambda x, m: (x[:2, :1].expand(2, len(x[m])), x[0].expand(2, len(x[m]), 3)),
     "topk": lambda x, m: x.T.topk(m.sum().item(), 1),
     "mask and places": lambda x, m: x[m, torch.where(m)[0] % 3],

@@ -31,6 +31,7 @@ def compared(x):
 
 def computed(x):
     n, i = x.mean().item(), x.long().abs().min().item()
+    i = i.to(x.device) if isinstance(i, torch.Tensor) else i  # as code asks that has tensors or numbers
     return 2 * n - 1, -n / 3 + i, abs(n) ** 2, n // 2 + n % 2, i // 2 - i % 2, i / 2, 7 - i, i * i, 1 / n, +i
 
 

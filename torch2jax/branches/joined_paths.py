@@ -17,7 +17,7 @@ from ..errors import BranchError, TracedValueError
 from ..loops.program import Program, free, pruned
 from .ends import End, StaticLeaf, alike
 from .loop_bounds import Way, most_turns
-from .loop_watch import Facts
+from .loop_watch import Facts, Loops
 from .path import Question
 from .policy import BranchPolicy
 from .programs import (
@@ -127,25 +127,26 @@ class _LoopContext(NamedTuple):
     """The loops that have ended: nothing comes back to them."""
 
 
-def program_of(root: PathNode, values: dict[Var, Any], policy: BranchPolicy, pads: bool) -> Side | Raised:
+def program_of(root: PathNode, values: dict[Var, Any], policy: BranchPolicy, loops: Loops, pads: bool) -> Side | Raised:
     """What all ways compute together, or the exception in which all of them end.
 
     Args:
         root: of the tree of ways.
         values: those of the constants in it.
+        loops: what is known of them, for errors to say.
         pads: whether an array that is longer on one way than on another becomes a padded one.
 
     Raises:
         BranchError: the ways do not end alike, or one of them cannot be translated.
     """
-    side = _Joining(values, policy, pads).side(root, _LoopContext())
+    side = _Joining(values, policy, loops, pads).side(root, _LoopContext())
     assert side is not None
     return side
 
 
 class _Joining:
-    def __init__(self, values: dict[Var, Any], policy: BranchPolicy, pads: bool):
-        self._values, self._policy, self._pads = values, policy, pads
+    def __init__(self, values: dict[Var, Any], policy: BranchPolicy, loops: Loops, pads: bool):
+        self._values, self._policy, self._loops, self._pads = values, policy, loops, pads
 
     def side(self, node: PathNode, view: _LoopContext) -> Side | Raised | None:
         """What the ways from a node on compute; None if none of them is gone."""
@@ -185,9 +186,9 @@ class _Joining:
         if isinstance(yes, Raised) and isinstance(no, Raised) and _is_same_error(yes.error, no.error):
             return yes
         if isinstance(yes, Raised):
-            raise _obstacle(question, True, yes.error) from yes.error
+            raise _obstacle(question, True, yes.error, self._loops) from yes.error
         if isinstance(no, Raised):
-            raise _obstacle(question, False, no.error) from no.error
+            raise _obstacle(question, False, no.error, self._loops) from no.error
         pads = self._pads and view.turn is None
         end, other = alike(yes.end, no.end, question.place, pads=pads, may_overflow=self._policy.bounds is not None)
         rest = joined(node.flag, end.program, other.program)
@@ -261,10 +262,11 @@ def _is_same_error(one: Exception, other: Exception) -> bool:
     return type(one) is type(other) and _message(one) is not None and _message(one) == _message(other)
 
 
-def _obstacle(question: Question, given: bool, error: Exception) -> BranchError:
+def _obstacle(question: Question, given: bool, error: Exception, loops: Loops) -> BranchError:
     name = f"{os.path.basename(question.place.file)}:{question.place.line}"
+    text = str(error).partition("\nException raised from")[0].rstrip(".")  # what is left out is PyTorch's C++ stack
     return BranchError(
         f"bool(tensor) at {question.place} tests a traced value, so both branches are traced. Where it is {given}, the "
-        f"code reaches something that cannot be translated: {type(error).__name__}: {error} If the answer is "
-        f"never {given}, say so: t2j(..., branches={{{name!r}: {not given}}})"
+        f"code reaches something that cannot be translated: {type(error).__name__}: {text}{loops.refused}. "
+        f"If the answer is never {given}, say so: t2j(..., branches={{{name!r}: {not given}}})"
     )

@@ -186,6 +186,11 @@ class Loops:
             self.heads.pop(code, None)
 
     @property
+    def refused(self) -> str:
+        """What errors say of the loops that are none of the graph; nothing if there are none."""
+        return "".join(f". {refusal}" for refusal in self.refusals[:3])
+
+    @property
     def refusals(self) -> list[str]:
         reasons = [(facts.place, facts.refusal or facts.unlike) for facts in self._facts.values()]
         found = [

@@ -111,7 +111,7 @@ class _Ways:
     def joined(self, warned: set) -> tuple[Any, list]:
         self._explore()
         try:
-            side = program_of(self._root, self._values, self._policy, self._pads)
+            side = program_of(self._root, self._values, self._policy, self._loops, self._pads)
             results = iter(() if not isinstance(side, Side) else evaluated(pruned(side.program), self._values))
         except RecursionError as error:
             raise BranchError(
@@ -183,15 +183,15 @@ class _Ways:
             return _Learned()
         place, turns = run.loop
         raised = self._runs - self._live
-        refusals = "".join(f". {refusal}" for refusal in self._loops.refusals[:3])
         return BranchError(
             f"bool(tensor) at {place} tests a traced value on too many paths: got more than {self._policy.max_paths} "
             f"paths through the code, or many more that raise exceptions (the code ran {self._runs} times; {raised} of "
-            f"these runs ended in an exception, and the last path tested this line {turns} times){refusals}. A loop "
-            "becomes a loop of the graph if its iterations change only tensors and numbers. Otherwise use "
-            "torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop around the call. To choose "
-            "between tensors, use torch.where or torch.cond. If a condition always has the same answer, state it: "
-            "t2j(..., branches={'file.py:line': False}). Or allow more paths: t2j(..., max_paths=...)"
+            f"these runs ended in an exception, and the last path tested this line {turns} times)"
+            f"{self._loops.refused}. A loop becomes a loop of the graph if its iterations change only tensors and "
+            "numbers. Otherwise use torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop "
+            "around the call. To choose between tensors, use torch.where or torch.cond. If a condition always has the "
+            "same answer, state it: t2j(..., branches={'file.py:line': False}). Or allow more paths: "
+            "t2j(..., max_paths=...)"
         )
 
     def _go(self, answers: tuple[bool, ...], limit: int) -> _PathRun:

@@ -74,9 +74,11 @@ for _function in (torch.zeros, torch.ones, torch.empty, torch.full, torch.rand, 
     implements_by_length(_function, value=_value, takes_tensors=True)(_filled(_function, 0))
 for _function in (Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full):
     implements_by_length(_function, value=2 if _function is Tensor.new_full else None)(_filled(_function, 1))
-    implements_selected(_function)(
-        lambda self, *args, _function=_function, **kwargs: _function(torch.zeros((), dtype=self.dtype), *args, **kwargs)
+    _of_chosen: Any = lambda self, *args, _function=_function, **kwargs: _function(
+        torch.zeros((), dtype=self.dtype), *args, **kwargs
     )
+    implements_selected(_function)(_of_chosen)
+    implements_moved(_function)(_of_chosen)
 
 
 @implements_by_length(torch.arange, takes_tensors=True)

@@ -139,6 +139,10 @@ _TAKE = frozenset(
 )
 
 
+def _are_devices(options: tuple) -> bool:
+    return all(isinstance(x, (torch.device, str)) for x in options)
+
+
 @serves(Item, 1)
 def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
     """The arguments of a function, some of which are such numbers, as its rule takes them.
@@ -150,6 +154,8 @@ def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
     rule: Any = registry.lookup(func)
     if func in _WRITE:
         return Changed(*map_arguments(_plain, (args, kwargs)))
+    if func is torch.Tensor.to and _are_devices((*args[1:], *kwargs.values())):  # code takes it for a tensor
+        return Changed(args, kwargs)
     is_own_body = rule is None and isinstance(func, types.FunctionType)
     if func in _TAKE or isinstance(rule, MetadataRule) or is_own_body:
         return Changed(args, kwargs)
