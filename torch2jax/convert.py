@@ -196,7 +196,9 @@ def t2j(
             modules, make the function a method of a module that holds them.
 
     Arguments and results of the functions are trees with arrays in place of PyTorch's tensors. `rng` is a JAX key. Only
-    code that draws random numbers needs it. Code that runs in PyTorch cannot draw random numbers.
+    code that draws random numbers needs it. Code that runs in PyTorch cannot draw random numbers. JAX's own
+    transformations, such as `jax.jit`, accept arrays only: pass them ``t2j(tensor)``, a key instead of a
+    `torch.Generator`, and the state of optimizers (`state=`); see docs/errors.md.
 
     Raises:
         TypeError: a tensor is sparse, quantized or nested, or has a dtype that JAX lacks; `call_torch`, `compile` or
