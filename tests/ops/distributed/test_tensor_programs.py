@@ -61,7 +61,9 @@ def test_values_and_gradients(name, processes, check_vma):
 
 
 @CHECKS
-@pytest.mark.parametrize("name", ["pointwise", "linear", "mean of all", "sums and wholes", "local outputs", "attention"])
+@pytest.mark.parametrize(
+    "name", ["pointwise", "linear", "mean of all", "sums and wholes", "local outputs", "attention"]
+)
 def test_gradients_by_jax(name, processes, check_vma):
     program = t2j(CASES[name])
     found = mapped(jax.grad(lambda x: program(x).sum()), check_vma)(inputs())
