@@ -599,8 +599,12 @@ def ends_alike(program, *, differentiable: bool) -> bool:
     return len(ends) == 1
 
 
-def check_choices(program) -> None:
-    """Asserts that PyTorch and the translation agree about a program, whichever answers its questions have."""
+def check_choices(program) -> bool:
+    """Asserts that PyTorch and the translation agree about a program, whichever answers its questions have.
+
+    Returns:
+        Whether they were compared; not where its ways end differently, or PyTorch refuses it.
+    """
     compiled = None
     for given in (inputs, negated):
         try:
@@ -608,7 +612,7 @@ def check_choices(program) -> None:
         except (Limit, Unsure):
             continue
         if not ends_alike(program, differentiable=False):
-            return
+            return False
         arrays = [t2j(tensor) for tensor in given()]
         if compiled is None:
             differentiated = ends_alike(program, differentiable=True)
@@ -623,6 +627,7 @@ def check_choices(program) -> None:
             continue
         for i, (got, want) in enumerate(zip(grads or (), wanted or (), strict=False)):
             assert_close(jnp.conj(got), want, f"gradient of input {i}")
+    return compiled is not None
 
 
 @random_programs(max(PROGRAMS // 8, 1), is_quick=PROGRAMS <= 200)

@@ -60,12 +60,21 @@ def execute_in_parts(program, tensors, begin: int, end: int, nested: bool) -> St
     return state
 
 
+# A program, where its part begins, how many steps that has, and whether it is a checkpoint in another.
+PARTS = (st.lists(steps, min_size=2, max_size=14), st.integers(0, 6), st.integers(1, 8), st.booleans())
+
+
 @random_programs(PROGRAMS, is_quick=PROGRAMS <= 300)
-@hypothesis.given(st.lists(steps, min_size=2, max_size=14), st.integers(0, 6), st.integers(1, 8), st.booleans())
+@hypothesis.given(*PARTS)
 def test_random_programs_agree(program, begin, length, nested):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check(program, functools.partial(execute_in_parts, begin=begin, end=begin + length, nested=nested))
+        check_in_parts(program, begin, length, nested)
+
+
+def check_in_parts(program, begin: int, length: int, nested: bool) -> None:
+    """Asserts that a program agrees, some steps of which run in a checkpoint."""
+    check(program, functools.partial(execute_in_parts, begin=begin, end=begin + length, nested=nested))
 
 
 def check(program, execute_in_jax) -> None:
