@@ -38,8 +38,8 @@ def test_a_scalar_that_changes_is_no_reason_to_compile(counted):
     assert not any(runs)
 
 
-@pytest.mark.parametrize(("steps", "traces"), [(1, 6), (8, 3)])  # six calls, or two and one to be pasted
-def test_in_a_program_only_long_bodies_that_recur_are_pasted(steps, traces):
+@pytest.mark.parametrize(("steps", "traces"), [(1, 1), (8, 3)])  # one whose steps are kept, or two and one to be pasted
+def test_in_a_program_long_bodies_that_recur_are_pasted_and_steps_of_short_ones_kept(steps, traces):
     runs = []
 
     def body(x):

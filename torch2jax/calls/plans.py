@@ -155,7 +155,10 @@ def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str 
 
 def _are_known(call: "Call", tensors: list[Torchish]) -> bool:
     """Whether PyTorch computes with tensors, whose values no traced input decides."""
-    return all(tensor._node.known is not None for tensor in tensors) and call.stages
+    for tensor in tensors:  # no generator, which is a call of its own
+        if tensor._node.known is None:
+            return False
+    return call.stages
 
 
 def _passed(reason: str) -> Any:

@@ -3,7 +3,7 @@
 A tracer's trace is its ``_trace``. Traces nest: what a transformation's trace computes goes to its ``parent_trace``.
 """
 
-from jax._src import array, core, dispatch
+from jax._src import array, config, core, dispatch
 from jax._src.interpreters import ad, batching, partial_eval
 
 __all__ = [
@@ -20,12 +20,16 @@ __all__ = [
     "extend_axis_env_nd",
     "matchaxis",
     "prim_requires_devices_during_lowering",
+    "trace_context",
     "trace_ctx",
     "varying_axes",
 ]
 
 trace_ctx = core.trace_ctx
 """This thread's state: ``trace`` is the innermost one, ``is_top_level()`` whether that computes at once."""
+
+trace_context = config.trace_context
+"""All of JAX's settings that have a say in what it traces, as one value: `jax.jit` keeps programs by it."""
 
 ArrayImpl = array.ArrayImpl
 """The class of arrays that are no tracers."""

@@ -57,8 +57,10 @@ def truth(array):
 
 def where(condition, x, y):
     """``lax.select`` with operands that may be scalars."""
-    shape = np.broadcast_shapes(np.shape(condition), np.shape(x), np.shape(y))
-    operands = [_broadcast(operand, shape) for operand in (condition, x, y)]
+    operands, shape = [condition, x, y], getattr(x, "shape", ())
+    if not getattr(condition, "shape", ()) == getattr(y, "shape", ()) == shape:
+        shape = np.broadcast_shapes(*map(np.shape, operands))
+        operands = [_broadcast(operand, shape) for operand in operands]
     try:
         return lax.select(*operands)
     except ShardingTypeError:  # on the explicit axes of a mesh
@@ -102,7 +104,7 @@ def _broadcast(operand, shape):
 
 
 def is_float(array) -> bool:
-    return jnp.issubdtype(array.dtype, jnp.floating)
+    return array.dtype.kind == "f" or jnp.issubdtype(array.dtype, jnp.floating)
 
 
 def is_complex(array) -> bool:
@@ -110,7 +112,7 @@ def is_complex(array) -> bool:
 
 
 def is_inexact(array) -> bool:
-    return jnp.issubdtype(array.dtype, jnp.inexact)
+    return array.dtype.kind in "fc" or jnp.issubdtype(array.dtype, jnp.inexact)
 
 
 def is_integer(array) -> bool:
@@ -146,7 +148,7 @@ def same_shape(x, y):
 
 
 def is_half(array) -> bool:
-    return array.dtype in (np.float16, jnp.bfloat16)
+    return array.dtype.itemsize == 2 and array.dtype in (np.float16, jnp.bfloat16)
 
 
 def is_float8(array) -> bool:
@@ -177,6 +179,8 @@ def axes_of(array, dim) -> tuple[int, ...]:
         return tuple(range(array.ndim))
     if array.ndim > _MOST_REDUCED:
         raise RuntimeError(f"only tensors with up to {_MOST_REDUCED} dims are supported, got {array.ndim}")
+    if type(dim) is int and -array.ndim <= dim < array.ndim:
+        return (dim % array.ndim,)
     axes = canonicalize_dims(array.ndim, (dim,) if isinstance(dim, int) else tuple(dim))
     for axis in axes:
         if axes.count(axis) > 1:
@@ -190,7 +194,8 @@ def axis_of(array, dim: int) -> int:
     Raises:
         IndexError: it is out of range.
     """
-    return canonicalize_dim(array.ndim, dim)
+    rank = array.ndim
+    return dim % rank if type(dim) is int and -rank <= dim < rank else canonicalize_dim(rank, dim)
 
 
 def spread(reduced, array, axes: tuple[int, ...]):

@@ -28,18 +28,17 @@ GROUPED: Takes = HALF | {torch.float32}
 @multiplied(torch.matmul, torch.linalg.matmul, Tensor.__matmul__, tags=[Tag.PRODUCT])
 def matmul(input, other):
     """The product of stacks of matrices (or vectors) under the broadcasting rules of ``torch.matmul``."""
-    if input.ndim == 0 or other.ndim == 0:
-        raise RuntimeError(
-            f"both arguments to matmul need to be at least 1D, but they are {input.ndim}D and {other.ndim}D"
-        )
-    if input.ndim <= 2 and other.ndim <= 2:
+    rank, other_rank = input.ndim, other.ndim
+    if rank == 0 or other_rank == 0:
+        raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {rank}D and {other_rank}D")
+    if rank <= 2 and other_rank <= 2:
         return _product(input, other)
-    if other.ndim == 1:
+    if other_rank == 1:
         _check_sizes(input, other)
-        return _contract(input, other, (input.ndim - 1,), (0,))
-    if input.ndim == 1:
+        return _contract(input, other, (rank - 1,), (0,))
+    if rank == 1:
         _check_sizes(input, other)
-        return _contract(other, input, (other.ndim - 2,), (0,))
+        return _contract(other, input, (other_rank - 2,), (0,))
     return _batched(input, other)
 
 
@@ -74,10 +73,11 @@ def _with_batch(array, batch):
 
 def _contract(left, right, left_dims, right_dims, batch=(), dtype=None):
     """``lax.dot_general`` for operands of one dtype, that of the result if it is given none, batched over the same."""
-    if left.dtype != right.dtype:
-        raise RuntimeError(f"expected both operands to have the same dtype, but got: {left.dtype} != {right.dtype}")
+    found, other = left.dtype, right.dtype
+    if found != other:
+        raise RuntimeError(f"expected both operands to have the same dtype, but got: {found} != {other}")
     dims = (left_dims, right_dims), (batch, batch)
-    return dot_general(left, right, dims, dtype or left.dtype)
+    return dot_general(left, right, dims, dtype or found)
 
 
 def _product(left, right, dtype=None):
@@ -87,7 +87,8 @@ def _product(left, right, dtype=None):
 
 
 def _check_sizes(left, right) -> None:
-    if left.shape[-1] == right.shape[-2 if right.ndim > 1 else 0]:
+    rows, columns = left.shape, right.shape
+    if rows[-1] == columns[-2 if len(columns) > 1 else 0]:
         return
     if left.ndim == right.ndim == 1:
         raise RuntimeError(

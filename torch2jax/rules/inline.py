@@ -8,7 +8,7 @@ around it, the body is compiled once it has recurred, and costs one call instead
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.core
@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from ..tensors.dtypes import default_dtype
-from ..tensors.traced import is_staged, is_traced, noting_questions, noting_steps
+from ..tensors.traced import are_staged, is_traced, noting_questions, noting_steps
 from .call import current
 from .features import Feature
+from .steps import StepsByTypes
 
 __all__ = ["INLINED", "AsksForValues", "Inlined", "call_inlined", "run_inlined", "template"]
 
@@ -118,6 +119,9 @@ def template(body: Callable, args: Sequence[Any], kwargs: dict, arrays: list) ->
 
 def run_inlined(inlined: "Inlined", arrays: list, name: str):
     """What a body gives for its arrays, without leaving a nested call in a graph."""
+    if are_staged(arrays) and is_traced(arrays[0]):
+        with jax.named_scope(name):
+            return inlined.staged(*arrays)
     traced = sum([is_traced(array) for array in arrays])
     if not traced:
         return inlined.eager(*arrays)
@@ -188,7 +192,7 @@ class AsksForValues(Exception):
     """The body decides something by whether it has values."""
 
 
-def _are_few(steps: list | None) -> bool:
+def _are_few(steps: list | None) -> TypeGuard[list]:
     """Whether to paste steps takes longer than to run what adds them: they are up to two operations."""
     return (
         steps is not None
@@ -209,6 +213,7 @@ class Inlined:
         self.ready: Callable | None = None
         """What `eager` does from now on, once it has been compiled."""
         self._is_short: bool | None = None  # not known yet
+        self._steps = StepsByTypes()
 
     @classmethod
     def of(cls, call: _BodyCall) -> "Inlined":
@@ -242,18 +247,26 @@ class Inlined:
 
     def traced(self, *arrays: Any):
         """Runs as it is what is short, or seldom in the program that JAX traces; the rest once, to be pasted in."""
-        if not all(map(is_staged, arrays)):
-            return self._program(*arrays)
+        return self.staged(*arrays) if are_staged(arrays) else self._program(*arrays)
+
+    def staged(self, *arrays: Any):
+        """As `traced`, of what is in the program that JAX traces."""
+        add = self._steps.find(arrays)
+        if add is not None:
+            return add(arrays)
         if self._is_short is None:
             program = arrays[0]._trace
             self._pastes = self._pastes + 1 if program is self._pasted_in() else 1
             self._pasted_in = weakref.ref(program)
-            if self._pastes <= _SELDOM:
-                result, steps = noting_steps(self.run, *arrays)
-                self._is_short = _are_few(steps) or None
-                return result
-            self._is_short = False
-        return self.run(*arrays) if self._is_short else self._program(*arrays)
+            if self._pastes > _SELDOM:
+                self._is_short = False
+        if self._is_short is False:
+            return self._program(*arrays)
+        result, steps = noting_steps(self.run, *arrays)
+        if _are_few(steps):
+            self._is_short = True
+            self._steps.keep(arrays, steps, result)
+        return result
 
     def eager(self, *arrays: Any):
         """Runs op by op what is seldom called, or asks for values; the rest as one compiled program."""

@@ -32,6 +32,7 @@ __all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "Meant", "plan_of", "resolved",
 NOT_PLANNED: Any = object()
 """What stands for the result of a call that the long way is to serve."""
 
+_SEVERAL = (tuple, list, np.ndarray)
 _ANY_ARRAY = np.float32(0)  # nothing is read while a plan is made
 _make = make_wrapper_subclass  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -55,8 +56,8 @@ class ArrayPlan:
     """
 
     __slots__ = (
-        *("_aval", "_check", "_dtype", "_inlined", "_layout", "_order", "_outcome", "_pointwise", "_ready", "_shape"),
-        *("_strides", "requires_grad", "rule"),
+        *("_aval", "_check", "_dtype", "_inlined", "_layout", "_logical", "_order", "_outcome", "_pointwise"),
+        *("_ready", "_shape", "_strides", "requires_grad", "rule"),
     )
 
     def __init__(
@@ -76,6 +77,7 @@ class ArrayPlan:
         self._order = None if order == tuple(range(len(order))) else order
         self._check, self.requires_grad = check, requires_grad
         self._ready: Callable | None = None  # the compiled body
+        self._logical: tuple | None = None  # the dtype of the last result that has PyTorch's, and that one
         self._aval: Any = None  # what JAX says of the last result
         self._outcome: tuple | None = None  # and what PyTorch says of it: shape, size, dtype, strides, order in memory
 
@@ -154,10 +156,13 @@ class ArrayPlan:
         if isinstance(strides, functools.partial):  # of the first operands, which nobody is to keep
             shapes = {_shape_of(x, self._layout) for x in jax.tree.leaves(result)}
             strides = self._strides = _StridesByShape({shape: strides(shape) for shape in shapes})
-        if result is None or isinstance(result, (tuple, list, np.ndarray)) or not (is_eager or torch.is_grad_enabled()):
+        has_gradients = torch.is_grad_enabled()
+        if not (is_eager or has_gradients) or isinstance(result, _SEVERAL) or result is None:
+            if type(result) is tuple and self._shape is None and (is_eager or has_gradients):
+                return self._wrapped_all(result, tensors)
             return rule.wrap_all(result, dtype, None, tensors, layout=self._layout, strides=strides)
         aval = result.aval
-        found, dtype = of_dtype(result, dtype, tensors)
+        found, dtype = self._in_dtype(result, dtype, tensors)
         shape = found.shape if self._shape is None else self._shape
         if callable(strides):
             strides = strides(shape)
@@ -166,9 +171,36 @@ class ArrayPlan:
             self._outcome = shape, size, dtype, strides, None if strides is None else memory_order(strides)
             self._aval = aval  # the last, for other threads
         tensor = wrap_new(PhysicalArray(found, self._layout), shape, size, dtype, strides)
-        if self.requires_grad and torch.is_grad_enabled():
+        if self.requires_grad and has_gradients:
             self._descend(tensor, dtype, tensors)
         return tensor
+
+    def _wrapped_all(self, results: tuple, tensors: list[Torchish]) -> Any:
+        """As `_wrapped`, of several results, none of which a pointwise operator has given."""
+        dtypes, parts = self._dtype if isinstance(self._dtype, tuple) else (self._dtype,) * len(results), []
+        for array, dtype in zip(results, dtypes, strict=True):
+            if array is None:
+                parts.append(None)
+                continue
+            array = jax.numpy.asarray(array) if isinstance(array, np.ndarray) else array
+            array, dtype = of_dtype(array, dtype, tensors)
+            shape = array.shape
+            strides: Any = self._strides(shape) if callable(self._strides) else self._strides
+            tensor = wrap_new(PhysicalArray(array, None), shape, math.prod(shape), dtype, strides)
+            if self.requires_grad and torch.is_grad_enabled():
+                self._descend(tensor, dtype, tensors)
+            parts.append(tensor)
+        return self.rule.result_type(parts) if self.rule.result_type else tuple(parts)
+
+    def _in_dtype(self, array: Any, dtype: Any, tensors: list[Torchish]) -> tuple[Any, torch.dtype]:
+        """As `of_dtype`, which gives for operands of the plan's metadata what it has given."""
+        known = self._logical
+        if known is not None and known[0] == array.dtype:
+            return array, known[1]
+        found, dtype = of_dtype(array, dtype, tensors)
+        if found is array:
+            self._logical = array.dtype, dtype
+        return found, dtype
 
 
 class _StridesByShape(dict):

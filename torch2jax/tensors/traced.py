@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from .call import current
 
-__all__ = ["constant_of", "evaluating", "is_at_once", "is_staged", "is_traced", "noting_questions", "noting_steps"]
+__all__ = ["are_staged", "constant_of", "evaluating", "is_at_once", "is_traced", "noting_questions", "noting_steps"]
 
 evaluating = jax.core.eval_context
 """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
@@ -36,9 +36,15 @@ def constant_of(lowered: Any) -> Any:
     return np.bool_(lowered) if isinstance(lowered, bool) else lowered
 
 
-def is_staged(array: object) -> bool:
-    """Whether an array is a result in the program that JAX is tracing, of which it takes no derivative and no batch."""
-    return isinstance(array, DynamicJaxprTracer)
+def are_staged(arrays: Sequence[object]) -> bool:
+    """Whether arrays are results in the program that JAX is tracing, of which it takes no derivative and no batch.
+
+    Of none they are not.
+    """
+    return {*map(type, arrays)} == _STAGED
+
+
+_STAGED = {DynamicJaxprTracer}
 
 
 def noting_steps(function: Callable, *arrays: Any) -> tuple[Any, list | None]:
