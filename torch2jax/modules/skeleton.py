@@ -189,11 +189,12 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
 
     What has been copied is added to `memo`.
     """
+    may_be_split = "torch.distributed.fsdp" in sys.modules  # whoever splits a module has imported it
     is_split = False
     for part in module.modules():
         if isinstance(part, DistributedDataParallel):
             memo[id(part)] = _copied_wrapper(part, memo)
-        is_split = is_split or is_fully_sharded(type(part))
+        is_split = is_split or (may_be_split and is_fully_sharded(type(part)))
     kept = states_of(module) if is_split else {}
     copied = {**memo, **kept}
     try:
