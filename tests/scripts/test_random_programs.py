@@ -6,7 +6,7 @@ from scripts import random_programs
 from scripts.random_programs import KINDS, OUTCOMES, PAGE, Kind, Results, counted, page
 from torch2jax.errors import TracedValueError
 
-LEAST = 5000
+LEAST = 3000
 QUICK = ("aliases", "branches", "checkpoints", "compiled parts")
 
 
