@@ -50,7 +50,7 @@ ROWS = {
     "transposed": lambda s, x, m, k: (s.T * A[:3, :1]).T,
     "compared": lambda s, x, m, k: (s[None] - A[:, None]).abs().sum(0),
     "where": lambda s, x, m, k: torch.where(s > 0, s, -0.5 * s),
-    "gathered": lambda s, x, m, k: x[(s[:, 0] * 3).long().clamp(0, 7)] * s,
+    "gathered": lambda s, x, m, k: x[(s[:, 0] * 3 + 0.07).long().clamp(0, 7)] * s,
     "first of each": lambda s, x, m, k: s[torch.arange(len(s)) // 2],
     "written": lambda s, x, m, k: _changed(s, lambda y: y.__setitem__(y > 1, 0.5)),
     "column": lambda s, x, m, k: _changed(s, lambda y: y.__setitem__((slice(None), 0), y[:, 1] * 2)),
@@ -71,7 +71,7 @@ ROWS |= {
     "triangle": lambda s, x, m, k: (s @ s.T).triu(1).cos() @ s,
     "without itself": lambda s, x, m, k: (s @ s.T).masked_fill(torch.eye(len(s)).bool(), 0) @ s * 0.1,
     "nearest of chosen": lambda s, x, m, k: torch.cat([s, x[:1]])[torch.cdist(s, torch.cat([s, x[:1]])).argmin(1)],
-    "in order of pairs": lambda s, x, m, k: s[(s @ s.T).sum(1).argsort()],
+    "in order of pairs": lambda s, x, m, k: s[(s @ s.T).square().sum(1).argsort()],
     "einsum": lambda s, x, m, k: torch.einsum("ik,jk,jl->il", s, x[m], x[m].tanh()),
     "padded": lambda s, x, m, k: F.pad(s, (0, 0, 1, 1), value=0.5),
     "numbered": lambda s, x, m, k: s * torch.arange(len(s), 0, -1)[:, None] + torch.linspace(0, 1, len(s))[:, None],
@@ -89,10 +89,10 @@ ENDS = {
     "largest": lambda s, x, m, k: s.max(0).values,
     "gram": lambda s, x, m, k: s.T @ s,
     "columns": lambda s, x, m, k: s.T,
-    "scattered": lambda s, x, m, k: torch.zeros(8, 3).index_add(0, (s[:, 0] * 3).long().clamp(0, 7), s),
-    "scattered columns": lambda s, x, m, k: torch.ones(8, 3).scatter_add(0, (s * 3).long().clamp(0, 7), s),
+    "scattered": lambda s, x, m, k: torch.zeros(8, 3).index_add(0, (s[:, 0] * 3 + 0.07).long().clamp(0, 7), s),
+    "scattered columns": lambda s, x, m, k: torch.ones(8, 3).scatter_add(0, (s * 3 + 0.07).long().clamp(0, 7), s),
     "scattered extrema": lambda s, x, m, k: torch.ones(8).scatter_reduce(
-        0, (s[:, 1] * 3).long().clamp(0, 7), s[:, 0], "amax", include_self=False
+        0, (s[:, 1] * 3 + 0.07).long().clamp(0, 7), s[:, 0], "amax", include_self=False
     ),
     "unique": lambda s, x, m, k: (s.detach()[:, 0] * 2).round().unique(),
     "topk": lambda s, x, m, k: s[:, 0].topk(min(2, len(s))).values,

@@ -27,6 +27,7 @@ FUNCTIONS = {
     "by a length": lambda x, m: (F.pad(x, (0, 0, len(x[m]), 0)), F.pad(x, (0, len(x[m])), value=-1.0)),
     "cut": lambda x, m: (F.pad(x[m], (0, 0, 0, 3 - len(x[m]))), F.pad(x, (0, 0, -len(x[m]), 0))),
     "along others": lambda x, m: (F.pad(x[m].T, (1, 2)), F.pad(x.T[:, m], (0, 8 - len(x[m]), 1, 0))),
+    "by a mask of pairs": lambda x, m: (lambda d: (d[d > 0.2], d.cos()[d < 0]))(x[:3] @ x[m].T),
     "sequences": lambda x, m: (
         *(pad_sequence([x[m], x[~m]]), pad_sequence([x[m], x[~m], x[:2]], batch_first=True, padding_value=-1.0)),
         *(pad_sequence([x[m][:, 0], x[:, 1]]), pad_sequence([x[~m], x[m]], padding_side="left")),
@@ -48,7 +49,7 @@ def test_values_with_x64():
 
 
 def test_gradients():
-    check_gradients(of_all, ("to a size", "both ends", "by a length", "cut", "sequences"))
+    check_gradients(of_all, ("by a mask of pairs", "to a size", "both ends", "by a length", "cut", "sequences"))
 
 
 def test_draws():

@@ -278,6 +278,8 @@ def flatten(input, start_dim=0, end_dim=-1):
 
 @implements_moved(Tensor.__getitem__)
 def getitem(self, index):
+    if isinstance(self, Moved) and isinstance(index, Moved) and index.dtype == torch.bool:
+        return merged(self, index.ndim)[merged(index, index.ndim)]
     items = items_of(index, self.ndim)
     return of_dims(self, items) if isinstance(self, Moved) else _by_moved(self, items)
 
