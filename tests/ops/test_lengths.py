@@ -367,7 +367,7 @@ def test_bounds_of_lines_that_make_no_length():
     function = jax.jit(t2j(neighbours, bounds=bounds))
     with pytest.warns(UserWarning, match=rf"none of the lines .*: got .*py:{line} in neighbours; w") as told:
         function(t2j(X))
-    assert [re.findall(r"something of '([^']*)'", str(x.message))[0] for x in told] == list(bounds)[1:]
+    assert [re.findall(r"bounds= names '([^']*)'", str(x.message))[0] for x in told] == list(bounds)[1:]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         t2j(neighbours, bounds={"test_lengths.py:f": 3})(t2j(X))  # of known values none is asked for
