@@ -35,7 +35,7 @@ class Abandoned(BaseException):
         _given(self, type(self), 16 if self.ends_call else _MANY)
 
 
-class _Path(Protocol):
+class _WaitingPath(Protocol):
     @property
     def patience(self) -> "Patience":
         """How often code may handle what ends it."""
@@ -46,7 +46,7 @@ class AbandonableCall(Protocol):
     """A call as what abandons a run of its code sees it."""
 
     @property
-    def paths(self) -> Sequence[_Path]:
+    def paths(self) -> Sequence[_WaitingPath]:
         """The ways through code that runs again for each answer to a question, the innermost last."""
         ...
 
@@ -71,7 +71,7 @@ class Patience:
 
     def __init__(self):
         self._given: Counter = Counter()
-        self._watch: _Watch | None = None
+        self._watch: _ExceptionWatch | None = None
         self._lines = 0
 
     def give(self, error: BaseException, key: Any, allowed: int) -> None:
@@ -82,7 +82,7 @@ class Patience:
         if self._watch is None or not self._watch.is_open:
             self.end()
             self._lines += 1
-            self._watch = _Watch(self._lines)
+            self._watch = _ExceptionWatch(self._lines)
         self._watch.error = error
         if isinstance(error, Exception):  # else the code runs again, and nobody sees it
             error.add_note(
@@ -97,7 +97,7 @@ class Patience:
             self._watch = None
 
 
-class _Watch:
+class _ExceptionWatch:
     """Traces the code on the stack, but for PyTorch's, and raises an exception where it has handled that.
 
     Args:

@@ -195,7 +195,7 @@ class _Weights:
         self._paths: dict[str, Path] = {}
         self._opened: Path | None = None
         if isinstance(source, Mapping):
-            self._file = _Tensors(_checked(source, "the mapping"))
+            self._file = _NamedTensors(_checked(source, "the mapping"))
             self.names = self._file.names
             return
         if not isinstance(source, (str, os.PathLike)):
@@ -244,7 +244,7 @@ def _found(path: Path) -> Path:
     raise FileNotFoundError(f"no weights in {path}: wanted one of {names}")
 
 
-def _opened(path: Path) -> "_Tensors | _Safetensors":
+def _opened(path: Path) -> "_NamedTensors | _Safetensors":
     if not path.is_file():
         raise FileNotFoundError(
             f"load_state got {path}, and there is no such file; wanted a .safetensors, .bin, .pt, .pth or .index.json "
@@ -252,10 +252,10 @@ def _opened(path: Path) -> "_Tensors | _Safetensors":
         )
     if path.suffix not in (".safetensors", *_PICKLES):
         raise ValueError(f"cannot tell what {path} holds: wanted .safetensors, .bin, .pt, .pth or .index.json")
-    return _Safetensors(path) if path.suffix == ".safetensors" else _Tensors(_checked(_unpickled(path), str(path)))
+    return _Safetensors(path) if path.suffix == ".safetensors" else _NamedTensors(_checked(_unpickled(path), str(path)))
 
 
-class _Tensors:
+class _NamedTensors:
     """Tensors by name."""
 
     def __init__(self, state: Mapping[str, torch.Tensor]):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["AutogradCall", "current", "recorded", "this_call"]
 
 
-class _Constants(Protocol):
+class _AsksConstants(Protocol):
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor of the call that stands for one from outside, if there is one already, or else that one."""
         ...
@@ -60,7 +60,7 @@ class AutogradCall(BranchesCall, FunctionalCall, Protocol):
         ...
 
     @property
-    def constants(self) -> _Constants:
+    def constants(self) -> _AsksConstants:
         """What stands for tensors from outside."""
         ...
 

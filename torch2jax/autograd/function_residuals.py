@@ -20,7 +20,7 @@ from ..tensors.dtypes import is_integral
 from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
-from ..tensors.trees import map_arguments
+from ..tensors.trees import TensorSlot, map_arguments
 from ..tracing.closures import closed_over
 from ..translation import is_in_progress
 from .call import this_call
@@ -28,13 +28,6 @@ from .forward_start import Start, run_forward
 from .function_context import Context, attributes_of
 
 __all__ = ["Residuals"]
-
-
-class _Slot:
-    """Where a tensor was in a context."""
-
-    def __init__(self, index: int):
-        self.index = index
 
 
 class Residuals:
@@ -65,7 +58,7 @@ class Residuals:
         self._originals: dict[int, weakref.ref[Torchish]] = {}
         """Inputs that were saved, by their places in `_tensors`: a backward may come by them elsewhere too."""
         self._known: list[torch.Tensor | None] = []
-        self._taken: dict[int, _Slot] = {}
+        self._taken: dict[int, TensorSlot] = {}
         trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
         self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
         self._recorded = {i: weakref.ref(x) for i, x in enumerate(self._tensors) if start.has_recorded(x)}
@@ -91,7 +84,7 @@ class Residuals:
             if not isinstance(value, torch.Tensor):
                 return value
             if id(value) not in places:
-                places[id(value)] = _Slot(len(self._tensors))
+                places[id(value)] = TensorSlot(len(self._tensors))
                 self._tensors.append(this_call().lift(value))
                 origin = origins.get(id(value))
                 self._origins.append(origin)
@@ -210,7 +203,7 @@ class Residuals:
             tensors = [living.get(place, x) for place, x in enumerate(tensors)]
 
         def put_back(tree: object):
-            return map_arguments(lambda x: tensors[x.index] if isinstance(x, _Slot) else x, tree)
+            return map_arguments(lambda x: tensors[x.index] if isinstance(x, TensorSlot) else x, tree)
 
         needed = tuple(i in self._inputs and wanted[self._inputs.index(i)] for i in range(self._count))
         if self._recorded and not is_at_home:

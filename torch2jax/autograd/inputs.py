@@ -245,7 +245,7 @@ def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> 
         bookmark.return_to()
 
 
-class _End(NamedTuple):
+class _TreeOfRun(NamedTuple):
     """What a run gave, without the arrays."""
 
     structure: Any
@@ -263,7 +263,7 @@ _ARRAY = object()
 class _CodesEnd:
     """What is known of the end of some code."""
 
-    found: _End | None = None
+    found: _TreeOfRun | None = None
     is_over = False
     """Whether the call that ran it first is over, and it runs anew."""
 
@@ -347,10 +347,10 @@ class _TranslatedCode(Code):
             return tree
         leaves, structure = flatten(tree)
         is_array = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves]
-        self._note(_End(structure, [_ARRAY if x else leaf for x, leaf in zip(is_array, leaves, strict=True)]))
+        self._note(_TreeOfRun(structure, [_ARRAY if x else leaf for x, leaf in zip(is_array, leaves, strict=True)]))
         return [leaf for x, leaf in zip(is_array, leaves, strict=True) if x]
 
-    def _note(self, end: _End) -> None:
+    def _note(self, end: _TreeOfRun) -> None:
         before = self.end.found
         if before is None:
             self.end.found = end

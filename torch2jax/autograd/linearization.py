@@ -55,7 +55,7 @@ _none_p.def_abstract_eval(lambda *_, aval: aval)
 ad.primitive_transposes[_none_p] = lambda _, *tangents, aval: [None] * len(tangents)
 
 
-class _Inputs(list):
+class _StepInputs(list):
     """The inputs of a step, with what else is known of it: JAX's own steps take no attributes."""
 
     number = 0
@@ -64,7 +64,7 @@ class _Inputs(list):
     """What is to live as long as the step."""
 
 
-class Step(Protocol):
+class LinearStep(Protocol):
     """An equation that a trace has noted, whose inputs and outputs are still linked to others."""
 
     in_tracers: Any
@@ -92,7 +92,7 @@ def keep_with(tangent: DynamicJaxprTracer, value: object) -> bool:
     return True
 
 
-def _step_of(tangent: DynamicJaxprTracer) -> Step | None:
+def _step_of(tangent: DynamicJaxprTracer) -> LinearStep | None:
     """The step that gave a tangent, which `_LinearTrace` has noted; None of an input."""
     return cast(Any, tangent.parent)
 
@@ -131,7 +131,7 @@ class _LinearTrace(DynamicJaxprTrace):
 
     def make_eqn(self, *args: Any, **kwargs: Any):
         step, tracers = super().make_eqn(*args, **kwargs)
-        step.in_tracers = _Inputs(step.in_tracers)
+        step.in_tracers = _StepInputs(step.in_tracers)
         step.in_tracers.number = next(self._numbers)
         return step, tracers
 
@@ -286,7 +286,7 @@ class Linearization:
         Raises:
             Sealed: the way leads through what `sealed` gave.
         """
-        backward = _Backward(self, subgraph, targets, constant, bool(visit))
+        backward = _Transposition(self, subgraph, targets, constant, bool(visit))
         use(backward.steps_with_constants())
         return backward.run(dict(cotangents), visit)
 
@@ -298,7 +298,7 @@ class Linearization:
             return tracer.unpacked()
 
 
-class _Backward:
+class _Transposition:
     def __init__(self, level: Linearization, subgraph: Subgraph, targets: set[Var], constant: Callable, visits: bool):
         self._level, self._subgraph, self._targets, self._constant = level, subgraph, targets, constant
         self._leads = set(targets & subgraph.linear)
@@ -425,7 +425,7 @@ def _in_order(steps: list) -> list:
     return found[::-1]
 
 
-def _needed_by(step: Step) -> list:
+def _needed_by(step: LinearStep) -> list:
     return [x.parent for x in step.in_tracers if x.parent is not None]
 
 
@@ -433,12 +433,12 @@ def _variable(tracer: DynamicJaxprTracer) -> Var | None:
     return tracer.val if isinstance(tracer.val, JaxprVar) else None
 
 
-def _has_code(step: Step) -> bool:
+def _has_code(step: LinearStep) -> bool:
     """Whether a step runs code of its own, which may hold values too."""
     return any(isinstance(x, (Jaxpr, ClosedJaxpr)) or callable(x) for x in step.params.values())
 
 
-def _variables_of(step: Step) -> list[Var]:
+def _variables_of(step: LinearStep) -> list[Var]:
     """The variables among the inputs of a step; the others are literals."""
     return [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar)]
 
@@ -453,7 +453,7 @@ def _accumulator(var: Var, cotangent: jax.Array | None):
     return ValAccum(var.aval.to_ct_aval(), cotangent)
 
 
-def _equation(step: Step):
+def _equation(step: LinearStep):
     inputs = [x.val for x in step.in_tracers]
     return JaxprEqn(inputs, step.outvars, step.primitive, step.params, step.effects, step.source_info, step.ctx)
 

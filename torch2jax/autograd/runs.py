@@ -147,6 +147,7 @@ class Runs:
         self._policy, self._inputs, self._rolling = policy, inputs, rolling
         self._depth, self._asks, self._known = 0, False, RunKnowledge()
         self._heeds_lengths = False
+        self._says_of_places = policy.branches is not None or policy.bounds is not None
 
     def run(self, body: Callable[[Attempt, Any], T], given: Any = (), has_layers: bool = False) -> T:
         """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
@@ -166,13 +167,15 @@ class Runs:
                 bookmark = Bookmark()
                 try:
                     result = run(self._inputs, given)
-                    self._policy.warn_of_misses()
+                    if self._says_of_places:
+                        self._policy.warn_of_misses()
                     return result
                 except NeedsInputs:
                     self._asks = True
                 bookmark.return_to()
             result = told(run, given, self._known)
-            self._policy.warn_of_misses()
+            if self._says_of_places:
+                self._policy.warn_of_misses()
             return result
         except Exception as error:
             name_place(error)

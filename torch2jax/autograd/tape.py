@@ -33,12 +33,12 @@ from ..tracing.traces import current_trace, running
 from .linearization import Linearization, Var, keep_with, renumber
 from .saved_tensors import Packing
 
-__all__ = ["End", "Hooked", "Tape"]
+__all__ = ["HistoryEnd", "Hooked", "Tape"]
 
 T = TypeVar("T")
 
 
-class End(NamedTuple):
+class HistoryEnd(NamedTuple):
     """An operand or the result of an operation, without its values."""
 
     tangents: tuple
@@ -239,17 +239,17 @@ class Tape(Feature):
         variables = [level.variable(part) for level, part in self._parts(array)]
         return [variable for variable in variables if variable is not None]
 
-    def end_of(self, tensor: Torchish) -> End:
+    def end_of(self, tensor: Torchish) -> HistoryEnd:
         """What remains of a tensor where its values are not kept; its places are on the innermost tape that has it."""
         physical = tensor.physical
         if self.outer is not None and not self.has(physical.array) and self.outer.knows(physical.array):
             return self.outer.end_of(tensor)
         tangents = tuple(part.tangent for level, part in self._parts(physical.array) if level.has(part))
-        return End(
+        return HistoryEnd(
             tangents, TensorSpec(tensor.dtype, physical.layout, None, tensor._label, True), torch.Size(physical.shape)
         )
 
-    def tensor_at(self, end: End, history: Node) -> Torchish:
+    def tensor_at(self, end: HistoryEnd, history: Node) -> Torchish:
         """A tensor at an end: of its history, but not of its values."""
         tensor = end.spec._replace(wants_grad=False).tensor(np.zeros(end.tangents[-1].aval.shape, canonical(end.dtype)))
         values = tensor.physical.array
@@ -259,7 +259,7 @@ class Tape(Feature):
         tensor._node.storage.history = history
         return tensor
 
-    def hooked(self, end: End, history: Node | None) -> Hooked:
+    def hooked(self, end: HistoryEnd, history: Node | None) -> Hooked:
         """The hooks on the gradient at an end, which is of that history."""
         expect_no_journal("a hook on a gradient")
         if self.outer is not None and end.tangents and not any(level.gave(end.tangents[0]) for level in self.levels):
@@ -274,7 +274,7 @@ class Tape(Feature):
                     history.hooked = hooked
         return hooked
 
-    def renumber(self, end: End, number: int) -> None:
+    def renumber(self, end: HistoryEnd, number: int) -> None:
         """Gives the operation whose result is at an end another place in the order of a backward pass."""
         for tangent in end.tangents:
             renumber(tangent, number)

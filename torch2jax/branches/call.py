@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["BranchesCall", "BranchesRun", "current", "this_call"]
 
 
-class _Stream(RandomStream, Protocol):
+class _KeyStream(RandomStream, Protocol):
     def next_common_key(self, generator: torch.Generator | None = None) -> jax.Array:
         """The next key, for all examples at once."""
         ...
@@ -47,7 +47,7 @@ class BranchesCall(RulesCall, TracingCall, Protocol):
         ...
 
     @property
-    def stream(self) -> _Stream:
+    def stream(self) -> _KeyStream:
         """Where its random operators take their keys from."""
         ...
 

@@ -86,7 +86,7 @@ def _are_alike(one: End, other: End) -> bool:
 # Lengths.
 
 
-class _Rows(NamedTuple):
+class _PaddedRows(NamedTuple):
     """An array, and how long it is along the data-dependent axes."""
 
     values: Any
@@ -124,21 +124,21 @@ def _padded_alike(yes: End, no: End, may_overflow: bool) -> tuple[End, End]:
     return found[0], found[1]
 
 
-def _rows(leaf: Any, slots: list) -> _Rows | None:
+def _rows(leaf: Any, slots: list) -> _PaddedRows | None:
     """The tensor that a leaf is; None if it is none."""
     if isinstance(leaf, Padded):
-        return _Rows(slots[leaf.values], {axis: slots[length] for axis, length in leaf.lengths.items()})
-    return None if isinstance(slots[leaf], StaticLeaf) else _Rows(slots[leaf], {})
+        return _PaddedRows(slots[leaf.values], {axis: slots[length] for axis, length in leaf.lengths.items()})
+    return None if isinstance(slots[leaf], StaticLeaf) else _PaddedRows(slots[leaf], {})
 
 
-def _may_pad(one: _Rows, other: _Rows) -> bool:
+def _may_pad(one: _PaddedRows, other: _PaddedRows) -> bool:
     """Whether data make a tensor to be as long as one or as another."""
     if one.values.aval.dtype != other.values.aval.dtype or len(one.shape) != len(other.shape):
         return False
     return one.shape != other.shape or one.lengths.keys() != other.lengths.keys()
 
 
-def _with_room(rows: _Rows, other: _Rows, steps: list[JaxprEqn], may_overflow: bool) -> _Rows:
+def _with_room(rows: _PaddedRows, other: _PaddedRows, steps: list[JaxprEqn], may_overflow: bool) -> _PaddedRows:
     """A tensor as a padded array with room for another, too: zero beyond its lengths."""
     shape = tuple(map(max, rows.shape, other.shape))
     differ = [axis for axis, sizes in enumerate(zip(rows.shape, other.shape, strict=True)) if sizes[0] != sizes[1]]
@@ -155,13 +155,13 @@ def _with_room(rows: _Rows, other: _Rows, steps: list[JaxprEqn], may_overflow: b
             length = _added(steps, lax.select_n_p, [beyond, length, constant(shape[axis] + 1, dtype)], dtype)
         lengths[axis] = length
     if rows.shape == shape:
-        return _Rows(rows.values, lengths)
+        return _PaddedRows(rows.values, lengths)
     aval = rows.values.aval
     values = new_var(aval.update(shape=shape))
     zero = Literal(aval.dtype.type(0), aval.update(shape=()))
     config = tuple((0, size - own, 0) for size, own in zip(shape, rows.shape, strict=True))
     steps.append(new_jaxpr_eqn([rows.values, zero], [values], lax.pad_p, {"padding_config": config}, no_effects))
-    return _Rows(values, lengths)
+    return _PaddedRows(values, lengths)
 
 
 def _added(steps: list[JaxprEqn], primitive: Any, operands: list, dtype: Any) -> Any:

@@ -62,7 +62,7 @@ class TensorEntry(NamedTuple):
     """What the storage is like, where this is the first tensor on it."""
 
 
-class _Number(NamedTuple):
+class _CarriedNumber(NamedTuple):
     """A Python number, which a loop may carry."""
 
     kind: type
@@ -129,7 +129,7 @@ class State:
         if issubclass(kind, torch.Tensor):
             self._visit_tensor(value, path)
         elif kind in (int, float):
-            self._add(path, _Number(kind), value)
+            self._add(path, _CarriedNumber(kind), value)
         elif isinstance(value, type):
             self._visit_class(value, path)
         elif (codec := codec_of(kind)) is None:
@@ -275,7 +275,7 @@ class State:
         if change.kind == "draws":
             return self.draws.before + np.int32(self.draws.taken)
         entry, call = self.entries[change.path], this_call()
-        if isinstance(entry.like, _Number):
+        if isinstance(entry.like, _CarriedNumber):
             dtype = torch.float64 if entry.like.kind is float else torch.int64
             return call.lift(torch.tensor(entry.value, dtype=dtype)).read()
         array = self.storages[change.path].read()
@@ -294,11 +294,13 @@ def _change(one: _Entry, other: _Entry) -> str | None:
         Unlike: no loop can carry that.
     """
     numbers = [_number_kind(entry) for entry in (one, other)]
-    if isinstance(one.like, _Number) or isinstance(other.like, _Number):
+    if isinstance(one.like, _CarriedNumber) or isinstance(other.like, _CarriedNumber):
         if None in numbers or numbers[0] is not numbers[1]:
             raise Unlike(f"{one.path} is first {_shown(one)}, and then {_shown(other)}")
         is_same = one.value is other.value or (
-            isinstance(one.like, _Number) and isinstance(other.like, _Number) and repr(one.value) == repr(other.value)
+            isinstance(one.like, _CarriedNumber)
+            and isinstance(other.like, _CarriedNumber)
+            and repr(one.value) == repr(other.value)
         )
         return None if is_same else "number"
     if one.like != other.like:
@@ -308,7 +310,7 @@ def _change(one: _Entry, other: _Entry) -> str | None:
 
 
 def _number_kind(entry: _Entry) -> type | None:
-    if isinstance(entry.like, _Number):
+    if isinstance(entry.like, _CarriedNumber):
         return entry.like.kind
     return getattr(entry.value, "stands_for", None)
 
@@ -319,7 +321,7 @@ def _shown(entry: _Entry) -> str:
         return f"a tensor of {like.dtype} and shape {list(like.geometry[0])}"
     if isinstance(like, _Leaf):
         return repr(value)[:40] if isinstance(value, (str, bool, types.NoneType)) else f"a {type(value).__name__}"
-    if isinstance(like, _Number):
+    if isinstance(like, _CarriedNumber):
         return f"a Python {like.kind.__name__}"
     if isinstance(like, _Seen):
         return f"the same as {like.path}"

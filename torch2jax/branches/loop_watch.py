@@ -201,7 +201,7 @@ class Loops:
         return list(dict.fromkeys(found))
 
 
-class _Instance:
+class _RunningLoop:
     """A loop that is running."""
 
     def __init__(self, frame: FrameType, head: Head, facts: Facts):
@@ -229,13 +229,13 @@ class Watch:
 
     def __init__(self, loops: Loops, path: Any):
         self._loops, self._path = loops, path
-        self._running: dict[tuple[int, int], _Instance] = {}
+        self._running: dict[tuple[int, int], _RunningLoop] = {}
         self._last: dict[int, int] = {}
         self._frames: list[FrameType] = []  # which keep their ids
         self._count = 0
         self._undo: list[Callable[[], None]] = []
         self._given: list[Any] = []
-        self._entered_loops: list[_Instance] = []  # whose turns the run was within
+        self._entered_loops: list[_RunningLoop] = []  # whose turns the run was within
 
     @property
     def is_probing(self) -> bool:
@@ -317,7 +317,7 @@ class Watch:
             elif before == head.entry and at not in head.within and not instance.facts.is_ready:
                 self._end_probe(instance)
 
-    def _place(self, instance: _Instance) -> None:
+    def _place(self, instance: _RunningLoop) -> None:
         carried: Any = instance.carried
         values = {
             name: number(lax.add(lax.mul(carried[0], np.int32(step)), np.int32(start)))
@@ -325,7 +325,7 @@ class Watch:
         }
         set_locals(instance.frame, values)
 
-    def _end_probe(self, instance: _Instance) -> None:
+    def _end_probe(self, instance: _RunningLoop) -> None:
         facts, count = instance.facts, instance.arrivals
         if instance.found is None or count - instance.found[0] < _FEWEST:
             self._refuse(instance, "too few of its iterations start alike")
@@ -367,7 +367,7 @@ class Watch:
             self._count += 1
             answers = tuple([question.answer for question in path.asked])
             facts = self._loops.facts(frame.f_code, head, (answers, self._count))
-            self._running[key] = instance = _Instance(frame, head, facts)
+            self._running[key] = instance = _RunningLoop(frame, head, facts)
         else:
             instance.arrivals += 1
         instance.begun.append(len(path.asked))
@@ -391,7 +391,7 @@ class Watch:
         self._loops.note(facts)
         self._path.abandon()
 
-    def _refuse(self, instance: _Instance, reason: str) -> None:
+    def _refuse(self, instance: _RunningLoop, reason: str) -> None:
         facts = instance.facts
         facts.refusal = reason
         self._loops.give_up(instance.frame.f_code, instance.head)
@@ -400,11 +400,11 @@ class Watch:
             self._loops.note(facts)
             self._path.abandon()
 
-    def _refuse_derivative(self, instance: _Instance) -> None:
+    def _refuse_derivative(self, instance: _RunningLoop) -> None:
         self._refuse(instance, "the code takes a derivative through several iterations")
         self._path.abandon()
 
-    def _state(self, instance: _Instance) -> State:
+    def _state(self, instance: _RunningLoop) -> State:
         """What lives where turns begin.
 
         Raises:
@@ -422,7 +422,7 @@ class Watch:
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
         return State(roots, frame.f_code, frame.f_globals)
 
-    def _probe(self, instance: _Instance) -> None:
+    def _probe(self, instance: _RunningLoop) -> None:
         count, facts = instance.arrivals, instance.facts
         if instance.found is not None:
             if count > _MOST:
@@ -450,7 +450,7 @@ class Watch:
         self._loops.note(facts)
         self._path.abandon()
 
-    def _turn(self, instance: _Instance) -> None:
+    def _turn(self, instance: _RunningLoop) -> None:
         facts = instance.facts
         if instance.is_skipping:
             if instance.arrivals == facts.turns:
@@ -462,7 +462,7 @@ class Watch:
         elif instance.arrivals == facts.at:
             self._enter(instance)
 
-    def _enter(self, instance: _Instance) -> None:
+    def _enter(self, instance: _RunningLoop) -> None:
         facts = instance.facts
         state = self._state(instance)
         if len(this_call().paths) > 1 and any(change.kind == "draws" for change in facts.changes):
@@ -484,14 +484,14 @@ class Watch:
                 return
         self._put(instance, state)
 
-    def _put(self, instance: _Instance, state: State) -> None:
+    def _put(self, instance: _RunningLoop, state: State) -> None:
         facts, carried = instance.facts, instance.carried or []
         first = 0 if facts.turns is None else 1
         refuse = functools.partial(self._refuse_derivative, instance)
         self._undo.extend(put(state, facts.changes, carried[first:], instance.frame, refuse))
         instance.state = self._state(instance)
 
-    def _end_skip(self, instance: _Instance) -> None:
+    def _end_skip(self, instance: _RunningLoop) -> None:
         facts, state, begun = instance.facts, self._state(instance), instance.state
         assert begun is not None
         if facts.add(begun.changes_until(state)):
@@ -503,7 +503,7 @@ class Watch:
         instance.is_skipping = False
         self._put(instance, state)
 
-    def _come_back(self, instance: _Instance) -> None:
+    def _come_back(self, instance: _RunningLoop) -> None:
         facts, carried, begun = instance.facts, instance.carried or [], instance.state
         state = self._state(instance)
         assert begun is not None
@@ -538,7 +538,7 @@ class Watch:
         self._path.come_back(facts)
 
 
-def _is_probed(instance: _Instance) -> bool:
+def _is_probed(instance: _RunningLoop) -> bool:
     return instance.head.is_for and not instance.facts.is_ready and instance.facts.refusal is None
 
 

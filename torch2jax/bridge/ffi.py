@@ -50,7 +50,7 @@ class _MetadataExtension(Structure):
     _fields_ = [("base", _Extension), ("metadata", POINTER(_Metadata))]
 
 
-class _Buffer(Structure):
+class _FfiBuffer(Structure):
     _fields_ = [
         ("size", c_size_t),
         ("extension", c_void_p),
@@ -133,7 +133,7 @@ class CallFrame(Structure):
     ]
 
 
-DATA_OFFSET = _Buffer.data.offset
+DATA_OFFSET = _FfiBuffer.data.offset
 """Where in a buffer's structure the address of its data stands."""
 
 _HandlerType = ctypes.CFUNCTYPE(c_void_p, c_void_p)

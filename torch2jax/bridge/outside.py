@@ -51,7 +51,7 @@ class _NotOnMeta(Exception):
     """A call does not run on meta tensors."""
 
 
-class _Given(NamedTuple):
+class _GivenLeaf(NamedTuple):
     """A leaf of a result that is an argument itself."""
 
     index: int
@@ -180,7 +180,7 @@ def _put_together(form: _Form, results: list, tensors: list) -> Any:
         write_in_place(target, value)
     made = iter(results)
     leaves = [
-        tensors[leaf.index] if isinstance(leaf, _Given) else next(made) if isinstance(leaf, _Made) else leaf
+        tensors[leaf.index] if isinstance(leaf, _GivenLeaf) else next(made) if isinstance(leaf, _Made) else leaf
         for leaf in form.leaves
     ]
     return form.structure.unflatten(leaves)
@@ -338,7 +338,7 @@ def _described(leaf: object, tensors: Sequence[torch.Tensor]) -> Any:
         raise _Refused(f"its result is a {kind} tensor, which no array can hold")
     for index, tensor in enumerate(tensors):
         if leaf is tensor:
-            return _Given(index)
+            return _GivenLeaf(index)
         if leaf.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
             raise _Refused("its result is a view of an argument, and would be a copy here; clone() it there")
     return _Made(tuple(leaf.shape), leaf.dtype)

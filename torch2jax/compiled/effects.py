@@ -117,10 +117,10 @@ class _Object:
         return value
 
 
-class _Storage:
+class _NewStorage:
     """A storage that is new: with an array among the results, or of the memory of one that was there before."""
 
-    def __init__(self, storage: Storage, twin_of: int | None, place: int, memory: "_Storage | None"):
+    def __init__(self, storage: Storage, twin_of: int | None, place: int, memory: "_NewStorage | None"):
         self._twin_of, self._place, self._memory = twin_of, place, memory
         self._layout, self._order = storage.physical.layout, storage.order
         self._is_inference = storage.memory.is_inference
@@ -143,10 +143,10 @@ class _Storage:
         return storage
 
 
-class _Tensor:
+class _NewTensor:
     """A tensor that is new."""
 
-    def __init__(self, tensor: Torchish, kinds: list, storage: "_Storage | int", viewed: Any):
+    def __init__(self, tensor: Torchish, kinds: list, storage: "_NewStorage | int", viewed: Any):
         self._kinds, self._storage, self._viewed = kinds, storage, viewed
         self._geometry = tensor.shape, tensor.dtype, tensor.stride(), tensor.storage_offset(), tensor._label
         self._begins = isinstance(tensor._node.storage.history, Source)
@@ -202,7 +202,7 @@ class Effects:
         """Those that it takes to make it again."""
         self._described: dict[int, Any] = {}
         self._kept: list = []  # which keep their ids
-        self._memories: dict[int, _Storage] = {}
+        self._memories: dict[int, _NewStorage] = {}
         self.needs_objects = False
         """Whether it has objects that were there before."""
         self.result = self._describe(result)
@@ -252,11 +252,11 @@ class Effects:
         self._described[id(value)] = described
         return described
 
-    def _describe_tensor(self, tensor: Torchish) -> _Tensor:
+    def _describe_tensor(self, tensor: Torchish) -> _NewTensor:
         steps = steps_to(tensor._node)
         if any(kind.traced for kind, _ in steps):
             raise Uncontained("a view at a place that is computed within")
-        described = _Tensor(tensor, steps, self._describe_storage(tensor._node.storage), None)
+        described = _NewTensor(tensor, steps, self._describe_storage(tensor._node.storage), None)
         self._remember(tensor, described)
         if tensor._viewed is not None:
             described._viewed = self._describe(tensor._viewed)
@@ -277,8 +277,8 @@ class Effects:
             raise Uncontained("memory that grows")
         memory = storage.memory
         if memory.is_older:
-            return self._remember(storage, _Storage(storage, self._twin(memory), 0, None))
-        described = _Storage(storage, None, len(self.arrays), self._memories.get(id(memory)))
+            return self._remember(storage, _NewStorage(storage, self._twin(memory), 0, None))
+        described = _NewStorage(storage, None, len(self.arrays), self._memories.get(id(memory)))
         self._memories.setdefault(id(memory), described)
         self._kept.append(memory)
         self.arrays.append(storage.physical.array)

@@ -105,7 +105,7 @@ class Parts:
 
     def __init__(self, chosen: tuple[tuple[str, str | None], ...]):
         self._chosen = chosen
-        self._parts = {(path, method): _Part(path, method) for path, method in chosen}
+        self._parts = {(path, method): _CompiledPart(path, method) for path, method in chosen}
 
     def __reduce__(self):
         return Parts, (self._chosen,)
@@ -120,7 +120,7 @@ class Parts:
             setattr(module, name, _Running(part, module, getattr(module, name)))
 
 
-class _Part:
+class _CompiledPart:
     """A part, and the programs that it has been compiled to."""
 
     def __init__(self, path: str, method: str | None):
@@ -157,7 +157,7 @@ class _Part:
 class _Running(Hidden):
     """A part of a skeleton, as it is called there."""
 
-    def __init__(self, part: _Part, module: torch.nn.Module, function: Callable):
+    def __init__(self, part: _CompiledPart, module: torch.nn.Module, function: Callable):
         self._part, self._module, self._function = part, module, function
         self._guarded: GuardedState | None = None  # what is reached from the module
         self._lasting: GuardedState | None = (

@@ -40,7 +40,7 @@ def _held_elsewhere(tensors: list) -> list:
     return [tensors[i] for i in range(len(tensors)) if sys.getrefcount(tensors[i]) > alone]
 
 
-class _Written(NamedTuple):
+class _WrittenStorage(NamedTuple):
     """A storage that was there before, and is written."""
 
     place: int
@@ -71,7 +71,7 @@ class PartProgram:
 
     def __init__(self, name: str, function: Callable, args: tuple, kwargs: dict, captured: CapturedState):
         self._call: Any = this_call()
-        self._written: list[_Written] = []
+        self._written: list[_WrittenStorage] = []
         self._writes: list[tuple[int, int]] = []
         self._draws = 0
         self._stream: StreamState | None = None
@@ -173,7 +173,7 @@ class PartProgram:
         for place, (storage, entered) in enumerate(zip(storages, arrays, strict=True)):
             array, layout = storage.physical
             if array is not entered:
-                self._written.append(_Written(place, layout, storage.history is not None))
+                self._written.append(_WrittenStorage(place, layout, storage.history is not None))
         counts: dict[int, tuple[int, int]] = {}
         for place, (tensor, before) in enumerate(zip(tensors, writes, strict=True)):
             if tensor._writes[0] != before:

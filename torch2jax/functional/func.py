@@ -37,7 +37,7 @@ from .transformation import Transformation
 __all__ = ["tangent_array"]
 
 
-class _Derivative(Transformation):
+class _DerivativeTransformation(Transformation):
     """A function that is being differentiated with respect to some of the tensors in its arguments."""
 
     takes_gradients = True
@@ -116,7 +116,7 @@ def _grad_and_value(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ):
-    level = _Derivative(args, kwargs, argnums)
+    level = _DerivativeTransformation(args, kwargs, argnums)
     name = "grad_and_value(f)(*args)"
     found: Any = None
 
@@ -150,7 +150,7 @@ def _grad_and_value(
 @stands_in(eager_transforms, "_vjp_with_argnums")
 @doesnt_support_saved_tensors_hooks
 def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...] | None = None, has_aux: bool = False):
-    level = _Derivative(primals, {}, argnums)
+    level = _DerivativeTransformation(primals, {}, argnums)
     specs: list[TensorSpec] = []
     found: Any = None
     spec: Any = None
@@ -216,7 +216,7 @@ def _cast(array: jax.Array, dtype: Any):
     return lax.convert_element_type(array, dtype)
 
 
-class _Forward(_Derivative):
+class _Forward(_DerivativeTransformation):
     """A function that is being differentiated forwards."""
 
     is_forward, takes_gradients = True, False

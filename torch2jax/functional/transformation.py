@@ -14,6 +14,7 @@ from ..rules.inplace import write_in_place
 from ..tensors.memory import next_number
 from ..tensors.rebinding import at_the_place_of
 from ..tensors.tensor import Torchish, wrap
+from ..tensors.trees import TensorSlot
 from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running
@@ -127,7 +128,7 @@ class Transformation(ABC):
                 return outer  # not a copy of it
         self._arrays.append(self.call.leaving(lifted.physical.array))
         self._specs.append(TensorSpec.of(lifted))
-        return _Slot(len(self._specs) - 1)
+        return TensorSlot(len(self._specs) - 1)
 
     def take_all(self, tree: Any) -> Any:
         """As `take`, for a tree.
@@ -150,7 +151,7 @@ class Transformation(ABC):
         """A tree of what `take` gave, as tensors."""
         leaves, spec = tree_flatten(tree)
         tensors = [spec.result(array) for spec, array in zip(self._specs, arrays, strict=True)]
-        return tree_unflatten([tensors[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in leaves], spec)
+        return tree_unflatten([tensors[leaf.index] if isinstance(leaf, TensorSlot) else leaf for leaf in leaves], spec)
 
     def written(self) -> list:
         """The array of each argument that the function wrote to in place, None for others."""
@@ -164,10 +165,3 @@ class Transformation(ABC):
         for outer, array in zip(self._arguments, arrays, strict=True):
             if array is not None:
                 write_in_place(outer, wrap(array, outer.dtype))
-
-
-class _Slot:
-    """The place of a tensor among arguments."""
-
-    def __init__(self, index: int):
-        self.index = index

@@ -119,9 +119,9 @@ class StateOfCopy:
 
     def __init__(self, policy: Any, groups: Iterable[Any] = (), mesh: Any = None):
         self._mp_policy = policy
-        self._fsdp_param_groups = [_Settings(**{name: getattr(x, name) for name in _DEFAULTS}) for x in groups]
+        self._fsdp_param_groups = [_GroupSettings(**{name: getattr(x, name) for name in _DEFAULTS}) for x in groups]
         if not self._fsdp_param_groups:
-            self._fsdp_param_groups.append(_Settings(mesh_info=types.SimpleNamespace(mesh=mesh)))
+            self._fsdp_param_groups.append(_GroupSettings(mesh_info=types.SimpleNamespace(mesh=mesh)))
         self._fsdp_param_group = self._fsdp_param_groups[0]  # of releases before 2.12
         self._state_ctx = types.SimpleNamespace()
 
@@ -151,7 +151,7 @@ _DEFAULTS = {
 _COMMUNICATION = ("NoneType", "DefaultAllGather", "DefaultReduceScatter")
 
 
-class _Settings(types.SimpleNamespace):
+class _GroupSettings(types.SimpleNamespace):
     """Those of a group of parameters, which XLA gathers when it wants to."""
 
     def __init__(self, **given: Any):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import eval_jaxpr
-from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects
 
 from ..internals.jax_programs import join_effects, remat_p
 from .alike import Atom
@@ -23,6 +23,7 @@ __all__ = [
     "evaluated",
     "free",
     "has_effects",
+    "new_step",
     "operands",
     "pruned",
     "run_steps",
@@ -114,6 +115,11 @@ def _keeps(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 _DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
+
+
+def new_step(invars: list, outvar: Var, primitive: Any, params: dict) -> JaxprEqn:
+    """An equation with one result, which does nothing else."""
+    return new_jaxpr_eqn(invars, [outvar], primitive, params, no_effects)
 
 
 def operands(statement: Any) -> Iterable[Var]:

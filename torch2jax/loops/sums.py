@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects
+from jax.extend.core import JaxprEqn, Literal, Var
 from jax.interpreters import ad
 
 from .alike import Atom
-from .program import Program, operands
+from .program import Program, new_step, operands
 
 __all__ = ["with_sums_joined"]
 
@@ -119,7 +119,7 @@ def _joined(last: JaxprEqn, found: _Sum) -> list[JaxprEqn] | None:
     total = terms[0]
     for term in terms[1:]:
         var = Var(last.outvars[0].aval)
-        steps.append(_step([total, term], var, ad.add_jaxvals_p, {}))
+        steps.append(new_step([total, term], var, ad.add_jaxvals_p, {}))
         total = var
     return [*steps[:-1], steps[-1].replace(outvars=last.outvars)]
 
@@ -137,16 +137,12 @@ def _row(row: Mapping[int, Any], axis: int, config: Sequence, aval: Any, steps: 
     shape = list(parts[0].aval.shape)
     shape[axis] = sum(sizes)
     joined: Any = Var(aval.update(shape=tuple(shape)))
-    steps.append(_step(parts, joined, lax.concatenate_p, {"dimension": axis}))
+    steps.append(new_step(parts, joined, lax.concatenate_p, {"dimension": axis}))
     if joined.aval.shape == aval.shape:
         return joined
     margins = [*config]
     margins[axis] = starts[0], aval.shape[axis] - at, 0
     whole = Var(aval)
     zero = Literal(aval.dtype.type(0), aval.update(shape=()))
-    steps.append(_step([joined, zero], whole, lax.pad_p, {"padding_config": tuple(margins)}))
+    steps.append(new_step([joined, zero], whole, lax.pad_p, {"padding_config": tuple(margins)}))
     return whole
-
-
-def _step(invars: list, outvar: Var, primitive: Any, params: dict) -> JaxprEqn:
-    return new_jaxpr_eqn(invars, [outvar], primitive, params, no_effects)

@@ -8,12 +8,12 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects, unmapped_aval
+from jax.extend.core import JaxprEqn, Literal, Var, unmapped_aval
 
 from .alike import Atom, is_same, key_of
 from .lifted import with_numbers_lifted
 from .likeness import without_starts
-from .program import Carry, Loop, Program, Scanned
+from .program import Carry, Loop, Program, Scanned, new_step
 from .windows import Part, Table, Window, Windows, row_of_windows, shape_of, windows
 
 __all__ = ["Misfit", "Surroundings", "fitted", "is_small", "own"]
@@ -198,9 +198,9 @@ class _Fitting:
             block = self._scanned_as((base, size), lambda: blocks, aval)
             row, known = Var(aval.update(shape=(1, *size[1:]))), Var(aval.update(shape=parts.first.shape))
             limits = {"start_indices": (place, *[0] * (len(size) - 1)), "limit_indices": (place + 1, *size[1:])}
-            self._ahead.append(_step([block], row, lax.slice_p, {**limits, "strides": None}))
+            self._ahead.append(new_step([block], row, lax.slice_p, {**limits, "strides": None}))
             shape = {"new_sizes": parts.first.shape, "dimensions": None, "sharding": None}
-            self._ahead.append(_step([row], known, lax.reshape_p, shape))
+            self._ahead.append(new_step([row], known, lax.reshape_p, shape))
             self._of_blocks[base, place, parts.first.shape] = known
         return known
 
@@ -261,13 +261,9 @@ def _element(whole: Var, index: int, element: Var) -> list[JaxprEqn]:
         "strides": None,
     }
     return [
-        _step([whole], part, lax.slice_p, params),
-        _step([part], element, lax.squeeze_p, {"dimensions": (0,)}),
+        new_step([whole], part, lax.slice_p, params),
+        new_step([part], element, lax.squeeze_p, {"dimensions": (0,)}),
     ]
-
-
-def _step(invars: list, outvar: Var, primitive: Any, params: dict) -> JaxprEqn:
-    return new_jaxpr_eqn(invars, [outvar], primitive, params, no_effects)
 
 
 def _key(atom: Atom) -> Any:

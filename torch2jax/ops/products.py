@@ -50,7 +50,7 @@ def _batched(input, other):
         stacked = lax.reshape(input, (math.prod(batch) * rows, input.shape[-1]))
         return lax.reshape(_product(stacked, lax.reshape(other, other.shape[-2:])), (*batch, rows, columns))
     _check_batch_sizes(input, other)
-    operands = (_with_batch(operand, batch) for operand in (input, other))
+    operands = (with_batch(operand, batch) for operand in (input, other))
     dims = tuple(range(len(batch)))
     return _contract(*operands, (len(batch) + 1,), (len(batch),), dims)
 
@@ -64,7 +64,8 @@ def _broadcast_batch(first, second) -> tuple[int, ...]:
         ) from None
 
 
-def _with_batch(array, batch):
+def with_batch(array, batch):
+    """An array of matrices, broadcast to these dimensions before them."""
     shape = (*batch, *array.shape[-2:])
     if array.shape == shape:
         return array

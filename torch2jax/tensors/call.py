@@ -76,7 +76,7 @@ class Recorder(Protocol):
         ...
 
     def end_of(self, tensor: Torchish) -> Any:
-        """A tensor without its values; see `autograd.tape.End`."""
+        """A tensor without its values; see `autograd.tape.HistoryEnd`."""
         ...
 
     def tensor_at(self, end: Any, history: Node | None) -> torch.Tensor:
@@ -141,7 +141,7 @@ class TensorsRun(Protocol):
         ...
 
 
-class _Settings(Protocol):
+class _SettingsChanges(Protocol):
     changes: list[Callable[[], None]]
     """What undoes what code has changed of objects of the process."""
     default_dtype: torch.dtype | None
@@ -172,7 +172,7 @@ class TensorsCall(translation.CallInProgress, Protocol):
         ...
 
     @property
-    def settings(self) -> _Settings:
+    def settings(self) -> _SettingsChanges:
         """What its code has changed of the process."""
         ...
 

@@ -7,6 +7,7 @@ of a device.
 import functools
 import sys
 import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ __all__ = [
     "mesh_in_force",
     "mesh_of",
     "names_in",
+    "parts_over",
     "spec_of",
     "split_like",
 ]
@@ -64,6 +66,16 @@ def is_distributed(tensor: torch.Tensor) -> bool:
 def names_in(mesh: Any) -> tuple[str, ...]:
     """The names of a `DeviceMesh`'s dimensions, also where it has none."""
     return tuple(mesh.mesh_dim_names or (f"dim_{i}" for i in range(mesh.ndim)))
+
+
+def parts_over(mesh: Any, placements: Iterable[Any]) -> Iterator[tuple[str, int, Any]]:
+    """Over which dimensions of a `DeviceMesh` each process has a part of a tensor: names, sizes, and placements.
+
+    There are none where each has the whole.
+    """
+    for name, size, placement in zip(names_in(mesh), mesh.shape, placements, strict=True):
+        if size > 1 and not placement.is_replicate():
+            yield name, size, placement
 
 
 def mesh_in_force(mesh: Any) -> Mesh | AbstractMesh | None:
@@ -148,11 +160,7 @@ def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:
     mesh, placements, shape = mesh_of(tensor.device_mesh), tensor.placements, tuple(tensor.shape)
     spec: list[tuple[str, ...]] = [()] * len(shape)
     needs_others = False
-    for axis, placement in zip(mesh.axis_names, placements, strict=True):
-        if mesh.shape[axis] == 1:
-            continue
-        if placement.is_replicate():
-            continue
+    for axis, _, placement in parts_over(tensor.device_mesh, placements):
         if type(placement).__name__ != "Shard":
             raise ValueError(
                 f"got a DTensor that is {placement!r} over {axis!r}; wanted Shard(dim) or Replicate(): give "

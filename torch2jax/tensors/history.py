@@ -113,7 +113,7 @@ class Node(graph.Node):
         self._number = next(_numbers)
         self.inputs = tuple(inputs)
         self._leaves = [x.variable for x in self.inputs if isinstance(x, Source)]  # which gradients are added to
-        self.end: Any = None  # what the operation gave, to a tape; see `autograd.tape.End`
+        self.end: Any = None  # what the operation gave, to a tape; see `autograd.tape.HistoryEnd`
         self.operands: list | None = None  # and what it was computed from, None for what requires no grad
         self.hooked: Any = None  # the hooks on the gradient where a history begins; see `autograd.tape.Hooked`
         self.refusal: str | None = None  # the error that its backward is
@@ -331,13 +331,11 @@ class _Unrecorded(Node):
     def _set_sequence_nr(self, number: int) -> None:
         raise NeedsTape(1)
 
-    def register_prehook(self, hook: Callable) -> RemovableHandle:
-        this_call().attempt.expect_hook(hook)
-        raise NeedsTape(1)
-
     def register_hook(self, hook: Callable) -> RemovableHandle:
         this_call().attempt.expect_hook(hook)
         raise NeedsTape(1)
+
+    register_prehook = register_hook
 
 
 UNRECORDED = _Unrecorded("Unrecorded")

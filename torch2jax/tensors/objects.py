@@ -216,7 +216,7 @@ class _Shown:
 # Functions.
 
 
-class _Code(NamedTuple):
+class _FunctionCode(NamedTuple):
     """A function but for what it closes over."""
 
     code: types.CodeType
@@ -225,11 +225,11 @@ class _Code(NamedTuple):
 
 
 def _open_function(function: types.FunctionType) -> tuple:
-    head = _Code(function.__code__, Identity(function.__globals__), function.__name__)
+    head = _FunctionCode(function.__code__, Identity(function.__globals__), function.__name__)
     return head, (function.__defaults__, function.__kwdefaults__, function.__dict__, *(function.__closure__ or ()))
 
 
-def _make_function(_kind, head: _Code, items) -> types.FunctionType:
+def _make_function(_kind, head: _FunctionCode, items) -> types.FunctionType:
     defaults, keyword_defaults, attributes, *cells = items
     function = types.FunctionType(head.code, head.globals.value, head.name, defaults, tuple(cells) or None)
     function.__kwdefaults__ = keyword_defaults

@@ -15,12 +15,29 @@ from .padded import Padded
 from .sparse_arrays import is_sparse_array
 from .wrapped import Wrapped
 
-__all__ = ["entries", "flatten", "flatten_given", "map_arguments", "map_given", "map_results", "ordered", "shown"]
+__all__ = [
+    "TensorSlot",
+    "entries",
+    "flatten",
+    "flatten_given",
+    "map_arguments",
+    "map_given",
+    "map_results",
+    "ordered",
+    "shown",
+]
 
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
 _decided: set[type] = {tuple, list, dict, set, frozenset, str, bytes, int, float, complex, bool, type(None)}
 """Types that need not be registered: Python's own, and those of arrays that have been met."""
+
+
+class TensorSlot:
+    """The place of a tensor among others, where a tree is kept without its tensors."""
+
+    def __init__(self, index: int):
+        self.index = index
 
 
 def map_arguments(fn: Callable, tree: Any) -> Any:

@@ -165,7 +165,7 @@ def _of_gradients(found: Bisection, train: bool, tolerance: float | None, step: 
     )
 
 
-class _Call(NamedTuple):
+class _OperatorCall(NamedTuple):
     """A call of PyTorch's.
 
     Attributes:
@@ -197,7 +197,7 @@ class _Record(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.calls: list[_Call] = []
+        self.calls: list[_OperatorCall] = []
         self.path: list[str] = []
 
     def __torch_function__(
@@ -218,10 +218,10 @@ class _Record(TorchFunctionMode):
             step = Step(len(self.calls) + 1, name, self.path[-1] if self.path else "", _line(), inputs)
             draws = not torch.equal(state, torch.get_rng_state())
             kept = {name: tensor.detach().clone() for name, tensor in values.items()}
-            self._keep(_Call(step, func, kept, draws), operands)
+            self._keep(_OperatorCall(step, func, kept, draws), operands)
         return result
 
-    def _keep(self, call: _Call, operands: tuple[tuple, dict]) -> None:
+    def _keep(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
         self.calls.append(call)
 
 
@@ -235,7 +235,7 @@ class _Until(_Record):
         self.operands: tuple[tuple, dict] | None = None
         self._index = index
 
-    def _keep(self, call: _Call, operands: tuple[tuple, dict]) -> None:
+    def _keep(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
         super()._keep(call._replace(values={}), operands)
         if len(self.calls) > self._index:
             self.operands = operands
@@ -259,7 +259,7 @@ class _Gradients(_Record):
         self.error = ""
         self._tolerance = tolerance
 
-    def _keep(self, call: _Call, operands: tuple[tuple, dict]) -> None:
+    def _keep(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
         super()._keep(call._replace(values={}), operands)
         if call.draws or "empty" in call.step.operator:
             return
@@ -277,7 +277,7 @@ class _Gradients(_Record):
             raise _StoppedError
 
 
-def _pytorch_gradients(call: _Call, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor] | None:
+def _pytorch_gradients(call: _OperatorCall, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor] | None:
     """Those of a random linear function of what a call computes, by its operands; None where there are none."""
     leaves: dict[str, torch.Tensor] = {}
 
@@ -300,7 +300,7 @@ def _pytorch_gradients(call: _Call, operands: tuple[tuple, dict]) -> dict[str, t
     }
 
 
-def _jax_gradients(call: _Call, operands: tuple[tuple, dict]) -> dict[str, jax.Array]:
+def _jax_gradients(call: _OperatorCall, operands: tuple[tuple, dict]) -> dict[str, jax.Array]:
     required = [tensor for tensor in _tensors(operands) if tensor.requires_grad]
     leaves = {f"operand {i}": _to_jax(tensor) for i, tensor in enumerate(required)}
 
@@ -323,7 +323,7 @@ def _weights(tensor: torch.Tensor) -> torch.Tensor:
     return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.dtype)
 
 
-def _computed(call: _Call, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor]:
+def _computed(call: _OperatorCall, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor]:
     """The values of a call, run once more."""
     results = _tensors(call.function(*operands[0], **operands[1]))
     return _named(call.values, results, _tensors(operands))
@@ -345,7 +345,7 @@ class _Follower(TorchFunctionMode):
         error: what is wrong with it instead.
     """
 
-    def __init__(self, calls: list[_Call], tolerance: float):
+    def __init__(self, calls: list[_OperatorCall], tolerance: float):
         super().__init__()
         self.index = self.drawn = 0
         self.agreement: Agreement | None = None
@@ -441,7 +441,7 @@ def _to_jax(leaf: Any):
     return jnp.array(t2j(leaf.detach())) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _alone(trial: Trial, call: _Call, index: int, tolerance: float) -> Agreement | None:
+def _alone(trial: Trial, call: _OperatorCall, index: int, tolerance: float) -> Agreement | None:
     """The translation of one call, on PyTorch's operands; None if it cannot run separately."""
     record = _Until(index)
     with contextlib.suppress(_StoppedError):

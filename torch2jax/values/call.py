@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ValuesCall", "current", "this_call"]
 
 
-class _Attempt(BranchesRun, Protocol):
+class _ValuesAttempt(BranchesRun, Protocol):
     heeds_lengths: bool
     """Whether ``len`` and the like take data-dependent lengths from the beginning."""
     fits: list[Any]
@@ -39,7 +39,7 @@ class ValuesCall(BranchesCall, Protocol):
     """Whether tensors of code's own classes are asked what becomes of a function."""
 
     @property
-    def attempt(self) -> "_Attempt":
+    def attempt(self) -> "_ValuesAttempt":
         """Which run of the function it is."""
         ...
 

@@ -16,7 +16,7 @@ from ..internals.guards import DisableTorchFunctionSubclass
 from ..internals.pytree import tree_leaves, tree_map
 from ..rules.array_rule import InnerRule
 from ..tensors.derived import Derived, as_class
-from ..tensors.distributed import class_of_calls, mesh_in_force, spec_of
+from ..tensors.distributed import class_of_calls, mesh_in_force, parts_over, spec_of
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tracing.layouts import laid_out
@@ -139,10 +139,7 @@ def standing_for(tensor: Any, lifted: Torchish) -> Any:
 
 def whole_values(tensor: Any) -> torch.Tensor | None:
     """All values of a `DTensor` of PyTorch's, if this process has them."""
-    is_whole = all(
-        size == 1 or placement.is_replicate()
-        for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True)
-    )
+    is_whole = not any(parts_over(tensor.device_mesh, tensor.placements))
     return getattr(tensor, tensor.__tensor_flatten__()[0][0]).detach() if is_whole else None
 
 

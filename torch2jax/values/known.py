@@ -286,11 +286,11 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[PhysicalArra
 
     known: Any = operand.known
     operation = _LazyOperation(changed, [operand.lazy if made.ndim else None], [known], (operand,), {})
-    lazy = _Result(made, operation, 0)
+    lazy = _LazyResult(made, operation, 0)
     return LazyConstant(made) if lazy.is_long else lazy
 
 
-class _Result(LazyConstant):
+class _LazyResult(LazyConstant):
     """What holds one of the results of an operation, which the graph gets as it comes about there."""
 
     __slots__ = ("depth", "source")
@@ -427,7 +427,7 @@ def results_of(made: Any, function: Callable, rule: Any, tensors: list, knowns: 
             if operation is None:
                 kept = [x.lazy if known.ndim else None for x, known in zip(tensors, knowns, strict=True)]
                 operation = _LazyOperation(functools.partial(run_named, function, rule), kept, knowns, args, kwargs)
-            physical = _Result(part, operation, index)
+            physical = _LazyResult(part, operation, index)
         physical = LazyConstant(part) if physical is None or physical.is_long else physical
         results.append(wrap_physical(physical, part.dtype, part, dense_strides(part), device))
     return results[0] if is_one else (rule.result_type or type(made))(results)

@@ -30,7 +30,7 @@ class Pickles:
 
     def __init__(self):
         self._things: list[Any] = []
-        self._memories: dict[int, _Memory] = {}
+        self._memories: dict[int, _PickledMemory] = {}
         self.saves = False
         """Whether ``torch.save`` is writing, which keeps what shares memory together; ``pickle`` by itself does not."""
 
@@ -53,15 +53,15 @@ class Pickles:
             raise RuntimeError(_ENDED)
         return self._things[number]
 
-    def memory_of(self, tensor: Torchish) -> "_Memory":
+    def memory_of(self, tensor: Torchish) -> "_PickledMemory":
         """The memory that a tensor views; while ``torch.save`` writes, the same object for all that share it."""
         root = tensor if tensor._viewed is None else tensor._viewed
         memory = root._node.storage.memory  # pyright: ignore[reportAttributeAccessIssue]
         found = self._memories.get(id(memory))
         if not self.saves:
-            return _Memory(root, memory)
+            return _PickledMemory(root, memory)
         if found is None or found.version != memory.version:
-            found = self._memories[id(memory)] = _Memory(root, memory)
+            found = self._memories[id(memory)] = _PickledMemory(root, memory)
         return found
 
 
@@ -71,7 +71,7 @@ _ENDED = (
 )
 
 
-class _Memory:
+class _PickledMemory:
     """The memory of tensors on its way into a file."""
 
     def __init__(self, root: Any, memory: Any):
@@ -164,7 +164,7 @@ def _rebuild(
     is_parameter: bool,
     attributes: dict[str, Any],
 ):
-    if isinstance(memory, _Memory):  # nothing was written and read between: copy.copy
+    if isinstance(memory, _PickledMemory):  # nothing was written and read between: copy.copy
         memory = memory.tensor
     tensor = make_region(memory, torch.Size(shape), strides, offset, dtype)
     if is_parameter:

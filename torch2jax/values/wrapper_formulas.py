@@ -25,13 +25,13 @@ from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .below_autograd import at_autograd
 from .call import ValuesCall, this_call
 
-__all__ = ["differentiable", "has_formula", "with_formula"]
+__all__ = ["differentiable", "has_derivatives", "has_formula", "with_formula"]
 
 
 def differentiable(args: tuple, kwargs: dict) -> list[Torchish]:
     """The tensors of a call among an operator's arguments of which JAX may take a derivative."""
     found = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Torchish)]
-    return list({id(x): x for x in found if _has_derivatives(x) and is_traced(x.read())}.values())
+    return list({id(x): x for x in found if has_derivatives(x) and is_traced(x.read())}.values())
 
 
 def has_formula(operator: OpOverload, args: tuple, kwargs: dict) -> bool:
@@ -49,7 +49,10 @@ def _is_kept(x: Any) -> bool:
         return False
 
 
-def _has_derivatives(x: Any) -> bool:
+def has_derivatives(x: object) -> bool:
+    """Whether a value is a tensor of numbers that have derivatives, whatever its class says."""
+    if not isinstance(x, torch.Tensor):
+        return False
     with DisableTorchFunction():
         return x.is_floating_point() or x.is_complex()
 
@@ -69,7 +72,7 @@ def with_formula(
         carriers: the tensors of a call that carry the derivatives of these: themselves, or shadows.
         operands: those among the arguments that the formula is with respect to, each with what carries its derivative.
     """
-    places = [i for i, x in enumerate(results) if isinstance(x, torch.Tensor) and _has_derivatives(x)]
+    places = [i for i, x in enumerate(results) if has_derivatives(x)]
     if not places or not operands:
         return carriers
     formula = _Formula(operator, args, kwargs, results, [x for x, _ in operands], places)

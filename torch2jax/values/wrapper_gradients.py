@@ -25,7 +25,7 @@ from ..rules.tags import Tag
 from ..tensors.jagged import NestedTensor
 from ..tensors.wrapped import is_of_call, is_wrapper
 from .call import ValuesCall
-from .wrapper_formulas import has_formula, with_formula
+from .wrapper_formulas import has_derivatives, has_formula, with_formula
 
 __all__ = ["with_derivative"]
 
@@ -49,7 +49,7 @@ def with_derivative(call: ValuesCall, operator: OpOverload, args: tuple, kwargs:
         if has_formula(operator, args, kwargs):
             operands = [(x, shadow) for x in wholes if (shadow := shadows.pop(id(x), None)) is not None]
             return _by_formula(call, operator, args, kwargs, result, operands)
-        return tree_map(lambda x: _without_derivative(call, x, known) if _has_derivatives(x) else x, result)
+        return tree_map(lambda x: _without_derivative(call, x, known) if has_derivatives(x) else x, result)
 
     def stand_in(x: Any) -> Any:
         return shadows[id(x)] if id(x) in shadows else x.detach() if isinstance(x, torch.Tensor) else x
@@ -81,10 +81,6 @@ def _by_formula(
             setattr(each, _SHADOW, (call.attempt, carrier))
     found = tuple(x if is_whole else y for x, y, is_whole in zip(results, carriers, wraps, strict=True))
     return found if isinstance(result, tuple) else found[0]
-
-
-def _has_derivatives(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
 
 
 def _without_derivative(call: ValuesCall, result: Any, shadows: list) -> Any:

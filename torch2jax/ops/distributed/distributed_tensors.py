@@ -8,6 +8,7 @@ from typing import Any
 from ...calls.call import this_call
 from ...internals.distributed import current_device_mesh
 from ...patches import runs_instead_of
+from ...tensors.distributed import parts_over
 from ...tensors.history import Source
 from ...values.distributed import Whole, layout_of, placed, plain
 from .device_meshes import groups_of
@@ -86,7 +87,7 @@ def _from_local(
     lifted = this_call().lift(local_tensor)
     layout = _layout_on_devices(mesh, placements)
     if layout is not None:
-        is_checked = run_check and _is_whole(placements)
+        is_checked = run_check and not any(parts_over(mesh, placements))
         made = part(split_from_first(lifted, layout, True) if is_checked else lifted, layout)
     else:
         _expect_one_view("from_local", mesh, placements, "distribute_tensor(x, mesh, placements) of the whole")
@@ -94,10 +95,6 @@ def _from_local(
     if shape is not None and tuple(shape) != tuple(made.shape):
         raise ValueError(f"from_local got the shape {tuple(shape)}; wanted {tuple(made.shape)}: parts of equal sizes")
     return made
-
-
-def _is_whole(placements: tuple) -> bool:
-    return all(placement.is_replicate() for placement in placements)
 
 
 def _expect_default(name: str, grad_placements: Any) -> None:
@@ -115,14 +112,13 @@ def _expect_one_view(name: str, mesh: Any, placements: tuple, instead: str) -> N
     """
     if is_alone():
         return
-    for size, placement in zip(mesh.shape, placements, strict=True):
-        if size > 1 and not placement.is_replicate():
-            raise NotImplementedError(
-                f"{name} is about each device's own part of a tensor, for {placement!r} over {size} devices, and "
-                f"outside of jax.shard_map there is the whole alone. Wanted {instead}; or use_local_output=False for "
-                "the styles of parallelize_module; or a DeviceMesh of one process, whose parts are the whole, with the "
-                "axes of jax.set_mesh by its names; or jax.shard_map"
-            )
+    for _, size, placement in parts_over(mesh, placements):
+        raise NotImplementedError(
+            f"{name} is about each device's own part of a tensor, for {placement!r} over {size} devices, and "
+            f"outside of jax.shard_map there is the whole alone. Wanted {instead}; or use_local_output=False for "
+            "the styles of parallelize_module; or a DeviceMesh of one process, whose parts are the whole, with the "
+            "axes of jax.set_mesh by its names; or jax.shard_map"
+        )
 
 
 @runs_instead_of(_TENSORS + ":DTensor.to_local", with_original=True)

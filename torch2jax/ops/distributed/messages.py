@@ -30,13 +30,13 @@ class _Sent(NamedTuple):
     """To whom each device sends it."""
     values: torch.Tensor
 
-    def fits(self, wanted: "_Wanted") -> bool:
+    def fits(self, wanted: "_AwaitedTensor") -> bool:
         is_alike = self.group is wanted.group and self.tag == wanted.tag
         sources = wanted.sources
         return is_alike and (sources is None or all(self.targets[sources[i]] == i for i in range(len(sources))))
 
 
-class _Wanted(NamedTuple):
+class _AwaitedTensor(NamedTuple):
     """A tensor that waits for a message."""
 
     group: MeshGroup
@@ -69,7 +69,7 @@ class _Mail:
 
     def __init__(self):
         self._sent: list[_Sent] = []
-        self._wanted: list[_Wanted] = []
+        self._wanted: list[_AwaitedTensor] = []
 
     def send(self, sent: _Sent) -> None:
         for wanted in self._wanted:
@@ -79,7 +79,7 @@ class _Mail:
                 return
         self._sent.append(sent)
 
-    def want(self, wanted: _Wanted) -> None:
+    def want(self, wanted: _AwaitedTensor) -> None:
         for sent in self._sent:
             if sent.fits(wanted):
                 self._sent.remove(sent)
@@ -101,7 +101,7 @@ class _Mail:
             )
 
 
-def _deliver(sent: _Sent, wanted: _Wanted) -> None:
+def _deliver(sent: _Sent, wanted: _AwaitedTensor) -> None:
     counts = len(set(sent.targets))
     if counts < len(sent.targets):
         raise ValueError(
@@ -135,7 +135,7 @@ def _receive(tensor: torch.Tensor, src: Any, group: Any, tag: int, group_src: An
     group = expect_group(group)
     sources = None if src is None and group_src is None else peers(group, src, group_src, "src")
     work = _Arrival([tensor])
-    _mail().want(_Wanted(group, tag, sources, tensor, work))
+    _mail().want(_AwaitedTensor(group, tag, sources, tensor, work))
     return work
 
 

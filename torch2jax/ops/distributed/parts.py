@@ -175,10 +175,10 @@ def replicated() -> Any:
 
 
 def _moved(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Tensor:
-    return local if old == new else _Moved.apply(local, group, old, new)
+    return local if old == new else _MovedPart.apply(local, group, old, new)
 
 
-class _Moved(torch.autograd.Function):
+class _MovedPart(torch.autograd.Function):
     """Another part of the same values along one dimension of a mesh; gradients go the way back, but never to sums."""
 
     @staticmethod
@@ -192,7 +192,7 @@ class _Moved(torch.autograd.Function):
 
 
 def _move(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Tensor:
-    """Moves a part; both placements are as `_Moved` takes them."""
+    """Moves a part; both placements are as `_MovedPart` takes them."""
     if old == new:
         return local.view_as(local)
     if new.is_partial():

@@ -40,7 +40,7 @@ class _Beside:
         return self._of_mesh(group) if isinstance(group, MeshGroup) else self._table.get(group, default)
 
 
-class _Numbers:
+class _DeviceNumbers:
     """The numbers that devices have in a group, by those in the default one."""
 
     def __init__(self, group: MeshGroup):
@@ -88,7 +88,7 @@ class _World:
 
     @property
     def pg_group_ranks(self) -> Any:
-        return world.pg_group_ranks if current() is None else _Beside(world.pg_group_ranks, _Numbers)
+        return world.pg_group_ranks if current() is None else _Beside(world.pg_group_ranks, _DeviceNumbers)
 
     @property
     def pg_names(self) -> Any:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import jax.numpy as jnp
 import torch
-from jax import lax
 
 from ...calls.call import current
 from ...errors import TracedValueError
@@ -18,16 +17,9 @@ from ...rules.options import RuleOptions
 from ...rules.registry import implements_tensors
 from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS
+from ..products import with_batch
 from .dropout import expect_probability, keep_some
 from .scores import attention, together
-
-
-def _grown(array, batch):
-    """Broadcasts the leading dimensions."""
-    shape = (*batch, *array.shape[-2:])
-    if array.shape == shape:
-        return array
-    return lax.broadcast_in_dim(array, shape, range(len(shape) - array.ndim, len(shape)))
 
 
 def prepared(query, key, value, enable_gqa: bool):
@@ -58,7 +50,7 @@ def prepared(query, key, value, enable_gqa: bool):
             key, value = (jnp.repeat(array, heads // array.shape[-3], axis=-3) for array in (key, value))
     own = -3 if enable_gqa else -2  # where the dimensions begin that are not broadcast
     batch = together(query.shape[:own], key.shape[:own], value.shape[:own])
-    return tuple(_grown(array, (*batch, *array.shape[own:-2])) for array in (query, key, value))
+    return tuple(with_batch(array, (*batch, *array.shape[own:-2])) for array in (query, key, value))
 
 
 def _attend(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):

@@ -29,7 +29,7 @@ def per_dimension(value, count: int, what: str) -> tuple[int, ...]:
     return values * count if len(values) == 1 else values
 
 
-class _Layout(NamedTuple):
+class _ChannelLayout(NamedTuple):
     """Where a convolution's input and output hold their channels: the one place that decides how it is laid out."""
 
     channels_last: bool
@@ -73,7 +73,7 @@ def _with_batch(function):
         bias = args[0]
         if bias is not None and input.dtype != bias.dtype:
             raise RuntimeError(f"input type ({input.dtype}) and bias type ({bias.dtype}) should be the same")
-        return function(_Layout(channels_last), input, weight, *args)
+        return function(_ChannelLayout(channels_last), input, weight, *args)
 
     return layer
 

@@ -46,7 +46,7 @@ def fused_attention(mesh: Mesh | AbstractMesh | None = None, *, batch: Axes = No
     Raises:
         ValueError: the mesh lacks one of the axes.
     """
-    parts = _Parts(mesh, batch, heads)
+    parts = _OperandParts(mesh, batch, heads)
     rules = Rules()
 
     def attend(query, key, value, mask, is_causal, scale, enable_gqa):
@@ -73,7 +73,7 @@ def fused_attention(mesh: Mesh | AbstractMesh | None = None, *, batch: Axes = No
 
 
 @dataclasses.dataclass(frozen=True)
-class _Parts:
+class _OperandParts:
     """What each device has of the operands."""
 
     mesh: Mesh | AbstractMesh | None
@@ -115,7 +115,7 @@ def _is_for_kernels(query, key, value, mask) -> bool:
     return query.shape[-2] * key.shape[-2] >= _LONG and (mask is None or mask.dtype == bool)
 
 
-def _in_four_dimensions(parts: _Parts, query, key, value, mask, is_causal: bool, scale: float | None):
+def _in_four_dimensions(parts: _OperandParts, query, key, value, mask, is_causal: bool, scale: float | None):
     operands = [_four_dimensional(x) for x in (query, key, value)]
     if mask is not None:
         if mask.ndim > 4:
