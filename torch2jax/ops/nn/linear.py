@@ -36,7 +36,15 @@ def _with_bias_as_added(input, weight, bias=None):
 
 @implements(torch.nn.functional.linear, prepare=_with_bias_as_added, takes=NUMBERS, tags=[Tag.PRODUCT])
 def linear(input, weight, bias=None):
-    _check_linear(input, weight)
+    if input.dtype != weight.dtype:
+        raise RuntimeError(
+            f"linear expected input and weight to have the same dtype, but got {input.dtype} and {weight.dtype}"
+        )
+    if input.ndim == 0 or input.shape[-1] != weight.shape[-1]:
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied: linear expected the last dimension of input and of weight to "
+            f"be equal, but got input of shape {input.shape} and weight of shape {weight.shape}"
+        )
     rows = input if input.ndim <= 2 else _rows(input)
     dims = ((rows.ndim - 1,), (weight.ndim - 1,)), ((), ())
     wide = np.float32 if bias is not None and is_float8(rows) else None  # PyTorch rounds to 8 bits once
@@ -50,18 +58,6 @@ def linear(input, weight, bias=None):
 
 def _rows(array):
     return reshape(array, (math.prod(array.shape[:-1]), array.shape[-1]))
-
-
-def _check_linear(input, weight) -> None:
-    if input.dtype != weight.dtype:
-        raise RuntimeError(
-            f"linear expected input and weight to have the same dtype, but got {input.dtype} and {weight.dtype}"
-        )
-    if input.ndim == 0 or input.shape[-1] != weight.shape[-1]:
-        raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied: linear expected the last dimension of input and of weight to "
-            f"be equal, but got input of shape {input.shape} and weight of shape {weight.shape}"
-        )
 
 
 @implements(torch.bilinear, torch.nn.functional.bilinear, takes=NUMBERS)
