@@ -16,14 +16,14 @@ from .interrupts import leaves
 from .progress import progress
 from .reports.tables import console
 
-__all__ = ["CANNOT", "DIFFERS", "BrokenError", "Run", "give", "running"]
+__all__ = ["CANNOT", "DIFFERS", "BrokenError", "RunningCommand", "give", "running"]
 
 DIFFERS = 1
 _NOTHING = 2  # also what is typed wrong, as for every command
 CANNOT = 3
 
 
-class Run(NamedTuple):
+class RunningCommand(NamedTuple):
     """A command that runs.
 
     Attributes:
@@ -61,7 +61,7 @@ class BrokenError(Exception):
 
 
 @contextlib.contextmanager
-def running(*, as_json: bool, quiet: bool, dtype: str | None = None) -> Iterator[Run]:
+def running(*, as_json: bool, quiet: bool, dtype: str | None = None) -> Iterator[RunningCommand]:
     """Imports what commands need, tells of progress, and turns errors into a line, or an object, and an exit code.
 
     Raises:
@@ -80,7 +80,7 @@ def running(*, as_json: bool, quiet: bool, dtype: str | None = None) -> Iterator
         wide = jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
         try:
             with leaves(), wide:
-                yield Run(tools, step)
+                yield RunningCommand(tools, step)
         except tools.SpecError as error:
             failure = _NOTHING, str(error)
         except tools.TranslationError as error:

@@ -111,7 +111,7 @@ def torch2jax(
         raise ValueError(f"got method={method!r}; wanted one of {', '.join(_METHODS)}")
     if method == "ffi":
         check_version()
-    return _TranslatedFunction(
+    return _SpecialisedCalls(
         fn,
         (as_examples(example_args), as_examples(example_kw or {})),
         depth=depth,
@@ -171,7 +171,7 @@ class Programs(dict):
     """A dict that can be referred to weakly."""
 
 
-class _TranslatedFunction(TellsOfArguments):
+class _SpecialisedCalls(TellsOfArguments):
     """The function that `torch2jax` returns, with its specialisations."""
 
     def __init__(
