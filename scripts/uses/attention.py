@@ -191,3 +191,26 @@ def relative_positions():
 
     encoder = Encoder(dim=16, depth=1, heads=2, attn_dim_head=8, rel_pos_bias=True, attn_qk_norm=True)
     return encoder.eval(), (torch.randn(2, 6, 16),)
+
+
+@use("soft-moe-pytorch", "transformers", "a soft mixture of experts over a sequence")
+def soft_experts():
+    from soft_moe_pytorch import SoftMoE
+
+    return SoftMoE(dim=8, seq_len=8, num_experts=2), (torch.randn(1, 8, 8),)
+
+
+@use("reformer-pytorch", "transformers", "reversible layers with full attention")
+def reversible_layers():
+    from reformer_pytorch import Reformer
+
+    options = {"bucket_size": 4, "n_hashes": 1, "use_full_attn": True, "reverse_thres": 1000, "causal": True}
+    return Reformer(dim=16, depth=1, heads=2, **options).eval(), (torch.randn(1, 16, 16),)
+
+
+@use("iTransformer", "transformers", "forecasts of several variates, over two horizons")
+def forecasts():
+    from iTransformer import iTransformer
+
+    sizes = {"num_variates": 3, "lookback_len": 8, "dim": 8, "depth": 1, "heads": 2, "dim_head": 4}
+    return iTransformer(**sizes, pred_length=(2, 4)).eval(), (torch.randn(2, 8, 3),)

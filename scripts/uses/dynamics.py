@@ -164,3 +164,15 @@ def unrolled():
     field = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
     times = torch.linspace(0, 1, 4)
     return On(lambda f, y: odeint(lambda t, y: f(y), y, times, method="rk4"), field), (torch.randn(3, 2),)
+
+
+@use("xitorch", "linear algebra", "eigenpairs and solutions of a symmetric operator")
+def symmetric_operator():
+    import xitorch.linalg
+
+    def f(matrix, right):
+        operator = xitorch.LinearOperator.m(matrix @ matrix.mT + 3 * torch.eye(4), is_hermitian=True)
+        values, vectors = xitorch.linalg.symeig(operator, neig=2)
+        return values, vectors.abs(), xitorch.linalg.solve(operator, right)
+
+    return f, (torch.randn(4, 4), torch.randn(4, 2))

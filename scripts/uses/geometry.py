@@ -259,3 +259,18 @@ def edge_messages():
         return global_add_pool(sage(gine(x, edges, e).relu(), edges), batch, size=2)
 
     return On(f, GINEConv(torch.nn.Linear(5, 6), edge_dim=3), SAGEConv(6, 4)), (torch.randn(8, 5), torch.randn(20, 3))
+
+
+@use("smplx", "geometry", "linear blend skinning of a body with shape and pose")
+def skinned_body():
+    from smplx.lbs import lbs
+
+    vertices, joints = 10, 3
+    template, shapes = torch.randn(vertices, 3), torch.randn(vertices, 3, 4) / 10
+    poses, weights = torch.randn((joints - 1) * 9, vertices * 3) / 10, torch.randn(vertices, joints).softmax(-1)
+    of_joints, parents = torch.randn(joints, vertices).softmax(-1), torch.tensor([-1, 0, 1])
+
+    def f(shape, pose):
+        return lbs(shape, pose, template, shapes, poses, of_joints, parents, weights)
+
+    return f, (torch.randn(2, 4), torch.randn(2, 9))

@@ -262,3 +262,33 @@ def sliced():
         torch.randn(6, 2),
         torch.randn(2, 5),
     )
+
+
+@use("backpack-for-pytorch", "curvature", "per-sample gradients and the diagonal of the GGN", gradients=False)
+def curvature_by_extensions():
+    from backpack import backpack, extend
+    from backpack.extensions import BatchGrad, DiagGGNExact
+
+    model = extend(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)))
+    loss = extend(torch.nn.CrossEntropyLoss())
+
+    def f(model, x, labels):
+        with backpack(BatchGrad(), DiagGGNExact()):
+            loss(model(x), labels).backward()
+        return [x for p in model.parameters() for x in (p.grad_batch, p.diag_ggn_exact)]
+
+    return On(f, model), (torch.randn(4, 3), torch.randint(0, 2, (4,)))
+
+
+@use("curvlinops-for-pytorch", "curvature", "products with the Hessian and the GGN", gradients=False)
+def curvature_products():
+    from curvlinops import GGNLinearOperator, HessianLinearOperator
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    loss = torch.nn.CrossEntropyLoss()
+
+    def f(model, x, labels, vector):
+        of = model, loss, list(model.parameters()), [(x, labels)]
+        return [make(*of, check_deterministic=False) @ vector for make in (HessianLinearOperator, GGNLinearOperator)]
+
+    return On(f, model), (torch.randn(4, 3), torch.randint(0, 2, (4,)), torch.randn(26))

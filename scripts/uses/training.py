@@ -288,3 +288,24 @@ def saliency():
     return lambda x: (Saliency(model).attribute(x, target=1), InputXGradient(model).attribute(x, target=0)), (
         torch.randn(3, 4),
     )
+
+
+@use("torchopt", "training", "a loss after two differentiable steps of Adam")
+def differentiable_steps():
+    import torchopt
+
+    model = torch.nn.Linear(3, 1)
+
+    def f(model, x, y):
+        def loss(parameters):
+            return torch.nn.functional.mse_loss(torch.nn.functional.linear(x, *parameters), y)
+
+        optimizer, parameters = torchopt.adam(lr=0.1), tuple(model.parameters())
+        state = optimizer.init(parameters)
+        for _ in range(2):
+            gradients = torch.autograd.grad(loss(parameters), parameters, create_graph=True)
+            updates, state = optimizer.update(gradients, state, inplace=False)
+            parameters = torchopt.apply_updates(parameters, updates, inplace=False)
+        return loss(parameters)
+
+    return On(f, model), (torch.randn(4, 3), torch.randn(4, 1))

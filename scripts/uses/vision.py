@@ -300,3 +300,16 @@ def regions():
         return [*found, outputs.class_queries_logits]
 
     return On(f, MaskFormerForInstanceSegmentation(config).eval()), (torch.randn(2, 3, 64, 64),)
+
+
+@use("torchkbnufft", "images", "a non-uniform Fourier transform, at samples that are known, and its adjoint")
+def nonuniform_transform():
+    from torchkbnufft import KbNufft, KbNufftAdjoint
+
+    forward, adjoint, places = KbNufft(im_size=(8, 8)), KbNufftAdjoint(im_size=(8, 8)), torch.rand(2, 20) * 2 - 1
+
+    def f(image):
+        samples = forward(torch.complex(image, image.flip(-1)), places)
+        return samples.abs(), adjoint(samples, places).real
+
+    return f, (torch.randn(1, 2, 8, 8),)
