@@ -1,5 +1,6 @@
 """Rules whose parameters are not those of PyTorch's function are refused when they are declared."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 import torch
@@ -14,6 +15,11 @@ from torch2jax.rules.tables import PROVIDED
 @torch.library.custom_op("fitting::scaled", mutates_args=())
 def scaled(x: torch.Tensor, factor: float, mode: str = "plain") -> torch.Tensor:
     return x * factor
+
+
+@torch.library.custom_op("fitting::scale", mutates_args={"x"})
+def scale(x: torch.Tensor, factor: float) -> None:
+    x.numpy()[...] *= factor
 
 
 class Scaled(torch.nn.Module):
@@ -59,6 +65,43 @@ def test_a_rule_of_a_module_that_does_not_fit_is_refused():
     body, told = OF_MODULES
     with pytest.raises(TypeError, match=as_pattern(told)):
         Rules().implements_tensors(Scaled)(body)
+
+
+WRITERS = {
+    "of a library": (scale, "scale, which writes to 'x'"),
+    "a packet": (torch.ops.fitting.scale, "writes to 'x'"),
+    "a name": ("fitting::scale", "writes to 'x'"),
+    "an overload": (torch.ops.aten.mul_.Tensor, "writes to 'self'"),
+    "a method": (torch.Tensor.mul_, "writes to its tensor"),
+    "a function": (torch.relu_, "writes to its tensor"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_rule_of_arrays_for_a_function_that_writes_is_refused(name):
+    function, told = WRITERS[name]
+    with pytest.raises(TypeError, match=f"{told}.*implements_tensors") as error:
+        Rules().implements(function)(lambda x, factor=1.0: x * factor)
+    assert "test_fitting.py:" in str(error.value)
+
+
+def test_a_rule_of_tensors_writes():
+    rules = Rules()
+
+    @rules.implements_tensors(scale)
+    def _(x, factor):
+        x.copy_(x * factor)
+
+    def f(x):
+        y = x.clone()
+        torch.ops.fitting.scale(y, 3.0)
+        return y
+
+    for transform in (lambda f: f, jax.jit, jax.vmap):
+        with rules:
+            assert (transform(t2j(f))(X) == 3 * X).all()
+    with rules:
+        assert (jax.grad(lambda x: t2j(f)(x).sum())(X) == 3).all()
 
 
 def test_a_refused_rule_leaves_no_trace():

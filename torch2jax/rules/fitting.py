@@ -12,7 +12,7 @@ from ..hints import nearest
 from ..internals.operators import OpOverload, OpOverloadPacket
 from .keywords import schemas, shared_name
 
-__all__ = ["expect_fitting"]
+__all__ = ["expect_fitting", "expect_no_writes"]
 
 _OF_THE_RULE = frozenset(("out", "device", "layout", "pin_memory", "requires_grad", "memory_format", "names"))
 
@@ -65,6 +65,35 @@ def expect_fitting(function: Any, body: Callable, name: str, place: str, skipped
         )
 
 
+def expect_no_writes(function: Any, name: str, place: str) -> None:
+    """Refuses a function that writes to its arguments, for a rule that returns new arrays: nothing would be written.
+
+    Args:
+        function: what the rule is declared for.
+        name: the function's name.
+        place: where the rule's body is.
+
+    Raises:
+        TypeError: every overload of the function writes, apart from ``out=``.
+    """
+    written = _written(_loaded(function), name)
+    if written:
+        raise TypeError(
+            f"the rule at {place} is for {name}, which writes to {written}: wanted a function that only returns, since "
+            "a rule of implements takes and returns arrays. Declare the rule with implements_tensors and write with "
+            "x.copy_(...). In-place forms of PyTorch's functions have the rule of the function itself: that of "
+            "torch.add serves add_"
+        )
+
+
+def _written(function: Any, name: str) -> str | None:
+    """What a function writes to, in words; None if it has a form that writes to nothing, or is unknown."""
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
+        writes = [[x.name for x in schema.arguments if x.is_write and not x.is_out] for schema in schemas(function)]
+        return ", ".join(map(repr, writes[0])) if writes and all(writes) else None
+    return "its tensor" if callable(function) and name.endswith("_") and not name.endswith("__") else None
+
+
 def _problem(taken: _Parameters, given: _Parameters) -> str | None:
     """Why no call with these parameters of PyTorch's can run the body; None if one can."""
     places = [*given.places]
@@ -105,11 +134,17 @@ def _of_body(body: Callable, skipped: int) -> _Parameters:
     return _Parameters(places, {x: y for x, y in found.keywords.items() if x != "channels_last"}, found.takes_more)
 
 
+def _loaded(function: Any) -> Any:
+    """The operator of a name, or None if no library that is loaded has it; anything else as it is."""
+    if not isinstance(function, str):
+        return function
+    namespace, _, name = function.partition("::")
+    return getattr(getattr(torch.ops, namespace), name, None)
+
+
 def _of_function(function: Any) -> Iterator[_Parameters]:
     """The parameters of each overload of a function, as far as they are known."""
-    if isinstance(function, str):
-        namespace, _, name = function.partition("::")
-        function = getattr(getattr(torch.ops, namespace), name, None)
+    function = _loaded(function)
     if isinstance(function, type) and issubclass(function, torch.nn.Module):
         function = function.forward
     if inspect.isfunction(function):

@@ -19,7 +19,7 @@ from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_get_all
 from ..tensors import history
 from ..tensors.dtypes import Takes
 from .array_rule import ArrayRule
-from .fitting import expect_fitting
+from .fitting import expect_fitting, expect_no_writes
 from .inplace import InPlace, WithFlag
 from .module_rules import replace_forward
 from .options import RuleKeywords, RuleOptions
@@ -122,8 +122,8 @@ class Rules:
             options: further options of the rule; see `RuleOptions`.
 
         Raises:
-            TypeError: one of `functions` is a class, or not a function; or the decorated function does not have its
-                parameters, as far as PyTorch knows them.
+            TypeError: one of `functions` is a class, or not a function, or writes to its arguments; or the decorated
+                function does not have its parameters, as far as PyTorch knows them.
             ValueError: one of them is an unknown name in a library that is loaded; or has another rule already.
         """
         functions, told = _without_classes(_checked(functions)), RuleOptions(**options)
@@ -132,6 +132,7 @@ class Rules:
 
         def register(body: Callable) -> Callable:
             self._expect_new(functions, body, replace)
+            self._expect_no_writes(functions, body)
             if told.prepare is None:  # which may give the body more
                 self._expect_fitting(functions, body, skipped=1 if told.random else 0)
             name = name_of(functions[0])
@@ -197,6 +198,12 @@ class Rules:
         if not self.are_pytorchs:
             for function in functions:
                 expect_fitting(function, body, name_of(function), _place(body), skipped)
+
+    def _expect_no_writes(self, functions: tuple, body: Callable) -> None:
+        """Refuses a rule of the user's, from arrays to arrays, for a function that writes to its arguments."""
+        if not self.are_pytorchs:
+            for function in functions:
+                expect_no_writes(function, name_of(function), _place(body))
 
     def _forget(self) -> None:
         """Forgets what was concluded from the rules as they were."""
