@@ -105,7 +105,8 @@ class Skeleton:
         if name not in self._names.persistent:
             way += (
                 "; module.state_dict() leaves it out, t2j(dict(module.named_buffers())) does not. Or make the module "
-                "that computes it anew, without the meta device"
+                "that computes it anew, without the meta device; or put only the parameters on meta, as accelerate's "
+                "init_empty_weights() does"
             )
         return RuntimeError(f"the {what} is on the meta device, and state_dict does not have it: {way}")
 
