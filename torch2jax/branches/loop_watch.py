@@ -216,6 +216,8 @@ class _RunningLoop:
         self.carried: list | None = None
         """What turns begin with."""
         self.is_skipping = False
+        self.is_cut = False
+        """Whether data have ended a `for` before all of its turns, so that the run does not tell how many these are."""
         self.is_left = False
         """Whether the last turn has begun, and others follow that are not like it."""
 
@@ -244,10 +246,22 @@ class Watch:
 
     def count(self, frame: FrameType) -> Any:
         """How many turns there were before, of a ``for`` whose next turn stands for all, in a frame; None elsewhere."""
+        instance = self._at_entry(frame)
+        if instance is None or instance.is_skipping or instance.facts.turns is None or not instance.carried:
+            return None
+        return instance.carried[0]
+
+    def note_cut(self, frame: FrameType) -> None:
+        """Takes note that data end a ``for`` of a frame, which would have had more turns."""
+        instance = self._at_entry(frame)
+        if instance is not None:
+            instance.is_cut = True
+
+    def _at_entry(self, frame: FrameType) -> _RunningLoop | None:
+        """The ``for`` that is about to begin a turn, or to end."""
         for instance in self._running.values():
             if instance.frame is frame and instance.head.entry == frame.f_lasti and instance.head.is_for:
-                is_turn = instance.carried and not instance.is_skipping and instance.facts.turns is not None
-                return instance.carried[0] if is_turn else None  # pyright: ignore[reportOptionalSubscript]
+                return instance
         return None
 
     def note_given(self, value: Any) -> None:
@@ -265,6 +279,7 @@ class Watch:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 heeds it nowhere unless it is set before
         sys.settrace(self._entered)
         try:
             yield
@@ -283,14 +298,17 @@ class Watch:
         del event, arg
         if frame.f_code not in self._loops.heads:
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace_opcodes = frame.f_trace_lines = True
         self._frames.append(frame)
         self._last.pop(id(frame), None)
         return self._step
 
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
         del arg
-        if event == "opcode":
+        if event == "line":  # the first: since Python 3.12 a frame heeds only what is set after its call has begun
+            frame.f_trace_opcodes = frame.f_trace_lines = False
+            frame.f_trace_opcodes = True
+        elif event == "opcode":
             at = frame.f_lasti
             before = self._last.get(id(frame))
             if frame.f_code.co_code[at] != _NOP:
@@ -327,6 +345,8 @@ class Watch:
 
     def _end_probe(self, instance: _RunningLoop) -> None:
         facts, count = instance.facts, instance.arrivals
+        if instance.is_cut:
+            return
         if instance.found is None or count - instance.found[0] < _FEWEST:
             self._refuse(instance, "too few of its iterations start alike")
             return

@@ -44,6 +44,8 @@ class Counted(Iterator):
         place: Any = self._at if lifted is None else Item.of(lifted.long())
         self._at += 1
         if not place < self._number:
+            if watch is not None:
+                watch.note_cut(sys._getframe(1))
             self._at = self._bound
             raise StopIteration
         found = self._give(place)
