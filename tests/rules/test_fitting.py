@@ -22,6 +22,11 @@ def scale(x: torch.Tensor, factor: float) -> None:
     x.numpy()[...] *= factor
 
 
+@torch.library.custom_op("fitting::halves", mutates_args=())
+def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x / 2, x / 2
+
+
 class Scaled(torch.nn.Module):
     def forward(self, x, factor, mode="plain"):
         return x * factor
@@ -102,6 +107,33 @@ def test_a_rule_of_tensors_writes():
             assert (transform(t2j(f))(X) == 3 * X).all()
     with rules:
         assert (jax.grad(lambda x: t2j(f)(x).sum())(X) == 3).all()
+
+
+RESULTS = {
+    "one for two": (lambda x: x, r"gave an array; wanted a tuple of 2 arrays"),
+    "three for two": (lambda x: (x, x, x), r"gave a tuple of 3; wanted a tuple of 2 arrays"),
+    "a number": (lambda x: (x, 2.0), r"gave a float; wanted an array"),
+    "a tensor": (lambda x: (torch.ones(3), x), r"gave a Tensor; wanted an array"),
+    "none": (lambda x: None, r"gave a NoneType; wanted a tuple of 2 arrays"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_result_that_is_not_the_operators_is_refused(name, transform):
+    body, told = RESULTS[name]
+    rules = Rules()
+    rules.implements(halves)(body)
+    f = transform(t2j(lambda x: torch.ops.fitting.halves(x)[0] + 1))
+    with rules, pytest.raises(TypeError, match=f"the rule for halves at .*test_fitting.py:.* {told}"):
+        f(X)
+
+
+def test_a_tuple_for_one_result_is_refused():
+    rules = Rules()
+    rules.implements(scaled)(lambda x, factor: (x, x))
+    with rules, pytest.raises(TypeError, match="gave a tuple of 2; wanted an array"):
+        jax.jit(t2j(lambda x: torch.ops.fitting.scaled(x, 2.0)))(X)
 
 
 def test_a_refused_rule_leaves_no_trace():

@@ -44,7 +44,9 @@ def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwar
 
 
 def name_rule(error: Exception, rule: Any) -> None:
-    """Notes the user's own rule in which a call fails."""
+    """Notes the user's own rule in which a call fails, unless the error names it."""
+    if hasattr(error, "is_of_results"):
+        return
     body = getattr(rule, "body", None)
     if isinstance(error, TypeError) and not is_provided(rule) and body is not None:
         place = f"{body.__code__.co_filename}:{body.__code__.co_firstlineno}" if hasattr(body, "__code__") else "?"

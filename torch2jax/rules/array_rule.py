@@ -62,6 +62,9 @@ class ArrayRule:
     of_unknown: Callable | None = None
     """What gives the result of traced values where `concrete` is set, or where `prepare` refuses them."""
 
+    expect_results: Callable[[Any], None] | None = None
+    """What refuses results of a user's body that are not those of its operator."""
+
     def __init__(self, body: Callable, name: str, options: RuleOptions):
         self.body, self.name, self.options = body, name, options
         # Each call asks for some of these.
@@ -311,6 +314,8 @@ class ArrayRule:
         strides: Any = None,
     ) -> Any:
         """The tensors of the arrays that the body has given; see `as_result`."""
+        if self.expect_results is not None:
+            self.expect_results(result)
         if isinstance(result, (tuple, list)):
             dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(result)
             parts = [

@@ -1,4 +1,4 @@
-"""Checks that a rule's body accepts the parameters of PyTorch's function, when a user declares the rule."""
+"""Checks that a user's rule fits PyTorch's function: its parameters when it is declared, its results when it runs."""
 
 import contextlib
 import inspect
@@ -6,13 +6,15 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
 import torch
 
 from ..hints import nearest
 from ..internals.operators import OpOverload, OpOverloadPacket
 from .keywords import schemas, shared_name
 
-__all__ = ["expect_fitting", "expect_no_writes"]
+__all__ = ["expect_fitting", "expect_no_writes", "results_of"]
 
 _OF_THE_RULE = frozenset(("out", "device", "layout", "pin_memory", "requires_grad", "memory_format", "names"))
 
@@ -84,6 +86,48 @@ def expect_no_writes(function: Any, name: str, place: str) -> None:
             "x.copy_(...). In-place forms of PyTorch's functions have the rule of the function itself: that of "
             "torch.add serves add_"
         )
+
+
+def results_of(function: Any, name: str, place: str) -> Callable[[Any], None] | None:
+    """Gives what refuses results of a body that are not those of PyTorch's operator; None if these are not known.
+
+    It raises a TypeError for another number of results, and for results that are no arrays.
+
+    Args:
+        function: what the rule is declared for.
+        name: the function's name.
+        place: where the rule's body is.
+    """
+    function = _loaded(function)
+    if not isinstance(function, (OpOverload, OpOverloadPacket)):
+        return None
+    returned = {tuple(str(x.type) for x in schema.returns) for schema in schemas(function)}
+    if len(returned) != 1 or set(*returned) != {"Tensor"}:
+        return None
+    count = len(*returned)
+
+    def refusal(given: Any, wanted: str) -> TypeError:
+        error = TypeError(f"the rule for {name} at {place} gave {_kind(given)}; wanted {wanted}")
+        vars(error)["is_of_results"] = True
+        return error
+
+    def expect(result: Any) -> None:
+        parts = result if isinstance(result, (tuple, list)) else (result,)
+        is_single = not isinstance(result, (tuple, list))
+        if len(parts) != count or is_single != (count == 1):
+            raise refusal(result, "an array" if count == 1 else f"a tuple of {count} arrays")
+        for part in parts:
+            if not isinstance(part, (jax.Array, np.ndarray, np.generic)):
+                raise refusal(part, "an array")
+
+    return expect
+
+
+def _kind(result: Any) -> str:
+    """What a body gave, in words."""
+    if isinstance(result, (tuple, list)):
+        return f"a {type(result).__name__} of {len(result)}"
+    return "an array" if isinstance(result, (jax.Array, np.ndarray)) else f"a {type(result).__name__}"
 
 
 def _written(function: Any, name: str) -> str | None:

@@ -19,7 +19,7 @@ from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_get_all
 from ..tensors import history
 from ..tensors.dtypes import Takes
 from .array_rule import ArrayRule
-from .fitting import expect_fitting, expect_no_writes
+from .fitting import expect_fitting, expect_no_writes, results_of
 from .inplace import InPlace, WithFlag
 from .module_rules import replace_forward
 from .options import RuleKeywords, RuleOptions
@@ -139,6 +139,8 @@ class Rules:
             rule = ArrayRule(body, name, told)
             if self.are_pytorchs and not isinstance(functions[0], str):
                 rule.function = functions[0]
+            if not self.are_pytorchs and len(functions) == 1:
+                rule.expect_results = results_of(functions[0], name, _place(body))
             _note_derivatives(rule)
             for function in functions:
                 self._add_family(function, rule)
