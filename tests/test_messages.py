@@ -597,7 +597,7 @@ ROWS = OF_LATER | {
     "a range of a number of a tensor": Row(
         under_jit(lambda x, n: [x for _ in range(torch.tensor(2) + n)], X, np.ones((), np.int32)),
         torch2jax.TracedValueError,
-        "an index",
+        "as many turns as a number says",
         "needs the value",
         "while i < n",
     ),

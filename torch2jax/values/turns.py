@@ -32,7 +32,9 @@ class Counted(Iterator):
         self._bound: Any = bound_of(number)
         if self._bound is None:
             raise TracedValueError(
-                "a loop of as many turns as a number says of which no bound is seen, as x.clamp(max=100) has one,"
+                "a loop of as many turns as a number says, of which no bound is seen,",
+                instead="give the number a bound, as n.clamp(max=100) does; for a range, write `i = 0`, `while i < n:` "
+                "and `i += 1` at its end",
             )
 
     def __next__(self) -> Any:
