@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..internals.jax_traces import ShardingTypeError
 
@@ -23,7 +23,7 @@ def reshape(array: jax.Array, shape: Sequence[int]):
         spec = _spec_after(array, tuple(shape))
         if spec is None:
             raise
-        return lax.reshape(array, shape, out_sharding=spec)
+        return lax.reshape(array, shape, out_sharding=_on_its_mesh(array, spec))
 
 
 def transpose(array: jax.Array, permutation: Sequence[int]):
@@ -39,17 +39,24 @@ def dot_general(left: jax.Array, right: jax.Array, dims: Any, dtype: Any = None)
         spec = _spec_of_sums(left, right, dims)
         if spec is None:
             raise
-        return lax.dot_general(left, right, dims, preferred_element_type=dtype, out_sharding=spec)
+        told = _on_its_mesh(left, spec)
+        return lax.dot_general(left, right, dims, preferred_element_type=dtype, out_sharding=told)
 
 
 def rows_of(array: jax.Array, like: jax.Array):
     """An array as all rows of another one; on explicit axes they lie as its rows do, and so do their cotangents."""
     added = like.ndim - array.ndim
-    sharding, spec = jax.typeof(like).sharding, None
-    if AxisType.Explicit in sharding.mesh.axis_types:
+    told = None
+    if AxisType.Explicit in jax.typeof(like).sharding.mesh.axis_types:
         own, outer = _entries(array), _entries(like)[:added]
         spec = PartitionSpec(*outer, *[None if _axes([entry]) & _axes(outer) else entry for entry in own])
-    return lax.broadcast_in_dim(array, like.shape, range(added, like.ndim), out_sharding=spec)
+        told = _on_its_mesh(like, spec)
+    return lax.broadcast_in_dim(array, like.shape, range(added, like.ndim), out_sharding=told)
+
+
+def _on_its_mesh(array: jax.Array, spec: PartitionSpec) -> NamedSharding:
+    """A sharding on the mesh of an array, which need not be the one that `jax.set_mesh` has set."""
+    return NamedSharding(jax.typeof(array).sharding.mesh, spec)
 
 
 def _entries(array: jax.Array) -> list:
