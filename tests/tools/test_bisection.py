@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch2jax import implements, tools
+from torch2jax import implements, implements_tensors, tools
 
 
 @torch.library.custom_op("test_bisection::double", mutates_args=())
@@ -111,7 +111,7 @@ def test_errors_that_have_grown():
 
 
 def test_a_write_that_is_missing():
-    @implements(torch.ops.test_bisection.clear)
+    @implements_tensors(torch.ops.test_bisection.clear)
     def _(x):
         return None
 

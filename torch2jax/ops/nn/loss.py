@@ -397,11 +397,13 @@ def _cross_entropy_of_probabilities(x, target, weight, reduction, label_smoothin
 
 
 @implements_tensors("torch_nn::_linear_cross_entropy_batch_chunked")
-def _linear_cross_entropy(input, weight, target, bias, class_weight, reduction, ignore_index, label_smoothing, *_how):
+def _linear_cross_entropy(
+    input, linear_weight, target, linear_bias, weight, reduction, ignore_index, label_smoothing, *_how
+):
     loss = F.cross_entropy(
-        F.linear(input, weight, bias),
+        F.linear(input, linear_weight, linear_bias),
         target,
-        class_weight,
+        weight,
         ignore_index=ignore_index,
         reduction=reduction,
         label_smoothing=label_smoothing,
@@ -410,5 +412,5 @@ def _linear_cross_entropy(input, weight, target, bias, class_weight, reduction, 
 
 
 @implements_tensors("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction")
-def _linear_cross_entropy_each(input, weight, target, bias, class_weight, ignore_index, *_how):
-    return _linear_cross_entropy(input, weight, target, bias, class_weight, "none", ignore_index, 0.0)[0]
+def _linear_cross_entropy_each(input, linear_weight, target, linear_bias, weight, ignore_index, *_how):
+    return _linear_cross_entropy(input, linear_weight, target, linear_bias, weight, "none", ignore_index, 0.0)[0]
