@@ -180,3 +180,17 @@ def test_classes_that_are_out_of_range():
         ids = jax.device_put(jnp.asarray([0, 8, 7, -1]), P("data"))
         found = jax.jit(t2j(lambda x, ids: F.nll_loss(x, ids, reduction="none")))(x, ids)
         np.testing.assert_array_equal(found, [-1, np.nan, -1, np.nan])
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit])
+def test_a_mesh_need_not_be_set(jit):
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    given = [np.sin(np.arange(64.0, dtype=np.float32) + i).reshape(8, 8) for i in range(2)]
+    placed = [jax.device_put(x, jax.NamedSharding(mesh, spec)) for x, spec in zip(given, (P("data"), P()), strict=True)]
+
+    def choose(x, y):
+        return torch.where(x > 0, x, y)
+
+    found = jit(t2j(choose))(*placed)
+    assert jax.typeof(found).sharding.spec == P("data", None)
+    np.testing.assert_array_equal(found, choose(*map(torch.from_numpy, given)))

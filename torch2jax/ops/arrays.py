@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import PartitionSpec
 
 from ..internals.jax_traces import ShardingTypeError
 from ..internals.promotion import canonicalize_dim, canonicalize_dims
+from ..tensors.arrays import entries_of, sharding_beside
 
 __all__ = [
     "at_least_1d",
@@ -77,14 +77,13 @@ def _split_alike(*arrays):
     """
     entries: list[Any] = [None] * np.ndim(arrays[0])
     for array in arrays:
-        for dim, entry in enumerate(jax.typeof(array).sharding.spec):
+        for dim, entry in enumerate(entries_of(array)):
             if entry is not None and entries[dim] not in (None, entry):
                 return None
             entries[dim] = entries[dim] if entry is None else entry
-    used = [axis for entry in entries if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
-    if len(set(used)) < len(used):
-        return None
-    return [jax.sharding.reshard(array, PartitionSpec(*entries)) for array in arrays]
+    split = next((array for array in arrays if any(entries_of(array))), arrays[0])
+    sharding = sharding_beside(split, entries)
+    return None if sharding is None else [jax.sharding.reshard(array, sharding) for array in arrays]
 
 
 def looks_for_nans() -> bool:

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..internals.jax_traces import ShardingTypeError
 
-__all__ = ["dot_general", "reshape", "rows_of", "transpose"]
+__all__ = ["dot_general", "entries_of", "reshape", "rows_of", "sharding_beside", "transpose"]
 
 
 def reshape(array: jax.Array, shape: Sequence[int]):
@@ -20,10 +20,10 @@ def reshape(array: jax.Array, shape: Sequence[int]):
     try:
         return lax.reshape(array, shape)
     except ShardingTypeError:  # JAX takes it for ambiguous if dimensions are split and merged that no device splits
-        spec = _spec_after(array, tuple(shape))
-        if spec is None:
+        told = _sharding_after(array, tuple(shape))
+        if told is None:
             raise
-        return lax.reshape(array, shape, out_sharding=_on_its_mesh(array, spec))
+        return lax.reshape(array, shape, out_sharding=told)
 
 
 def transpose(array: jax.Array, permutation: Sequence[int]):
@@ -36,10 +36,9 @@ def dot_general(left: jax.Array, right: jax.Array, dims: Any, dtype: Any = None)
     try:
         return lax.dot_general(left, right, dims, preferred_element_type=dtype)
     except ShardingTypeError:
-        spec = _spec_of_sums(left, right, dims)
-        if spec is None:
+        told = _sharding_of_sums(left, right, dims)
+        if told is None:
             raise
-        told = _on_its_mesh(left, spec)
         return lax.dot_general(left, right, dims, preferred_element_type=dtype, out_sharding=told)
 
 
@@ -48,64 +47,69 @@ def rows_of(array: jax.Array, like: jax.Array):
     added = like.ndim - array.ndim
     told = None
     if AxisType.Explicit in jax.typeof(like).sharding.mesh.axis_types:
-        own, outer = _entries(array), _entries(like)[:added]
-        spec = PartitionSpec(*outer, *[None if _axes([entry]) & _axes(outer) else entry for entry in own])
-        told = _on_its_mesh(like, spec)
+        outer = entries_of(like)[:added]
+        taken = set(_axes(outer))
+        own = [entry if taken.isdisjoint(_axes([entry])) else None for entry in entries_of(array)]
+        told = sharding_beside(like, [*outer, *own])
     return lax.broadcast_in_dim(array, like.shape, range(added, like.ndim), out_sharding=told)
 
 
-def _on_its_mesh(array: jax.Array, spec: PartitionSpec) -> NamedSharding:
-    """A sharding on the mesh of an array, which need not be the one that `jax.set_mesh` has set."""
-    return NamedSharding(jax.typeof(array).sharding.mesh, spec)
-
-
-def _entries(array: jax.Array) -> list:
+def entries_of(array: jax.Array) -> list:
+    """What splits each dimension of an array: an axis, several in a tuple, or None."""
     spec = jax.typeof(array).sharding.spec
     return [*spec, *[None] * (array.ndim - len(spec))]
 
 
-def _axes(entries: Sequence[Any]) -> set[str]:
-    """The axes in some entries of a spec."""
-    return {
+def sharding_beside(array: jax.Array, entries: Sequence[Any]) -> NamedSharding | None:
+    """The sharding by these entries on an array's mesh, which `jax.set_mesh` need not have set.
+
+    None if an axis is to split two dimensions.
+    """
+    axes = _axes(entries)
+    mesh = jax.typeof(array).sharding.mesh
+    return NamedSharding(mesh, PartitionSpec(*entries)) if len(set(axes)) == len(axes) else None
+
+
+def _axes(entries: Sequence[Any]) -> list[str]:
+    """The axes in some entries, each as often as it is there."""
+    return [
         axis for entry in entries if entry is not None for axis in (entry if isinstance(entry, tuple) else (entry,))
-    }
+    ]
 
 
-def _spec_of_sums(left: jax.Array, right: jax.Array, dims: Any) -> PartitionSpec | None:
+def _sharding_of_sums(left: jax.Array, right: jax.Array, dims: Any) -> NamedSharding | None:
     """How a product lies whose contracted dimensions are split alike, once it is summed; None where that is open."""
     (contracted, other), (batch, other_batch) = dims
-    specs = _entries(left), _entries(right)
-    if [specs[0][dim] for dim in contracted] != [specs[1][dim] for dim in other]:
+    one, two = entries_of(left), entries_of(right)
+    if [one[dim] for dim in contracted] != [two[dim] for dim in other]:
         return None
     kept = [
-        *[specs[0][dim] for dim in batch],
-        *[entry for dim, entry in enumerate(specs[0]) if dim not in (*contracted, *batch)],
-        *[entry for dim, entry in enumerate(specs[1]) if dim not in (*other, *other_batch)],
+        *[one[dim] for dim in batch],
+        *[entry for dim, entry in enumerate(one) if dim not in (*contracted, *batch)],
+        *[entry for dim, entry in enumerate(two) if dim not in (*other, *other_batch)],
     ]
-    found = [axis for entry in kept for axis in _axes([entry])]
-    return PartitionSpec(*kept) if len(set(found)) == len(found) else None
+    return sharding_beside(left, kept)
 
 
-def _spec_after(array: jax.Array, shape: tuple[int, ...]) -> PartitionSpec | None:
+def _sharding_after(array: jax.Array, shape: tuple[int, ...]) -> NamedSharding | None:
     """How an array on explicit axes lies in another shape, each device with what it has; None if it cannot.
 
     Of dimensions that are taken together the first alone may be split, so that each device has a run of elements.
     """
-    sharding = jax.typeof(array).sharding
-    entries = _entries(array)
+    mesh, entries = jax.typeof(array).sharding.mesh, entries_of(array)
     found: list = [None] * len(shape)
     for before, after in _together(array.shape, shape):
         split = [dim for dim in before if entries[dim] is not None]
         if not split:
             continue
         entry = entries[split[0]]
-        count = math.prod(sharding.mesh.shape[axis] for axis in (entry if isinstance(entry, tuple) else (entry,)))
+        count = math.prod(mesh.shape[axis] for axis in _axes([entry]))
         outer = next((dim for dim in after if shape[dim] > 1), None)
         is_first = all(array.shape[dim] == 1 for dim in before[: before.index(split[0])])
         if len(split) > 1 or not is_first or outer is None or shape[outer] % count:
             return None
         found[outer] = entry
-    return PartitionSpec(*found)
+    return sharding_beside(array, found)
 
 
 def _together(shape: tuple[int, ...], other: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:

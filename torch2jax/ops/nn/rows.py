@@ -2,8 +2,9 @@
 
 import jax
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding
 
+from ...tensors.arrays import entries_of, sharding_beside
 from ...tensors.traced import is_traced
 
 __all__ = ["sharding_of_rows", "take_rows"]
@@ -29,14 +30,6 @@ def sharding_of_rows(table, indices) -> NamedSharding | None:
 
     JAX asks for it, though a table that is split by rows leaves no other choice.
     """
-    mesh = jax.typeof(table).sharding.mesh
-    if AxisType.Explicit not in mesh.axis_types:
+    if AxisType.Explicit not in jax.typeof(table).sharding.mesh.axis_types:
         return None
-    given = [*_entries(indices), *_entries(table)[1:]]
-    axes = [axis for entry in given if entry is not None for axis in ((entry,) if isinstance(entry, str) else entry)]
-    return NamedSharding(mesh, PartitionSpec(*given)) if len(set(axes)) == len(axes) else None
-
-
-def _entries(array) -> list:
-    spec = jax.typeof(array).sharding.spec
-    return [*spec, *[None] * (array.ndim - len(spec))]
+    return sharding_beside(table, [*entries_of(indices), *entries_of(table)[1:]])
