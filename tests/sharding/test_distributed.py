@@ -1,5 +1,6 @@
 """Two processes train as one does."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -70,14 +71,32 @@ def result_of(process: subprocess.Popen) -> str:
     return output
 
 
+def free_ports(count: int) -> list[str]:
+    """Ports of this machine that nothing listens on."""
+    with contextlib.ExitStack() as stack:
+        free = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in free:
+            each.bind(("localhost", 0))
+        return [str(each.getsockname()[1]) for each in free]
+
+
+def expect_done(code: str) -> None:
+    """Runs code in two processes of one device each, which get their rank, a port for JAX, and one for PyTorch.
+
+    Each says ``done`` at its end.
+    """
+    ports = free_ports(2)
+    processes = [start_code(code, str(rank), *ports, devices=1) for rank in range(2)]
+    for process in processes:
+        assert "done" in result_of(process)
+
+
 def losses(output: str) -> list[float]:
     return [float(line.split()[1]) for line in output.splitlines() if line.startswith("loss")]
 
 
 def test_two_processes_train_as_one():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
+    (port,) = free_ports(1)
     processes = [start(devices=2), *(start(port, str(i), devices=1) for i in range(2))]
     alone, *together = [losses(result_of(process)) for process in processes]
     assert len(alone) == 5

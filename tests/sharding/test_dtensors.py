@@ -1,7 +1,5 @@
 """`DTensor`s of real processes are arrays with the sharding that their placements say."""
 
-import socket
-
 import jax.numpy as jnp
 import pytest
 import torch
@@ -13,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torch2jax import t2j
 
-from .test_distributed import result_of, start_code
+from .test_distributed import expect_done
 
 CODE = """
 import sys
@@ -72,13 +70,7 @@ dist.destroy_process_group()
 
 
 def test_parts_of_processes_are_one_array():
-    with socket.socket() as one, socket.socket() as two:
-        for free in (one, two):
-            free.bind(("localhost", 0))
-        ports = [str(free.getsockname()[1]) for free in (one, two)]
-    processes = [start_code(CODE, str(rank), *ports, devices=1) for rank in range(2)]
-    for process in processes:
-        assert "done" in result_of(process)
+    expect_done(CODE)
 
 
 @pytest.fixture

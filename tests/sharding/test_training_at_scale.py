@@ -1,7 +1,6 @@
 """The example of training at scale: two processes train as one does, and one goes on where they stop."""
 
 import runpy
-import socket
 import sys
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from torch2jax.tools.vision import define_vision_operators
 
-from .test_distributed import ROOT, result_of, start_code
+from .test_distributed import ROOT, free_ports, result_of, start_code
 
 EXAMPLE = ROOT / "examples" / "train_at_scale.py"
 SMALL = ["--layers=8", "--width=16", "--length=16"]
@@ -32,9 +31,7 @@ def losses(output: str) -> dict[int, float]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("eight_devices")
 def test_two_processes_train_as_one_and_one_goes_on(tmp_path, monkeypatch, capsys):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     several = [*SMALL, "--steps=2", f"--folder={tmp_path}", f"--coordinator=localhost:{port}", "--processes=2"]
     processes = [start_code(RUN, *several, f"--process={i}", devices=1) for i in range(2)]
 

@@ -1,8 +1,6 @@
 """The wrappers of data parallelism train in two processes of JAX as in two of PyTorch's that talk by gloo."""
 
-import socket
-
-from .test_distributed import result_of, start_code
+from .test_distributed import expect_done
 
 CODE = """
 import faulthandler, sys
@@ -84,10 +82,4 @@ dist.destroy_process_group()
 
 
 def test_two_processes_train_as_pytorchs_do():
-    with socket.socket() as one, socket.socket() as two:
-        for free in (one, two):
-            free.bind(("localhost", 0))
-        ports = [str(free.getsockname()[1]) for free in (one, two)]
-    processes = [start_code(CODE, str(rank), *ports, devices=1) for rank in range(2)]
-    for process in processes:
-        assert "done" in result_of(process)
+    expect_done(CODE)

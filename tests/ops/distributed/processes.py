@@ -5,6 +5,7 @@ python -m tests.ops.distributed.processes cases FOLDER
 
 import importlib
 import os
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -16,7 +17,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-__all__ = ["main"]
+__all__ = ["main", "results_of"]
+
+
+def results_of(cases: Any, folder: Path) -> dict[str, np.ndarray]:
+    """What each rank has, in rows, by names of the programs of a module.
+
+    Args:
+        folder: an empty one, for what the processes write.
+    """
+    command = [sys.executable, "-m", __name__, cases.__name__.rpartition(".")[2], str(folder)]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[3], timeout=120)
+    ranks = [np.load(folder / f"{rank}.npz") for rank in range(cases.RANKS)]
+    return {name: np.stack([found[name] for found in ranks]) for name in ranks[0]}
 
 
 def _run(cases: Any, rank: int, store: str, folder: Path) -> None:

@@ -1,16 +1,14 @@
 """Programs of `torch.distributed` give what they give in processes that talk by gloo, and the same gradients."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec as P
 
+from tests.ops.distributed import cases
 from tests.ops.distributed.cases import CASES, RANKS, given
+from tests.ops.distributed.processes import results_of
 from torch2jax import t2j
 
 pytestmark = pytest.mark.usefixtures("eight_devices")
@@ -21,11 +19,7 @@ GRADIENTS = [name for name, (_, has_gradient) in CASES.items() if has_gradient]
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
     """What each rank has, by names of programs."""
-    folder = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, "-m", "tests.ops.distributed.processes", "cases", str(folder)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[3], timeout=120)
-    ranks = [np.load(folder / f"{rank}.npz") for rank in range(RANKS)]
-    return {name: np.stack([found[name] for found in ranks]) for name in ranks[0]}
+    return results_of(cases, tmp_path_factory.mktemp("processes"))
 
 
 def mesh_of(count):

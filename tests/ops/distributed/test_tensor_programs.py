@@ -1,9 +1,5 @@
 """Programs of `DTensor`s within `jax.shard_map` give what they give in processes that talk by gloo."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +7,8 @@ import pytest
 import torch
 from jax.sharding import AxisType, PartitionSpec as P
 
+from tests.ops.distributed import tensor_cases
+from tests.ops.distributed.processes import results_of
 from tests.ops.distributed.tensor_cases import CASES, RANKS, given
 from torch2jax import t2j
 
@@ -21,11 +19,7 @@ CHECKS = pytest.mark.parametrize("check_vma", [True, False])
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
     """What each rank has, by names of programs."""
-    folder = tmp_path_factory.mktemp("processes")
-    command = [sys.executable, "-m", "tests.ops.distributed.processes", "tensor_cases", str(folder)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[3], timeout=120)
-    ranks = [np.load(folder / f"{rank}.npz") for rank in range(RANKS)]
-    return {name: np.stack([found[name] for found in ranks]) for name in ranks[0]}
+    return results_of(tensor_cases, tmp_path_factory.mktemp("processes"))
 
 
 def mapped(function, check_vma):
