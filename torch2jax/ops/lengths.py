@@ -7,8 +7,16 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_moved, implements_selected, lookup_moved
-from ..values.lengths import bound_of, expect_room, is_traced_number, range_of_number, said_bound, tensor_of
+from ..rules.registry import implements_by_length, implements_chosen, lookup_moved
+from ..values.lengths import (
+    bound_of,
+    expect_room,
+    is_traced_number,
+    range_of_number,
+    said_bound,
+    steps_between,
+    tensor_of,
+)
 from ..values.moved import Moved, led_by, moved, nested, unknown_dims, unnested
 from ..values.selected import Chosen, Selected, compacted, first
 from . import selection_dims as selection_dims  # which declares what is looked up here
@@ -77,8 +85,7 @@ for _function in (Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.ne
     _of_chosen: Any = lambda self, *args, _function=_function, **kwargs: _function(
         torch.zeros((), dtype=self.dtype), *args, **kwargs
     )
-    implements_selected(_function)(_of_chosen)
-    implements_moved(_function)(_of_chosen)
+    implements_chosen(_function)(_of_chosen)
 
 
 @implements_by_length(torch.arange, takes_tensors=True)
@@ -92,8 +99,7 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
         raise TracedValueError("torch.arange to a data-dependent size, by other than whole numbers,")
     if step == 0:
         raise RuntimeError("step must be nonzero")
-    distance, size = (end - start, step) if step > 0 else (start - end, -step)
-    count = distance if size == 1 else (distance + (size - 1)) // size
+    count = steps_between(start, end, step)
     if not is_traced_number(count):  # both ends move
         raise TracedValueError("torch.arange between such numbers")
     bound, length = bounded(count, "torch.arange")
@@ -178,8 +184,7 @@ def expand(self, *sizes):
     return _sized(self.expand, sizes, "Tensor.expand")
 
 
-@implements_moved(Tensor.expand)
-@implements_selected(Tensor.expand)
+@implements_chosen(Tensor.expand)
 def _expand_of_chosen(self, *sizes):
     return expand(self, *sizes)
 
@@ -223,8 +228,7 @@ def repeat(self, *repeats):
 
 
 @implements_by_length(Tensor.expand_as)
-@implements_moved(Tensor.expand_as)
-@implements_selected(Tensor.expand_as)
+@implements_chosen(Tensor.expand_as)
 def expand_as(self, other):
     return self.expand(*other.shape)
 

@@ -12,7 +12,7 @@ from ..abandoning import NeedsLengths
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
-from ..rules.registry import implements_moved, implements_selected
+from ..rules.registry import implements_chosen, implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.moved import broadcast, merged, needs_broadcast
@@ -589,8 +589,7 @@ for _function in (
     F.kl_div,
 ):
     _loss = _elementwise_loss(_function)
-    implements_selected(_function)(_loss)
-    implements_moved(_function)(_loss)
+    implements_chosen(_function)(_loss)
 
 
 def _of_classes(function):

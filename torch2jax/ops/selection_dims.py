@@ -89,8 +89,7 @@ for _function in (
     implements_moved(_function)(_of_rows(_function))
 for _function in (torch.where, Tensor.where):
     _broadcasting = _of_rows(_function)
-    implements_selected(_function)(_broadcasting)
-    implements_moved(_function)(_broadcasting)
+    implements_chosen(_function)(_broadcasting)
 
 
 @implements_moved(Tensor.to)

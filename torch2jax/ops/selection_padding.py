@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..rules.registry import implements_by_length, implements_moved, implements_selected, lookup_selected
+from ..rules.registry import implements_by_length, implements_chosen, implements_selected, lookup_selected
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
 from ..values.moved import front_of, moved, unknown_dims
 from ..values.selected import Chosen, Selected, compacted, first
@@ -18,8 +18,7 @@ _of_rows: Any = lookup_selected(F.pad)
 
 
 @implements_by_length(F.pad)
-@implements_moved(F.pad)
-@implements_selected(F.pad)
+@implements_chosen(F.pad)
 def pad(input, pad, mode="constant", value=None):
     """Each dimension that is as long as data decide, or becomes so, is padded by itself; the others as ever."""
     if mode != "constant":

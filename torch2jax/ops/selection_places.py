@@ -11,7 +11,7 @@ from ..calls.call import current
 from ..errors import TracedValueError, user_location
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
-from ..rules.registry import implements_moved, implements_selected, lookup, lookup_selected
+from ..rules.registry import implements_chosen, implements_selected, lookup, lookup_selected
 from ..tensors.dtypes import is_held_alike
 from ..tensors.tensor import Torchish
 from ..values.selected import Chosen, Selected, aligned, begin, compacted, in_order_of, like, select
@@ -61,14 +61,12 @@ _gives_places(torch.argwhere, _together)
 _gives_places(aten.where.default, lambda places: places)
 
 
-@implements_moved(torch.nonzero, Tensor.nonzero)
-@implements_selected(torch.nonzero, Tensor.nonzero)
+@implements_chosen(torch.nonzero, Tensor.nonzero)
 def nonzero(input, *, as_tuple=False):
     return _together(_places_of_chosen(input), as_tuple)
 
 
-@implements_moved(torch.argwhere, Tensor.argwhere)
-@implements_selected(torch.argwhere, Tensor.argwhere)
+@implements_chosen(torch.argwhere, Tensor.argwhere)
 def argwhere(input):
     return nonzero(input)
 

@@ -36,6 +36,7 @@ __all__ = [
     "is_traced_number",
     "number_in",
     "said_bound",
+    "steps_between",
     "tensor_of",
 ]
 
@@ -127,6 +128,12 @@ smallest, largest = _extreme(_min, torch.minimum, 0), _extreme(_max, torch.maxim
 
 def _is_whole(value: Any) -> bool:
     return type(value) is int or (is_traced_number(value) and not value.is_floating_point())
+
+
+def steps_between(start: Any, stop: Any, step: int) -> Any:
+    """How many numbers there are from one to another by steps, as ``range`` has them; none where it is negative."""
+    distance, size = (stop - start, step) if step > 0 else (start - stop, -step)
+    return distance if size == 1 else (distance + (size - 1)) // size
 
 
 def range_of_number(value: Any) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import TracedValueError
 from .call import this_call
 from .item import Item
-from .lengths import bound_of, is_traced_number, number_in
+from .lengths import bound_of, is_traced_number, number_in, steps_between
 
 __all__ = ["Counted", "TracedRange", "heed_ranges"]
 
@@ -71,9 +71,7 @@ class TracedRange:
     @property
     def number(self) -> Any:
         """How many there are."""
-        distance = self.stop - self.start if self.step > 0 else self.start - self.stop
-        step = abs(self.step)
-        return distance if step == 1 else (distance + (step - 1)) // step
+        return steps_between(self.start, self.stop, self.step)
 
     def __iter__(self) -> Counted:
         return Counted(self.number, lambda place: self.start + place * self.step)

@@ -23,6 +23,7 @@ from ...tensors.distributed import names_in
 from ...values.distributed import Whole, layout_of, placed, plain
 from .averages import averaged
 from .groups import MeshGroup, axes_of_mesh, default_group, group_of_axes, is_alone
+from .parts import replicated
 
 __all__: list[str] = []
 
@@ -141,13 +142,7 @@ def _whole(parameter: Any, layout: Any, state: FullySharded, group: MeshGroup | 
         return placed(value, *layout)
     if not isinstance(parameter, Whole):
         return value
-    return plain(placed(value, parameter.device_mesh, _replicated(parameter.device_mesh.ndim)))
-
-
-def _replicated(count: int) -> tuple:
-    from torch.distributed.tensor import Replicate
-
-    return (Replicate(),) * count
+    return plain(placed(value, parameter.device_mesh, (replicated(),) * parameter.device_mesh.ndim))
 
 
 def _group_of(mesh: Any) -> MeshGroup | None:
