@@ -18,7 +18,6 @@ import collections
 import contextlib
 import faulthandler
 import io
-import json
 import time
 import warnings
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from pathlib import Path
 import jax
 import torch
 
+from scripts.records import append_record, records
 from tests.compiling import keep_context, set_flags
 from tests.memory import Bound
 from tests.ops.database import DTYPES, Trial, cases, columns_of, dtypes_of, entries, full_name, run, trials
@@ -83,8 +83,7 @@ class Results:
         self.families: dict[str, str] = {}
         self.outcomes: dict[tuple[str, str], dict[str, tuple]] = collections.defaultdict(dict)
         started = None
-        for line in path.read_text().splitlines() if path.exists() else []:
-            found = json.loads(line)
+        for found in records(path):
             if "started" in found:
                 self._give_up(started)
                 started = found
@@ -106,8 +105,7 @@ class Results:
             self.outcomes[started["entry"], started["dtype"]].update(dict.fromkeys(started["started"], outcome))
 
     def append(self, **found) -> None:
-        with self.path.open("a") as file:
-            print(json.dumps(found), file=file)
+        append_record(self.path, found)
         if "started" not in found:
             self._take(found)
 

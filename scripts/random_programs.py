@@ -12,7 +12,6 @@ appended to a file, and what was run before is not run again; programs that do n
 
 import argparse
 import collections
-import json
 import sys
 import time
 import traceback
@@ -26,6 +25,7 @@ import jax
 import torch
 from hypothesis import strategies as st
 
+from scripts.records import append_record, records
 from tests.branches import random_loops
 from tests.compiled import test_aliasing as compiled
 from tests.compiling import keep_context, set_flags
@@ -200,14 +200,11 @@ class Results:
 
     def __init__(self, path: Path):
         self._path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.counts = {(kind, seed): counts for kind, seed, counts in map(json.loads, lines)}
+        self.counts = {(kind, seed): counts for kind, seed, counts in records(path)}
 
     def append(self, kind: str, seed: int, counts: dict[str, int]) -> None:
         self.counts[kind, seed] = counts
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            file.write(json.dumps([kind, seed, counts]) + "\n")
+        append_record(self._path, [kind, seed, counts])
 
     def rows(self) -> Iterator[tuple[str, collections.Counter[str]]]:
         """Each kind's counts, and those of all."""

@@ -1,11 +1,12 @@
 """What became of PyTorch's tests: a record for each, the file they are kept in, and failures as reasons."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
+
+from scripts.records import append_record, records
 
 __all__ = ["MODES", "Collected", "Mode", "Outcome", "Results", "describe", "reason"]
 
@@ -46,8 +47,7 @@ class Results:
         self.path = path
         self.outcomes: dict[tuple[str, str], Outcome] = {}
         self.files: dict[str, Collected] = {}
-        for line in path.read_text().splitlines() if path.exists() else []:
-            found = json.loads(line)
+        for found in records(path):
             self._take(Collected(**found) if "collected" in found else Outcome(**found))
 
     def _take(self, found: Outcome | Collected) -> None:
@@ -58,9 +58,7 @@ class Results:
 
     def append(self, found: Outcome | Collected) -> None:
         self._take(found)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            print(json.dumps(dataclasses.asdict(found)), file=file, flush=True)
+        append_record(self.path, dataclasses.asdict(found))
 
     def counted(self, test: str) -> bool:
         """Whether PyTorch passes a test here, and it is not apart."""

@@ -1,8 +1,9 @@
 """What became of a use, and the file of all of them."""
 
 import dataclasses
-import json
 from pathlib import Path
+
+from scripts.records import append_record, records
 
 __all__ = ["Outcome", "Results"]
 
@@ -30,11 +31,8 @@ class Results:
 
     def __init__(self, path: Path):
         self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.outcomes = {found.use: found for found in (Outcome(**json.loads(line)) for line in lines)}
+        self.outcomes = {found.use: found for found in (Outcome(**record) for record in records(path))}
 
     def append(self, outcome: Outcome) -> None:
         self.outcomes[outcome.use] = outcome
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            print(json.dumps(dataclasses.asdict(outcome)), file=file, flush=True)
+        append_record(self.path, dataclasses.asdict(outcome))
