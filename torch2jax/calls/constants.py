@@ -10,7 +10,7 @@ from jax import lax
 
 from ..autograd.hooks import take_over_hooks
 from ..compiled.captured import CapturedState
-from ..compiled.host_tensors import HostTensors
+from ..compiled.host_functions import HostFunctions
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.distributed import is_distributed
@@ -46,8 +46,8 @@ class Constants:
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
         self.sparse: dict[int, tuple[torch.Tensor, Sparse]] = {}
         """What stands for each sparse tensor from outside, by id, with that one to keep it."""
-        self.host: HostTensors | None = None
-        """What runs around compiled parts (`HostTensors`), None where there are none."""
+        self.host: HostFunctions | None = None
+        """What runs around compiled parts, None where there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 

@@ -15,7 +15,7 @@ from ..tracing.call import TracingCall
 
 if TYPE_CHECKING:
     from .captured import CapturedState
-    from .host_tensors import HostTensors
+    from .host_functions import HostFunctions
 
 __all__ = ["CompiledCall", "CompiledConstants", "current", "this_call"]
 
@@ -30,7 +30,7 @@ class _Views(Protocol):
 class CompiledConstants(Protocol):
     """What stands for tensors from outside, as compiled parts see it."""
 
-    host: "HostTensors | None"
+    host: "HostFunctions | None"
     """What runs around compiled parts, None where there are none."""
 
     def lift(self, value: Any) -> Torchish:

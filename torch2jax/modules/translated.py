@@ -25,7 +25,7 @@ from ..calls import (  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import StandsFor
-from ..compiled.host_tensors import HostTensors
+from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
 from ..errors import hint_at_axes, hint_at_symbols
 from ..jit_errors import TellsOfArguments
@@ -186,7 +186,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
             state = names.given(unstack_layers(whole)) if is_stacked else whole
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
                 if self._parts is not None:
-                    call.constants.host = HostTensors(call)
+                    call.constants.host = HostFunctions(call)
                     call.features.push(call.constants.host)
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)

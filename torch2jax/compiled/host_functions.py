@@ -1,0 +1,364 @@
+"""What runs around compiled parts: PyTorch's functions on its own small tensors, or JAX's rules."""
+
+import functools
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ..internals.autocast import is_any_autocast_enabled
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.modes import len_torch_dispatch_stack, len_torch_function_stack
+from ..rules.features import NEXT, Feature
+from ..rules.plan import NOT_PLANNED
+from ..rules.tables import entered
+from ..tensors.dtypes import is_integral
+from ..tensors.history import NeedsTape
+from ..tensors.journal import journal
+from ..tensors.tensor import Torchish
+from ..tracing.traces import is_transforming
+from .call import CompiledCall
+from .host_tensors import HostTensors
+from .kinds import (
+    WRITING,
+    FunctionKind,
+    asks_for_gradients,
+    gives_memory,
+    gives_new,
+    is_new,
+    kind_as_told,
+    kind_of,
+)
+from .ownership import NO, WANTING, YES, state_of
+from .reordered import REORDERING
+
+__all__ = ["NOT_RUN", "HostFunctions"]
+
+NOT_RUN = NEXT
+_TENSOR = (torch.Tensor,)
+_MOST = 2**18  # elements that are worth a copy
+_DEVICES = (torch.device, str)
+_PLAIN = frozenset((int, bool, float, complex, slice, torch.dtype, torch.Size, type(None), type(Ellipsis)))
+_DEVICE = torch.Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIssue]
+_DETACHING = frozenset((torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__))  # pyright: ignore
+
+
+class HostFunctions(HostTensors, Feature):
+    """The functions that PyTorch computes of its own tensors around parts."""
+
+    rank, is_shared = 10, True
+
+    def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+        del call
+        if (types and tuple(types) != _TENSOR) or self._call.numpy_views.views:
+            return NEXT
+        return self.run_at_once(function, args, kwargs)
+
+    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+        return self.dispatch(call, function, args, kwargs) if self.is_active else NEXT
+
+    def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:
+        del call
+        if function.overloadpacket is torch.ops.aten.set_ and self.is_active:
+            self.memories.give_up_all(args)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether functions are asked for at all: not within others, or where JAX, or a tape, sees what they do."""
+        call = self._call
+        return not (
+            self._lifted
+            or call.tape is not None
+            or call.dual is not None
+            or call.on_result is not None
+            or journal() is not None
+            or len_torch_dispatch_stack()
+            or is_transforming()
+        )
+
+    def run_at_once(self, function: Callable, args: tuple, kwargs: dict | None) -> Any:
+        """What a function gives that has only tensors which have been made around parts; else `NOT_RUN`."""
+        if len_torch_function_stack():
+            return NOT_RUN
+        kind = kind_of(function)
+        is_metadata = kind is FunctionKind.METADATA or function == _DEVICE
+        if is_metadata and len(args) == 1 and not kwargs and not self._lifted:
+            return function(*args) if state_of(args[0]) else NOT_RUN
+        if kind is FunctionKind.NONE or kind is FunctionKind.PYTHON:
+            return NOT_RUN
+        has_tensors = False
+        for value in args:
+            of = type(value)
+            if of is torch.Tensor:
+                if getattr(value, "_is_host", NO) != YES:
+                    return NOT_RUN
+                has_tensors = True
+            elif of is list or of is tuple:
+                for x in value:
+                    if type(x) is torch.Tensor and getattr(x, "_is_host", NO) == YES:
+                        has_tensors = True
+                    elif type(x) not in _PLAIN:
+                        return NOT_RUN
+            elif of not in _PLAIN and not (of is torch.device and value.type == "cpu"):
+                return NOT_RUN
+        if kwargs:
+            for value in kwargs.values():
+                if type(value) not in _PLAIN and not (type(value) is torch.device and value.type == "cpu"):
+                    return NOT_RUN
+        if not self.is_active or entered():
+            return NOT_RUN
+        if not has_tensors:
+            return self._make(function, args, kwargs or {}) if kind is FunctionKind.FACTORY else NOT_RUN
+        if is_any_autocast_enabled():
+            return NOT_RUN
+        if self.memories.shown and kind in WRITING:
+            return NOT_RUN
+        result = function(*args, **kwargs) if kwargs else function(*args)
+        if not isinstance(result, (torch.Tensor, tuple, list)):
+            return result
+        if type(result) is torch.Tensor and result.dtype in self._dtypes:
+            result._is_host = YES  # pyright: ignore[reportAttributeAccessIssue]
+            return result
+        viewed = self._viewed_as_another(result, args)
+        if viewed:
+            del result
+            return self._on_jax_instead(viewed, function, args, kwargs or {})
+        return self._taken(result)
+
+    def dispatch(self, call: CompiledCall, function: Callable, args: tuple, kwargs: dict) -> Any:
+        """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
+        kind = kind_of(function)
+        if kind is FunctionKind.WRITES_IF_TOLD:
+            kind = kind_as_told(function, args, kwargs)
+        if self.memories.shown and args and (kind is FunctionKind.WRITES or "out" in kwargs):
+            self.memories.expect_writable(kwargs.get("out", args[0]))
+        if kind in (FunctionKind.NONE, FunctionKind.PYTHON):
+            if args and state_of(args[0]) and asks_for_gradients(function):
+                return self._told_of_gradients(function, *args, **kwargs)
+            if kind is FunctionKind.PYTHON and not entered():
+                if call.runs_body(function, args):
+                    return call.run_body(function, args, kwargs)
+                if call.is_own_body(function, args):  # in which PyTorch's C++ asks for it by the same name
+                    result = self.run(function, args, kwargs, FunctionKind.OTHER)
+                    if result is not NOT_RUN:
+                        return result
+        elif not entered():
+            if len(args) == 1 and not kwargs:
+                value = args[0]
+                state = state_of(value)
+                if state:
+                    wants = state == WANTING and function not in _DETACHING and torch.is_grad_enabled()
+                    return self._native(function, args, kwargs, wants)
+                if type(value) is Torchish:
+                    if kind is FunctionKind.METADATA:
+                        with DisableTorchFunction():
+                            return function(value)
+                    if function == _DEVICE:
+                        return value._label
+            elif kind is FunctionKind.CONVERTS and type(args[0]) is Torchish and _is_as_wanted(*args, **kwargs):
+                return args[0]
+            if kind is FunctionKind.SHARES:
+                if all(map(state_of, args)):
+                    return self._native(function, args, kwargs, False)
+                self.memories.give_up_all(args)
+            else:
+                if not kwargs and len(args) == REORDERING.get(function):
+                    result = self._orders.reordered(args)
+                    if result is not None:
+                        return result
+                result = self.run(function, args, kwargs, kind)
+                if result is not NOT_RUN:
+                    return result
+                if function is torch.Tensor.__getitem__:
+                    return self._subscripted(call, function, args)
+        return self._on_jax(call, function, args, kwargs)
+
+    def run(self, function: Callable, args: tuple, kwargs: dict, kind: FunctionKind) -> Any:
+        """What a function gives, if it is one for PyTorch; else `NOT_RUN`."""
+        tensors: list[torch.Tensor] = []
+        for value in args:
+            if type(value) not in _PLAIN and not _gather(value, tensors):
+                return NOT_RUN
+        for key, value in kwargs.items():
+            if type(value) not in _PLAIN and (key == "generator" or not _gather(value, tensors)):
+                return NOT_RUN
+        if not tensors:
+            return self._make(function, args, kwargs) if kind is FunctionKind.FACTORY else NOT_RUN
+        if is_any_autocast_enabled() and not all(is_integral(x.dtype) for x in tensors):
+            return NOT_RUN
+        states = [*map(state_of, tensors)]
+        wants = WANTING in states and torch.is_grad_enabled()
+        if kind is FunctionKind.WRITES_OTHERS and (NO in states or wants or self.memories.shown):
+            return NOT_RUN
+        if NO in states:
+            if state_of(args[0] if args else None) == NO and not is_new(kind, function, args, kwargs):
+                return NOT_RUN
+            others = [x for x, state in zip(tensors, states, strict=True) if state == NO]
+            if "out" in kwargs or not all(map(self._is_small, others)):
+                return NOT_RUN
+            wants = wants or (torch.is_grad_enabled() and any(map(self._requires_grad, others)))
+            args = tuple([self._own(x) for x in args])
+            kwargs = {key: self._own(x) for key, x in kwargs.items()}
+        if wants and kind is FunctionKind.WRITES and args[0]._is_host == YES and not is_integral(args[0].dtype):
+            args[0]._is_host = WANTING
+            self.memories.is_blurred = True
+        return self._native(function, args, kwargs, wants and function not in _DETACHING)
+
+    def _native(self, function: Callable, args: tuple, kwargs: dict, wants: bool) -> Any:
+        with DisableTorchFunction():
+            result = function(*args, **kwargs)
+            viewed = self._viewed_as_another(result, args)
+            if not viewed:
+                return self._taken(result, wants)
+            del result
+        return self._on_jax_instead(viewed, function, args, kwargs)
+
+    def _make(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        if kwargs.get("requires_grad"):
+            return NOT_RUN
+        with DisableTorchFunction():
+            made = function(*args, **kwargs)
+        if made.ndim == 0:  # of one shape only, and often a part's own counter
+            return NOT_RUN
+        if is_integral(made.dtype):
+            return self._taken(made)
+        is_memory = gives_memory(function) and made.numel()  # which may become a parameter
+        return NOT_RUN if is_memory or made.numel() > _MOST or not self._has_floats else self._taken(made)
+
+    def _viewed_as_another(self, result: Any, args: tuple) -> tuple:
+        """The tensors whose memory a result has in a dtype that is none for PyTorch here."""
+        if not isinstance(result, torch.Tensor) or result.dtype in self._dtypes:
+            return ()
+        memory = result.untyped_storage()._cdata
+        return tuple([x for x in args if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata == memory])
+
+    def _on_jax_instead(self, viewed: tuple, function: Callable, args: tuple, kwargs: dict) -> Any:
+        """The result of a function on JAX, which shares memory there with these tensors."""
+        with DisableTorchFunction():
+            self.memories.give_up_all(viewed)
+        return self._on_jax(self._call, function, args, kwargs)
+
+    def _is_small(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor may as well be PyTorch's own."""
+        with DisableTorchFunction():
+            dtype = tensor.dtype
+            if tensor.numel() > _MOST or dtype not in self._dtypes:
+                return False
+            if type(tensor) is Torchish:
+                return tensor._label.type == "cpu" and not tensor._node.is_chosen
+            return tensor.is_cpu and type(tensor) is torch.Tensor and tensor.layout is torch.strided
+
+    def _own(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if state_of(value) != NO:
+                return value
+            value = self._call.standing_for(value)
+            if isinstance(value, Torchish):
+                return self._copy_of(value)
+            with DisableTorchFunction(), DisableTorchDispatch():
+                return value.detach().clone()
+        if isinstance(value, (tuple, list)):
+            return type(value)([self._own(x) for x in value])
+        return value
+
+    def _requires_grad(self, tensor: torch.Tensor) -> bool:
+        if isinstance(tensor, Torchish):
+            return tensor._node.storage.history is not None
+        return tensor.requires_grad
+
+    def _subscripted(self, call: CompiledCall, function: Callable, args: tuple) -> Any:
+        """A view of a tensor of JAX's, or whatever else a subscript gives there."""
+        view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
+        return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
+
+    def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """What a tensor says of its gradients, of which it has none as yet.
+
+        Raises:
+            NeedsTape: it is to have some.
+        """
+        name = getattr(function, "__name__", "")
+        name = function.__self__.__name__ if name == "__get__" else name  # pyright: ignore[reportFunctionMemberAccess]
+        wants = state_of(value) == WANTING
+        if is_integral(value.dtype) or (not wants and not self.memories.is_blurred):
+            answers = {"requires_grad": False, "is_leaf": True, "grad_fn": None, "grad": None}
+        else:
+            answers = {"requires_grad": True, "is_leaf": False} if wants else {}
+        if name in answers:
+            return answers[name]
+        if name == "requires_grad_" and not wants and False in (*args, *kwargs.values()):
+            return value
+        if is_integral(value.dtype):
+            return self._on_jax(self._call, function, (value, *args), kwargs)
+        raise NeedsTape(1)
+
+    def _on_jax(self, call: CompiledCall, function: Callable, args: tuple, kwargs: dict) -> Any:
+        lifted: dict[int, tuple[torch.Tensor, Torchish]] = {}
+        before, self._is_closed = self._is_closed, False
+        self._lifted.append(lifted)
+        try:
+            result = call.dispatch(function, args, kwargs)
+        finally:
+            self._lifted.pop()
+            self._is_closed = before
+            for value, tensor in lifted.values():
+                if tensor._writes[0]:
+                    self.memories.write_back(value, tensor.read(), tensor._node.storage.history is not None)
+        if gives_new(function):
+            return self._settled(result)
+        for value, tensor in lifted.values():
+            if result is tensor:
+                return value
+            if _shares_memory(result, tensor):
+                self.memories.share(value, tensor)
+        return result
+
+    def _settled(self, result: Any) -> Any:
+        """A new tensor of integers that a function gave on JAX: as PyTorch's own, if it is small."""
+        if type(result) is not Torchish or not is_integral(result.dtype) or not self._is_small(result):
+            return result
+        with DisableTorchFunction():
+            ndim = result.ndim
+        return result if not ndim or result._node.storage.memory.foreign else self._taken(self._own(result))
+
+
+def _shares_memory(result: Any, tensor: Torchish) -> bool:
+    """Whether a result, or one among several, has the memory of a tensor of the call."""
+    if isinstance(result, (tuple, list)):
+        return any(_shares_memory(x, tensor) for x in result)
+    return isinstance(result, Torchish) and result._node.storage.memory is tensor._node.storage.memory
+
+
+def _is_as_wanted(tensor: Torchish, *options: object, **named: object) -> bool:
+    """Whether a tensor has a dtype and device already."""
+    with DisableTorchFunction():
+        dtype = tensor.dtype
+    for option in (*options, *named.values()):
+        if isinstance(option, str):
+            option = torch.device(option)
+        if not (option is None or option is False or option is dtype or option == tensor._label):
+            return False
+    return "memory_format" not in named
+
+
+def _gather(value: Any, tensors: list) -> bool:
+    """Gathers the tensors of an argument; false if it has something else that PyTorch would not take for what it is."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return True
+    if isinstance(value, (tuple, list)):
+        return all(type(x) in _PLAIN or _gather(x, tensors) for x in value)
+    if isinstance(value, _DEVICES):
+        return _is_here(value)
+    return not isinstance(value, (jax.Array, np.ndarray))
+
+
+@functools.cache
+def _is_here(device: torch.device | str) -> bool:
+    """Whether a device is the CPU, or a string names none but is an option, as of rounding."""
+    try:
+        return torch.device(device).type == "cpu"
+    except RuntimeError:
+        return True
