@@ -423,22 +423,6 @@ def test_second_derivatives_of_what_a_dispatch_rounds():
     np.testing.assert_allclose(jax.jit(outside)(array), expected, rtol=1e-4)
 
 
-class _Requantizing(_Rounding):
-    """Rounds what it wraps, and what it gives wraps that."""
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.mul.Tensor:
-            return Pair(*[(args[0].scale * args[1]).round() for _ in range(2)])
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-def test_what_is_wrapped_and_rounded_has_no_derivative_of_zero():
-    weight, x = t2j(_Requantizing.of(torch.rand(3, 3))), jnp.ones((3, 3))
-    with pytest.raises(NotImplementedError, match="rounds what a tensor wraps"):
-        jax.grad(lambda x: t2j(lambda x, w: (w * x).first.sum())(x, weight))(x)
-
-
 class _Trained(torch.nn.Module):
     """A layer whose weight wraps others and requires grad, beside one of low rank."""
 

@@ -24,7 +24,9 @@ from ..tensors.interop import is_dense
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Restriction, Torchish, make_view, wrap
 from ..tensors.traced import is_traced
+from ..tensors.wrapped import is_wrapper
 from ..tracing.closures import closed_over
+from ..tracing.shadows import apart_from_inner, cut, inner_arrays, shadow_of, uncut, zeros_of
 from .bound_apply import TAKES_KEYWORDS, run_instead_of_apply
 from .call import AutogradCall, this_call
 from .forward_start import Start, run_forward
@@ -55,11 +57,15 @@ def apply(cls: Any, *args: Any, **kwargs: Any):
             "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), it must "
             "override the setup_context staticmethod."
         )
-    args = tuple(call.lift(x) if isinstance(x, torch.Tensor) else x for x in args)
+    args = tuple(_of_call(call, x) if isinstance(x, torch.Tensor) else x for x in args)
     return _Application(cls, args).run(call)
 
 
 run_instead_of_apply(apply)
+
+
+def _of_call(call: AutogradCall, tensor: torch.Tensor) -> Any:
+    return uncut(tensor) if is_wrapper(tensor) else call.lift(tensor)
 
 
 def _has_context_of_its_own(cls: type[torch.autograd.Function]) -> bool:
@@ -103,8 +109,10 @@ class _Application:
 
     def __init__(self, function: type[torch.autograd.Function], args: tuple):
         self.function, self.args = function, args
-        self.inputs = {i: x for i, x in enumerate(args) if isinstance(x, Torchish) and not is_integral(x.dtype)}
-        self.required = tuple(isinstance(x, Torchish) and x.history is not None for x in args)
+        carriers = ((i, _carrier_of(x)) for i, x in enumerate(args) if isinstance(x, torch.Tensor))
+        self.inputs = {i: x for i, x in carriers if x is not None and not is_integral(x.dtype)}
+        """The tensors among the arguments that may have a derivative; shadows of those that wrap others."""
+        self.required = tuple(i in self.inputs and self.inputs[i].history is not None for i in range(len(args)))
         self.is_recorded = any(self.required)
 
     def run(self, call: AutogradCall):
@@ -138,6 +146,8 @@ class _Application:
             return output
         fixed = {id(x) for x in ctx.non_differentiable}
         is_fixed = [id(x) in fixed for x in results]
+        wholes = {i: x for i, x in enumerate(results) if isinstance(x, torch.Tensor) and is_wrapper(x)}
+        results = tuple(zeros_of(call, x) if i in wholes else x for i, x in enumerate(results))
         results = tuple(self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) else x for x in results)
         differentiable = {
             i: x
@@ -148,9 +158,11 @@ class _Application:
         if call.tape is not None:
             node.operands = [None if x.history is None else call.tape.end_of(x) for x in self.inputs.values()]
         arrays_around = (x.read() for x in closed_over(self.args))
-        if differentiable and any(map(is_traced, itertools.chain(arrays, arrays_around))):
+        wrappers = [x for x in self.args if isinstance(x, torch.Tensor) and is_wrapper(x)]
+        if differentiable and any(map(is_traced, itertools.chain(arrays, arrays_around, inner_arrays(wrappers)))):
             derivative = Derivative(start, self.inputs, ctx, results, tuple(differentiable), node)
             values = derivative.attach(arrays, [x.read() for x in differentiable.values()])
+            values = [apart_from_inner(x, wrappers, self.function.__name__) for x in values] if wrappers else values
         else:
             values = [x.read() for x in differentiable.values()]
         for (number, result), array in zip(differentiable.items(), values, strict=True):
@@ -159,7 +171,12 @@ class _Application:
             if not any(result is x for x in ctx.dirty_tensors):
                 made = Restriction("custom", self.function.__name__, number, result._writes[0])
                 result._restriction = made if is_view else None
+        results = tuple(self._whole(call, wholes[i], x) if i in wholes else x for i, x in enumerate(results))
         return results if isinstance(output, tuple) else results[0]
+
+    def _whole(self, call: AutogradCall, whole: Any, shadow: Any) -> Any:
+        """A result that wraps others, whose derivative is that of its shadow."""
+        return cut(call, whole, shadow) if is_traced(shadow.read()) else whole
 
     def _check_written(self, ctx: Context, results: tuple) -> None:
         """Expects of the tensors that are marked as written to that they are arguments, and are given back."""
@@ -217,6 +234,11 @@ class _Application:
             if tape is not None:
                 node.ends[number] = tape.end_of(result)
                 node.end = node.end or node.ends[number]
+
+
+def _carrier_of(tensor: torch.Tensor) -> Torchish | None:
+    """What carries the derivatives of an argument: itself, or the shadow of one that wraps others."""
+    return shadow_of(this_call(), tensor) if is_wrapper(tensor) else tensor  # pyright: ignore[reportReturnType]
 
 
 def _has_tangent(tensor: Torchish) -> bool:

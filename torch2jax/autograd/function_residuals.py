@@ -21,7 +21,9 @@ from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.trees import TensorSlot, map_arguments
+from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from ..tracing.closures import closed_over
+from ..tracing.shadows import give_shadow, shadow_of, uncut
 from ..translation import is_in_progress
 from .call import this_call
 from .forward_start import Start, run_forward
@@ -83,6 +85,9 @@ class Residuals:
         def take_out(value: object):
             if not isinstance(value, torch.Tensor):
                 return value
+            if is_wrapper(value):
+                shadow = shadow_of(this_call(), value)
+                return _WholeSlot(wrapped(uncut(value), take_out), None if shadow is None else take_out(shadow))
             if id(value) not in places:
                 places[id(value)] = TensorSlot(len(self._tensors))
                 self._tensors.append(this_call().lift(value))
@@ -203,7 +208,7 @@ class Residuals:
             tensors = [living.get(place, x) for place, x in enumerate(tensors)]
 
         def put_back(tree: object):
-            return map_arguments(lambda x: tensors[x.index] if isinstance(x, TensorSlot) else x, tree)
+            return map_arguments(lambda x: _filled_in(x, tensors), tree)
 
         needed = tuple(i in self._inputs and wanted[self._inputs.index(i)] for i in range(self._count))
         if self._recorded and not is_at_home:
@@ -226,6 +231,25 @@ class Residuals:
         """Whether this is part of the call that has run the function, whose tensors live."""
         call = self._call()
         return call is not None and is_in_progress(call)
+
+
+class _WholeSlot:
+    """The place of a tensor that wraps others: the slots of its inner tensors, and that of its shadow."""
+
+    def __init__(self, inner: Wrapped, shadow: TensorSlot | None):
+        self.inner, self.shadow = inner, shadow
+
+
+def _filled_in(value: Any, tensors: list) -> Any:
+    """What was taken out at a slot, of the tensors that are there now; any other value itself."""
+    if isinstance(value, TensorSlot):
+        return tensors[value.index]
+    if not isinstance(value, _WholeSlot):
+        return value
+    whole = tensor_of(value.inner, lambda slot: tensors[slot.index])
+    if value.shadow is not None:
+        give_shadow(this_call(), whole, tensors[value.shadow.index])
+    return whole
 
 
 def _may_be_differentiated(tensor: Torchish) -> bool:

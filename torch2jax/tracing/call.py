@@ -43,6 +43,10 @@ class TracingCall(TensorsCall, Protocol):
         """Where its random operators take their keys from."""
         ...
 
+    def inside(self) -> AbstractContextManager[None]:
+        """A context in which what is called comes to this call again, where PyTorch has suspended it."""
+        ...
+
     def nested(self) -> AbstractContextManager[None]:
         """A context for code of this call that runs under a transformation of JAX's begun within the call."""
         ...

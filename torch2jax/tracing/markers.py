@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..internals.jax_programs import fallback_linearize_rule, primitive_linearizations
 from .traces import is_zero
 
-__all__ = ["LevelEnd", "Undecided", "once", "stop_levels", "stops_levels", "undecided"]
+__all__ = ["LevelEnd", "Undecided", "apart_from", "once", "stop_levels", "stops_levels", "undecided"]
 
 
 class LevelEnd(Exception):
@@ -72,38 +73,54 @@ primitive_linearizations[_stop_levels_p] = functools.partial(fallback_linearize_
 ad.primitive_transposes[_level_end_p] = _led_back
 
 
-def once(array: Any, dependencies: Sequence[Any], message: str):
+def once(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
     """An array whose derivative is an error, once it is asked for: a function is differentiable once.
 
     Args:
         array: what its backward gave.
         dependencies: the arrays that it came from.
         message: of the error.
+        kind: of the error.
     """
-    return _once_p.bind(array, *dependencies, message=message)
+    return _once_p.bind(array, *dependencies, is_own=True, message=message, kind=kind)
+
+
+def apart_from(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
+    """An array that keeps its derivative; that for what else it depends on is an error, once it is asked for.
+
+    Args:
+        array: has no derivative for the dependencies.
+        dependencies: arrays.
+        message: of the error.
+        kind: of the error.
+    """
+    return _once_p.bind(array, *dependencies, is_own=False, message=message, kind=kind)
 
 
 _once_p, _of_once_p = Primitive("once"), Primitive("of_once")
-_once_p.def_impl(lambda array, *_, message: array)
-_once_p.def_abstract_eval(lambda array, *_, message: array)
-mlir.register_lowering(_once_p, lambda _, array, *rest, message: [array])
+_once_p.def_impl(lambda array, *_, **__: array)
+_once_p.def_abstract_eval(lambda array, *_, **__: array)
+mlir.register_lowering(_once_p, lambda _, array, *rest, **__: [array])
 
 
-def _batch_once(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, message: str):
-    return _once_p.bind(*arrays, message=message), dims[0]
+def _batch_once(arrays: Sequence[jax.Array], dims: Sequence[int | None], **params: Any):
+    return _once_p.bind(*arrays, **params), dims[0]
 
 
-def _jvp_of_once(primals: Sequence[Any], tangents: Sequence[Any], *, message: str):
-    given = [x for x in tangents if not is_zero(x)]
-    aval = jax.typeof(primals[0]).to_tangent_aval()
-    return once(primals[0], primals[1:], message), _of_once_p.bind(*given, aval=aval, message=message)
+def _jvp_of_once(primals: Sequence[Any], tangents: Sequence[Any], *, is_own: bool, **params: Any):
+    given = [x for x in (tangents if is_own else tangents[1:]) if not is_zero(x)]
+    own, made = tangents[0], _once_p.bind(*primals, is_own=is_own, **params)
+    if not given:
+        return made, own
+    ended = _of_once_p.bind(*given, aval=jax.typeof(primals[0]).to_tangent_aval(), **params)
+    return made, ended if is_own or is_zero(own) else lax.add(own, ended)
 
 
-def _twice(*_args: Any, message: str, **_params: Any):
-    raise RuntimeError(message)
+def _twice(*_args: Any, message: str, kind: type[Exception], **_params: Any):
+    raise kind(message)
 
 
-_of_once_p.def_abstract_eval(lambda *_, aval, message: aval)
+_of_once_p.def_abstract_eval(lambda *_, aval, **__: aval)
 _of_once_p.def_impl(_twice)
 mlir.register_lowering(_of_once_p, _twice)
 batching.primitive_batchers[_once_p] = _batch_once

@@ -25,7 +25,7 @@ from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .below_autograd import at_autograd
 from .call import ValuesCall, this_call
 
-__all__ = ["differentiable", "has_derivatives", "has_formula", "with_formula"]
+__all__ = ["can_be_kept", "differentiable", "has_derivatives", "has_formula", "with_formula"]
 
 
 def differentiable(args: tuple, kwargs: dict) -> list[Torchish]:
@@ -37,10 +37,11 @@ def differentiable(args: tuple, kwargs: dict) -> list[Torchish]:
 def has_formula(operator: OpOverload, args: tuple, kwargs: dict) -> bool:
     """Whether what PyTorch's formula takes can be kept: it is not written to, and all classes have the protocol."""
     tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
-    return not operator._schema.is_mutable and all(isinstance(x, Torchish) or _is_kept(x) for x in tensors)
+    return not operator._schema.is_mutable and all(isinstance(x, Torchish) or can_be_kept(x) for x in tensors)
 
 
-def _is_kept(x: Any) -> bool:
+def can_be_kept(x: Any) -> bool:
+    """Whether a tensor can be kept as arrays: it is a plain one, or its class has the protocol."""
     if not is_wrapper(x):
         return type(x) in (torch.Tensor, torch.nn.Parameter)
     try:
@@ -188,7 +189,8 @@ def _plain(gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient.stands_for
     if is_wrapper(gradient):
         raise NotImplementedError(
-            f"the gradient of an operand is a {type(gradient).__name__}, which wraps others; wanted a plain tensor"
+            f"got a {type(gradient).__name__} as the gradient of an operand, which its __torch_dispatch__ gave for "
+            "PyTorch's formula; wanted a plain tensor, as JAX's gradients are arrays of the shape of the operand"
         )
     return gradient
 

@@ -23,11 +23,12 @@ from ..rules.kinds import serves, serves_without_values
 from ..tensors.jagged import NestedTensor, values_of
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, wrapped
+from ..tracing.shadows import cut, shadow_of, uncut
 from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
 from .call import ValuesCall
 from .jagged import lifted_offsets
-from .wrapper_formulas import differentiable, has_formula, with_formula
-from .wrapper_gradients import with_derivative
+from .wrapper_formulas import can_be_kept, differentiable, has_formula
+from .wrapper_gradients import by_formula, with_derivative
 
 __all__ = ["bound", "entering", "implements_of_class", "leaving"]
 
@@ -149,34 +150,50 @@ def _run(error: WrapsOthersError, call: ValuesCall, function: Any, args: tuple, 
     del error
     if not isinstance(function, OpOverload):
         return _run_below_classes(call, function, args, kwargs)
+    is_cut = False
+    if not function._schema.is_mutable:
+        given = tree_leaves((args, kwargs))
+        args, kwargs = tree_map(uncut, (args, kwargs))
+        is_cut = any(x is not y for x, y in zip(given, tree_leaves((args, kwargs)), strict=True))
     if is_below_autograd(call, function):
         with call.inside():
             return _run_by_wrappers(function, args, kwargs)
-    return with_derivative(call, function, args, kwargs, _differentiated(call, function, args, kwargs))
+    result, rounds = _differentiated(call, function, args, kwargs)
+    result = with_derivative(call, function, args, kwargs, result)
+    return tree_map(lambda x: _cut(call, x), result) if is_cut or rounds else result
 
 
-def _differentiated(call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
-    """What an operator gives, with JAX's derivative of what the classes compute, or PyTorch's where they round."""
+def _cut(call: ValuesCall, result: Any) -> Any:
+    """A result whose derivative is that of its shadow alone, if it has one."""
+    shadow = shadow_of(call, result) if isinstance(result, torch.Tensor) and is_wrapper(result) else None
+    return result if shadow is None else cut(call, result, shadow)
+
+
+def _differentiated(call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict) -> tuple[Any, bool]:
+    """What an operator gives, with JAX's derivative of what the classes compute, or PyTorch's where they round.
+
+    The second result is whether they do so for what wraps others in turn.
+    """
     operands = differentiable(args, kwargs) if torch.is_grad_enabled() and has_formula(operator, args, kwargs) else []
     state = call.stream.state
     if operands:
         try:
             with call.inside(), below_autograd(call, is_abandoned=True):
-                return _run_by_wrappers(operator, args, kwargs)
+                return _run_by_wrappers(operator, args, kwargs), False
         except Rounds:
             call.stream.state = state
         with call.inside():
-            cut = {id(x): x.detach() for x in operands}
-            fixed_args, fixed_kwargs = tree_map(lambda x: cut.get(id(x), x), (args, kwargs))
+            cut_off = {id(x): x.detach() for x in operands}
+            fixed_args, fixed_kwargs = tree_map(lambda x: cut_off.get(id(x), x), (args, kwargs))
             with below_autograd(call):
                 result = _run_by_wrappers(operator, fixed_args, fixed_kwargs)
-            if not any(map(is_wrapper, tree_leaves(result))):
-                results = result if isinstance(result, tuple) else (result,)
-                found = with_formula(operator, args, kwargs, results, results, [(x, x) for x in operands])
-                return found if isinstance(result, tuple) else found[0]
+            wrappers = [x for x in tree_leaves(result) if is_wrapper(x)]
+            if all(map(can_be_kept, wrappers)):
+                pairs = [(x, x) for x in operands]
+                return by_formula(call, operator, args, kwargs, result, pairs), bool(wrappers)
         call.stream.state = state
     with call.inside(), below_autograd(call):
-        return _run_by_wrappers(operator, args, kwargs)
+        return _run_by_wrappers(operator, args, kwargs), False
 
 
 def _run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:
