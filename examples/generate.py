@@ -8,7 +8,6 @@ The models are small, with random weights: llama, gemma, qwen_moe, mamba, t5, wh
 """
 
 import argparse
-import copy
 import inspect
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import torch
 import transformers
 from jax import lax
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
 from torch2jax import t2j
 
@@ -38,13 +38,9 @@ def static_cache(model, length: int) -> StaticCache:
 
     A window that slides counts its tokens in Python, so that each step would be another program.
     """
-    config = copy.deepcopy(model.config.get_text_config(decoder=True))
-    kinds = getattr(config, "layer_types", None) or []
-    if "sliding_attention" in kinds:
-        config.layer_types = ["full_attention" if kind == "sliding_attention" else kind for kind in kinds]
-    elif not kinds:
-        config.sliding_window = None
-    return StaticCache(config=config, max_cache_len=length)
+    cache = StaticCache(config=model.config, max_cache_len=length)
+    cache.layers = [StaticLayer(length) if isinstance(x, StaticSlidingWindowLayer) else x for x in cache.layers]
+    return cache
 
 
 def causal(model, length: int) -> Steps:
