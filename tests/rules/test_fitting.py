@@ -82,6 +82,10 @@ WRITERS = {
     "an overload": (torch.ops.aten.mul_.Tensor, "writes to 'self'"),
     "a method": (torch.Tensor.mul_, "writes to its tensor"),
     "a function": (torch.relu_, "writes to its tensor"),
+    "an operator of Python's": (torch.Tensor.__iadd__, "__iadd__, which writes to its tensor"),
+    "an operator of bits": (torch.Tensor.__ilshift__, "writes to its tensor"),
+    "a power": (torch.Tensor.__ipow__, "writes to its tensor"),
+    "an assignment": (torch.Tensor.__setitem__, "__setitem__, which writes to its tensor"),
 }
 
 
@@ -91,6 +95,11 @@ def test_a_rule_of_arrays_for_a_function_that_writes_is_refused(name):
     with pytest.raises(TypeError, match=f"{told}.*implements_tensors") as error:
         Rules().implements(function)(lambda x, factor=1.0: x * factor)
     assert "test_fitting.py:" in str(error.value)
+
+
+@pytest.mark.parametrize("function", [torch.Tensor.__invert__, torch.Tensor.__index__, torch.Tensor.__add__])
+def test_an_operator_that_only_returns_may_have_a_rule_of_arrays(function):
+    Rules().implements(function)(lambda *args: args[0])
 
 
 def test_a_rule_of_tensors_writes():

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import operator
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -135,7 +136,15 @@ def _written(function: Any, name: str) -> str | None:
     if isinstance(function, (OpOverload, OpOverloadPacket)):
         writes = [[x.name for x in schema.arguments if x.is_write and not x.is_out] for schema in schemas(function)]
         return ", ".join(map(repr, writes[0])) if writes and all(writes) else None
-    return "its tensor" if callable(function) and name.endswith("_") and not name.endswith("__") else None
+    return "its tensor" if callable(function) and _says_that_it_writes(name) else None
+
+
+def _says_that_it_writes(name: str) -> bool:
+    """Whether a function's name is that of an in-place form: ``add_``, ``__iadd__``, ``__setitem__``."""
+    if not name.endswith("__"):
+        return name.endswith("_")
+    plain = f"__{name[3:]}"  # of ``__iadd__``; ``__invert__`` and ``__index__`` have none
+    return name in ("__setitem__", "__delitem__") or (hasattr(operator, name) and hasattr(operator, plain))
 
 
 def _problem(taken: _Parameters, given: _Parameters) -> str | None:
