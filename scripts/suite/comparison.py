@@ -64,7 +64,8 @@ def _in_torch(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sparse(layout: torch.layout, parts: list[torch.Tensor], size: torch.Size, is_coalesced: bool) -> torch.Tensor:
-    *index, values = (part.contiguous() for part in parts)
+    # also of one element, which counts as contiguous whatever its strides
+    *index, values = (part.clone(memory_format=torch.contiguous_format) for part in parts)
     if layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(index[0], values, size, is_coalesced=is_coalesced)
     return torch.sparse_compressed_tensor(index[0], index[1], values, size, layout=layout)

@@ -102,9 +102,8 @@ class Sparse(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
-        with DisableTorchFunction(), DisableTorchDispatch():
-            shape, dtype = tuple(self.shape), self.dtype
-        return f"<tensor of layout {self.kind}, size={shape}, dtype={dtype}>"
+        call = current()
+        return "<tensor of another call>" if call is None else _run(call, torch.Tensor.__repr__, (self,), {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Sparse":
         return memo.setdefault(id(self), self.of_values(self.elements.clone()))

@@ -494,3 +494,47 @@ def test_pytorchs_own_check_of_gradients(masked):
 
     with jax.enable_x64(True):
         t2j(f)()
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr"])
+def test_they_are_printed_as_pytorch_prints_them(layout):
+    def make(values):
+        dense = values * torch.eye(2)
+        options = {"blocksize": (1, 1)} if layout == "bsr" else {}
+        return dense.to_sparse() if layout == "coo" else getattr(dense, f"to_sparse_{layout}")(**options)
+
+    expected = repr(make(torch.tensor([1.5, 2.0])))
+    texts = []
+    t2j(lambda values: texts.append(repr(make(values))))(jnp.array([1.5, 2.0]))
+    assert texts == [expected]
+    known = jax.jit(t2j(lambda x: texts.append(f"{torch.eye(2).to_sparse() * x}") or x))
+    known(jnp.ones(()))
+    assert "values=tensor(<traced>, shape=(2,)" in texts[1]
+
+
+def test_what_is_copied_is_its_own():
+    index = torch.tensor([[0, 1], [1, 0]])
+
+    def copied(one, other):
+        one, other = (
+            torch.sparse_coo_tensor(index, values, (2, 2)) for values in (one, other.clone().requires_grad_())
+        )
+        one.copy_(other)
+        (one * 2).to_dense().sum().backward()
+        with torch.no_grad():
+            one._values().mul_(5)
+        return one.to_dense().detach(), other.to_dense().detach(), one.is_leaf
+
+    expected = copied(torch.ones(2), torch.full((2,), 2.0))
+    for run in (t2j(copied), jax.jit(t2j(copied))):
+        found = run(jnp.ones(2), jnp.full(2, 2.0))
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+        assert not found[2]
+
+
+def test_zeros_of_other_sparse_dimensions_are_added():
+    zeros = torch.sparse_coo_tensor(size=(2, 3))
+    for f in (lambda m: zeros + m, lambda m: m + zeros, lambda m: m - zeros):
+        m = torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.arange(6.0).reshape(2, 3), (2, 3))
+        np.testing.assert_array_equal(j2t(t2j(f)(m)).to_dense(), f(m).to_dense())

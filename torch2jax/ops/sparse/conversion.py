@@ -417,7 +417,7 @@ def copy_(self, src, non_blocking=False):
         )
     if self.kind is not _COO:
         _expect_alike(self, src)
-    return self.become(src.of_values(src.elements.to(self.dtype)))
+    return self.become(src.of_values(src.elements.to(self.dtype, copy=True)))
 
 
 def _expect_alike(tensor: Sparse, source: Sparse) -> None:

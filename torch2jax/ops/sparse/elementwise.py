@@ -22,6 +22,7 @@ from .places import (
     length_of,
     of_known,
     places,
+    room,
 )
 from .shapes import widened
 
@@ -247,6 +248,10 @@ def _sum_of_sparse(one: Sparse, other: Sparse, alpha) -> Sparse:
     if other.kind is not _COO:
         other = to_layout(other, _COO)
     if one.sparse_ndim != other.sparse_ndim:
+        dtype = torch.promote_types(one.dtype, other.dtype)
+        for empty, rest in ((other, one), (one, other)):
+            if not room(empty):
+                return rest.of_values(rest.elements.to(dtype))
         raise RuntimeError("add: expected 'self' and 'other' to have same number of sparse dimensions")
     dtype = torch.promote_types(one.dtype, other.dtype)
     index = torch.cat([one.index[0], other.index[0]], 1)

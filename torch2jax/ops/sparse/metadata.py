@@ -3,16 +3,21 @@
 # Properties are looked up on the class, where pyright takes them for their values.
 # pyright: reportAttributeAccessIssue=false
 
+import warnings
+
 import numpy as np
 import torch
 
 from ...errors import TracedValueError
+from ...internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ...rules.registry import implements_sparse, implements_tensors
-from ...tensors.sparse_arrays import layout_name
+from ...tensors.interop import array_to_tensor
+from ...tensors.sparse_arrays import SparseParts, layout_name, tensor_of_parts
 from ...values.item import Item
 from ...values.lengths import heed
 from ...values.selected import first
 from ...values.sparse import COLUMNS, Sparse, expect_strided, make_sparse, size_of
+from ..values import values as values_of
 from .conversion import dense, masked_by
 from .declaring import forms_of, implements_forms
 from .places import coalesced, first_places, known_places, of_known, room
@@ -231,6 +236,22 @@ def setitem(self, subscript, value):
 @implements_sparse(Tensor.__repr__, Tensor.__format__)
 def show(self, *args, **kwargs):
     del args, kwargs
+    try:
+        index, elements = [_real(x) for x in self.index], _real(self.elements)
+    except TracedValueError:
+        return _shown_parts(self)
+    parts = SparseParts(self.kind, (*index,), elements, size_of(self), self.coalesced)
+    with DisableTorchFunction(), DisableTorchDispatch(), warnings.catch_warnings(action="ignore"):
+        return repr(tensor_of_parts(parts))
+
+
+def _real(part: torch.Tensor) -> torch.Tensor:
+    array = values_of(part, "repr")
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return array_to_tensor(array, gathers=True).to(part.dtype)
+
+
+def _shown_parts(self) -> str:
     names = {_COO: ("indices",), torch.sparse_csc: ("ccol_indices", "row_indices")}
     names[torch.sparse_bsc] = names[torch.sparse_csc]
     shown = [
