@@ -129,7 +129,7 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
     Args:
         asked_in: the file that has asked for a value last.
     """
-    if _fails_while_raising(error):
+    if _fails_while_raising(error, asked_in):
         return True
     raised: BaseException | None = error
     while raised is not None:
@@ -147,12 +147,13 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
     return True
 
 
-def _fails_while_raising(error: BaseException) -> bool:
+def _fails_while_raising(error: BaseException, asked_in: str) -> bool:
     """Whether an exception comes while code makes the one that it is about to raise: a message that shows values."""
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not is_library(code.co_filename) and _is_raising(code, traceback.tb_lasti):
+        is_of_code = not is_library(code.co_filename) or code.co_filename == asked_in
+        if is_of_code and _is_raising(code, traceback.tb_lasti):
             return True
         traceback = traceback.tb_next
     return False

@@ -266,6 +266,26 @@ def test_checks_of_pytorchs_own_modules():
     agree(clipped, differentiable=False)
 
 
+def test_pytorchs_own_modules_may_show_values_in_messages():
+    """It looks for the rows of each cluster, and counts them: its error tells the smallest and largest class."""
+    module = torch.nn.AdaptiveLogSoftmaxWithLoss(6, 9, [4])
+    x, state = torch.linspace(-1, 1, 24).reshape(4, 6), t2j(dict(module.named_parameters()))
+
+    def loss(state, x, classes):
+        return t2j(module)(x, classes, state_dict=state).loss
+
+    slopes = jax.jit(jax.value_and_grad(loss))
+    for classes in (torch.tensor([0, 8, 3, 5]), torch.tensor([0, 1, 3, 2])):
+        module.zero_grad()
+        expected = module(x, classes).loss
+        expected.backward()
+        got, gradients = slopes(state, t2j(x), t2j(classes))
+        np.testing.assert_allclose(got, expected.item(), rtol=1e-5)
+        for name, parameter in module.named_parameters():
+            want = np.zeros(parameter.shape) if parameter.grad is None else parameter.grad
+            np.testing.assert_allclose(gradients[name], want, atol=1e-6, err_msg=name)
+
+
 def test_distributions_check_their_arguments_where_checks_are_made():
     def density(x):
         return torch.distributions.Normal(torch.zeros(3), x, validate_args=True).log_prob(x)

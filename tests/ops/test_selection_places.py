@@ -52,6 +52,8 @@ FUNCTIONS = {
     "scatter_add": lambda x, y, m, r: torch.zeros(3).scatter_add(0, m.nonzero(as_tuple=True)[1], x[m].exp()),
     "index_put_": lambda x, y, m, r: torch.zeros(3).index_put_((torch.where(m)[1],), x[m], accumulate=True),
     "index_copy": lambda x, y, m, r: x.index_copy(0, 5 - r.nonzero().squeeze(1), y[r]),
+    "index_fill": lambda x, y, m, r: x.index_fill(0, 5 - r.nonzero().squeeze(1), 0.5),
+    "index_fill_": lambda x, y, m, r: torch.zeros(4).index_fill_(0, CLASSES[r], 2) * x[:4, 0],
     "one_hot": lambda x, y, m, r: (F.one_hot(CLASSES[r], 3) * x[r]).sum(0),
 }
 

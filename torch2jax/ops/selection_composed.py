@@ -7,6 +7,7 @@ from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_chosen, implements_selected
 from ..values.selected import Selected, like, map_rows
+from .selection_places import in_place, index_copy
 
 Tensor = torch.Tensor
 
@@ -152,7 +153,12 @@ def roll(input, shifts, dims=None):
 
 @implements_selected(torch.index_fill, Tensor.index_fill)
 def index_fill(input, dim, index, value):
+    if isinstance(index, Selected):
+        return index_copy(input, dim, index, torch.as_tensor(value, dtype=input.dtype))
     return _of_row(lambda rows, dim: rows.index_fill(dim, index, value), "torch.index_fill")(input, dim)
+
+
+implements_selected(Tensor.index_fill_)(in_place(index_fill))
 
 
 @implements_selected(torch.take_along_dim, Tensor.take_along_dim)

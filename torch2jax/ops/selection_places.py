@@ -318,7 +318,8 @@ def index_copy(input, dim, index, source):
     return _scattered(input, _as_places([index]), source, False)
 
 
-def _in_place(function):
+def in_place(function):
+    """The function of a target that writes to it what `function` gives."""
     return lambda self, *args, **kwargs: _write(self, function(self, *args, **kwargs))
 
 
@@ -327,4 +328,4 @@ for _name, _function in (
     ("index_add_", index_add),
     ("index_copy_", index_copy),
 ):
-    implements_selected(getattr(Tensor, _name))(_in_place(_function))
+    implements_selected(getattr(Tensor, _name))(in_place(_function))
