@@ -397,10 +397,24 @@ def _dtype_of_state(failure: _Failure) -> str | None:
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
+_OF_JAGGED = (
+    "Of a jagged tensor, give it x.values(), x.to_padded_tensor(0.0), or each of the rows, x.unbind(): docs/jagged.md "
+    "lists what they can do"
+)
 _ADVICE = {
+    "for NestedTensor": _OF_JAGGED,
+    "for nested tensors": _OF_JAGGED,
+    "for jagged NT": _OF_JAGGED,
     "Expected more than 1 value per channel when training": (
         "Batch norm in training mode takes its statistics of the batch: give it more than one example, or call "
         "module.eval() before t2j(module)"
+    ),
+    "'NestedIntNode' object has no attribute": (
+        "The ragged size of a jagged tensor is no number, but stands for the lengths of its rows: these are "
+        "x.offsets().diff(), and x.to_padded_tensor(0.0).shape has numbers"
+    ),
+    ".numpy() is not supported for tensor subclasses": (
+        "The tensor holds others: ask these, as x.values().numpy() of a jagged tensor"
     ),
     "one of the following scalar types: Long, Int": "Indices are whole numbers: give array.astype('int32')",
     "no autograd formula was registered": (

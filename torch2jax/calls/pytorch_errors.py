@@ -1,15 +1,17 @@
 """PyTorch's errors for calls that a rule cannot serve: users and their tests know these messages."""
 
 import inspect
+import re
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import TracedValueError
+from ..errors import StridedNestedError, TracedValueError
 from ..rules.array_rule import ArrayRule
 from ..rules.registry import is_provided
 from ..rules.rule import TensorRule
+from ..tensors.jagged import NestedTensor
 from ..tensors.trees import flatten
 from .refusals import other_numbers, refusal_of
 
@@ -24,6 +26,10 @@ __all__ = [
 ]
 
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
+_OF_PYTORCHS_INSIDE = re.compile(
+    r"[Ii]nternal error|INTERNAL ASSERT|SymInt|NestedTensorImpl|empty_strided not supported"
+)
+"""In messages that say how PyTorch is made, not what to do: the rule's own is better."""
 _FEW = 2**16  # elements that PyTorch may compute with, to refuse
 
 
@@ -76,6 +82,15 @@ def refuse_as_pytorch(
     if not isinstance(refused, _KINDS) or isinstance(refused, torch.linalg.LinAlgError):
         return
     words = str(refused)
+    if _OF_PYTORCHS_INSIDE.search(words):
+        if _is_jagged(args, kwargs):
+            raise NotImplementedError(
+                f"{getattr(func, '__name__', func)} got a jagged tensor, which PyTorch has no kernel for either; "
+                "wanted a dense one: x.to_padded_tensor(0.0), x.values(), or the rows, x.unbind()"
+            ) from error
+        if isinstance(error, StridedNestedError):  # Python's operators take a TypeError for an answer
+            raise RuntimeError(str(error)) from error
+        return
     if words in str(error):
         if isinstance(error, type(refused)):
             return
@@ -114,6 +129,10 @@ def expect_out_of_dtype(call: "Call", func: Any, rule: Any, args: tuple, kwargs:
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def _is_jagged(args: tuple, kwargs: dict) -> bool:
+    return any(type(x) is NestedTensor for x in _tensors((args, kwargs)))
 
 
 def _is_of_arguments(func: Any, rule: Any) -> bool:

@@ -20,7 +20,7 @@ from ..errors import user_level
 from ..internals.fully_sharded import is_fully_sharded, wrapped_class
 from ..internals.guards import DisableTorchFunction
 from ..patches import runs_instead_of, stands_in
-from ..tensors.sparse_arrays import SPARSE_LAYOUTS
+from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import is_call_of_module
@@ -80,7 +80,7 @@ class Skeleton:
             if isinstance(value, Wrapped) or kinds[name] == "wrapper":
                 memo[id(tensor)] = given[names.first(name)] = bound(call, tensor, value)
                 continue
-            bind = bound_sparse if kinds[name] == "sparse" else call.bind
+            bind = bound_sparse if kinds[name] == "sparse" or is_sparse_array(value) else call.bind
             memo[id(tensor)] = given[names.first(name)] = bind(tensor, value)
         for name, tensor in names.tensors.items():
             kind = kinds[name]

@@ -215,15 +215,15 @@ def given_sparse(array: Any) -> Sparse:
 
 
 def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
-    """Lets a sparse array stand for a sparse tensor from outside, such as a buffer.
+    """Lets a sparse array stand for a tensor from outside, such as a buffer.
 
     Raises:
         TypeError: the array is not sparse.
     """
     if not is_sparse_array(array):
         raise TypeError(
-            f"the state has a {type(array).__name__} for a tensor of layout {tensor.layout}; wanted a sparse array, as "
-            "t2j(tensor) gives it"
+            f"the state has a dense array of shape {list(array.shape)} for a tensor of layout {tensor.layout}; wanted "
+            "a sparse array, as t2j(tensor) gives it"
         )
     bound = given_sparse(array)
     if tensor.requires_grad:

@@ -35,7 +35,9 @@ def times(matrix: Sparse, other: torch.Tensor) -> torch.Tensor:
     """A sparse matrix times a strided one."""
     indices, values = coo(matrix)
     if values.ndim > 1:
-        raise RuntimeError("a product of a sparse tensor with dense dimensions is not supported")
+        raise RuntimeError(
+            "a product of a sparse tensor with dense dimensions is not supported: call .to_dense() first"
+        )
     ordered = matrix.coalesced and matrix.kind in (torch.sparse_coo, torch.sparse_csr)
     return product(values, indices, other, size_of(matrix)[0], ordered, known_places(indices))
 
@@ -154,7 +156,9 @@ def _diagonal_of_batch(tensor: Sparse) -> Sparse:
     batch, rows, columns = size_of(tensor)
     indices, values = coo(tensor)
     if indices.shape[0] != 3:
-        raise RuntimeError("a batched product of a tensor with dense dimensions is not supported")
+        raise RuntimeError(
+            "a batched product of a tensor with dense dimensions is not supported: call .to_dense() first"
+        )
     index = torch.stack([indices[0] * rows + indices[1], indices[0] * columns + indices[2]])
     ordered = tensor.coalesced and tensor.kind in (torch.sparse_coo, torch.sparse_csr)
     return make_sparse(torch.sparse_coo, [index], values, (batch * rows, batch * columns), ordered)

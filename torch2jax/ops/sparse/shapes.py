@@ -84,7 +84,7 @@ def permute(input, *dims, **named):
     order = [dim_of(dim, len(size_of(input))) for dim in dims]
     sparse = input.sparse_ndim
     if input.kind is not _COO:
-        raise RuntimeError(f"permute() of a tensor of layout {input.kind} is not supported")
+        raise RuntimeError(f"permute() of a tensor of layout {input.kind} is not supported: call .to_dense() first")
     if len(order) != len(size_of(input)):
         raise RuntimeError(
             f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired "
@@ -216,10 +216,16 @@ def getitem(self, subscript):
             continue
         else:
             raise NotImplementedError(
-                f"a subscript of a tensor of layout {self.kind} with {type(x).__name__} is not supported"
+                f"a subscript of a tensor of layout {self.kind} with a {_kind_of(x)} is not supported; wanted whole "
+                "numbers, slices and vectors of indices, or call .to_dense() first"
             )
         dim += 1
     return result
+
+
+def _kind_of(subscript) -> str:
+    is_mask = isinstance(subscript, torch.Tensor) and subscript.dtype in (torch.bool, torch.uint8)
+    return "mask" if is_mask else type(subscript).__name__
 
 
 @implements_forms("index_select")
@@ -268,7 +274,7 @@ def unsqueeze(input, dim):
     dim = dim_of(dim, len(shape) + 1)
     size = (*shape[:dim], 1, *shape[dim:])
     if input.kind is not _COO:
-        raise RuntimeError(f"unsqueeze() of a tensor of layout {input.kind} is not supported")
+        raise RuntimeError(f"unsqueeze() of a tensor of layout {input.kind} is not supported: call .to_dense() first")
     indices, sparse = input.index[0], input.sparse_ndim
     if dim > sparse:
         values = input.elements.unsqueeze(dim - sparse + 1)
@@ -281,7 +287,7 @@ def unsqueeze(input, dim):
 def squeeze(input, dim=None):
     shape = size_of(input)
     if input.kind is not _COO:
-        raise RuntimeError(f"squeeze() of a tensor of layout {input.kind} is not supported")
+        raise RuntimeError(f"squeeze() of a tensor of layout {input.kind} is not supported: call .to_dense() first")
     dims = range(len(shape)) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
     for each in sorted({dim_of(x, len(shape)) for x in dims}, reverse=True):
         if shape[each] == 1:
@@ -294,7 +300,12 @@ def cat(tensors, dim=0, *, out=None):
     expect_no_out("cat", out)
     tensors = list(tensors)
     if not all(isinstance(x, Sparse) and x.kind is _COO for x in tensors):
-        raise RuntimeError("Concatenating sparse tensors, but a tensor of another layout was found")
+        place, other = next((i, x) for i, x in enumerate(tensors) if not (isinstance(x, Sparse) and x.kind is _COO))
+        kind = f"tensor of layout {other.kind}" if isinstance(other, Sparse) else "dense tensor"
+        raise RuntimeError(
+            f"Concatenating sparse tensors, but a {kind} was found at position {place}. Wanted tensors of layout "
+            "torch.sparse_coo: .to_sparse(), or .to_dense() of all"
+        )
     first = tensors[0]
     shape, sparse = size_of(first), first.sparse_ndim
     dim = dim_of(dim, len(shape))
@@ -348,7 +359,9 @@ def reshape(input, *shape):
     shape = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     size = torch.empty(size_of(input), device="meta").reshape(shape).shape
     if input.kind is not _COO or input.dense_ndim:
-        raise RuntimeError(f"reshape() of a tensor of layout {input.kind} with dense dimensions is not supported")
+        raise RuntimeError(
+            f"reshape() of a tensor of layout {input.kind} with dense dimensions is not supported: use .to_dense()"
+        )
     known = places(input.index[0], "reshape() of a sparse tensor")
     found = np.stack(np.unravel_index(np.ravel_multi_index(tuple(known), tuple(size_of(input))), tuple(size)))
     return make_sparse(_COO, [of_known(found)], input.elements, size, input.coalesced)
