@@ -680,6 +680,20 @@ ROWS = OF_LATER | {
     "a misspelt keyword of t2j": Row(
         lambda: t2j(LINEAR, on_mising="error"), TypeError, "on_mising", "on_missing=,", "did you mean on_missing=?"
     ),
+    "a state for t2j": Row(
+        lambda: t2j(LINEAR, state_dict=STATE),
+        TypeError,
+        "Got state_dict=",
+        "(thing, copy=",
+        "function that t2j returns: t2j(module)(*args, state_dict=",
+    ),
+    "a misspelt key for t2j": Row(
+        lambda: t2j(LINEAR, rgn=KEY),
+        TypeError,
+        "Got rgn=",
+        "(thing, copy=",
+        "function that t2j returns: t2j(module)(*args, rng=",
+    ),
     "a misspelt keyword of j2t": Row(
         lambda: j2t(jnp.sin, jitt=False), TypeError, "jitt", "(thing, copy=, jit=)", "did you mean jit=?"
     ),

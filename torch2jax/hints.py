@@ -23,6 +23,7 @@ __all__ = ["advised", "hint_at", "how_to_install", "nearest"]
 
 _ARRAYS = (jax.Array, np.ndarray, torch.Tensor)
 _LISTED = 12
+_OF_MODULES = ("state_dict", "rng", "return_state_dict")
 _NEAREST = 5
 
 
@@ -158,6 +159,13 @@ def _fitting_arguments(failure: _Failure) -> str | None:
 
 def _on_keywords(failure: _Failure, unknown: list[str], taken: list[str]) -> Iterable[str]:
     for name in unknown:
+        near = difflib.get_close_matches(name, [*taken, *_OF_MODULES], n=1)
+        if getattr(failure.called, "__name__", "") == "t2j" and near and near[0] in _OF_MODULES:
+            yield (
+                f"Got {name}=, where {near[0]}= is an argument of the function that t2j returns: "
+                f"t2j(module)(*args, {near[0]}=...)"
+            )
+            continue
         if name in ("state_dict", "return_state_dict"):
             yield (
                 f"Got {name}= for a function, which has no state of its own: translate the module that has it, "
