@@ -11,8 +11,8 @@ def test_table():
     result = run("bench", here("Net"), "--shape", "4,8", "--grad", *OPTIONS)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    header, *rows = lines[(start := next(i for i, line in enumerate(lines) if line.startswith("way"))) : start + 3]
-    assert header.split("  ")[0] == "way"
+    header, *rows = lines[(start := next(i for i, line in enumerate(lines) if line.startswith("backend"))) : start + 3]
+    assert header.split("  ")[0] == "backend"
     assert [row.split()[0] for row in rows] == ["PyTorch", "torch2jax"]
     assert "1.00x" in rows[0]
 

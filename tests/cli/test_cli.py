@@ -410,6 +410,7 @@ class TestOps:
         result = run("ops", "nn.functional.*gelu*")
         assert result.exit_code == 0
         assert result.stdout.splitlines()[0].split() == ["nn.functional.gelu", "torch-level", "rule"]
+        assert result.stdout.splitlines()[-1] == "1 operator: 1 torch-level rule"
 
     def test_part_of_a_name(self):
         assert "Tensor.relu_" in run("ops", "relu").output

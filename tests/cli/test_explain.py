@@ -22,7 +22,7 @@ def test_tree():
         line.split("  ")[0] if line[0] != " " else line.strip().split("  ")[0]
         for line in result.stdout.splitlines()[3:]
     ]
-    assert names == ["all of it", "0 … 2, each", "0", "1", "3", "linear"]
+    assert names == ["total", "0 … 2, each", "0", "1", "3", "linear"]
     assert len(run("explain", *SPEC, "--depth", "1").stdout.splitlines()) == 6
     assert len(run("explain", *SPEC, "--depth", "0").stdout.splitlines()) > 9
 

@@ -133,7 +133,7 @@ def _requirements() -> Iterator[Finding]:
             level = "error" if extra is None else "warning"
             pinned = f"{wanted.name}{wanted.specifier}"
             wrong.append(Finding(level, wanted.name, f"got {found}; wanted {pinned}", f"pip install '{pinned}'"))
-    yield from wrong or [Finding("ok", "requirements", "versions are those that torch2jax asks for")]
+    yield from wrong or [Finding("ok", "requirements", "the installed versions are supported")]
     for extra in ("checkpoints", "export"):
         if extra in lacking:
             yield Finding("note", extra, f"lacks {', '.join(lacking[extra])}", how_to_install(extra))
@@ -251,7 +251,7 @@ def _tried(name: str, program: Callable[[], bool]) -> Iterator[Finding]:
         yield Finding("error", name, f"a small program fails: {type(error).__name__}: {first_line(error)}")
         return
     if agrees:
-        yield Finding("ok", name, f"a small program runs on {jax.default_backend()}, and gives what PyTorch gives")
+        yield Finding("ok", name, f"a small program runs on {jax.default_backend()}, and agrees with PyTorch")
     else:
         yield Finding("error", name, f"a small program on {jax.default_backend()} does not give what PyTorch gives")
 

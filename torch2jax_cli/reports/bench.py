@@ -29,7 +29,7 @@ def show(found: Bench, console: Console) -> None:
     console.print(Text.assemble((found.subject.name, "bold"), " ", (summary(found.subject), "dim")))
     console.print(", ".join(f"{side} on {device}" for side, device in found.devices.items()), style="dim")
     console.print()
-    table = plain_table("way", "first call", "a call", "spread", "speedup", left=["way"])
+    table = plain_table("backend", "first call", "a call", "spread", "speedup", left=["backend"])
     for timing in found.timings:
         if not timing.error:
             cells = map(duration, (timing.first, timing.seconds, timing.spread))

@@ -46,7 +46,7 @@ class Levels:
         console.print(Text.assemble((explanation.subject.name, "bold"), " ", (summary(explanation.subject), "dim")))
         console.print()
         table = plain_table("module", "operations", "flops", "share", "bytes", left=["module"])
-        _add(table, _label(0, root.name or "all of it", root.kind), root.cost, root)
+        _add(table, _label(0, root.name or "total", root.kind), root.cost, root)
         for level, name, scope in _rows(root, 1):
             if not self.depth or level <= self.depth:
                 _add(table, _label(level, name, scope.kind), scope.cost, root)

@@ -23,7 +23,8 @@ def show(served: dict[str, Route], console: Console) -> None:
         console.print(f"{name:{width}}  {level.value}", style=style, highlight=False, soft_wrap=True)
     counts = collections.Counter(served.values())
     console.print(
-        f"{len(served)} operators: " + ", ".join(f"{counts[level]} {level.value}" for level in Route if counts[level]),
+        f"{len(served)} operator{'s' * (len(served) != 1)}: "
+        + ", ".join(f"{counts[level]} {level.value}" for level in Route if counts[level]),
         style="bold",
         highlight=False,
         soft_wrap=not console.is_terminal,
