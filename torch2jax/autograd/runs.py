@@ -22,6 +22,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracebacks import name_place
+from ..tracing.collector import RareCollections
 from ..tracing.rolling import Rolling
 from ..tracing.traces import Bookmark, current_trace, is_transforming
 from .call import current, this_call
@@ -183,9 +184,12 @@ class Runs:
 
     def _rolled(self, body: Callable[[Attempt, Any], T], has_layers: bool, inputs: Inputs | None, given: Any) -> T:
         run = functools.partial(self._attempts, body, inputs)
-        if self._rolling is None or not is_transforming():
+        if not is_transforming():
             return run(given)
-        return self._rolling.run(run, given, inputs is self._inputs, has_layers)
+        with RareCollections():
+            if self._rolling is None:
+                return run(given)
+            return self._rolling.run(run, given, inputs is self._inputs, has_layers)
 
     def _attempts(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
         left: list[Torchish] = []
