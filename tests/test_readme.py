@@ -61,6 +61,13 @@ def test_ci_runs_the_test_command():
     assert " ".join(["pytest", *tests[1:]]) in (ROOT / ".ci/run").read_text()
 
 
+def test_one_version_is_named():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    (newest, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    (cited,) = re.findall(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(), flags=re.MULTILINE)
+    assert newest == cited == version
+
+
 @pytest.mark.models
 @pytest.mark.slow
 def test_main_job_command_agrees(monkeypatch):
