@@ -1,6 +1,6 @@
 """Runs random programs in PyTorch and translated, and writes `docs/random-programs.md`: how many agree.
 
-The programs are those that the tests draw a few of: of aliases, writes and gradients, of questions about values, of
+The programs are those that the tests draw a few of: of aliases, writes and gradients, of branches on data, of
 loops, of lengths that data decide. A seed stands for some `PER_SEED` programs of a kind. The counts of each seed are
 appended to a file, and what was run before is not run again; programs that do not agree are printed.
 
@@ -44,7 +44,7 @@ OUTCOMES = {
     "refused": "the translation raises an error that says what it does not do, where PyTorch does it",
     "wrong": "something differs",
     "crashed": "the translation raises something else",
-    "left out": "PyTorch refuses the program itself, or its ways end in tensors of different shapes",
+    "left out": "PyTorch refuses the program itself, or its branches end in tensors of different shapes",
 }
 
 
@@ -137,7 +137,7 @@ KINDS = {
         150,
     ),
     "branches": Kind(
-        "the same around one or two questions about values that decide what is written; one compiled program is "
+        "the same around one or two branches on data that decide what is written; one compiled program is "
         "compared, with its gradients, for inputs of both signs",
         _drawn(_branches, aliasing.choosing_programs),
         60,
@@ -158,7 +158,7 @@ KINDS = {
         8,
     ),
     "rolled loops": Kind(
-        "loops of equal turns with aliases, writes and lists, rolled; gradients from outside or inside",
+        "loops of equal iterations with aliases, writes and lists, rolled; gradients from outside or inside",
         _numbered(_rolled, rolled.program),
         3,
     ),
