@@ -87,14 +87,17 @@ class Selection:
             args, kwargs = map_arguments(_without_data, (args, kwargs))
         if not any(isinstance(x, torch.Tensor) for x in flatten((args, kwargs))[0]):
             return None
-        steps = _Steps()
+        decomposition = _Decomposition()
         try:
-            with DisableTorchFunction(), AtenMode(steps):
+            with DisableTorchFunction(), AtenMode(decomposition):
                 given = func(*args, **kwargs)
         except Exception:  # it needs values: PyTorch's operators are not known
             return None
         memory = _memory(given)
-        asked = [(self._ask(op, args, kwargs, output), _memory(output)) for op, args, kwargs, output in steps.taken]
+        asked = [
+            (self._ask(op, args, kwargs, output), _memory(output))
+            for op, args, kwargs, output in decomposition.operators
+        ]
         return next((name for name, part in asked if name is not None and not memory.isdisjoint(part)), None)
 
     def _ask(self, op, args, kwargs, output) -> str | None:
@@ -107,18 +110,18 @@ class Selection:
         return _NAMES.get(policy)
 
 
-class _Steps:
-    """The operators that a function of PyTorch comes to."""
+class _Decomposition:
+    """The ATen operators that a function of PyTorch runs, with their arguments and results."""
 
     def __init__(self):
-        self.taken: list[tuple] = []
+        self.operators: list[tuple] = []
 
     def dispatch_aten(self, func, args: tuple, kwargs: dict):
         if func._can_decompose():
             with AtenMode(self):
                 return func.decompose(*args, **kwargs)
         output = func(*args, **kwargs)
-        self.taken.append((func, args, kwargs, output))
+        self.operators.append((func, args, kwargs, output))
         return output
 
 

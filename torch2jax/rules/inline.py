@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from ..tensors.dtypes import default_dtype
-from ..tensors.traced import are_staged, is_traced, noting_questions, noting_steps
+from ..tensors.traced import are_staged, is_traced, noting_equations, noting_questions
 from .call import current
+from .equations import EquationsByTypes
 from .features import Feature
-from .steps import StepsByTypes
 
 __all__ = ["INLINED", "AsksForValues", "Inlined", "call_inlined", "run_inlined", "template"]
 
@@ -127,7 +127,7 @@ def run_inlined(inlined: "Inlined", arrays: list, name: str):
         return inlined.eager(*arrays)
     with jax.named_scope(name):
         # where some are not traced, their values may decide what the body does
-        return inlined.traced(*arrays) if traced == len(arrays) else inlined.run(*arrays)
+        return inlined.program(*arrays) if traced == len(arrays) else inlined.run(*arrays)
 
 
 class Scalars(Feature):
@@ -192,12 +192,12 @@ class AsksForValues(Exception):
     """The body decides something by whether it has values."""
 
 
-def _are_few(steps: list | None) -> TypeGuard[list]:
-    """Whether to paste steps takes longer than to run what adds them: they are up to two operations."""
+def _are_few(equations: list | None) -> TypeGuard[list]:
+    """Whether to paste equations takes longer than to run what adds them: they are up to two operations."""
     return (
-        steps is not None
-        and len(steps) <= 2
-        and not any([*jax.extend.core.jaxprs_in_params(step.params)] for step in steps)
+        equations is not None
+        and len(equations) <= 2
+        and not any([*jax.extend.core.jaxprs_in_params(equation.params)] for equation in equations)
     )
 
 
@@ -213,7 +213,7 @@ class Inlined:
         self.ready: Callable | None = None
         """What `eager` does from now on, once it has been compiled."""
         self._is_short: bool | None = None  # not known yet
-        self._steps = StepsByTypes()
+        self._equations = EquationsByTypes()
 
     @classmethod
     def of(cls, call: _BodyCall) -> "Inlined":
@@ -225,7 +225,8 @@ class Inlined:
         return _inlined(call, default_dtype())
 
     @functools.cached_property  # most bodies need neither, and to make one takes as long as to trace some operations
-    def _program(self) -> Callable:
+    def program(self) -> Callable:
+        """Traces a body once, to be pasted in wherever it recurs."""
         return jax.jit(self.run, inline=INLINED)
 
     @functools.cached_property
@@ -245,13 +246,9 @@ class Inlined:
             raise AsksForValues
         return result
 
-    def traced(self, *arrays: Any):
-        """Runs as it is what is short, or seldom in the program that JAX traces; the rest once, to be pasted in."""
-        return self.staged(*arrays) if are_staged(arrays) else self._program(*arrays)
-
     def staged(self, *arrays: Any):
-        """As `traced`, of what is in the program that JAX traces."""
-        add = self._steps.find(arrays)
+        """Runs as it is what is short, or seldom in the program that JAX traces; the rest once, to be pasted in."""
+        add = self._equations.find(arrays)
         if add is not None:
             return add(arrays)
         if self._is_short is None:
@@ -261,11 +258,11 @@ class Inlined:
             if self._pastes > _SELDOM:
                 self._is_short = False
         if self._is_short is False:
-            return self._program(*arrays)
-        result, steps = noting_steps(self.run, *arrays)
-        if _are_few(steps):
+            return self.program(*arrays)
+        result, equations = noting_equations(self.run, *arrays)
+        if _are_few(equations):
             self._is_short = True
-            self._steps.keep(arrays, steps, result)
+            self._equations.keep(arrays, equations, result)
         return result
 
     def eager(self, *arrays: Any):

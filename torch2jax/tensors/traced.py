@@ -12,7 +12,7 @@ from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from .call import current
 
-__all__ = ["are_staged", "constant_of", "evaluating", "is_at_once", "is_traced", "noting_questions", "noting_steps"]
+__all__ = ["are_staged", "constant_of", "evaluating", "is_at_once", "is_traced", "noting_equations", "noting_questions"]
 
 evaluating = jax.core.eval_context
 """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
@@ -47,22 +47,22 @@ def are_staged(arrays: Sequence[object]) -> bool:
 _STAGED = {DynamicJaxprTracer}
 
 
-def noting_steps(function: Callable, *arrays: Any) -> tuple[Any, list | None]:
-    """What `function` gives for arrays that are staged, and the steps that it added to the program JAX is tracing.
+def noting_equations(function: Callable, *arrays: Any) -> tuple[Any, list | None]:
+    """What `function` gives for arrays that are staged, and the equations that it added to the jaxpr JAX is tracing.
 
-    These are None where there are none in the program of the arrays, where JAX does not tell, or where a constant came
+    These are None where there are none in the jaxpr of the arrays, where JAX does not tell, or where a constant came
     with them.
     """
     frame = getattr(arrays[0]._trace, "frame", None)
-    steps, constants = getattr(frame, "tracing_eqns", None), getattr(frame, "constvar_to_val", ())
-    if steps is None:
+    equations, constants = getattr(frame, "tracing_eqns", None), getattr(frame, "constvar_to_val", ())
+    if equations is None:
         return function(*arrays), None
-    before, known = len(steps), len(constants)
+    before, known = len(equations), len(constants)
     result = function(*arrays)
     if len(constants) != known:
         return result, None
-    added = [step() if isinstance(step, weakref.ref) else step for step in steps[before:]]
-    return result, [step for step in added if step is not None] or None
+    added = [x() if isinstance(x, weakref.ref) else x for x in equations[before:]]
+    return result, [x for x in added if x is not None] or None
 
 
 def is_at_once(*arrays: object) -> bool:

@@ -1,4 +1,4 @@
-"""Steps of short bodies that are kept: the graph is that of a body that runs each time."""
+"""Equations of short bodies that are kept: the graph is that of a body that runs each time."""
 
 import jax
 import jax.numpy as jnp
