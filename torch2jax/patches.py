@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
+import itertools
 import sys
 import threading
 import types
@@ -190,15 +191,18 @@ def awaited() -> list[tuple[str, Callable]]:
 class _Exchanges:
     """All that has been declared, as it is exchanged: each call does so, and nothing may take long.
 
-    What is in a module is exchanged in its dictionary, which costs less than `setattr` does.
+    What is in a module is exchanged in its dictionary, which costs less than `setattr` does. Loops over columns of
+    owners and names cost less than loops over rows.
     """
 
     def __init__(self):
         self._count = 0
-        self._in_modules: list[tuple[dict[str, Any], str, Any]] = []
+        self._modules: list[dict[str, Any]] = []  # their dictionaries, and what is exchanged in each
+        self._names: list[str] = []
+        self._in_modules: list[Any] = []
+        self._in_modules_before: list[Any] = []
         self._others: list[tuple[Any, str, Any]] = []
         self._reads: list[tuple[Callable[[str, Any], Any], str]] = []
-        self._in_modules_before: list[Any] = []
         self._others_before: list[Any] = []
         self.is_put = False
 
@@ -206,9 +210,9 @@ class _Exchanges:
         self.is_put = True
         if self._count != len(_patches):  # which only grow
             self._sort()
-        self._in_modules_before = [names.get(name, _ABSENT) for names, name, _ in self._in_modules]
-        for names, name, stand_in in self._in_modules:
-            names[name] = stand_in
+        self._in_modules_before = [*map(dict.get, self._modules, self._names, itertools.repeat(_ABSENT))]
+        for module, name, stand_in in zip(self._modules, self._names, self._in_modules):  # noqa: B905
+            module[name] = stand_in
         self._others_before = [read(name, _ABSENT) for read, name in self._reads]
         for owner, name, stand_in in self._others:
             setattr(owner, name, stand_in)
@@ -222,17 +226,19 @@ class _Exchanges:
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
-        for (names, name, _), original in zip(self._in_modules, self._in_modules_before, strict=True):
+        for module, name, original in zip(self._modules, self._names, self._in_modules_before):  # noqa: B905
             if original is _ABSENT:
-                del names[name]
+                del module[name]
             else:
-                names[name] = original
+                module[name] = original
 
     def _sort(self) -> None:
         """Takes over what has been declared, the last for each name."""
         self._count = len(_patches)
         patches = {(id(owner), name): (owner, name, stand_in) for owner, name, stand_in in _patches}.values()
-        self._in_modules = [(vars(x), name, to) for x, name, to in patches if type(x) is types.ModuleType]
+        in_modules = [(vars(x), name, to) for x, name, to in patches if type(x) is types.ModuleType]
+        self._modules, self._names = [x for x, _, _ in in_modules], [name for _, name, _ in in_modules]
+        self._in_modules = [to for _, _, to in in_modules]
         self._others = [patch for patch in patches if type(patch[0]) is not types.ModuleType]
         self._reads = [(_reader(owner), name) for owner, name, _ in self._others]
 

@@ -137,7 +137,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self.features.push(seen_by)
         if self.last_resort is not None and self.last_resort.functions:
             self.features.push(self.last_resort)
-        self._recording = contextlib.ExitStack()
+        self._promotion: contextlib.ExitStack | None = None
+        self._recording: contextlib.AbstractContextManager[None] | None = None
         self.heeds_classes = True
         """Whether tensors of code's own classes are asked what becomes of a function; see `classes`."""
 
@@ -150,8 +151,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if self._is_outermost:
                 for name, ours, context in _PROMOTION:
                     if getattr(jax.config, name) != ours:
-                        self._recording.enter_context(context(ours))
-            self._recording.enter_context(self.nested())
+                        self._promotion = self._promotion or contextlib.ExitStack()
+                        self._promotion.enter_context(context(ours))
+            recording = self.nested()
+            recording.__enter__()
+            self._recording = recording
             if self._is_outermost:
                 self._session.begin(current_trace(), self.tape)
         except BaseException:
@@ -183,7 +187,12 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 self.last_resort.report()
 
     def _leave(self, *exc_info: object):
-        self._recording.close()
+        try:
+            if self._recording is not None:
+                self._recording.__exit__(None, None, None)
+        finally:
+            if self._promotion is not None:
+                self._promotion.close()
         leave()
         if not self._is_outermost:
             self.features.return_to(this_call().features)
