@@ -8,6 +8,8 @@ where it stopped. Models run in processes of their own, which are started anew a
     python -m scripts.zoo --again failed           # once more what failed
     python -m scripts.zoo --most 50                # so many of them
     python -m scripts.zoo --train                  # a small model of each family, and nothing else
+    python -m scripts.zoo --detect                 # torchvision's detectors: losses, `vmap`, and so on
+    python -m scripts.zoo --load --only torchvision    # programs of models, loaded without PyTorch
     python -m scripts.zoo --every 2 --offset 1 --output other.md    # every second, beside a run of the others
     python -m scripts.zoo --most 0 --merge other.md                 # takes in what another page has
 """
@@ -17,9 +19,10 @@ import os
 from pathlib import Path
 
 from scripts.models.choice import specs
+from scripts.models.detection import DETECTORS
 from scripts.models.families import FAMILIES
-from scripts.models.page import page, read, read_trainings, summary
-from scripts.models.worker import outcomes, trainings
+from scripts.models.page import SECTIONS, page, read, read_rows, summary
+from scripts.models.worker import outcomes, rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 
@@ -40,7 +43,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout", type=float, default=120, metavar="S", help="CPU seconds for a model (default: 120)"
     )
-    parser.add_argument("--train", action="store_true", help="train a model of each family instead")
+    section = parser.add_mutually_exclusive_group()
+    for name, what in (
+        ("train", "train a model of each family"),
+        ("detect", "check torchvision's detectors"),
+        ("load", "load the programs of models without PyTorch"),
+    ):
+        section.add_argument(f"--{name}", dest="section", action="store_const", const=name, help=f"{what} instead")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="every K-th of them")
     parser.add_argument("--offset", type=int, default=0, help="the first of these (default: 0)")
     parser.add_argument("--most", type=int, metavar="N", help="how many to run (default: all)")
@@ -55,20 +64,25 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     there = list(specs())
-    found, trained = {}, {}
+    found, kept_rows = {}, {name: {} for name in SECTIONS}
     for kept in (options.output, *options.merge):
         text = kept.read_text() if kept.exists() else ""
         found |= read(text)
-        trained |= read_trainings(text)
+        for name, each in read_rows(text).items():
+            kept_rows[name] |= each
 
     def write() -> None:
-        options.output.write_text("\n".join(page(found, there, trained)) + "\n")
+        options.output.write_text("\n".join(page(found, there, kept_rows)) + "\n")
 
-    if options.train:
-        for training in trainings([family for family in FAMILIES if options.only in family], options.timeout):
-            trained[training.family] = training.row()
+    if options.section:
+        agreeing = [spec for spec, outcome in found.items() if outcome.agrees]
+        names = {"train": list(FAMILIES), "detect": list(DETECTORS), "load": agreeing}[options.section]
+        table = kept_rows[options.section]
+        left = [name for name in names if options.only in name and (options.again or name not in table)]
+        for name, row in rows(options.section, left[: options.most], options.timeout):
+            table[name] = row
             write()
-            print(training.row(), flush=True)
+            print(row, flush=True)
         return
     chosen = wanted(there[options.offset :: options.every], found, options.only, options.again)[: options.most]
     for outcome in outcomes(chosen, options.timeout):
@@ -77,7 +91,7 @@ def main() -> None:
         result = "agrees" if outcome.agrees else "FAILS" if outcome.pytorch else "fails in PyTorch"
         print(f"{result} {outcome.spec} {outcome.failure[:200]}", flush=True)
     write()
-    print("\n".join(summary(found, there)))
+    print("\n".join(summary(found, there, kept_rows)))
 
 
 if __name__ == "__main__":

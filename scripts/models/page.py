@@ -2,17 +2,61 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 import jax
 import torch
 
-from scripts.models import training
+from scripts.models import detection, exports, training
 from scripts.models.answers import ANSWERS
 from scripts.models.outcome import HEAD, Outcome, library_of
 
-__all__ = ["page", "read", "read_trainings", "summary"]
+__all__ = ["SECTIONS", "Section", "page", "read", "read_rows", "summary"]
 
-_TRAINING = "## Training"
+
+class Section(NamedTuple):
+    """A table beside those of the libraries, whose rows are kept as they are."""
+
+    title: str
+    head: str
+    text: tuple[str, ...]
+
+
+SECTIONS = {
+    "train": Section(
+        "## Training",
+        training.HEAD,
+        (
+            f"A small model of each family, trained for {training.STEPS} steps of SGD with momentum in PyTorch and as",
+            "translated, in training mode without dropout, in double precision. Differences of losses are relative to",
+            "the loss, those of parameters to the way that the farthest has gone, those of buffers to the buffer.",
+            "Written by `python -m scripts.zoo --train`.",
+        ),
+    ),
+    "detect": Section(
+        "## Detectors",
+        detection.HEAD,
+        (
+            "torchvision's detectors as it builds them, with few boxes on small images, in double precision. Each is",
+            "one program: of the boxes of two images, with weights for which there are some, and with others for which",
+            "there are none; of all losses in training mode and the gradients of all parameters; of `vmap` over three",
+            "images. *Loaded* is the difference of the exported program, as in the next section.",
+            "Written by `python -m scripts.zoo --detect`.",
+        ),
+    ),
+    "load": Section(
+        "## Programs without PyTorch",
+        exports.HEAD,
+        (
+            "[`export`](export.md) makes one program of the forward pass for CPU, CUDA and TPU, in a file; the weights",
+            "are in another. A process in which PyTorch and torch2jax cannot be imported loads both and runs the",
+            "program on the CPU. The difference is from the results of the translated model; zero is bit for bit.",
+            "Written by `python -m scripts.zoo --load --only torchvision`.",
+        ),
+    ),
+}
+Rows = Mapping[str, Mapping[str, str]]
+"""The rows of each section, by what they are about."""
 
 # Why models fail: the values that they ask for do not exist under `jit`, or they draw.
 _LENGTH = "how long the sound is that it gives is decided by values: how long it finds that each word takes"
@@ -41,24 +85,24 @@ def _of(outcomes: Mapping[str, Outcome], library: str) -> list[Outcome]:
     return sorted(found, key=lambda outcome: outcome.spec)
 
 
-def summary(outcomes: Mapping[str, Outcome], specs: Collection[str]) -> Iterator[str]:
-    """A line for each library: how many models there are, how many were tried, run in PyTorch, and agree."""
-    yield "| library | models | tried | run in PyTorch | agree | % | export for TPU |"
-    yield "|---|---|---|---|---|---|---|"
+def summary(outcomes: Mapping[str, Outcome], specs: Collection[str], rows: Rows | None = None) -> Iterator[str]:
+    """A line for each library: how many models there are, how many were tried, run in PyTorch, agree, and so on."""
+    loaded = [spec for spec, row in (rows or {}).get("load", {}).items() if row.endswith(" |  |")]
+    yield "| library | models | tried | run in PyTorch | agree | % | export for TPU | load without PyTorch |"
+    yield "|---|---|---|---|---|---|---|---|"
     for library in (*_LIBRARIES, "all"):
         found = list(outcomes.values()) if library == "all" else _of(outcomes, library)
         there = {spec for spec in specs if library in (library_of(spec), "all")}
         run = [outcome for outcome in found if outcome.pytorch]
         agree, exports = sum(outcome.agrees for outcome in run), sum(outcome.exports for outcome in run)
         percent = f"{100 * agree / len(run):.1f}" if run else ""
-        cells = (library, len(there | {x.spec for x in found}), len(found), len(run), agree, percent, exports)
+        count = sum(library in (library_of(spec), "all") for spec in loaded)
+        cells = (library, len(there | {x.spec for x in found}), len(found), len(run), agree, percent, exports, count)
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-def page(
-    outcomes: Mapping[str, Outcome], specs: Collection[str], trainings: Mapping[str, str] | None = None
-) -> Iterator[str]:
-    """The lines of the page, with the rows of trainings by their families."""
+def page(outcomes: Mapping[str, Outcome], specs: Collection[str], rows: Rows | None = None) -> Iterator[str]:
+    """The lines of the page, with the rows of its sections."""
     yield from (
         "# Models",
         "",
@@ -78,26 +122,17 @@ def page(
         "type for which a small configuration can be made. Models that PyTorch does not run here are not counted; for",
         "most of them, the configuration or the inputs cannot be guessed. Torchvision's detectors are complete, from",
         "the image to the final boxes, but consider few boxes: torchvision's compiled library, which does not load",
-        "with a CPU build of PyTorch, is replaced by code that loops over single boxes.",
+        "with a CPU build of PyTorch, is replaced by code that loops over single boxes. How many models *load without",
+        "PyTorch* is counted for those that were tried.",
         f"The page is written by `python -m scripts.zoo`, with PyTorch {torch.__version__.split('+')[0]} and JAX"
         f" {jax.__version__}.",
         "",
-        *summary(outcomes, specs),
+        *summary(outcomes, specs, rows),
     )
-    if trainings:
-        yield from (
-            "",
-            _TRAINING,
-            "",
-            f"A small model of each family, trained for {training.STEPS} steps of SGD with momentum in PyTorch and as",
-            "translated, in training mode without dropout, in double precision. Differences of losses are relative to",
-            "the loss, those of parameters to the way that the farthest has gone, those of buffers to the buffer.",
-            "Written by `python -m scripts.zoo --train`.",
-            "",
-            training.HEAD,
-            "|---" * (training.HEAD.count("|") - 1) + "|",
-            *trainings.values(),
-        )
+    for name, section in SECTIONS.items():
+        if found := (rows or {}).get(name):
+            rule = "|---" * (section.head.count("|") - 1) + "|"
+            yield from ("", section.title, "", *section.text, "", section.head, rule, *found.values())
     for library in _LIBRARIES:
         if found := _of(outcomes, library):
             yield from ("", f"## {library}", "", HEAD, "|---" * (HEAD.count("|") - 1) + "|")
@@ -116,8 +151,11 @@ def read(text: str) -> dict[str, Outcome]:
     return {outcome.spec: outcome for outcome in map(Outcome.read, rows)}
 
 
-def read_trainings(text: str) -> dict[str, str]:
-    """The rows of trainings that a page holds, by their families."""
-    section = text.partition(f"{_TRAINING}\n")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ") and line != training.HEAD]
-    return {row.split("|")[1].strip(): row for row in rows}
+def read_rows(text: str) -> dict[str, dict[str, str]]:
+    """The rows of its sections that a page holds."""
+    found = {}
+    for name, section in SECTIONS.items():
+        part = text.partition(f"{section.title}\n")[2].partition("\n## ")[0]
+        rows = [line for line in part.splitlines() if line.startswith("| ") and line != section.head]
+        found[name] = {row.split("|")[1].strip(): row for row in rows}
+    return found

@@ -14,7 +14,9 @@ import jax
 import torch
 
 from scripts.models.answers import answers_of
+from scripts.models.detection import Detection, detection
 from scripts.models.detectors import lessen
+from scripts.models.exports import Loading, loading
 from scripts.models.outcome import Outcome, library_of
 from scripts.models.reference import BATCH_NORM, by_formula
 from scripts.models.training import Training, doubled, train
@@ -32,7 +34,7 @@ from torch2jax.tools.subject import SpecError, Subject
 from torch2jax.tools.trial import Trial
 from torch2jax.tools.vision import define_vision_operators
 
-__all__ = ["outcomes", "trainings"]
+__all__ = ["outcomes", "rows"]
 
 _PARAMETERS = 150_000_000  # of which there are half a dozen copies, with gradients
 _SHALLOW = {"transformers", "diffusers"}  # made of a few layers
@@ -81,23 +83,29 @@ def _outcomes(specs: Sequence[str], way: _Way, timeout: float) -> Iterator[Outco
         yield found if isinstance(found, Outcome) else Outcome(spec, failure=found)
 
 
-def trainings(families: Sequence[str], timeout: float) -> Iterator[Training]:
-    """How a model of each family is trained."""
-    for family, found in each(_train, families, len(families), timeout):
-        yield found if isinstance(found, Training) else Training(family, failure=found)
+def rows(kind: str, names: Sequence[str], timeout: float) -> Iterator[tuple[str, str]]:
+    """The row of each name in a section of the page.
+
+    Args:
+        kind: ``"train"``, ``"detect"`` or ``"load"``.
+        names: of families, of detectors, or specs.
+    """
+    make, failed, batch = _ROWS[kind]
+    for name, found in each(functools.partial(_make_rows, make=make, failed=failed), names, batch, timeout):
+        yield name, (failed(name, failure=found) if isinstance(found, str) else found).row()
 
 
 # What follows runs in the worker.
 
 
-def _train(send: Connection, families: list[str]) -> None:
+def _make_rows(send: Connection, names: list[str], make: Callable, failed: Callable) -> None:
     _set_up(_WAYS[1])
     send.send(None)
-    for family in families:
+    for name in names:
         try:
-            send.send(train(family))
+            send.send(make(name))
         except Exception as error:
-            send.send(Training(family, failure=reason(f"{type(error).__name__}: {error}")))
+            send.send(failed(name, failure=reason(f"{type(error).__name__}: {error}")))
 
 
 def _run(send: Connection, specs: list[str], way: _Way) -> None:
@@ -166,6 +174,20 @@ def _built(spec: str) -> Subject:
     lessen(subject.target)
     subject.branches = answers_of(spec)
     return subject
+
+
+def _loading(spec: str) -> Loading:
+    subject = _built(spec)
+    vary(subject.target)
+    return loading(subject)
+
+
+# For each section: what makes a row, one for what has failed, and how many are made by one process.
+_ROWS: dict[str, tuple[Callable, Callable, int]] = {
+    "train": (train, Training, 60),
+    "detect": (detection, Detection, 1),
+    "load": (_loading, Loading, 10),
+}
 
 
 def _in_double(spec: str, reference: Callable) -> Report | None:

@@ -50,18 +50,27 @@ def test_a_detector_finds_the_same_objects():
         np.testing.assert_allclose(actual[name], want.detach().numpy(), 1e-8, 1e-8, err_msg=name)
 
 
+@pytest.fixture
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
 @pytest.mark.parametrize("name", ["ssd", "faster"])  # all of them: python -m tests.models.detectors
-def test_a_whole_detector_is_one_program(name):
-    many, none = detectors.check(name)
+def test_a_whole_detector_is_one_program(name, double):
+    (many, none), _ = detectors.check(detectors.small(name), detectors.images_of())
     assert many > 10
     assert none == 0
 
 
-def test_losses_of_a_whole_detector_are_one_program():
-    losses = detectors.check_losses("faster")
+def test_losses_of_a_whole_detector_are_one_program(double):
+    losses, _ = detectors.check_losses(detectors.small("faster"), detectors.images_of())
     assert len(losses) == 4
     assert all(x > 0 for x in losses.values())
 
 
-def test_a_whole_detector_is_mapped_and_exported():
-    assert min(detectors.check_mapped("ssd")) > 0
+def test_a_whole_detector_is_mapped_and_loaded_without_pytorch(double):
+    model = detectors.small("ssd")
+    found, _ = detectors.check_mapped(model, detectors.batch_of())
+    assert min(found) > 0
+    assert detectors.check_loaded(model, detectors.images_of()).difference == 0

@@ -5,9 +5,12 @@ import pytest
 import torch
 
 from scripts.models import choice, diffusion, worker
+from scripts.models.alone import Absent
 from scripts.models.answers import ANSWERS, Answers
+from scripts.models.detection import Detection
+from scripts.models.exports import Loading
 from scripts.models.outcome import Outcome
-from scripts.models.page import page, read, read_trainings, summary
+from scripts.models.page import page, read, read_rows, summary
 from scripts.models.reference import by_formula
 from scripts.models.training import Training
 from scripts.models.variation import vary
@@ -30,15 +33,35 @@ def test_the_page_is_what_is_kept():
     assert found["timm:c"] == ROUNDED
     assert found["transformers:x"] == ABSENT
     assert "\n".join(page(found, SPECS)) == text
-    assert "| all | 5 | 4 | 3 | 2 | 66.7 | 2 |" in summary(found, SPECS)
+    assert "| all | 5 | 4 | 3 | 2 | 66.7 | 2 | 0 |" in summary(found, SPECS)
 
 
-def test_the_page_keeps_trainings():
-    trained = {"speech": Training("speech", "Model", 5, (2.0, 1.0), 1e-9).row()}
-    text = "\n".join(page(OUTCOMES, SPECS, trained))
-    assert read_trainings(text) == trained
-    assert "\n".join(page(read(text), SPECS, read_trainings(text))) == text
-    assert not read_trainings("\n".join(page(OUTCOMES, SPECS)))
+def test_the_page_keeps_the_rows_of_its_sections():
+    rows = {
+        "train": {"speech": Training("speech", "Model", 5, (2.0, 1.0), 1e-9).row()},
+        "detect": {"ssd": Detection("ssd", 5, (8, 0), 1e-15, 2, 1e-12, (3, 4), 1e-15, 0.0).row()},
+        "load": {
+            "torchvision:alexnet": Loading("torchvision:alexnet", 10_000, 2_000_000, 0.0).row(),
+            "timm:c": Loading("timm:c", failure="E: a|b").row(),
+            "timm:d": Loading("timm:d", 10_000, 2_000_000, 0.5).row(),
+        },
+    }
+    text = "\n".join(page(OUTCOMES, SPECS, rows))
+    assert read_rows(text) == rows
+    assert "\n".join(page(read(text), SPECS, read_rows(text))) == text
+    assert not any(read_rows("\n".join(page(OUTCOMES, SPECS))).values())
+    assert "| all | 5 | 4 | 3 | 2 | 66.7 | 2 | 1 |" in summary(OUTCOMES, SPECS, rows)
+
+
+def test_a_program_is_loaded_without_pytorch():
+    found = worker._loading(f"{__name__}:linear")
+    assert found.agrees
+    assert found.difference == 0
+    assert found.program > 100
+    for name in ("torch", "torch.nn", "torch2jax", "torchvision.ops"):
+        with pytest.raises(ModuleNotFoundError, match=name):
+            Absent().find_spec(name)
+    assert Absent().find_spec("safetensors") is None
 
 
 def test_what_is_wanted():
