@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact, each_of
 from torch2jax import TracedValueError, t2j
@@ -55,6 +56,15 @@ PARTS = {
 MORE = {  # PyTorch refuses them where nothing is chosen
     "extrema": lambda x, m: (x[m].T.argmax(1), x[m].T.argmax(0), x[m].T.argmax(), x[m].T.max(1)),
     "first": lambda x, m: x[m].T[:, 0],
+    "resized": lambda x, m: (
+        F.interpolate(x[m][None], size=5, mode="linear"),
+        F.interpolate(x[m].mT[:, None].transpose(0, 2), scale_factor=2),
+    ),
+    "pooled": lambda x, m: (
+        F.max_pool1d(x[m][None], 2, 1, return_indices=True),
+        F.avg_pool1d(x[m], 2),
+        F.adaptive_max_pool1d(x[m][None], 2),
+    ),
 }
 FUNCTIONS = PARTS | MORE
 
@@ -116,6 +126,8 @@ def test_padded_along_a_later_axis():
         (lambda x, m: x[m].T + x[:, :3].T, RuntimeError, "a tensor of size 8 there"),
         (lambda x, m: x[m].T.cos_().add_(x[m][0, 0, None, None, None]), RuntimeError, "shape of the result"),
         (lambda x, m: x[m].T.unfold(1, 2, 1), TracedValueError, "chose along a later dimension"),
+        (lambda x, m: F.conv1d(x[m][None], torch.ones(1, 8, 2)), TracedValueError, "conv1d along a dimension"),
+        (lambda x, m: F.interpolate(x[m].T[None], size=5), TracedValueError, "interpolate along a dimension"),
         (lambda x, m: x[m].T[torch.tensor([0]), torch.tensor([0])], TracedValueError, "subscript by several tensors"),
     ],
 )

@@ -1,12 +1,14 @@
 """Functions of batches with a data-dependent number of examples: unselected examples are computed too."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..rules.registry import implements_selected
+from ..rules.registry import implements_chosen, implements_selected
+from ..values.moved import ndim_of, unknown_dims, with_room
 from ..values.selected import Chosen, Selected, aligned, compacted, like
 
 Tensor = torch.Tensor
@@ -23,44 +25,38 @@ def of_examples(function, chosen: Selected, what: str) -> Any:
     return found if isinstance(made, tuple) else found[0]
 
 
-def _batched(function, ndim: int):
-    """A function whose first argument is a batch of examples of `ndim` dimensions, and others none."""
+def _along_last(function, count: Callable[[int], int]):
+    """A function of one tensor that acts along its last dimensions, which data do not decide.
+
+    Args:
+        count: how many these are, for a tensor of so many dimensions.
+    """
     what = f"torch.{function.__name__}"
 
-    def batched(input, *args, **kwargs):
-        is_batch = isinstance(input, Selected) and input.row_ndim == ndim
-        if not is_batch or any(isinstance(x, Selected) for x in (*args, *kwargs.values())):
-            raise TracedValueError(f"{what} of a boolean-mask selection")
-        return of_examples(lambda rows: function(rows, *args, **kwargs), input, what)
-
-    return batched
-
-
-for _ndim, _functions in enumerate(
-    (
-        (F.conv1d, F.conv_transpose1d, F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d, F.adaptive_max_pool1d),
-        (F.conv2d, F.conv_transpose2d, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d),
-        (F.conv3d, F.conv_transpose3d, F.max_pool3d, F.avg_pool3d, F.adaptive_avg_pool3d, F.adaptive_max_pool3d),
-    ),
-    2,
-):
-    for _function in _functions:
-        implements_selected(_function)(_batched(_function, _ndim))
-
-
-def _of_any_rank(function):
-    what = f"torch.{function.__name__}"
-
-    def batched(input, *args, **kwargs):
-        if not isinstance(input, Selected) or any(isinstance(x, Chosen) for x in (*args, *kwargs.values())):
+    def along_last(input, *args, **kwargs):
+        if not isinstance(input, Chosen) or any(isinstance(x, Chosen) for x in (*args, *kwargs.values())):
             raise TracedValueError(f"{what} beside a boolean-mask selection")
-        return of_examples(lambda rows: function(rows, *args, **kwargs), input, what)
+        ndim = ndim_of(input)
+        if max(unknown_dims(input)) >= ndim - count(ndim):
+            raise TracedValueError(f"{what} along a dimension of a boolean-mask selection whose length data decide")
+        return with_room(lambda x: function(x, *args, **kwargs), input)
 
-    return batched
+    return along_last
 
 
-for _function in (F.interpolate, F.group_norm, F.instance_norm, F.pixel_shuffle):
-    implements_selected(_function)(_of_any_rank(_function))
+_OF_IMAGES = {F.pixel_shuffle: 3, F.pixel_unshuffle: 3}
+for _size in (1, 2, 3):
+    for _name in ("conv", "conv_transpose"):
+        _OF_IMAGES[getattr(F, f"{_name}{_size}d")] = _size + 1
+    for _name in ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool"):
+        _OF_IMAGES[getattr(F, f"{_name}{_size}d")] = _size
+    for _name in ("max_pool", "adaptive_max_pool"):
+        _OF_IMAGES[getattr(F, f"{_name}{_size}d_with_indices")] = _size
+for _function, _count in _OF_IMAGES.items():
+    implements_chosen(_function)(_along_last(_function, lambda ndim, _count=_count: _count))
+implements_chosen(F.interpolate)(_along_last(F.interpolate, lambda ndim: ndim - 2))
+for _function in (F.group_norm, F.instance_norm):
+    implements_chosen(_function)(_along_last(_function, lambda ndim: ndim - 1))
 
 
 @implements_selected(F.grid_sample)
