@@ -304,7 +304,8 @@ def _change(one: _Entry, other: _Entry) -> str | None:
         )
         return None if is_same else "number"
     if one.like != other.like:
-        raise Unlike(f"{one.path} is first {_shown(one)}, and then {_shown(other)}")
+        instead = ": keep a mask of what it would hold" if isinstance(one.value, list) else ""
+        raise Unlike(f"{one.path} is first {_shown(one)}, and then {_shown(other)}{instead}")
     is_object = isinstance(one.like, tuple) and not isinstance(one.like, (TensorEntry, _Leaf, _Seen))
     return "object" if is_object and one.value is not other.value else None
 

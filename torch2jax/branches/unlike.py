@@ -60,10 +60,12 @@ def unlike(
     found = list(_differences("result", _Tree(*yes), _Tree(*no), differ))
     path, one, other = found[0]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    are_lists = all(isinstance(x, _Tree) and x.structure.type is list for x in (one, other))
+    instead = ". Instead of a list that grows on one side, keep a mask of what it would hold" if are_lists else ""
     return BranchError(
         f"bool(tensor) at {place} tests a traced value, so both branches are traced, and their results differ in "
         f"{path}: {one} where it is True, {other} where it is False{more}; wanted the same structure, numbers of "
-        "dimensions and dtypes"
+        f"dimensions and dtypes{instead}"
     )
 
 
