@@ -588,7 +588,7 @@ def changes_its_shape(x):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (grows, r"found is first a list of length \d, and then a list of length \d"),
+        (grows, r"found is first a list of length \d, and then a list of length \d: keep a mask of what it would hold"),
         (toggles, "up is first (True, and then False|False, and then True)"),
         (advances, "numbers is a generator, whose position cannot be read"),
         (counts_in_a_class, r"Counter\.count changes in a way that no loop can carry"),

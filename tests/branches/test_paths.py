@@ -932,6 +932,7 @@ UNLIKE = {
     ),
     "numbers of dimensions": (lambda x: (x, x), lambda x: (x, x[None]), "in result[1]: float32[3] where it is True"),
     "another text": (lambda x: [x, "a"], lambda x: [x, "b"], "in result[1]: 'a' where it is True, 'b' where"),
+    "lengths of lists": (lambda x: [x], lambda x: [x, x], "dtypes. Instead of a list that grows on one side, keep a"),
     "None": (lambda x: [x, x], lambda x: [x, None], "in result[1]: float32[3] where it is True, None where"),
     "a number for a large tree": (
         lambda x: [MANY],

@@ -84,11 +84,12 @@ CASES = {
 }
 
 
-def run(case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """What it gives jitted, and in PyTorch."""
+def check(name: str) -> list[tuple[int, ...]]:
+    """Compares one, jitted, with PyTorch, and returns the shapes of its results."""
     define_vision_operators()
-    name = f"transformers.models.{case.model}.image_processing_{case.model}"
-    kind = getattr(importlib.import_module(name), f"{case.processor}ImageProcessor")
+    case = CASES[name]
+    module = f"transformers.models.{case.model}.image_processing_{case.model}"
+    kind = getattr(importlib.import_module(module), f"{case.processor}ImageProcessor")
     method = getattr(kind, f"post_process_{case.method}")
     outputs = _outputs()[case.outputs]
 
@@ -96,17 +97,10 @@ def run(case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
         outputs = types.SimpleNamespace(**{key: x.clone() for key, x in outputs.items()})  # some write to them
         return method(object.__new__(kind), outputs, target_sizes=_SIZES, **case.options)
 
-    wanted = [np.asarray(leaf) for leaf in jax.tree.leaves(function(outputs))]
-    return compact(jax.jit(t2j(function))(t2j(outputs))), wanted
-
-
-def check(name: str) -> list[tuple[int, ...]]:
-    """Compares one, and returns the shapes of its results."""
-    found, wanted = run(CASES[name])
-    assert len(found) == len(wanted)
+    found, wanted = compact(jax.jit(t2j(function))(t2j(outputs))), jax.tree.leaves(function(outputs))
     for one, other in zip(found, wanted, strict=True):
-        assert one.shape == other.shape, (name, one.shape, other.shape)
-        np.testing.assert_allclose(one, other, 1e-4, 1e-4, err_msg=name)
+        assert one.shape == tuple(other.shape), (name, one.shape, other.shape)
+        np.testing.assert_allclose(one, other.numpy(), 1e-4, 1e-4, err_msg=name)
     return [one.shape for one in found]
 
 
