@@ -41,6 +41,11 @@ class Eighths(torch.Tensor):
         if func in (aten.detach.default, aten.t.default, aten.view.default, aten.clone.default):
             return cls(func(args[0].codes, *args[1:]), args[0].scale)
         given = tree_map(lambda x: x.plain() if isinstance(x, cls) else x, args)
+        if func in (aten.add_.Tensor, aten.copy_.default):  # an optimizer's step; a state that is loaded
+            made = args[1] if func is aten.copy_.default else cls.of(torch.add(*given, **(kwargs or {})))
+            args[0].codes.copy_(made.codes)
+            args[0].scale.copy_(made.scale)
+            return args[0]
         if func in (aten.neg.default, aten.add.Tensor, aten.div.Tensor):
             return cls.of(func(*given))
         return func(*given, **(kwargs or {}))
@@ -171,3 +176,31 @@ def test_a_parameter_that_a_function_takes():
     np.testing.assert_allclose(jax.grad(loss)({"bias": state["bias"]})["bias"], expected[1], rtol=1e-5)
     with pytest.raises(NotImplementedError, match=r"inner tensors of a Eighths, through Linear\.apply"):
         jax.grad(loss, allow_int=True)({"weight": state["weight"]})
+
+
+def test_training_steps_keep_them_in_their_state():
+    torch.manual_seed(0)
+    model, x = Model(), torch.randn(8, 3)
+    copied = Model()
+    copied.load_state_dict(model.state_dict())
+
+    def step(model, optimizer, x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    def optimizer(model):
+        return torch.optim.SGD([{"params": [model.bias]}, {"params": [model.weight], "lr": 0.5}], lr=0.1)
+
+    function = t2j(step, state=(model, optimizer(model)))
+    state = function.init(t2j(x))
+    assert state["model"]["weight"].codes.dtype == jnp.int8
+    before = optimizer(copied)
+    for _ in range(3):
+        found, state = jax.jit(function)(state, t2j(x))
+        np.testing.assert_allclose(found, step(copied, before, x).detach(), rtol=1e-5)
+    np.testing.assert_array_equal(state["model"]["weight"].codes, copied.weight.codes)
+    function.load(state)
+    assert torch.equal(model.weight.codes, copied.weight.codes)

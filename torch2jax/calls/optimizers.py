@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
 from ..rules.inline import Scalars
+from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
 from ..values.both_answers import Slot, follow
 from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
 from .call import current, this_call
@@ -332,6 +333,8 @@ class _Recorded(dict):
     def _at_first(self, key: Any, value: Any):
         if not isinstance(value, torch.Tensor):
             return value
+        if is_wrapper(value):  # it is not asked itself: its class need not have a ``clone``
+            return tensor_of(wrapped(value, lambda inner: inner.detach().clone()), lambda inner: inner)
         if not is_unknown(value):
             return value.detach().clone()
         group = next(g for g in self._optimizer.param_groups if any(p is self._parameter for p in g["params"]))

@@ -26,7 +26,17 @@ from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .layers import has_layers, names_of_layers, unstack_layers
 
-__all__ = ["StateNames", "as_array", "expect_shape", "first_few", "load", "named_tensors", "overwrite", "split"]
+__all__ = [
+    "StateNames",
+    "as_array",
+    "expect_shape",
+    "first_few",
+    "load",
+    "named_tensors",
+    "overwrite",
+    "split",
+    "tensor_of_entry",
+]
 
 _LISTED = 5
 
@@ -299,7 +309,7 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
             continue
         if tensor.is_meta:
             raise RuntimeError(f"{name!r} is on the meta device and holds no values: call module.to_empty() first")
-        writes.append((tensor, _tensor_of(expect_shape(value, tensor, name, "the state", module, name))))
+        writes.append((tensor, tensor_of_entry(expect_shape(value, tensor, name, "the state", module, name))))
     with torch.no_grad():
         for tensor, value in writes:  # all or none
             overwrite(tensor, value)
@@ -307,9 +317,10 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
         owner.set_extra_state(value)
 
 
-def _tensor_of(value: Any) -> torch.Tensor:
+def tensor_of_entry(value: Any) -> torch.Tensor:
+    """The tensor of PyTorch's own for an entry of a state."""
     if isinstance(value, Wrapped):
-        return tensor_of(value, _tensor_of)
+        return tensor_of(value, tensor_of_entry)
     if isinstance(value, torch.Tensor):
         return value
     return sparse_array_to_tensor(value, copy=True) if is_sparse_array(value) else array_to_tensor(value, gathers=True)

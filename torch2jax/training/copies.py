@@ -17,8 +17,10 @@ from ..modules.skeleton import copy_structure, name_scopes
 from ..modules.states import as_array
 from ..tensors.dtypes import dtype_j2t
 from ..tensors.tensor import Torchish, wrap
+from ..tensors.wrapped import Wrapped, is_wrapper
 from ..values.both_answers import Slot
 from ..values.traced_numbers import Count, Number
+from ..values.wrapper_subclasses import bound, entering
 from .slots import Gradient, Inserted, Key, fitting, places, start
 
 __all__ = ["Copies"]
@@ -54,12 +56,15 @@ class Copies:
                 if given is not None and key not in given:
                     raise RuntimeError(f"the state lacks {'.'.join(key)}; make it with init(*args)")
                 array = as_array(fitting(given[key], tensor, key, things[key[0]])) if given is not None else None
+                if is_wrapper(tensor):
+                    self._memo[id(tensor)] = self._owned(tensor) if array is None else bound(call, tensor, array)
+                    continue
                 if array is not None:
                     found = call.bind(tensor, array)
                 elif tensor.is_meta:
                     found = call.bind_missing(tensor, _without_values(key))
                 else:
-                    found = call.lift_own(tensor)
+                    found = self._owned(tensor)
                 self._memo[id(tensor)] = _apart(found)
         self.objects = [self._copied(thing) for thing in originals]
         for module in self.objects:
@@ -72,6 +77,10 @@ class Copies:
         else:
             self._fill(dict(given), numbers, dtypes)
 
+    def _owned(self, tensor: torch.Tensor) -> Any:
+        """What stands for a tensor of the objects, with its own values."""
+        return entering(self._call, tensor, is_own=True) if is_wrapper(tensor) else self._call.lift_own(tensor)
+
     def _keep_gradients(self) -> None:
         for _, place in places(self._names, self._originals):
             if isinstance(place, Gradient):
@@ -79,19 +88,24 @@ class Copies:
                 self._memo[id(place.tensor)].grad = self._call.lift_own(gradient)
 
     def _fill(self, given: dict[Key, Any], numbers: Set[Key], dtypes: Mapping[Key, torch.dtype]) -> None:
-        bound = {id(tensor) for tensor in self._memo.values()}
+        have_values = {id(tensor) for tensor in self._memo.values()}
         for key, place in list(self.places()):
             if key not in given:
                 continue
-            array, value = jnp.asarray(self._call.attempt.entering(given.pop(key))), place.get()
+            array, value = given.pop(key), place.get()
+            if isinstance(value, torch.Tensor) and id(value) in have_values:
+                continue
+            array = jnp.asarray(self._call.attempt.entering(array))
             if isinstance(value, torch.Tensor):
-                if id(value) not in bound:  # one that a copy made at its start
-                    place.set(_apart(wrap(array, value.dtype)))
+                place.set(_apart(wrap(array, value.dtype)))  # one that a copy made at its start
             else:
                 kind = Count if key[1].endswith("_step_count") else Number
                 place.set(kind.holding(array, value))
         inserted = Inserted(self._names, self.objects)
         for key, array in given.items():
+            if isinstance(array, Wrapped):
+                inserted.put(key, entering(self._call, array))
+                continue
             array = jnp.asarray(self._call.attempt.entering(array))
             tensor = _apart(wrap(array, dtypes.get(key) or dtype_j2t(array.dtype)))
             inserted.put(key, Number.of(tensor) if key in numbers else tensor)
@@ -108,13 +122,14 @@ class Copies:
             return self._memo[id(value)]
         if isinstance(value, torch.nn.Module):
             for tensor in (*value.parameters(), *value.buffers()):
-                self._memo.setdefault(id(tensor), self._call.lift_own(tensor))
+                if id(tensor) not in self._memo:
+                    self._memo[id(tensor)] = self._owned(tensor)
             result = copy_structure(value, self._memo)
             if self._call.last_resort is not None:
                 self._call.last_resort.take_over(value, result)
             return result
         if isinstance(value, torch.Tensor):
-            return self._remember(value, self._call.lift_own(value))
+            return self._remember(value, self._owned(value))
         if isinstance(value, types.MethodType):
             return types.MethodType(value.__func__, self._copied(value.__self__))
         if isinstance(value, dict):

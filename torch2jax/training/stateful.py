@@ -23,7 +23,7 @@ from ..calls.logical_dtypes import StandsFor
 from ..calls.optimizers import recording
 from ..jit_errors import TellsOfArguments
 from ..modules.layers import restacked
-from ..modules.states import overwrite
+from ..modules.states import overwrite, tensor_of_entry
 from ..modules.translated import run_on_arrays
 from ..tensors.dtypes import canonical
 from ..tensors.interop import array_to_tensor
@@ -31,10 +31,12 @@ from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
+from ..tensors.wrapped import Wrapped, is_wrapper, wrapped
 from ..tracebacks import boundary
 from ..tracing.manual_axes import alone
 from ..tracing.rolling import Rolling
 from ..values.sparse import Sparse
+from ..values.wrapper_subclasses import leaving
 from .copies import Copies
 from .layers import parts_with_layers, with_layers_apart, with_layers_stacked
 from .slots import GRADIENT, Gradient, Inserted, Key, end, expect_apart, fitting, places, start
@@ -195,13 +197,13 @@ class StatefulFunction(TellsOfArguments):
                     continue
                 value, before = given.pop(key), place.get()
                 if isinstance(before, torch.Tensor):
-                    tensor = _tensor(fitting(value, before, key, things[key[0]]), before.dtype)
-                    overwrite(before, tensor)
+                    fitted = fitting(value, before, key, things[key[0]])
+                    overwrite(before, tensor_of_entry(fitted) if is_wrapper(before) else _tensor(fitted, before.dtype))
                 else:
                     place.set(type(before)(np.asarray(value).item()))
             inserted = Inserted(self._names, self._objects)
             for key, value in given.items():
-                tensor = _tensor(value, self._dtypes.get(key))
+                tensor = tensor_of_entry(value) if isinstance(value, Wrapped) else _tensor(value, self._dtypes.get(key))
                 inserted.put(key, tensor.item() if key in self._numbers else tensor)
         for thing in self._objects:
             end(thing)
@@ -210,7 +212,7 @@ class StatefulFunction(TellsOfArguments):
         return f"t2j({self._function!r}, state=({', '.join(self._names)}))"
 
     def _is_static(self, key: Key, value: Any) -> bool:
-        return not isinstance(value, jax.Array) and key not in self._numbers
+        return not isinstance(value, (jax.Array, Wrapped)) and key not in self._numbers
 
     def _run(
         self,
@@ -272,6 +274,9 @@ class StatefulFunction(TellsOfArguments):
                     "step, which a state cannot; wanted gradients that are gone at the end of the step "
                     "(optimizer.zero_grad() there), and no momentum of sparse ones"
                 )
+            if is_wrapper(value):
+                arrays[key] = jax.tree.map(_strong, leaving(call, value))
+                continue
             tensor = call.lift(value)
             self._dtypes[key] = tensor.dtype
             arrays[key] = _strong(call.array_of(tensor))
@@ -365,6 +370,8 @@ class _First:
 
 def _value_of(value: Any):
     """A Python number, or a new array of the values of a tensor."""
+    if is_wrapper(value):
+        return wrapped(value, _value_of)
     if not isinstance(value, Torchish):
         return value
     array = value.read() if value.known is None else evaluate(value.known)
@@ -413,7 +420,7 @@ def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:
     for (name, path), value in arrays.items():
         if isinstance(value, (int, float)):
             value = np.asarray(value, canonical(torch.float64 if isinstance(value, float) else torch.int64))
-        nested[name][path] = jnp.asarray(value)
+        nested[name][path] = value if isinstance(value, Wrapped) else jnp.asarray(value)
     return nested
 
 
