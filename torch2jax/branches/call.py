@@ -27,6 +27,9 @@ class _KeyStream(RandomStream, Protocol):
 class BranchesRun(TensorsRun, Protocol):
     """A run of a function whose questions have answers."""
 
+    fits: list[Any]
+    """Whether what data decide is as short as was said, each time that it was: bools."""
+
     @property
     def path(self) -> "Path":
         """How questions about traced values are answered."""
@@ -55,6 +58,14 @@ class BranchesCall(RulesCall, TracingCall, Protocol):
     """Whether it runs the backward of a custom function."""
     passes: list[Any]
     """The backward passes under way."""
+
+    def with_length(self, array: Any, length: Any, axis: int, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor whose dimension `axis` is as long as a traced number says; see `values.sized`."""
+        ...
+
+    def rows_and_length(self, tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
+        """The array of a tensor with the dimension `axis` in front, and how long that is; see `values.sized`."""
+        ...
 
     def array_of(self, tensor: Torchish) -> jax.Array:
         """The array of a tensor as it leaves the code that runs `nested`."""

@@ -10,13 +10,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.core import Tracer
 from jax.extend.core import Var
 
 from ..errors import BranchError, TracedValueError
 from ..loops.program import Program, free, pruned
 from .ends import End, StaticLeaf, alike
-from .loop_bounds import Way, most_turns
+from .loop_bounds import Way
+from .loop_room import expect_room, turns_back
 from .loop_watch import Facts, Loops
 from .path import Question
 from .policy import BranchPolicy
@@ -93,6 +93,13 @@ class PathNode:
     def next(self) -> "Iterable[PathNode]":
         return self.sides.values() if self.turn is None else [self.turn]
 
+    @property
+    def nodes(self) -> "Iterable[PathNode]":
+        """Itself, and all from there on."""
+        yield self
+        for node in self.next:
+            yield from node.nodes
+
     @cached_property
     def ends(self) -> list["Ended | Raised | Again"]:
         """Those of all ways from there on."""
@@ -133,11 +140,12 @@ def program_of(root: PathNode, values: dict[Var, Any], policy: BranchPolicy, loo
     Args:
         root: of the tree of ways.
         values: those of the constants in it.
-        loops: what is known of them, for errors to say.
+        loops: what is known of them.
         pads: whether an array that is longer on one way than on another becomes a padded one.
 
     Raises:
         BranchError: the ways do not end alike, or one of them cannot be translated.
+        Learned: there has to be more or less room for what a loop makes longer.
     """
     side = _Joining(values, policy, loops, pads).side(root, _LoopContext())
     assert side is not None
@@ -201,6 +209,8 @@ class _Joining:
         """What the ways compute from a node on where a loop begins."""
         loop: Any = node.loop
         is_loop = turn.comes_back(loop)
+        if is_loop and loop.grows and loop.turns is None:
+            expect_room(self._loops, loop, turns_back(node, self._values), self._policy)
         after = _LoopContext(view.turn, (*view.cut, loop))
         wanted = next((given for given, side in turn.sides.items() if not side.comes_back(loop)), None)
         body = None if wanted is None else turn.sides.get(not wanted)
@@ -221,21 +231,20 @@ class _Joining:
             used = free(found.program) | free(rest.program)
             kept = [var for step in turn.steps or () for var in step.outvars if var in used]
             test = pruned(Program(turn.steps or [], [turn.flag, *kept]))
-        bound = self._bound(node, turn) if loop.turns is None else loop.turns - loop.at + 1
+        bound = self._bound(node)
         statement = While(
             node.carried, node.first, test, kept, not wanted, pruned(found.program), bound, str(loop.place)
         )
         return rest.behind([*(node.steps or []), statement])
 
-    def _bound(self, node: PathNode, turn: PathNode) -> int | None:
-        """How many turns a `while` has at most, the last included that does not come back."""
-
-        def known(var: Any) -> Any:
-            value = self._values.get(var)
-            return None if isinstance(value, Tracer) else value
-
-        said = self._policy.max_steps
-        found = most_turns([*turn.ways(node.loop)], node.carried, node.first, known)
+    def _bound(self, node: PathNode) -> int | None:
+        """How many turns a loop has at most, the last included that does not come back."""
+        loop: Any = node.loop
+        if loop.turns is not None:
+            return loop.turns - loop.at + 1
+        if loop.most is not None:
+            return loop.most + 1
+        said, found = self._policy.max_steps, turns_back(node, self._values)
         return said if found is None or (said is not None and said <= found) else found + 1
 
     def _checked(self, node: PathNode, side: Side, wanted: bool, message: str) -> Side:

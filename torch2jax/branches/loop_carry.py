@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
+from jax import lax
 
 from ..internals.frames import set_locals
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
@@ -24,7 +26,7 @@ from ..tensors.tensor import Torchish, make_tensor, wrap
 from .call import this_call
 from .loop_state import Change, State, TensorEntry, Unlike, item_names
 
-__all__ = ["number", "put"]
+__all__ = ["number", "put", "with_room"]
 
 
 class Cut(Node):
@@ -69,6 +71,13 @@ def put(
     return _Putting(state, changes, arrays, refuse).into(frame)
 
 
+def with_room(rows: Any, room: int) -> Any:
+    """Rows ``(n, ...)`` in an array of `room` rows, without those that there is no room for, and zeros behind them."""
+    if len(rows) >= room:
+        return lax.slice_in_dim(rows, 0, room)
+    return lax.pad(rows, np.zeros((), rows.dtype), [(0, room - len(rows), 0), *[(0, 0, 0)] * (rows.ndim - 1)])
+
+
 def number(array: Any) -> Any:
     """An array as a Python number, as far as the code can tell."""
     dtype = torch.int64 if array.dtype.kind in "iu" else torch.float64
@@ -78,7 +87,12 @@ def number(array: Any) -> Any:
 class _Putting:
     def __init__(self, state: State, changes: Sequence[Change], arrays: Sequence, refuse: Callable[[], None]):
         self._state, self._refuse = state, refuse
-        self._arrays = dict(zip([x.path for x in changes if x.is_carried], arrays, strict=True))
+        given = iter(arrays)
+        self._arrays = {
+            x.path: (next(given), next(given), x.axis) if x.kind == "sized" else next(given)
+            for x in changes
+            if x.is_carried
+        }
         self._kinds = {x.path: x.kind for x in changes}
         self._done: set[str] = set()
         self._memo: dict[int, Any] = {}
@@ -161,7 +175,12 @@ class _Putting:
     def _put_tensor(self, tensor: torch.Tensor, path: str) -> Any:
         if id(tensor) in self._memo:
             return self._memo[id(tensor)]
-        entry = self._state.entries.get(self._state.seen.get(id(tensor), path))
+        first = self._state.seen.get(id(tensor), path)
+        entry = self._state.entries.get(first)
+        if self._kinds.get(first) == "sized":
+            self._done.add(first)
+            found = self._memo[id(tensor)] = self._with_length(tensor, *self._arrays[first])
+            return found
         if entry is None or not isinstance(entry.like, TensorEntry) or not isinstance(tensor, Torchish):
             return tensor
         at = entry.like.storage
@@ -176,6 +195,11 @@ class _Putting:
         found = self._memo[id(tensor)] = self._again(tensor, self._arrays[at])
         self._put_attributes(tensor, found, path)
         return found
+
+    def _with_length(self, tensor: torch.Tensor, rows: Any, length: Any, axis: int) -> torch.Tensor:
+        call = this_call()
+        with call.inside():
+            return call.with_length(rows, length, axis, tensor.dtype)
 
     def _put_attributes(self, tensor: Torchish, found: Torchish, path: str) -> None:
         self._memo[id(tensor)] = found

@@ -7,6 +7,7 @@ same kind that share memory in the same way. Their values may differ, and Python
 What is reached but cannot be looked into, as an iterator, is an error: nobody knows whether a turn has changed it.
 """
 
+import itertools
 import math
 import operator
 import random
@@ -42,8 +43,12 @@ class Change(NamedTuple):
 
     path: str
     kind: str
-    """``"number"``; ``"written"``, values in memory that stays; ``"made"``, values in new memory; ``"object"``, another
-    one of the same structure; ``"draws"``, how far the random stream is."""
+    """``"number"``; ``"written"``, values in memory that stays; ``"made"``, values in new memory; ``"sized"``, the same
+    of another size; ``"object"``, another one of the same structure; ``"draws"``, how far the random stream is."""
+    axis: int = 0
+    """The dimension of another size."""
+    growth: int = 0
+    """How much longer that becomes, as far as it is seen."""
 
     @property
     def is_carried(self) -> bool:
@@ -62,6 +67,18 @@ class TensorEntry(NamedTuple):
     """What the storage is like, where this is the first tensor on it."""
 
 
+class SizedEntry(NamedTuple):
+    """All of a tensor but its values and the size of one dimension, which data decide."""
+
+    dtype: torch.dtype
+    shape: tuple[int | None, ...]
+    """None stands for what data decide."""
+
+    @property
+    def axis(self) -> int:
+        return self.shape.index(None)
+
+
 class _CarriedNumber(NamedTuple):
     """A Python number, which a loop may carry."""
 
@@ -74,6 +91,13 @@ class _Seen(NamedTuple):
 
 class _Leaf(NamedTuple):
     key: Any
+
+
+class _Unexecuted(NamedTuple):
+    """A function that has not run."""
+
+    key: int
+    code: types.CodeType
 
 
 class _Entry(NamedTuple):
@@ -89,25 +113,43 @@ class State:
         roots: the local variables that live.
         code: what runs there; the globals that it names live as well.
         names: these globals.
+        executed: the code that has run. What other functions close over and the globals that they name, these functions
+            have neither read nor changed. One that is another function in each turn is added.
 
     Raises:
         Unlike: something is of a kind that no loop can carry.
     """
 
-    def __init__(self, roots: Mapping[str, Any], code: types.CodeType, names: dict[str, Any]):
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        code: types.CodeType,
+        names: dict[str, Any],
+        executed: set[types.CodeType],
+    ):
         call: Any = this_call()
-        self.roots, self.code, self.globals = dict(roots), code, names
+        self.roots, self.code, self.globals, self._executed = dict(roots), code, names, executed
         self.entries: dict[str, _Entry] = {}
         self.storages: dict[str, Storage] = {}
         """By the path of the first tensor on it."""
         self.seen: dict[int, str] = {}
         """The paths of objects and tensors, by their ids."""
+        self.unexecuted: set[types.CodeType] = set()
+        """That of functions that were not looked into, since it has not run."""
+        self.shared: set[str] = set()
+        """The first paths to memory that several tensors see."""
         self.draws = call.stream.state
+        self.parts: dict[str, list[str]] = {}
+        """The paths of what tensors are held in that are as long as data decide."""
         self._kept: list = []  # whose ids are taken
+        self._sized: dict[str, tuple] = {}  # the memory of tensors of a size that data decide, and its version
+        self._chosen: list[tuple] = []  # such tensors, and their paths, to be looked into
         with DisableTorchFunction(), DisableTorchDispatch():
             for name, value in roots.items():
                 self._visit(value, name)
             self._visit_globals(code, names)
+            while self._chosen:  # after all others: nothing else is known by the path of a part
+                self._visit_parts(*self._chosen.pop())
             self._add("settings", _Leaf(_settings(call)), None)
         self._versions = {path: storage.memory.version for path, storage in self.storages.items()}
         self._held = {path: _held(storage) for path, storage in self.storages.items()}
@@ -132,6 +174,10 @@ class State:
             self._add(path, _CarriedNumber(kind), value)
         elif isinstance(value, type):
             self._visit_class(value, path)
+        elif kind is types.FunctionType and value.__code__ not in self._executed:
+            self._add(path, _Unexecuted(id(value), value.__code__), value)
+            self.unexecuted.add(value.__code__)
+            self._kept.append(value)
         elif (codec := codec_of(kind)) is None:
             self._add(path, _Leaf(_key_of_leaf(value, path)), value)
         elif self._is_new(value, path):
@@ -215,7 +261,7 @@ class State:
         first = self.seen.setdefault(id(storage), path)
         if first == path:
             self.storages[path] = storage
-        memory = self.seen.setdefault(id(storage.memory), path)
+        memory = self._memory(storage, path)
         restriction = tensor._restriction and tensor._restriction.kind
         geometry = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset(), restriction
         places = tuple([(kind.bit, kind.permutation, kind.overlaps, place) for kind, place in steps])
@@ -226,11 +272,37 @@ class State:
             if name != "_restriction":
                 self._visit(item, f"{path}.{name}")
 
-    def _visit_chosen(self, value: Any, path: str) -> None:
-        """What a mask chose: it has to be the same in all turns, which may write to it."""
-        self._add(path, _Leaf((type(value), id(value))), value)
-        for name, part in value.parts.items():
+    def _visit_chosen(self, chosen: Any, path: str) -> None:
+        """A tensor that is as long as data decide."""
+        if chosen.axis is None:
+            self._add(path, _Leaf((type(chosen), id(chosen))), chosen)
+        else:
+            shape = list(chosen.sizes)
+            shape[chosen.axis] = None
+            self._add(path, SizedEntry(chosen.dtype, tuple(shape)), chosen)
+        self._chosen.append((chosen, path))
+
+    def _visit_parts(self, chosen: Any, path: str) -> None:
+        """What a tensor is held in that is as long as data decide: code may write to that."""
+        call: Any = this_call()
+        memory = call.lift(chosen.base)._node.storage.memory
+        self._sized[path] = memory, memory.version
+        if id(memory) in self.seen:
+            self.shared.update((path, self.seen[id(memory)]))
+        before = len(self.entries)
+        waiting = len(self._chosen)
+        for name, part in chosen.parts.items():
             self._visit_tensor(part, f"{path}.{name}")
+        while len(self._chosen) > waiting:
+            self._visit_parts(*self._chosen.pop())
+        self.parts[path] = [*itertools.islice(self.entries, before, None)]
+
+    def _memory(self, storage: Storage, path: str) -> str:
+        """The path of the first tensor that sees the memory of a storage."""
+        first = self.seen.setdefault(id(storage.memory), path)
+        if first != path:
+            self.shared.add(first)
+        return first
 
     # What a turn has changed.
 
@@ -242,11 +314,24 @@ class State:
         """
         found: dict[str, Change] = {}
         made: set[str] = set()
-        for one, other in zip(self.entries.values(), later.entries.values(), strict=False):
+        resized = [
+            path
+            for path, one in self.entries.items()
+            if path in later.entries and _are_of_two_sizes(one, later.entries[path])
+        ]
+        for path in resized:
+            found[path] = self._change_of_size(self.entries[path], later.entries[path], later)
+        ones, others = self._apart_from(resized), later._apart_from(resized)
+        for one, other in zip(ones, others, strict=False):
             if one.path != other.path:
                 raise Unlike(
                     f"{other.path if one.path in later.entries else one.path} does not exist in every iteration"
                 )
+            if one.path in found:
+                continue
+            for unexecuted in (x for x in (one.like, other.like) if isinstance(x, _Unexecuted)):
+                if one.like != other.like:
+                    self._executed.add(unexecuted.code)
             kind = _change(one, other)
             if kind is not None:
                 found[one.path] = Change(one.path, kind)
@@ -258,9 +343,9 @@ class State:
                 if self.storages[one.path].memory.version != self._versions[one.path]:
                     raise Unlike(f"{one.path} is written in place, and also replaced by another tensor")
                 made.add(one.path)
-        if len(self.entries) != len(later.entries):
+        if len(ones) != len(others):
             raise Unlike("some iterations keep more alive than others")
-        for path in self.storages:
+        for path in (one.path for one in ones if one.path in self.storages):
             if path not in found and path in later.storages and not _is_same(self._held[path], later._held[path]):
                 found[path] = Change(path, "made" if path in made else "written")
         before, after = self.draws, later.draws
@@ -269,6 +354,72 @@ class State:
         if before.taken != after.taken or before.before is not after.before:
             found[_DRAWS] = Change(_DRAWS, "draws")
         return [*found.values()]
+
+    def _apart_from(self, resized: list[str]) -> list[_Entry]:
+        """The entries but those of what some tensors are held in.
+
+        Raises:
+            Unlike: another tensor is held in that as well.
+        """
+        parts = {part for path in resized for part in self.parts.get(path, ())}
+        if not parts:
+            return [*self.entries.values()]
+        found = [entry for path, entry in self.entries.items() if path not in parts]
+        for path, like, _ in found:
+            if not parts.isdisjoint(_known_by(like)):
+                raise Unlike(f"{path} shares memory with a tensor that is of another size in each turn")
+        return found
+
+    def _change_of_size(self, one: _Entry, other: _Entry, later: "State") -> Change:
+        """What has changed of a tensor that is of another size.
+
+        Raises:
+            Unlike: no loop can carry that.
+        """
+        path, begin, end = one.path, one.like, other.like
+        shapes = [_shape_of(like) for like in (begin, end)]
+        axes = [i for i, (x, y) in enumerate(zip(*shapes, strict=False)) if x != y or x is None]
+        dtypes = {like.dtype for like in (begin, end)}
+        if len(axes) != 1 or len(dtypes) > 1 or len(shapes[0]) != len(shapes[1]):
+            raise Unlike(f"{path} is first {_shown(one)}, and then {_shown(other)}")
+        for state, entry in ((self, one), (later, other)):
+            state._expect_own_memory(entry)
+        memory, version = self._sized.get(path) or (self.storages[path].memory, self._versions[path])
+        if memory.version != version:
+            raise Unlike(f"{path} is written in place, and another tensor takes its place")
+        (axis,) = axes
+        sizes = [shape[axis] for shape in shapes]
+        return Change(path, "sized", axis, 0 if None in sizes else max(sizes[1] - sizes[0], 0))
+
+    def _expect_own_memory(self, entry: _Entry) -> None:
+        """Expects of a tensor of another size in each turn that nothing else sees it.
+
+        Raises:
+            Unlike: something does.
+        """
+        path, like = entry.path, entry.like
+        if path in self.shared or (isinstance(like, TensorEntry) and like.storage != path):
+            raise Unlike(f"{path} is of another size in each turn, and shares memory with another tensor")
+        if isinstance(like, SizedEntry):
+            return
+        if like.kind is not Torchish:
+            raise Unlike(f"{path} is of another size in each turn, and a {like.kind.__name__}")
+        if this_call().tape is not None and self.storages[path].history is not None:
+            raise Unlike(f"{path} is of another size in each turn, and the code takes derivatives of it")
+
+    def rows_and_length(self, change: Change) -> tuple[Any, Any]:
+        """The array of what is carried of another size, with that dimension in front, and its length.
+
+        Raises:
+            Unlike: another dimension is as long as data decide.
+        """
+        entry, call = self.entries[change.path], this_call()
+        self._expect_own_memory(entry)
+        with call.inside():
+            found = call.rows_and_length(entry.value, change.axis)
+        if found is None:
+            raise Unlike(f"{change.path} has another dimension of another size in each turn")
+        return found
 
     def array(self, change: Change) -> Any:
         """The value of what is carried."""
@@ -306,8 +457,29 @@ def _change(one: _Entry, other: _Entry) -> str | None:
     if one.like != other.like:
         instead = ": keep a mask of what it would hold" if isinstance(one.value, list) else ""
         raise Unlike(f"{one.path} is first {_shown(one)}, and then {_shown(other)}{instead}")
-    is_object = isinstance(one.like, tuple) and not isinstance(one.like, (TensorEntry, _Leaf, _Seen))
+    is_object = type(one.like) is tuple
     return "object" if is_object and one.value is not other.value else None
+
+
+def _are_of_two_sizes(one: _Entry, other: _Entry) -> bool:
+    """Whether these are tensors that may be of two sizes."""
+    kinds = (TensorEntry, SizedEntry)
+    if not isinstance(one.like, kinds) or not isinstance(other.like, kinds):
+        return False
+    if isinstance(one.like, SizedEntry) or isinstance(other.like, SizedEntry):
+        return one.value is not other.value
+    return _shape_of(one.like) != _shape_of(other.like)
+
+
+def _known_by(like: Any) -> tuple[str, ...]:
+    """The paths of others under which what an entry is of was seen first."""
+    if isinstance(like, TensorEntry):
+        return like.storage, like.of_storage if type(like.of_storage) is str else like.of_storage[-1]
+    return (like.path,) if isinstance(like, _Seen) else ()
+
+
+def _shape_of(like: Any) -> tuple:
+    return like.shape if isinstance(like, SizedEntry) else like.geometry[0]
 
 
 def _number_kind(entry: _Entry) -> type | None:
@@ -318,8 +490,9 @@ def _number_kind(entry: _Entry) -> type | None:
 
 def _shown(entry: _Entry) -> str:
     like, value = entry.like, entry.value
-    if isinstance(like, TensorEntry):
-        return f"a tensor of {like.dtype} and shape {list(like.geometry[0])}"
+    if isinstance(like, (TensorEntry, SizedEntry)):
+        sizes = ["(as data decide)" if size is None else str(size) for size in _shape_of(like)]
+        return f"a tensor of {like.dtype} and shape [{', '.join(sizes)}]"
     if isinstance(like, _Leaf):
         return repr(value)[:40] if isinstance(value, (str, bool, types.NoneType)) else f"a {type(value).__name__}"
     if isinstance(like, _CarriedNumber):

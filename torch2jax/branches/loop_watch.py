@@ -35,15 +35,18 @@ from ..internals.frames import set_locals
 from ..internals.jax_traces import varying_axes
 from ..tracing.manual_axes import varying
 from ..tracing.traces import current_trace, running
+from ..tracing.value_ranges import range_of
 from .call import current, this_call
-from .loop_carry import number, put
+from .loop_bounds import MOST
+from .loop_carry import number, put, with_room
 from .loop_heads import Head, heads_of
 from .loop_state import Change, State, Unlike
+from .programs import distance
 
 __all__ = ["Loops", "Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
 
 _SEEN = 4  # turns that are compared, until two begin alike
-_MOST = 2**11  # turns that a `for` may have
+_MOST = MOST  # turns that a `for` may have
 _NONE: dict[int, Head] = {}
 _NOP = dis.opmap["NOP"]
 _FEWEST = 3  # turns that a `for` is a loop for
@@ -94,12 +97,38 @@ class Facts:
         self.variables: list[Variable] = []
         self.script: list[bool] = []
         """The answers with which it goes on to its end."""
+        self.growth: dict[str, int] = {}
+        """How much longer what it carries becomes in each turn at most, by the path."""
+        self.shrinks: set[str] = set()
+        """What may become shorter."""
+        self.most: int | None = None
+        """How many turns come back at most, as the ways tell that have been gone, where something grows."""
+        self.is_promised = False
+        """Whether the user says so."""
+
+    @property
+    def grows(self) -> bool:
+        return any(self.growth.values())
+
+    @property
+    def needs_room(self) -> bool:
+        """Whether something grows, and nobody has said for how many turns."""
+        return self.turns is None and self.most is None and self.grows
+
+    @property
+    def room(self) -> int:
+        """For how many turns there is room."""
+        if self.turns is not None:
+            return self.turns - self.at
+        return _MOST if self.most is None else self.most
 
     def add(self, changes: list[Change]) -> bool:
         """Takes note of what turns change; false if it was known."""
-        known = {change.path for change in self.changes}
-        new = [change for change in changes if change.path not in known]
-        self.changes.extend(new)
+        known = {change.path: change for change in self.changes}
+        new = [x for x in changes if x.path not in known or (x.kind == "sized" != known[x.path].kind)]
+        for change in new:
+            known[change.path] = change
+        self.changes = [*known.values()]
         return bool(new)
 
 
@@ -109,6 +138,8 @@ class Loops:
     def __init__(self):
         self.heads: dict[CodeType, dict[int, Head]] = {}
         """The loops that are watched, by their offsets."""
+        self.executed: set[CodeType] = set()
+        """The code that has run while loops were watched."""
         self.has_learned = False
         """Whether the run that goes on has to begin anew."""
         self.are_suspected_early = False
@@ -162,6 +193,8 @@ class Loops:
             if like is not None:
                 found.is_ready = found.is_guess = True
                 found.at, found.changes, found.axes = like.at, [*like.changes], dict(like.axes)
+                found.growth, found.shrinks = {**like.growth}, {*like.shrinks}
+                found.most = None if like.is_promised else like.most
             self._facts[code, head.entry, key] = found
         return found
 
@@ -231,6 +264,7 @@ class Watch:
 
     def __init__(self, loops: Loops, path: Any):
         self._loops, self._path = loops, path
+        self._is_learning = False
         self._running: dict[tuple[int, int], _RunningLoop] = {}
         self._last: dict[int, int] = {}
         self._frames: list[FrameType] = []  # which keep their ids
@@ -296,6 +330,7 @@ class Watch:
 
     def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
         del event, arg
+        self._loops.executed.add(frame.f_code)
         if frame.f_code not in self._loops.heads:
             return None
         frame.f_trace_opcodes = frame.f_trace_lines = True
@@ -408,6 +443,7 @@ class Watch:
     def _look_again(self, facts: Facts) -> None:
         """Takes back what was taken from elsewhere."""
         facts.is_ready, facts.is_guess, facts.changes = False, False, []
+        facts.growth, facts.shrinks, facts.most = {}, set(), None
         self._loops.note(facts)
         self._path.abandon()
 
@@ -440,7 +476,7 @@ class Watch:
             raise Unlike("it is inside a transformation that the code has started")
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
-        return State(roots, frame.f_code, frame.f_globals)
+        return State(roots, frame.f_code, frame.f_globals, self._loops.executed)
 
     def _probe(self, instance: _RunningLoop) -> None:
         count, facts = instance.arrivals, instance.facts
@@ -453,12 +489,16 @@ class Watch:
         before, instance.state = instance.state, self._state(instance)
         if before is None:
             return
+        self._is_learning = self._is_learning or not before.unexecuted.isdisjoint(self._loops.executed)
         try:
             changes = before.changes_until(instance.state)
         except Unlike:
             if count == _SEEN:
                 raise
             return
+        if count > 1 and self._is_learning:  # with what is known now, turns may be alike before
+            self._loops.note(facts)
+            self._path.abandon()
         instance.found = count - 1, changes
         if not instance.head.is_for:
             facts.at = count - 1
@@ -466,6 +506,7 @@ class Watch:
 
     def _is_ready(self, facts: Facts, changes: list[Change]) -> None:
         facts.add(changes)
+        facts.growth.update((change.path, change.growth) for change in changes if change.kind == "sized")
         facts.is_ready = True
         self._loops.note(facts)
         self._path.abandon()
@@ -487,13 +528,15 @@ class Watch:
         state = self._state(instance)
         if len(this_call().paths) > 1 and any(change.kind == "draws" for change in facts.changes):
             raise Unlike("it draws random numbers inside other control flow")
-        arrays = [state.array(change) for change in facts.changes if change.is_carried]
+        arrays, ranges = self._begun(facts, state)
         if facts.turns is not None:
-            arrays = [np.int32(facts.at), *arrays]
+            arrays, ranges = [np.int32(facts.at), *arrays], [None, *ranges]
         with running(self._path.trace):
             arrays = [varying(jnp.asarray(x), facts.axes.get(i, frozenset())) for i, x in enumerate(arrays)]
-            first: Any = enter_p.bind(*arrays, loop=facts)
+            first: Any = enter_p.bind(*arrays, loop=facts, ranges=tuple(ranges))
         instance.carried = first
+        if facts.is_promised:
+            self._expect_to_fit(facts, first)
         if facts.turns is not None:
             goes_on = self._path.ask(lax.lt(first[0], np.int32(facts.turns)), facts.place)
             if not goes_on:
@@ -503,6 +546,69 @@ class Watch:
                     skip_p.bind()
                 return
         self._put(instance, state)
+
+    def _begun(self, facts: Facts, state: State) -> tuple[list, list]:
+        """What the first turn begins with, and between which bounds what is carried is, where that is known."""
+        arrays, ranges = [], []
+        for change in facts.changes:
+            if change.kind == "sized":
+                rows, length = state.rows_and_length(change)
+                least, most = range_of(length)
+                room = min(len(rows), max(most, 0)) + facts.growth.get(change.path, 0) * facts.room
+                arrays += [with_room(rows, room), lax.convert_element_type(length, np.int32)]
+                ranges += [None, (0 if change.path in facts.shrinks else max(least, 0), room)]
+            elif change.is_carried:
+                arrays.append(state.array(change))
+                ranges.append(None)
+        return arrays, ranges
+
+    def _expect_to_fit(self, facts: Facts, carried: list) -> None:
+        """Lets results tell where there are more turns than the user has said."""
+        given, run = iter(carried), this_call().attempt
+        for change in facts.changes:
+            rows = next(given) if change.is_carried else None
+            if change.kind != "sized":
+                continue
+            fits = lax.le(next(given), np.int32(len(rows)))  # pyright: ignore[reportArgumentType]
+            text = f"{change.path} became longer than max_steps= has room for, in the loop at {facts.place}"
+            run.path.policy.check(fits, text)
+            run.fits.append(fits)
+
+    def _ended(self, facts: Facts, state: State, carried: list) -> list:
+        """What a turn ends with.
+
+        Raises:
+            Unlike: the next one has no room for it.
+        """
+        arrays: list = []
+        for change in facts.changes:
+            if change.kind != "sized":
+                arrays += [state.array(change)] if change.is_carried else []
+                continue
+            rows, length = state.rows_and_length(change)
+            before, begun = carried[len(arrays) : len(arrays) + 2]
+            self._expect_growth(facts, change, distance(length, begun), len(rows) > len(before))
+            arrays += [with_room(rows, len(before)), lax.convert_element_type(length, np.int32)]
+        return arrays
+
+    def _expect_growth(self, facts: Facts, change: Change, growth: int | None, needs_room: bool) -> None:
+        """Takes note of how much longer a turn makes something.
+
+        Raises:
+            Unlike: nobody knows how much.
+        """
+        path = change.path
+        if needs_room and growth is None:
+            raise Unlike(f"{path} becomes longer in each turn by what data decide")
+        has_learned = False
+        if needs_room and growth > facts.growth.get(path, 0):  # pyright: ignore[reportOptionalOperand]
+            facts.growth[path], facts.most, has_learned = growth, None, True  # pyright: ignore[reportArgumentType]
+        if (growth is None or growth < 0) and path not in facts.shrinks:
+            facts.shrinks.add(path)
+            has_learned = True
+        if has_learned:
+            self._loops.note(facts)
+            self._path.abandon()
 
     def _put(self, instance: _RunningLoop, state: State) -> None:
         facts, carried = instance.facts, instance.carried or []
@@ -523,13 +629,21 @@ class Watch:
         instance.is_skipping = False
         self._put(instance, state)
 
+    def _expect_executed(self, instance: _RunningLoop) -> None:
+        """Begins anew where a turn has executed more than was known when it began: nobody looked at what that has."""
+        if instance.state is not None and not instance.state.unexecuted.isdisjoint(self._loops.executed):
+            self._loops.note(instance.facts)
+            self._path.abandon()
+
     def _come_back(self, instance: _RunningLoop) -> None:
         facts, carried, begun = instance.facts, instance.carried or [], instance.state
-        state = self._state(instance)
         assert begun is not None
+        self._expect_executed(instance)
+        state = self._state(instance)
         try:
             changes = begun.changes_until(state)
         except Unlike as unlike:
+            self._expect_executed(instance)
             if facts.is_guess:
                 raise
             if instance.head.is_for:  # how far it is only Python knows
@@ -539,7 +653,7 @@ class Watch:
         if facts.add(changes):
             self._loops.note(facts)
             self._path.abandon()
-        arrays = [state.array(change) for change in facts.changes if change.is_carried]
+        arrays = self._ended(facts, state, carried if facts.turns is None else carried[1:])
         if facts.turns is not None:
             arrays = [lax.add(carried[0], np.int32(1)), *arrays]
         for before, array in zip(carried, arrays, strict=True):
@@ -547,6 +661,7 @@ class Watch:
                 raise Unlike(
                     f"an iteration starts with {before.dtype}{before.shape} and ends with {array.dtype}{array.shape}"
                 )
+        facts.is_guess = False
         with running(self._path.trace):
             arrays = [varying(jnp.asarray(x), varying_axes(before)) for x, before in zip(arrays, carried, strict=True)]
             found = [*map(varying_axes, arrays)]

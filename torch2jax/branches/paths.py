@@ -24,6 +24,7 @@ from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, ending_with_errors
 from .ends import StaticLeaf
 from .joined_paths import Again, Ended, PathNode, Raised, Side, program_of
+from .loop_room import Learned, guess_room
 from .loop_watch import Loops, again_p, enter_p, skip_p
 from .path import Fork, Path, Question, question_p
 from .policy import BranchPolicy
@@ -91,12 +92,8 @@ def followed(
     while True:
         try:
             return _Ways(run, policy, loops, pads).joined(before)
-        except _Learned:
+        except Learned:
             loops.has_learned = False
-
-
-class _Learned(Exception):
-    """What is known of loops has changed, and all ways are gone anew."""
 
 
 class _Ways:
@@ -140,6 +137,8 @@ class _Ways:
             if run.end is None and budget <= 0:  # neither way out of a loop is one of a few
                 raise self._too_many(run)
             self._insert(run)
+            if isinstance(run.end, Again) and run.end.loop.needs_room:
+                guess_room(self._loops, run.end.loop, self._root, self._values)
             self._count(run)
             pending.extend(self._others(start, run))
 
@@ -180,7 +179,7 @@ class _Ways:
         """What is raised: the first time, for loops to be looked for in what asks more than twice at one line."""
         if not self._loops.are_suspected_early and _asks_again(run.asked):
             self._loops.suspect_early()
-            return _Learned()
+            return Learned()
         place, turns = run.loop
         raised = self._runs - self._live
         return BranchError(
@@ -237,7 +236,7 @@ class _Ways:
 
         jaxpr = jax.make_jaxpr(traced)()
         if self._loops.has_learned:
-            raise _Learned
+            raise Learned
         if path.refusal is not None:
             raise path.refusal
         consts = list(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))

@@ -18,6 +18,7 @@ from ..internals.jax_traces import BatchTracer
 from ..loops.alike import Atom, is_same, is_same_step, key_of
 from ..loops.program import Program, evaluated, free, has_effects, pruned
 from ..loops.windows import reader
+from ..tracing.sums import terms_of
 from ..tracing.traces import without_derivatives
 from .collectives import cond_on_devices
 
@@ -26,6 +27,7 @@ __all__ = [
     "Atom",
     "Branch",
     "constant",
+    "distance",
     "is_same_step",
     "is_same_value",
     "joined",
@@ -255,6 +257,20 @@ def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
         return False
     pairs = zip(step.in_tracers, again.in_tracers, strict=False)
     return len(step.in_tracers) == len(again.in_tracers) and all(is_same_value(x, y, depth - 1) for x, y in pairs)
+
+
+def distance(one: Any, other: Any) -> int | None:
+    """How much greater a scalar of integers is than another; None where the sums that compute them do not show it."""
+    (constant, terms), (number, others) = terms_of(one), terms_of(other)
+    if len(terms) != len(others):
+        return None
+    left = list(others)
+    for value, times in terms:
+        same = next((x for x in left if x[1] == times and is_same_value(value, x[0])), None)
+        if same is None:
+            return None
+        left = [x for x in left if x is not same]
+    return constant - number
 
 
 def values_alike(array: Any, depth: int = 8) -> Any:

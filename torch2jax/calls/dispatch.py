@@ -64,6 +64,7 @@ from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.numpy_views import NumpyViews
 from ..values.pickled import Pickles
+from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.turns import heed_ranges
@@ -523,6 +524,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         return self.constants.lift_own(tensor)
+
+    with_length = staticmethod(with_length)
+    rows_and_length = staticmethod(rows_and_length)
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.constants.standing_for(tensor)

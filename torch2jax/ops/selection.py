@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jax import lax
 
 from ..abandoning import NeedsLengths
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
+from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
 from ..values.lengths import is_same_number, is_traced_number
@@ -324,9 +326,32 @@ def cat(tensors, dim=0):
     return map_rows(lambda *rows: torch.cat(rows, dim - ndim), tuple(tensors), {}, "torch.cat", safe=False)
 
 
+def _put_behind(rows, more, length):
+    """Rows ``(n, ...)`` and others ``(m, ...)`` behind the first of them, as many as `length`: ``(n + m, ...)``."""
+    both = lax.concatenate([rows, more], 0)
+    return lax.dynamic_update_slice(both, more, (length, *[lax.full_like(length, 0)] * (rows.ndim - 1)))
+
+
+_PUT_BEHIND = InnerRule(_put_behind, "cat")
+
+
+def _is_behind(lead, others) -> bool:
+    """Whether rows of known numbers are put behind what was chosen, in compact order, along one dimension."""
+    is_flat = isinstance(lead, Selected) and lead.is_compact and not isinstance(lead.rows, Chosen)
+    return is_flat and not any(isinstance(x, Chosen) for x in others)
+
+
 def _together(tensors) -> Selected:
     """Selections and tensors one after the other."""
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+    lead, *others = tensors
+    if _is_behind(lead, others):
+        others = [x.to(dtype) for x in others if x.shape != (0,)]
+        if not others:
+            return lead.to(dtype)
+        more = torch.cat(others)
+        together = _PUT_BEHIND((lead.rows.to(dtype), more, lead.length), {})
+        return first_of(together, lead.length + len(more), lead.is_safe)
     rows, masks = [], []
     for x in tensors:
         if isinstance(x, Selected):

@@ -327,6 +327,8 @@ def of_dims(chosen, items: list):
         if not _leads(of_chosen):
             given = _dims_given(of_chosen)
             return front.movedim(tuple(range(given)), tuple(range(place, place + given))) if given else front
+        if not isinstance(front, Chosen):  # a slice of a size that is known
+            return front.movedim(0, place)
     return moved(front, place)
 
 

@@ -49,10 +49,18 @@ def _room(start, stop, count: int) -> tuple[int, int]:
     return min(low, high), high
 
 
-def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Selected:
-    """``chosen[start:stop:step]``, of which any may be a data-dependent number."""
+def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
+    """``chosen[start:stop:step]``, of which any may be a data-dependent number; a tensor if its size is known."""
     if start in (None, 0) and type(start) in (int, type(None)) and stop is None and step == 1:
         return chosen
+    is_flat = step == 1 and chosen.mask.ndim == 1 and not chosen.refuses_writes and not isinstance(chosen.rows, Chosen)
+    size = _known_size(chosen, start, stop) if is_flat else None
+    if size is not None:
+        begin = torch.tensor(start or 0) if (start or 0) >= 0 else chosen.length + start
+        places = begin + torch.arange(size)
+        if not chosen.is_compact:
+            places = places_of(chosen, chosen.mask.numel())[places]
+        return rows_at(chosen.rows, places, torch.tensor(size))
     if is_traced_number(step) or step < 1:
         raise ValueError("step must be greater than zero") if type(step) is int else TracedValueError("a slice's step")
     count, length = chosen.mask.numel(), chosen.length
@@ -71,6 +79,19 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Selected:
         return part
     found = ((upper - lower).clamp(min=0) + (step - 1)) // step
     return _in_compact_order(chosen, found, slice(low, high, step), None if _is_known(start) else lower)
+
+
+def _known_size(chosen: Selected, start, stop) -> int | None:
+    """How long a slice is that is within what was chosen in any case, as the bounds of its length tell."""
+    if not all(x is None or type(x) is int for x in (start, stop)):
+        return None
+    if start is not None and start < 0 and (stop is None or start <= stop < 0):
+        needed, size = -start, (stop or 0) - start
+    elif (start is None or start >= 0) and stop is not None and stop >= (start or 0):
+        needed, size = stop, stop - (start or 0)
+    else:
+        return None
+    return size if range_of_number(chosen.number)[0] >= needed else None
 
 
 def _is_known(start) -> bool:
@@ -194,7 +215,7 @@ def getitem(self, index):
     if isinstance(self, Selected):
         if isinstance(lead, slice) and not _is_whole(lead):
             chosen = part(self, lead.start, lead.stop, 1 if lead.step is None else lead.step)
-            return chosen if len(items) == 1 else getitem(chosen, (slice(None), *items[1:]))
+            return chosen if len(items) == 1 else chosen[(slice(None), *items[1:])]
         if _is_number(lead) and not isinstance(lead, Selected):
             row = _element(self, lead)
             return row if len(items) == 1 else row[tuple(items[1:])]

@@ -22,8 +22,6 @@ __all__ = ["ValuesCall", "current", "this_call"]
 class _ValuesAttempt(BranchesRun, Protocol):
     heeds_lengths: bool
     """Whether ``len`` and the like take data-dependent lengths from the beginning."""
-    fits: list[Any]
-    """Whether what data decide is as short as was said, each time that it was: bools."""
 
 
 class ValuesCall(BranchesCall, Protocol):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..branches.programs import is_same_value
+from ..branches.programs import distance as distance_of_arrays, is_same_value
 from ..errors import TracedValueError, asking_place, user_place
 from ..rules import registry
 from ..rules.features import NEXT, Feature
@@ -148,16 +148,7 @@ def is_same_number(one: Any, other: Any) -> bool:
 
 def distance(one: Any, other: Any) -> int | None:
     """How much more a scalar tensor of whole numbers holds than another; None where the sums do not show it."""
-    (constant, terms), (number, others) = terms_of(one.read()), terms_of(other.read())
-    if _len(terms) != _len(others):
-        return None
-    left = list(others)
-    for value, times in terms:
-        same = next((x for x in left if x[1] == times and is_same_value(value, x[0])), None)
-        if same is None:
-            return None
-        left = [x for x in left if x is not same]
-    return constant - number
+    return distance_of_arrays(one.read(), other.read())
 
 
 def bound_of(value: Any) -> int | None:

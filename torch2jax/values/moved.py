@@ -69,6 +69,10 @@ class Moved(Chosen):
         return self.front.base
 
     @property
+    def axis(self) -> int | None:
+        return None if self.front.axis is None else self.at
+
+    @property
     def parts(self):
         return {"front": self.front}
 

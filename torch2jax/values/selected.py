@@ -73,6 +73,8 @@ class Chosen(torch.Tensor):
     len_depends_on_values = False
     """Whether the data-dependent dimension is the first, which ``len`` gives."""
     words = "a boolean mask chose"
+    axis: int | None
+    """The dimension that is as long as data decide; None if there are several."""
 
     @property
     def origin(self) -> "Origin | None":
@@ -146,6 +148,10 @@ class Selected(Chosen):
     @property
     def base(self) -> torch.Tensor:
         return self.rows.base if isinstance(self.rows, Chosen) else self.rows
+
+    @property
+    def axis(self) -> int | None:
+        return None if isinstance(self.rows, Chosen) else 0
 
     @property
     def parts(self):

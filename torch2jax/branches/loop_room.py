@@ -1,0 +1,72 @@
+"""How much room there is for what loops make longer: as much as their turns need, or as the user says."""
+
+from typing import Any
+
+from jax.core import Tracer
+from jax.extend.core import Var
+
+from ..errors import BranchError
+from .loop_bounds import MOST, most_turns
+from .loop_watch import Facts, Loops
+from .policy import BranchPolicy
+
+__all__ = ["Learned", "expect_room", "guess_room", "turns_back"]
+
+
+class Learned(Exception):
+    """What is known of loops has changed, and all ways are gone anew."""
+
+
+def turns_back(node: Any, values: dict[Var, Any]) -> int | None:
+    """How many turns of a `while` come back at most, as numbers say that count.
+
+    Args:
+        node: the one of the tree of ways where the loop begins.
+        values: those of constants.
+    """
+
+    def known(var: Any) -> Any:
+        value = values.get(var)
+        return None if isinstance(value, Tracer) else value
+
+    return most_turns([*node.turn.ways(node.loop)], node.carried, node.first, known)
+
+
+def guess_room(loops: Loops, loop: Facts, root: Any, values: dict[Var, Any]) -> None:
+    """Lets all ways be gone anew if those that were gone tell how many turns come back: others may tell more."""
+    for node in root.nodes:
+        if node.loop is loop and node.turn is not None and any(True for _ in node.turn.ways(loop)):
+            loop.most = turns_back(node, values) or None
+    if loop.most is not None:
+        loops.note(loop)
+        raise Learned
+
+
+def expect_room(loops: Loops, loop: Facts, found: int | None, policy: BranchPolicy) -> None:
+    """Expects that there is room for all turns of a loop that makes something longer; else all ways are gone anew.
+
+    What has been answered meanwhile because of how long it can be, holds in as many turns as there is room for. So
+    the ways that were gone are those of these turns, and they tell how many come back.
+
+    Args:
+        found: how many turns come back at most, as these ways tell.
+
+    Raises:
+        BranchError: nobody knows how many there are.
+    """
+    most = loop.most
+    if loop.is_promised if found is None else most is not None and found <= most < MOST:
+        return
+    if found is None and most is not None and most < MOST and not loop.is_promised:  # that was a guess
+        found = MOST
+    if found is None and policy.max_steps is None:
+        path = next(path for path, growth in loop.growth.items() if growth)
+        raise BranchError(
+            f"the loop at {loop.place} makes {path} longer in each turn, by {loop.growth[path]}, and nothing tells "
+            "how many turns there are, so that no array has room for it. Wanted a number that counts the turns and "
+            "is compared with a known one (`while n < 20 and ...`, `x.shape[1] < 20`), or "
+            "t2j(..., max_steps=N) with the most turns that there can be"
+        )
+    loop.most, loop.is_promised = (policy.max_steps, True) if found is None else (found, False)
+    loops.note(loop)
+    raise Learned

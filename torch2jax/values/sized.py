@@ -1,0 +1,41 @@
+"""Tensors that a loop carries though their size changes from turn to turn: with room for the most, and a length."""
+
+from typing import Any
+
+import torch
+from jax import lax
+
+from ..tensors.tensor import wrap
+from .call import this_call
+from .moved import front_of, moved
+from .selected import Chosen, Selected, compacted, first
+
+__all__ = ["rows_and_length", "with_length"]
+
+
+def with_length(array: Any, length: Any, axis: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor whose dimension `axis` is as long as a traced number says.
+
+    Args:
+        array: ``(room, ...)``, with that dimension in front.
+        length: an integer that is not beyond the room.
+    """
+    return moved(first(wrap(array, dtype), wrap(length, torch.int64)), axis)
+
+
+def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
+    """The array of a tensor with its dimension `axis` in front, in compact order, and how long that is.
+
+    None where another dimension is as long as data decide.
+    """
+    if not isinstance(tensor, Chosen):
+        array = this_call().lift(tensor).read()
+        order = (axis, *(dim for dim in range(array.ndim) if dim != axis))
+        return lax.transpose(array, order), array.shape[axis]
+    front, at = front_of(tensor)
+    if at != axis:
+        return None
+    found: Selected = compacted(front)
+    rows: Any = found.rows
+    length: Any = found.length
+    return rows.read(), length.read()
