@@ -67,6 +67,7 @@ def expect_room(loops: Loops, loop: Facts, found: int | None, policy: BranchPoli
             "is compared with a known one (`while n < 20 and ...`, `x.shape[1] < 20`), or "
             "t2j(..., max_steps=N) with the most turns that there can be"
         )
-    loop.most, loop.is_promised = (policy.max_steps, True) if found is None else (found, False)
+    promised = None if policy.max_steps is None else max(policy.max_steps - loop.at, 0)
+    loop.most, loop.is_promised = (promised, True) if found is None else (found, False)
     loops.note(loop)
     raise Learned
