@@ -314,11 +314,7 @@ class State:
         """
         found: dict[str, Change] = {}
         made: set[str] = set()
-        resized = [
-            path
-            for path, one in self.entries.items()
-            if path in later.entries and _are_of_two_sizes(one, later.entries[path])
-        ]
+        resized = self._resized_until(later)
         for path in resized:
             found[path] = self._change_of_size(self.entries[path], later.entries[path], later)
         ones, others = self._apart_from(resized), later._apart_from(resized)
@@ -354,6 +350,15 @@ class State:
         if before.taken != after.taken or before.before is not after.before:
             found[_DRAWS] = Change(_DRAWS, "draws")
         return [*found.values()]
+
+    def _resized_until(self, later: "State") -> list[str]:
+        """The paths of tensors that may be of two sizes; none of what another one is held in."""
+        found, parts = [], set()
+        for path, one in self.entries.items():
+            if path not in parts and path in later.entries and _are_of_two_sizes(one, later.entries[path]):
+                found.append(path)
+                parts.update(self.parts.get(path, ()), later.parts.get(path, ()))
+        return found
 
     def _apart_from(self, resized: list[str]) -> list[_Entry]:
         """The entries but those of what some tensors are held in.
@@ -474,7 +479,8 @@ def _are_of_two_sizes(one: _Entry, other: _Entry) -> bool:
 def _known_by(like: Any) -> tuple[str, ...]:
     """The paths of others under which what an entry is of was seen first."""
     if isinstance(like, TensorEntry):
-        return like.storage, like.of_storage if type(like.of_storage) is str else like.of_storage[-1]
+        memory = like.of_storage[-1] if type(like.of_storage) is tuple else like.of_storage
+        return like.storage, memory
     return (like.path,) if isinstance(like, _Seen) else ()
 
 
