@@ -56,8 +56,8 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
     is_flat = step == 1 and chosen.mask.ndim == 1 and not chosen.refuses_writes and not isinstance(chosen.rows, Chosen)
     size = _known_size(chosen, start, stop) if is_flat else None
     if size is not None:
-        begin = torch.tensor(start or 0) if (start or 0) >= 0 else chosen.length + start
-        places = begin + torch.arange(size)
+        lead = start or 0
+        places = torch.arange(size) + (lead if lead >= 0 else chosen.length + lead)
         if not chosen.is_compact:
             places = places_of(chosen, chosen.mask.numel())[places]
         return rows_at(chosen.rows, places, torch.tensor(size))
