@@ -14,6 +14,7 @@ from jax.extend.core import Var
 
 from ..errors import BranchError, TracedValueError
 from ..loops.program import Program, free, pruned
+from ..tracing.traces import is_float
 from .ends import End, StaticLeaf, alike
 from .loop_bounds import Way
 from .loop_room import expect_room, turns_back
@@ -231,6 +232,9 @@ class _Joining:
             used = free(found.program) | free(rest.program)
             kept = [var for step in turn.steps or () for var in step.outvars if var in used]
             test = pruned(Program(turn.steps or [], [turn.flag, *kept]))
+        else:
+            rest, kept = _without_last_turn(rest, turn.steps or [])
+            found = found._replace(program=Program(found.program.statements, [*found.program.results, *kept]))
         bound = self._bound(node)
         statement = While(
             node.carried, node.first, test, kept, not wanted, pruned(found.program), bound, str(loop.place)
@@ -252,6 +256,20 @@ class _Joining:
         checks = [] if check is None else [Assertion(node.flag, wanted, message, check)]
         statements = [*(node.steps or []), *checks, *side.program.statements]
         return side._replace(program=Program(statements, side.program.results))
+
+
+def _without_last_turn(rest: Side, steps: list) -> tuple[Side, list[Var]]:
+    """What follows on a loop without the steps of the last turn, and what it uses of their results.
+
+    Where a derivative may go back through these results, they are computed again: it goes through the last turn alone,
+    and no further than the code lets it, while one of what a loop gives needs a bound.
+    """
+    behind = rest.program.statements[len(steps) :]
+    used = free(Program(behind, rest.program.results))
+    kept = [var for step in steps for var in step.outvars if var in used]
+    if any(is_float(var.aval) for var in kept):
+        return rest, []
+    return rest._replace(program=Program(behind, rest.program.results)), kept
 
 
 def _end_of_turn(results: Sequence, goes_on: bool) -> Side:

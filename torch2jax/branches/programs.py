@@ -4,7 +4,7 @@ A path through some code leaves a list of equations. Two paths that part at a qu
 at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ from ..loops.windows import reader
 from ..tracing.sums import terms_of
 from ..tracing.traces import without_derivatives
 from .collectives import cond_on_devices
+from .while_loops import Same, While
 
 __all__ = [
     "Assertion",
@@ -166,6 +167,11 @@ def _pairs(one, other) -> list[tuple[Atom, Atom]] | None:
     if isinstance(one, Assertion):
         is_same = isinstance(other, Assertion) and one[1:4] == other[1:4]
         return [(one.predicate, other.predicate)] if is_same else None
+    if isinstance(one, Same):
+        is_same = isinstance(other, Same) and len(one.first) == len(other.first)
+        return list(zip(one.first, other.first, strict=True)) if is_same else None
+    if isinstance(one, While):
+        return _pairs_of_loops(one, other) if isinstance(other, While) else None
     if not isinstance(one, Branch) or not isinstance(other, Branch) or len(one.outvars) != len(other.outvars):
         return None
     found = [(one.predicate, other.predicate)]
@@ -182,11 +188,34 @@ def _is_replaceable(one: Atom, other: Atom) -> bool:
     return (isinstance(one, Var) and isinstance(other, Var)) or key_of(one) == key_of(other)
 
 
-def _pairs_of_programs(one: Program, other: Program) -> list[tuple[Atom, Atom]] | None:
+def _pairs_of_loops(one: While, other: While) -> list[tuple[Atom, Atom]] | None:
+    if (one.wanted, one.bound, one.place) != (other.wanted, other.bound, other.place):
+        return None
+    if [var.aval for var in one.outvars] != [var.aval for var in other.outvars]:
+        return None
+    tests: list | None = []
+    if one.test is not None and other.test is not None:
+        tests = _pairs_of_programs(one.test, other.test, dict(zip(one.carried, other.carried, strict=True)))
+    elif one.test is not other.test:
+        return None
+    turns = _pairs_of_programs(one.turn, other.turn, dict(zip(one.outvars, other.outvars, strict=True)))
+    if tests is None or turns is None:
+        return None
+    return [*zip(one.first, other.first, strict=True), *tests, *turns]
+
+
+def _pairs_of_programs(
+    one: Program, other: Program, within: Mapping[Var, Var] | None = None
+) -> list[tuple[Atom, Atom]] | None:
+    """The operands from outside of two programs that are the same but for these; None if they are not.
+
+    Args:
+        within: the variables that are given to the first, with those that are given to the second.
+    """
     if len(one.statements) != len(other.statements):
         return None
-    inner: dict[Var, Var] = {}
-    theirs: set[Var] = set()
+    inner: dict[Var, Var] = dict(within or {})
+    theirs: set[Var] = {*inner.values()}
     found = []
 
     def enter(pairs: list[tuple[Atom, Atom]] | None) -> bool:
@@ -213,6 +242,12 @@ def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
     """A statement with operands chosen from those of two."""
     if isinstance(one, JaxprEqn):
         return one.replace(invars=[either(x, y) for x, y in zip(one.invars, other.invars, strict=True)])
+    if isinstance(one, (Same, While)):
+        first = [either(x, y) for x, y in zip(one.first, other.first, strict=True)]
+        if isinstance(one, Same):
+            return one._replace(first=first)
+        test = one.test and _rebuilt_program(one.test, other.test, either, one.carried)
+        return one._replace(first=first, test=test, turn=_rebuilt_program(one.turn, other.turn, either, one.outvars))
     predicate = either(one.predicate, other.predicate)
     if isinstance(one, Assertion):
         return one._replace(predicate=predicate)
@@ -220,8 +255,10 @@ def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
     return Branch(predicate, yes, no, one.outvars)
 
 
-def _rebuilt_program(one: Program, other: Program, either: Callable[[Atom, Atom], Atom]) -> Program:
-    inner = {var for statement in one.statements for var in statement.outvars}
+def _rebuilt_program(
+    one: Program, other: Program, either: Callable[[Atom, Atom], Atom], given: Iterable[Var] = ()
+) -> Program:
+    inner = {*given, *(var for statement in one.statements for var in statement.outvars)}
 
     def within(x: Atom, y: Atom) -> Atom:
         return x if isinstance(x, Var) and x in inner else either(x, y)

@@ -14,7 +14,7 @@ from jax import lax
 from jax.extend.core import Var
 
 from ..errors import BranchError
-from ..loops.program import Atom, Program, evaluated, free, has_effects
+from ..loops.program import Atom, Program, evaluated, free, has_effects, zeros
 from ..loops.windows import reader
 from ..tracing.linear_call import linear_call
 from ..tracing.traces import is_float
@@ -47,7 +47,8 @@ class While(NamedTuple):
     """A loop that goes on as long as it says so itself.
 
     With a `test`, this comes before each turn, and the loop goes on where it gives what is wanted. Without, the turn
-    gives behind its results whether it has come to its end; what it gives otherwise is what it began with.
+    gives behind its results whether it has come to its end, and what is kept. One that has not gives what it began
+    with. There is at least one turn, so that what is kept is there.
     """
 
     carried: list[Var]
@@ -56,7 +57,7 @@ class While(NamedTuple):
     test: Program | None
     """Gives the answer, and what of its values is used behind it."""
     kept: list[Var]
-    """The latter, as turns and the code behind the loop know them."""
+    """The latter, as turns and the code behind the loop know them; without a test, what the last turn has computed."""
     wanted: bool
     turn: Program
     bound: int | None
@@ -97,7 +98,7 @@ class While(NamedTuple):
 
         def ask(given: list, carried: list) -> tuple[Any, list]:
             if self.test is None:
-                return jnp.asarray(True), []
+                return jnp.asarray(True), [*map(zeros, self.kept)]
             within = dict(zip(outside, given, strict=True))
             within.update(zip(self.carried, carried, strict=True))
             answer, *kept = evaluated(self.test, within)
@@ -110,7 +111,8 @@ class While(NamedTuple):
             within.update(zip(self.kept, kept, strict=True))
             found = [*map(_strong, evaluated(self.turn, within))]
             if self.test is None:
-                return found[-1], found[:-1], []
+                count = len(self.carried)
+                return found[count], found[:count], found[count + 1 :]
             answer, kept = ask(given, found)
             return answer, found, kept
 

@@ -29,6 +29,7 @@ __all__ = [
     "run_steps",
     "sizes_of",
     "total",
+    "zeros",
 ]
 
 
@@ -99,7 +100,7 @@ class Loop(NamedTuple):
 
         if not any(_is_remat(x) for x in self.body.statements):  # where code says itself what waits for the way back
             body = jax.checkpoint(body, policy=_keeps, prevent_cse=False)
-        first = [_zeros(carry.var) if carry.first is None else read(carry.first) for carry in self.carries]
+        first = [zeros(carry.var) if carry.first is None else read(carry.first) for carry in self.carries]
         given = [each.values.stacked(read) for each in self.scanned]
         carried, stacked = lax.scan(body, [*map(_of_own_type, first)], given, length=self.length)
         return [*carried, *stacked]
@@ -189,7 +190,7 @@ def _of_own_type(array: jax.Array):
     return jnp.asarray(array, array.dtype) if is_weak else array
 
 
-def _zeros(var: Var):
+def zeros(var: Var):
     aval: Any = var.aval
     return lax.full(aval.shape, 0, aval.dtype)
 
