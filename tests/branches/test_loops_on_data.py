@@ -616,6 +616,54 @@ def test_what_ends_the_turns_of_an_unrolled_loop_names_the_loop():
         jax.make_jaxpr(t2j(function))(X)
 
 
+def left_within(x):
+    """Left after the most costly step, whose results the code behind the loop uses."""
+    n = torch.zeros((), dtype=torch.int64)
+    while True:
+        place = (x @ torch.from_numpy(A)).sin().argmax()
+        n = n + place + 1
+        if n > 40 or place == 7:
+            return n + place
+        x = x + 1
+
+
+def asked_before(x):
+    """What is asked first decides the beginning alone, and nothing behind it."""
+    x = x * 2 if x.sum() > 10 else x + 1
+    if x.max() > 20:
+        pass
+    while x.norm() > 1:
+        x = x / 2
+    return x
+
+
+def test_a_last_turn_is_not_run_again():
+    agree(left_within, X)
+    assert str(jax.make_jaxpr(t2j(left_within))(X)).count("dot_general[") == 1
+
+
+def test_sides_of_a_branch_with_the_same_loop_are_one():
+    agree(asked_before, X)
+    assert str(jax.make_jaxpr(t2j(asked_before))(X)).count(" cond[") <= 1
+
+
+def test_a_derivative_of_the_last_turn_alone_needs_no_bound():
+    def function(w):
+        n = torch.zeros((), dtype=torch.int64)
+        while True:
+            n = n + 1
+            y = (w * n).cos() * n
+            if y.norm() > 9:
+                return y.sum()
+            if y.sum() < -90:
+                return y.mean()
+
+    assert loops(function, X) == 1
+    leaf = torch.from_numpy(X).requires_grad_()
+    (wanted,) = torch.autograd.grad(function(leaf), leaf)
+    np.testing.assert_allclose(jax.jit(jax.grad(t2j(function)), compiler_options=QUICK)(X), wanted, 1e-4)
+
+
 def test_a_loop_that_never_ends():
     def function(x):
         while True:

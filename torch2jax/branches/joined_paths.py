@@ -261,8 +261,8 @@ class _Joining:
 def _without_last_turn(rest: Side, steps: list) -> tuple[Side, list[Var]]:
     """What follows on a loop without the steps of the last turn, and what it uses of their results.
 
-    Where a derivative may go back through these results, they are computed again: it goes through the last turn alone,
-    and no further than the code lets it, while one of what a loop gives needs a bound.
+    Where derivatives may go back through these results, they are computed again: those that go through the last turn
+    alone need no bound then, as all do of what a loop gives.
     """
     behind = rest.program.statements[len(steps) :]
     used = free(Program(behind, rest.program.results))
