@@ -23,6 +23,7 @@ from .path import Question
 from .policy import BranchPolicy
 from .programs import (
     Assertion,
+    Branch,
     constant,
     joined,
 )
@@ -234,7 +235,8 @@ class _Joining:
             test = pruned(Program(turn.steps or [], [turn.flag, *kept]))
         else:
             rest, kept = _without_last_turn(rest, turn.steps or [])
-            found = found._replace(program=Program(found.program.statements, [*found.program.results, *kept]))
+            results = _results_of_turn(found.program, node.carried, free(rest.program))
+            found = found._replace(program=Program(found.program.statements, [*results, *kept]))
         bound = self._bound(node)
         statement = While(
             node.carried, node.first, test, kept, not wanted, pruned(found.program), bound, str(loop.place)
@@ -270,6 +272,24 @@ def _without_last_turn(rest: Side, steps: list) -> tuple[Side, list[Var]]:
     if any(is_float(var.aval) for var in kept):
         return rest, []
     return rest._replace(program=Program(behind, rest.program.results)), kept
+
+
+def _results_of_turn(turn: Program, carried: Sequence[Var], used: set[Var]) -> list:
+    """What a turn gives, where code behind the loop has no use for what the last one began with.
+
+    Both ways out of it then give the same, if it is computed before they part: no array is chosen, and none is copied.
+    """
+    branches = {var: (x, i) for x in turn.statements if isinstance(x, Branch) for i, var in enumerate(x.outvars)}
+    found = list(turn.results)
+    for i, var in enumerate(carried):
+        while var not in used and isinstance(found[i], Var) and found[i] in branches:
+            branch, at = branches[found[i]]
+            sides = [side for side in (branch.yes, branch.no) if side.results[at] is not var]
+            inner = {made for side in sides for statement in side.statements for made in statement.outvars}
+            if len(sides) != 1 or sides[0].results[at] in inner:
+                break
+            found[i] = sides[0].results[at]
+    return found
 
 
 def _end_of_turn(results: Sequence, goes_on: bool) -> Side:

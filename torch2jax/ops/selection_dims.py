@@ -311,8 +311,12 @@ def of_dims(chosen, items: list):
     """What a subscript gives that says one thing for each dimension, of which one may be by a tensor."""
     front, at = front_of(chosen)
     items = [*items, *[slice(None)] * (chosen.ndim - len([x for x in items if x is not None]))]
-    if len([x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]) > 1:
-        raise TracedValueError(f"a subscript by several tensors {_REFUSED},")
+    tensors = [x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]
+    if len(tensors) > 1:
+        leading = items[: len(tensors)]
+        if at >= len(tensors) or not all(x is y for x, y in zip(tensors, leading, strict=True)):
+            raise TracedValueError(f"a subscript by several tensors {_REFUSED},")
+        return front[(leading.pop(at), *leading, *items[len(tensors) :])]
     place, dim, of_row, of_chosen = 0, 0, [], slice(None)
     for item in items:
         if item is not None and dim == at:
