@@ -100,7 +100,21 @@ def within(ids):
     return rows
 
 
-FUNCTIONS = [counted, by_length, broken, into_a_buffer, several, sometimes, within]
+def beside_a_selection(ids):
+    """What one mask chose is written, what another one chose grows, and that mask changes."""
+    x, n = ids[0].float(), 0
+    kept, mask = x[x > 3], x > 4
+    seen = x[mask]
+    while n < 30 and x.norm() > 1:
+        x = x / 2
+        kept.mul_(0.5)
+        seen = torch.cat([seen, x[:1] + kept.sum()])
+        mask[0] = seen.sum() > 5
+        n += 1
+    return kept, seen, mask
+
+
+FUNCTIONS = [counted, by_length, broken, into_a_buffer, several, sometimes, within, beside_a_selection]
 
 
 def compact(tree):
@@ -167,7 +181,7 @@ def halves(x):
 
 def test_the_most_turns_are_said():
     x = jnp.array([300.0, 400.0])
-    with pytest.raises(BranchError, match=r"in halves makes seen longer in each turn, by 1, and .*max_steps=N"):
+    with pytest.raises(BranchError, match=r"in halves makes seen longer in each iteration, by 1, and .*max_steps=N"):
         jax.jit(t2j(halves))(x)
     found = jax.jit(t2j(halves, max_steps=12))(x)
     assert found.values.shape == (13, 2)
@@ -213,9 +227,9 @@ def written(x, most=200):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (doubles, "x becomes longer in each turn by what"),
-        (by_data, "seen becomes longer in each turn by what data decide"),
-        (shared, "seen is of another size in each turn, and shares memory"),
+        (doubles, "x becomes longer in each iteration by a data-dependent number"),
+        (by_data, "seen becomes longer in each iteration by a data-dependent number"),
+        (shared, "seen has a different size in each iteration, and shares memory"),
         (written, "seen is written in place"),
     ],
 )

@@ -106,6 +106,16 @@ def test_code_goes_on_beside_it():
         np.testing.assert_allclose(t2j(module, compile=["keep"])(t2j(X.abs()), t2j(mask)), wanted, 1e-5)
 
 
+def test_subscripts_by_several_tensors():
+    def function(x, m, i, j):
+        y = x.T[:, m]
+        return y[i, j], y[i[:1], -j - 1], y[i[:, None], j[None]]
+
+    args = X, MASKS["some"], torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1])
+    for found, wanted in zip(jax.jit(t2j(function))(*map(t2j, args)), function(*args), strict=True):
+        np.testing.assert_array_equal(found, wanted.numpy())
+
+
 def test_padded_along_a_later_axis():
     masks = torch.stack(list(MASKS.values()))
     mapped = jax.jit(jax.vmap(lambda m: t2j(lambda x, m: x.T[:, m])(t2j(X), m)))(t2j(masks))
@@ -128,7 +138,7 @@ def test_padded_along_a_later_axis():
         (lambda x, m: x[m].T.unfold(1, 2, 1), TracedValueError, "chose along a later dimension"),
         (lambda x, m: F.conv1d(x[m][None], torch.ones(1, 8, 2)), TracedValueError, "conv1d along a dimension"),
         (lambda x, m: F.interpolate(x[m].T[None], size=5), TracedValueError, "interpolate along a dimension"),
-        (lambda x, m: x[m].T[torch.tensor([0]), torch.tensor([0])], TracedValueError, "subscript by several tensors"),
+        (lambda x, m: x[m].T[None][:, *[torch.tensor([0])] * 2], TracedValueError, "subscript by several tensors"),
     ],
 )
 def test_refusals(function, error, message):

@@ -62,10 +62,10 @@ def expect_room(loops: Loops, loop: Facts, found: int | None, policy: BranchPoli
     if found is None and policy.max_steps is None:
         path = next(path for path, growth in loop.growth.items() if growth)
         raise BranchError(
-            f"the loop at {loop.place} makes {path} longer in each turn, by {loop.growth[path]}, and nothing tells "
-            "how many turns there are, so that no array has room for it. Wanted a number that counts the turns and "
-            "is compared with a known one (`while n < 20 and ...`, `x.shape[1] < 20`), or "
-            "t2j(..., max_steps=N) with the most turns that there can be"
+            f"the loop at {loop.place} makes {path} longer in each iteration, by {loop.growth[path]}, and nothing "
+            "bounds the number of iterations, so no array has room for it. Wanted a number that counts the iterations "
+            "and is compared with a known one (`while n < 20 and ...`, `x.shape[1] < 20`), or t2j(..., max_steps=N) "
+            "with the largest number of iterations that there can be"
         )
     promised = None if policy.max_steps is None else max(policy.max_steps - loop.at, 0)
     loop.most, loop.is_promised = (promised, True) if found is None else (found, False)

@@ -372,7 +372,7 @@ class State:
         found = [entry for path, entry in self.entries.items() if path not in parts]
         for path, like, _ in found:
             if not parts.isdisjoint(_known_by(like)):
-                raise Unlike(f"{path} shares memory with a tensor that is of another size in each turn")
+                raise Unlike(f"{path} shares memory with a tensor that has a different size in each iteration")
         return found
 
     def _change_of_size(self, one: _Entry, other: _Entry, later: "State") -> Change:
@@ -391,7 +391,7 @@ class State:
             state._expect_own_memory(entry)
         memory, version = self._sized.get(path) or (self.storages[path].memory, self._versions[path])
         if memory.version != version:
-            raise Unlike(f"{path} is written in place, and another tensor takes its place")
+            raise Unlike(f"{path} is written in place, and also replaced by another tensor")
         (axis,) = axes
         sizes = [shape[axis] for shape in shapes]
         return Change(path, "sized", axis, 0 if None in sizes else max(sizes[1] - sizes[0], 0))
@@ -404,13 +404,13 @@ class State:
         """
         path, like = entry.path, entry.like
         if path in self.shared or (isinstance(like, TensorEntry) and like.storage != path):
-            raise Unlike(f"{path} is of another size in each turn, and shares memory with another tensor")
+            raise Unlike(f"{path} has a different size in each iteration, and shares memory with another tensor")
         if isinstance(like, SizedEntry):
             return
         if like.kind is not Torchish:
-            raise Unlike(f"{path} is of another size in each turn, and a {like.kind.__name__}")
+            raise Unlike(f"{path} has a different size in each iteration, and is a {like.kind.__name__}")
         if this_call().tape is not None and self.storages[path].history is not None:
-            raise Unlike(f"{path} is of another size in each turn, and the code takes derivatives of it")
+            raise Unlike(f"{path} has a different size in each iteration, and the code takes derivatives of it")
 
     def rows_and_length(self, change: Change) -> tuple[Any, Any]:
         """The array of what is carried of another size, with that dimension in front, and its length.
@@ -423,7 +423,7 @@ class State:
         with call.inside():
             found = call.rows_and_length(entry.value, change.axis)
         if found is None:
-            raise Unlike(f"{change.path} has another dimension of another size in each turn")
+            raise Unlike(f"{change.path} has several dimensions of different sizes in each iteration")
         return found
 
     def array(self, change: Change) -> Any:
@@ -497,7 +497,7 @@ def _number_kind(entry: _Entry) -> type | None:
 def _shown(entry: _Entry) -> str:
     like, value = entry.like, entry.value
     if isinstance(like, (TensorEntry, SizedEntry)):
-        sizes = ["(as data decide)" if size is None else str(size) for size in _shape_of(like)]
+        sizes = ["(data-dependent)" if size is None else str(size) for size in _shape_of(like)]
         return f"a tensor of {like.dtype} and shape [{', '.join(sizes)}]"
     if isinstance(like, _Leaf):
         return repr(value)[:40] if isinstance(value, (str, bool, types.NoneType)) else f"a {type(value).__name__}"

@@ -599,7 +599,7 @@ class Watch:
         """
         path = change.path
         if needs_room and growth is None:
-            raise Unlike(f"{path} becomes longer in each turn by what data decide")
+            raise Unlike(f"{path} becomes longer in each iteration by a data-dependent number")
         has_learned = False
         if needs_room and growth > facts.growth.get(path, 0):  # pyright: ignore[reportOptionalOperand]
             facts.growth[path], facts.most, has_learned = growth, None, True  # pyright: ignore[reportArgumentType]
