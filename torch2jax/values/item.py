@@ -62,8 +62,8 @@ class Item(Number):
             raise TracedValueError("round(number, digits)")
         if self.stands_for is int:
             return self
-        rounded = torch.round(number, decimals=ndigits)
-        return Item.of(torch.where(rounded.isfinite(), rounded, number))  # a large one has no such digits
+        rounded: Any = torch.round(number, decimals=ndigits)
+        return Item.of(rounded.where(rounded.isfinite(), number))  # a large one has no such digits
 
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         if not _is_number(other):
