@@ -97,3 +97,23 @@ def test_refusals(tmp_path, arguments, message, code):
     assert result.exit_code == code
     assert message in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch2jax.tools.files.export", None)  # nothing is exported before
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for name, text in (("none/x", "none is no folder"), ("folder", "is a folder"), ("file/x", "file is no folder")):
+        result = run("export", here_too("with_inputs"), tmp_path / name, "--quiet")
+        assert result.exit_code == 2, result.output
+        assert text in result.output.replace("\n", "")
+
+
+def test_what_the_system_says_of_a_file_is_one_line(tmp_path, monkeypatch):
+    def refuses(path, data):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", refuses)
+    result = run("export", "torch:sin", tmp_path / "x.jaxexport", "--shape", "3", "--quiet")
+    assert result.exit_code == 2, result.output
+    assert "cannot be written: Permission denied" in result.output.replace("\n", "")

@@ -55,7 +55,8 @@ def write(
 
     Raises:
         TranslationError: the model cannot be exported.
-        SpecError: a platform is unknown, a library is missing, or a shape or constraint cannot be read.
+        SpecError: a platform is unknown, a library is missing, a shape or constraint cannot be read, or `path` cannot
+            be written.
     """
     unknown = [name for name in platforms if name not in PLATFORMS]
     if unknown:
@@ -63,6 +64,7 @@ def write(
     _expect_libraries()
     if path.suffix == ".safetensors":
         raise SpecError(f"{path} is to hold the program; its weights go to a .safetensors file beside it")
+    _expect_place(path)
     module = subject.module
     weights = {} if module is None else _weights(module)
     args, kwargs = map_arguments(_to_jax, (subject.args, subject.kwargs))
@@ -73,11 +75,22 @@ def write(
     with _in_evaluation(subject), translating(f"{subject.name} cannot be exported"):
         exported = export(t2j(subject.target, branches=subject.branches), platforms=platforms)(*args, **kwargs, **state)
     step(f"writing {path}")
-    path.write_bytes(exported.serialize(vjp_order=int(grad)))
     beside = path.with_suffix(".safetensors") if weights else None
-    if beside is not None:
-        _save(weights, beside)
+    try:
+        path.write_bytes(exported.serialize(vjp_order=int(grad)))
+        if beside is not None:
+            _save(weights, beside)
+    except OSError as error:
+        raise SpecError(f"{error.filename or path} cannot be written: {error.strerror or error}") from None
     return Written(path, beside, len(weights), _call(args, kwargs, bool(weights)))
+
+
+def _expect_place(path: Path) -> None:
+    """Refuses a path that no file can have, before the model is exported."""
+    if path.is_dir():
+        raise SpecError(f"{path} is a folder: wanted a file to write, such as {path / 'model.jaxexport'}")
+    if not path.parent.is_dir():
+        raise SpecError(f"{path.parent} is no folder: make it, or name a file in another one")
 
 
 def is_symbolic(shape: str) -> bool:
