@@ -7,6 +7,7 @@ PyTorch's own C++ takes a subscript apart: integers, slices, None and ... become
 import dataclasses
 import functools
 import warnings
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +17,15 @@ from jax import lax
 
 from ..calls.call import current
 from ..errors import TracedValueError, user_level
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
+from ..rules.strides import Operand, result_strides
 from ..rules.tags import Tag
 from ..tensors.arrays import reshape
 from ..tensors.dtypes import is_integral
 from ..tensors.storage import View
-from ..tensors.tensor import Torchish, geometry, make_view
+from ..tensors.tensor import Torchish, geometry, make_view, strides_of_shape
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
 from ..values.elements import known_element
@@ -279,11 +282,59 @@ def _prepare_read(input, indices):
     indices = _spread(_lifted(input.shape, indices))
     if any(_is_mask(index) for index in indices):
         raise TracedValueError("indexing with a boolean mask")
+    strides = _strides_of_read(input, indices)
     indices, negative = _facts(input, indices)
     part = _part(input, indices)
     if part is not None:
         input, indices, negative = part, [None] * part.ndim, ()
-    return (input, indices), {"negative": negative}
+    return (input, indices), {"negative": negative} | ({} if strides is None else {"strides": strides})
+
+
+def _strides_of_read(input: Torchish, indices) -> tuple[int, ...] | None:
+    """The strides of what indices choose, None if they are contiguous."""
+    own, *given = [_Geometry.of(x) for x in (input, *indices)]
+    if not any(given) or all(x is None or x.is_plain for x in (own, *given)):
+        return None
+    return _strides_of_chosen(own, tuple(given))
+
+
+class _Geometry(NamedTuple):
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, operand: Torchish | _Fixed | None) -> "_Geometry | None":
+        if operand is None:
+            return None
+        shape = tuple(operand.shape)
+        return cls(shape, operand.stride() if isinstance(operand, torch.Tensor) else strides_of_shape(shape))
+
+    @property
+    def is_plain(self) -> bool:
+        return self.strides == strides_of_shape(self.shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def _strides_of_chosen(input: _Geometry, indices: tuple[_Geometry | None, ...]) -> tuple[int, ...] | None:
+    """PyTorch iterates over the input, which does not move along the dimensions of the indices, and over these."""
+    given = [dim for dim, index in enumerate(indices) if index is not None]
+    shape = _result_shape(input.shape, [slice(None) if x is None else np.empty(x.shape, bool) for x in indices])
+    own = [stride for dim, stride in enumerate(input.strides) if dim not in given]
+    before = given[0] if given[-1] - given[0] < len(given) else 0  # those that are apart come first
+    ndim = len(shape) - len(own)
+    together, ones = shape[before : before + ndim], (1,) * (len(own) - before)
+    operands = [Operand(shape, (*own[:before], *[0] * ndim, *own[before:]))]
+    with DisableTorchFunction(), DisableTorchDispatch():
+        for index in filter(None, indices):
+            whole = torch.empty_strided(*index, device="meta").expand(together)
+            reshaped = whole.reshape((1,) * before + together + ones)
+            operands.append(Operand(tuple(reshaped.shape), reshaped.stride()))
+    strides = result_strides(operands, shape)
+    return None if strides == strides_of_shape(shape) else strides
+
+
+def _as_found(_shape: tuple[int, ...], *_args: object, strides=None, **_options: object) -> tuple[int, ...] | None:
+    return strides
 
 
 def _part(input: Torchish, indices) -> torch.Tensor | None:
@@ -387,8 +438,9 @@ def _result_shape(shape, entries) -> tuple[int, ...]:
     return (*together, *(size for dim, size in enumerate(shape) if dim not in at))
 
 
-@implements(aten.index, aten._unsafe_index, prepare=_prepare_read, tags=[Tag.LINEAR])
-def index(input, indices, *, negative=()):
+@implements(aten.index, aten._unsafe_index, prepare=_prepare_read, strides=_as_found, tags=[Tag.LINEAR])
+def index(input, indices, *, negative=(), strides=None):
+    del strides  # only told of
     region = _region(indices)
     if region is not None:
         return sliced(input, *region)
