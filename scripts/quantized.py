@@ -7,6 +7,7 @@ torchao, compressed-tensors and transformers belong in an environment of their o
     python -m scripts.quantized                 # all rows, and the page
     python -m scripts.quantized --only Float8   # print those with it in their name, with their tracebacks
     python -m scripts.quantized --memory        # measure the memory alone, and write that part of the page
+    python -m scripts.quantized --training      # train in 8 bits alone, and write that part of the page
 
 Both models have random weights. Where a row fails, the page has its reason.
 """
@@ -26,9 +27,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torchao import quantization as ao
+from torchao import float8, optim as ao_optim, quantization as ao
+from torchao.prototype import quantized_training as training
 from torchao.prototype.quantization import int4
 from torchao.quantization import qat
+from torchao.quantization.quantize_.workflows.nf4 import nf4_tensor as nf4
 
 from torch2jax import j2t, t2j
 from torch2jax.tools.vision import define_vision_operators
@@ -73,6 +76,15 @@ For more rows, its product is a floating-point kernel, which needs the copy: of 
 PyTorch, and of several layers without it. A product of int8 there uses copies in int32.
 
 | configuration | 1 row | 16 rows | 16 rows, `{flag}=false` |
+|---|---|---|---|
+"""
+_TRAINING = """## Training
+
+Two linear layers (64, 128, 64) learn from 32 rows, in three steps of `t2j(step, state=(model, optimizer))` under `jit`.
+The table has the largest differences from PyTorch of the gradients that `.backward()` gives, and of the losses. (NF4 is
+the frozen weight of layers with LoRA. Weights of int8 are rounded at random after each step.)
+
+| weights | optimizer | gradients | losses |
 |---|---|---|---|
 """
 _FLAG = "xla_cpu_enable_concurrency_optimized_scheduler"
@@ -304,6 +316,12 @@ def row(name: str, make: Callable) -> str:
     ])  # fmt: skip
 
 
+def trainings() -> list[str]:
+    """The part of the page about training, line by line."""
+    ways = ((name, make, optimizer) for name, (make, optimizers) in _IN_8_BITS.items() for optimizer in optimizers)
+    return [*_TRAINING.splitlines(), *(trained(*way) for way in ways)]
+
+
 def memory() -> list[str]:
     """The part of the page about memory, line by line."""
     found = [[taken(name, rows) for rows in (1, 16)] for name in _MEASURED]
@@ -326,6 +344,86 @@ def taken(name: str, rows: int) -> str:
     return f"{whole / (bytes_of(state) + 5 * x.nbytes):.2f}"
 
 
+class _LoRA(torch.nn.Module):
+    """A layer with a frozen weight of NF4 and one of low rank."""
+
+    def __init__(self, linear: torch.nn.Linear):
+        super().__init__()
+        self.weight = torch.nn.Parameter(nf4.to_nf4(linear.weight.detach(), 64, 1), requires_grad=False)
+        self.down = torch.nn.Linear(linear.in_features, 4, bias=False)
+        self.up = torch.nn.Linear(4, linear.out_features, bias=False)
+
+    def forward(self, x):
+        return nf4.linear_nf4(x, self.weight) + self.up(self.down(x))
+
+
+def _layers() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(64, 128, bias=False), torch.nn.Linear(128, 64, bias=False)
+    return torch.nn.Sequential(first, torch.nn.ReLU(), second)
+
+
+def _with(config: Callable) -> Callable:
+    def make():
+        model = _layers()
+        ao.quantize_(model, config())
+        return model
+
+    return make
+
+
+def _with_nf4():
+    model = _layers()
+    model[0], model[2] = _LoRA(model[0]), _LoRA(model[2])
+    return model
+
+
+_SGD = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+_ADAMW = lambda parameters: torch.optim.AdamW(parameters, lr=1e-2)
+_IN_8_BITS: dict[str, tuple[Callable, tuple[Callable, ...]]] = {
+    "float32": (_layers, (ao_optim.AdamW8bit, ao_optim.AdamW4bit, ao_optim.AdamWFp8)),
+    "float8 (torchao.float8)": (
+        lambda: float8.convert_to_float8_training(_layers(), config=float8.Float8LinearConfig(emulate=True)),
+        (_SGD, _ADAMW),
+    ),
+    "NF4 with LoRA": (_with_nf4, (_SGD, _ADAMW)),
+    "int8": (_with(training.int8_weight_only_quantized_training), (_SGD,)),
+    "int8 of products": (_with(training.int8_mixed_precision_training), (_SGD, _ADAMW)),
+    "BitNet": (_with(training.bitnet_training), (_SGD, _ADAMW)),
+}
+
+
+def trained(name: str, make: Callable, optimizer: Callable) -> str:
+    """A row of the table of training."""
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
+    model, other = make(), make()
+
+    def gradients(model, x):
+        model(x).square().mean().backward()
+        return [p.grad for p in model.parameters() if p.requires_grad]
+
+    expected = [gradient.clone() for gradient in gradients(model, x)]
+    model.zero_grad()
+    stateful = t2j(gradients, state=(model,))
+    slopes, _ = jax.jit(stateful)(stateful.init(t2j(x)), t2j(x))
+
+    def step(model, optimizer, x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    function = t2j(step, state=(model, optimizer(list(model.parameters()))))
+    theirs, key = optimizer(list(other.parameters())), jax.random.key(0)
+    state, jitted, pairs = function.init(t2j(x), rng=key), jax.jit(function), []
+    for _ in range(3):
+        loss, state = jitted(state, t2j(x), rng=key)
+        pairs.append(difference(loss, step(other, theirs, x)))
+    kind = type(theirs).__name__
+    return _line([name, kind, max(map(difference, slopes, expected), key=float), max(pairs, key=float)])
+
+
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -334,11 +432,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="TEXT", help="write no page, print rows with it in their name")
     parser.add_argument("--memory", action="store_true", help="measure and write the memory alone")
+    parser.add_argument("--training", action="store_true", help="train and write that part alone")
     options = parser.parse_args()
     only = options.only
-    if options.memory:
-        before = PAGE.read_text().partition(_MEMORY.splitlines()[0])[0]
-        PAGE.write_text("\n".join([before.rstrip(), "", *memory(), ""]))
+    if options.memory or options.training:
+        parts = re.split(r"^(?=## )", PAGE.read_text(), flags=re.MULTILINE)
+        part = trainings() if options.training else memory()
+        others = [x.rstrip() for x in parts if not x.startswith(part[0])]
+        PAGE.write_text("\n\n".join([*others, "\n".join(part)]) + "\n")
         return
     rows = []
     for name in (*CONFIGS, *OF_TRANSFORMERS):
@@ -354,7 +455,8 @@ def main() -> None:
             f"{name} {importlib.metadata.version(name)}"
             for name in ("torch", "torchao", "compressed-tensors", "transformers", "jax")
         )
-        text = "\n".join([_HEAD.format(versions=versions, tokens=_TOKENS).rstrip(), *rows, "", *reasons, "", *memory()])
+        head = _HEAD.format(versions=versions, tokens=_TOKENS).rstrip()
+        text = "\n".join([head, *rows, "", *reasons, "", *memory(), "", *trainings()])
         PAGE.write_text(text.rstrip() + "\n")
 
 
