@@ -7,7 +7,6 @@ PyTorch's own C++ takes a subscript apart: integers, slices, None and ... become
 import dataclasses
 import functools
 import warnings
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -292,30 +291,19 @@ def _prepare_read(input, indices):
 
 def _strides_of_read(input: Torchish, indices) -> tuple[int, ...] | None:
     """The strides of what indices choose, None if they are contiguous."""
-    own, *given = [_Geometry.of(x) for x in (input, *indices)]
-    if not any(given) or all(x is None or x.is_plain for x in (own, *given)):
+    own, given = _operand(input), tuple([None if index is None else _operand(index) for index in indices])
+    if not any(given) or all(x is None or x.strides == strides_of_shape(x.shape) for x in (own, *given)):
         return None
-    return _strides_of_chosen(own, tuple(given))
+    return _strides_of_chosen(own, given)
 
 
-class _Geometry(NamedTuple):
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @classmethod
-    def of(cls, operand: Torchish | _Fixed | None) -> "_Geometry | None":
-        if operand is None:
-            return None
-        shape = tuple(operand.shape)
-        return cls(shape, operand.stride() if isinstance(operand, torch.Tensor) else strides_of_shape(shape))
-
-    @property
-    def is_plain(self) -> bool:
-        return self.strides == strides_of_shape(self.shape)
+def _operand(tensor: Torchish | _Fixed) -> Operand:
+    shape = tuple(tensor.shape)
+    return Operand(shape, tensor.stride() if isinstance(tensor, torch.Tensor) else strides_of_shape(shape))
 
 
 @functools.lru_cache(maxsize=1024)
-def _strides_of_chosen(input: _Geometry, indices: tuple[_Geometry | None, ...]) -> tuple[int, ...] | None:
+def _strides_of_chosen(input: Operand, indices: tuple[Operand | None, ...]) -> tuple[int, ...] | None:
     """PyTorch iterates over the input, which does not move along the dimensions of the indices, and over these."""
     given = [dim for dim, index in enumerate(indices) if index is not None]
     shape = _result_shape(input.shape, [slice(None) if x is None else np.empty(x.shape, bool) for x in indices])

@@ -140,7 +140,7 @@ def explain(
     with translating(f"{subject.name} cannot be translated"):
         traced = jax.jit(trial.program(grad)).trace(state, inputs, jax.random.key(0))
     step("counting")
-    counter = _Counter({} if subject.module is None else _kinds(subject.module))
+    counter = _CostCounter({} if subject.module is None else _kinds(subject.module))
     root = Scope("", type(subject.module).__name__ if subject.module is not None else "")
     counter.count(traced.jaxpr.jaxpr, root, (), 1)
     compiled = None
@@ -160,7 +160,7 @@ def _kinds(module: torch.nn.Module) -> dict[str, str]:
     return {path: type(part).__name__ for path, part in module.named_modules(remove_duplicate=False)}
 
 
-class _Counter:
+class _CostCounter:
     """Adds up what the equations of a program cost, in the scopes that they belong to."""
 
     def __init__(self, kinds: Mapping[str, str]):
