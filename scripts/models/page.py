@@ -87,7 +87,7 @@ def _of(outcomes: Mapping[str, Outcome], library: str) -> list[Outcome]:
 
 def summary(outcomes: Mapping[str, Outcome], specs: Collection[str], rows: Rows | None = None) -> Iterator[str]:
     """A line for each library: how many models there are, how many were tried, run in PyTorch, agree, and so on."""
-    loaded = [spec for spec, row in (rows or {}).get("load", {}).items() if row.endswith(" |  |")]
+    loaded = {spec: row.endswith(" |  |") for spec, row in (rows or {}).get("load", {}).items()}
     yield "| library | models | tried | run in PyTorch | agree | % | export for TPU | load without PyTorch |"
     yield "|---|---|---|---|---|---|---|---|"
     for library in (*_LIBRARIES, "all"):
@@ -96,7 +96,8 @@ def summary(outcomes: Mapping[str, Outcome], specs: Collection[str], rows: Rows 
         run = [outcome for outcome in found if outcome.pytorch]
         agree, exports = sum(outcome.agrees for outcome in run), sum(outcome.exports for outcome in run)
         percent = f"{100 * agree / len(run):.1f}" if run else ""
-        count = sum(library in (library_of(spec), "all") for spec in loaded)
+        agreeing = [agrees for spec, agrees in loaded.items() if library in (library_of(spec), "all")]
+        count = f"{sum(agreeing)} of {len(agreeing)}" if agreeing else ""
         cells = (library, len(there | {x.spec for x in found}), len(found), len(run), agree, percent, exports, count)
         yield f"| {' | '.join(map(str, cells))} |"
 
@@ -122,8 +123,8 @@ def page(outcomes: Mapping[str, Outcome], specs: Collection[str], rows: Rows | N
         "type for which a small configuration can be made. Models that PyTorch does not run here are not counted; for",
         "most of them, the configuration or the inputs cannot be guessed. Torchvision's detectors are complete, from",
         "the image to the final boxes, but consider few boxes: torchvision's compiled library, which does not load",
-        "with a CPU build of PyTorch, is replaced by code that loops over single boxes. How many models *load without",
-        "PyTorch* is counted for those that were tried.",
+        "with a CPU build of PyTorch, is replaced by code that loops over single boxes. *Load without PyTorch* counts",
+        "the models whose exported program was tried.",
         f"The page is written by `python -m scripts.zoo`, with PyTorch {torch.__version__.split('+')[0]} and JAX"
         f" {jax.__version__}.",
         "",
