@@ -1,5 +1,7 @@
 """Geometry, and networks with symmetries."""
 
+from unittest import mock
+
 import torch
 
 from scripts.uses.use import On, use
@@ -157,9 +159,28 @@ def se3_transformer():
     "torchani",
     "force fields",
     "the energy of a molecule",
-    fails="of as many triples of atoms as the data ask for, it makes a table by as many neighbours as they do",
+    fails="the most neighbours of an atom become a Python number by `int(tensor)`; with `.item()` it agrees",
 )
 def ani():
+    return _ani()
+
+
+@use("torchani", "force fields", "the energy of a molecule and its forces, with `.item()` in place of one `int()`")
+def ani_forces():
+    import torchani.neighbors
+
+    energy, arguments = _ani()
+    number = lambda x: x.item() if isinstance(x, torch.Tensor) else int(x)
+
+    class Replaced(On):
+        def forward(self, *args):
+            with mock.patch.object(torchani.neighbors, "int", number, create=True):
+                return super().forward(*args)
+
+    return Replaced(energy.function, *energy.modules_of), arguments
+
+
+def _ani():
     from torchani.arch import simple_ani
 
     model = simple_ani(["H", "C", "O"], lot="wb97x-631gd", ensemble_size=1, repulsion=False)

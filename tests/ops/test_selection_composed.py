@@ -31,6 +31,23 @@ FUNCTIONS = {
         torch.isin(x[m].round(), ENDS),
     ),
     "taken": lambda x, m: (torch.take(x, (x[m] > 0).long()), torch.take_along_dim(x[m], (x[m] > 0).long(), 1)),
+    "taken along": lambda x, m: (
+        torch.take_along_dim(x[m], torch.tensor([[2, 0]]), 1),
+        x[m].T.take_along_dim(torch.zeros(1, 1, dtype=torch.long), 0),
+    ),
+    "selected again": lambda x, m: (
+        x[m].masked_select(x[m] > 0),
+        x[m].masked_select(x[m][:, :1] > 0),
+        x[m].T.masked_select(x[:3, :1] > 0),
+        (x[m] @ x[m].T).masked_select(x[m][:, 0] > 0),
+        torch.masked_select(x[0], x[m] > 0),
+    ),
+    "covariances": lambda x, m: (
+        torch.cat([x[m], x]).T.cov(),
+        torch.cat([x[m], x]).cov(correction=0),
+        torch.cat([x[m], x])[:, 0].cov(),
+        torch.cat([x[m], x]).T.corrcoef(),
+    ),
     "rolled": lambda x, m: (x[m].roll(1, 1), x[m].roll((1, -1), (1, -1)), x[m].unfold(1, 2, 1)),
     "rows": lambda x, m: (
         x[m].index_fill(1, torch.tensor([2]), 5.0),
@@ -38,6 +55,16 @@ FUNCTIONS = {
         x[m].repeat(1, 2),
         x[m].repeat(2, 1),
         x[m].tile(2),
+        x[m].repeat(2, 1, 2),
+        x[m].T.repeat(2, 3),
+        x[:, :1].repeat(1, len(x[m])),
+        x[m].T.repeat(1, len(x[m])),
+    ),
+    "parts": lambda x, m: (
+        torch.cat([x[m], x[m]]).view(2, -1, 3).sum(0),
+        torch.cat([x[m].sin(), x[m]]).reshape(2, len(x[m]), 3),
+        x[m].reshape(3, -1),
+        torch.stack([x[:, 0][m], x[:, 1][m]]).view(-1).cos().view(2, 1, -1),
     ),
 }
 
@@ -66,7 +93,7 @@ def test_random_draws():
     [
         lambda x, m: x[m].chunk(2),
         lambda x, m: x[m].roll(1, 0),
-        lambda x, m: x[m].repeat(1, 2, 1),
+        lambda x, m: x[m].view(2, len(x), 3),
         lambda x, m: torch.isin(x, x[m]),
         lambda x, m: torch.bucketize(x, x[m][:, 0]),
     ],

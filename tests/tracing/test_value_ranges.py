@@ -37,6 +37,9 @@ UNARY = [
     lambda x: torch.where(x > 100, x, x + 100),
     lambda x: x[x.argsort()],
     lambda x: x.abs(),
+    lambda x: x.clamp(-9, 9).square(),
+    lambda x: torch.zeros(32, dtype=torch.int32).index_add(0, (x % 32).long(), x % 7),
+    lambda x: torch.full((32,), 4, dtype=torch.int32).index_copy(0, torch.arange(32).flip(0), x % 7),
     lambda x: ~x,
 ]
 BINARY = [
@@ -85,3 +88,17 @@ def test_within_batches_and_derivatives():
 
     jax.jit(jax.vmap(jax.grad(count, argnums=1)))(jnp.arange(6).reshape(2, 3), jnp.ones((2, 3)))
     assert seen == [(0, 3)]
+
+
+def test_values_that_many_others_are_computed_of_are_looked_at_once():
+    """A program of so many steps has ``2**60`` ways from its end to its beginning."""
+
+    def doubled(x):
+        x = lax.rem(lax.max(x, 0), 4)
+        for _ in range(60):
+            x = lax.min(jnp.where(x < 3, x, 3 - x), x)
+        return range_of(x), x
+
+    found = []
+    jax.jit(lambda x: found.append(doubled(x)[0]))(jnp.arange(6))
+    assert found[0][1] <= 3 + 2**31

@@ -28,6 +28,7 @@ __all__ = [
     "Atom",
     "Branch",
     "constant",
+    "cancel_out",
     "distance",
     "is_same_step",
     "is_same_value",
@@ -299,15 +300,20 @@ def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
 def distance(one: Any, other: Any) -> int | None:
     """How much greater a scalar of integers is than another; None where the sums that compute them do not show it."""
     (constant, terms), (number, others) = terms_of(one), terms_of(other)
-    if len(terms) != len(others):
-        return None
-    left = list(others)
-    for value, times in terms:
-        same = next((x for x in left if x[1] == times and is_same_value(value, x[0])), None)
-        if same is None:
-            return None
-        left = [x for x in left if x is not same]
-    return constant - number
+    are_none = cancel_out([*terms, *((value, -times) for value, times in others)])
+    return constant - number if are_none else None
+
+
+def cancel_out(terms: list) -> bool:
+    """Whether the values of a sum, each so many times, come to nothing: some may have been computed alike."""
+    left = list(terms)
+    while left:
+        value, times = left.pop()
+        alike = [x for x in left if is_same_value(value, x[0])]
+        if times + sum(x[1] for x in alike):
+            return False
+        left = [x for x in left if not any(x is other for other in alike)]
+    return True
 
 
 def values_alike(array: Any, depth: int = 8) -> Any:

@@ -219,14 +219,6 @@ def _expand_chosen(self, sizes: tuple) -> Any:
     return torch.where(torch.ones(shape, dtype=torch.bool), self, torch.zeros((), dtype=self.dtype))
 
 
-@implements_by_length(Tensor.repeat)
-def repeat(self, *repeats):
-    repeats = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
-    if len(repeats) != self.ndim or any(type(x) is not int or x != 1 for x in repeats[1:]):
-        raise TracedValueError("Tensor.repeat, of other than the first dimension, by a data-dependent number,")
-    return self.expand(repeats[0], *self.shape).flatten(0, 1)
-
-
 @implements_by_length(Tensor.expand_as)
 @implements_chosen(Tensor.expand_as)
 def expand_as(self, other):

@@ -17,7 +17,7 @@ from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.moved import broadcast, merged, needs_broadcast
+from ..values.moved import broadcast, merged, moved, needs_broadcast
 from ..values.selected import (
     Chosen,
     Selected,
@@ -233,6 +233,9 @@ def reshape(input, *shape):
         known = math.prod(size for size in rest if size != -1)
         if _is_length_of(first, input) and known and math.prod(of_row) % known == 0:
             first, rest = -1, tuple(math.prod(of_row) // known if size == -1 else size for size in rest)
+    parts = _in_parts(input, shape)
+    if parts is not None:
+        return parts
     if any(map(is_traced_number, rest)) or -1 in rest or not (first == -1 if type(first) is int else first is not None):
         raise TracedValueError(f"a view of shape {list(shape)} of a boolean-mask selection")
     joined = next((k for k in range(len(of_row) + 1) if math.prod(of_row[k:]) == math.prod(rest)), None)
@@ -253,6 +256,26 @@ def _in_rows(chosen: Selected, sizes: tuple[int, ...]) -> Selected:
     flat, size = compacted(reshape(chosen, -1)), math.prod(sizes)
     rows = F.pad(flat.rows, (0, -len(flat.rows) % size)).reshape(-1, *sizes)
     return first_of(rows, flat.length // size, flat.is_safe)
+
+
+def _in_parts(chosen: Selected, shape: tuple) -> Any:
+    """A view whose only data-dependent dimension is a later one, so that there are equal parts; None if it is not."""
+    unknown = [i for i, size in enumerate(shape) if is_traced_number(size) or size == -1]
+    if len(unknown) != 1 or unknown[0] == 0:
+        return None
+    (at,) = unknown
+    before, behind = tuple(shape[:at]), tuple(shape[at + 1 :])
+    times = math.prod(chosen.rows.shape[chosen.mask.ndim :])
+    per_row = math.prod(before) * math.prod(behind)
+    if per_row < 1 or (is_traced_number(shape[at]) and not is_same_number(shape[at] * per_row, chosen.number * times)):
+        return None
+    flat, count = compacted(reshape(chosen, -1, *behind)), math.prod(before)
+    length, room = flat.length // count, len(flat.rows) // count
+    index = torch.arange(room)[:, None] + torch.arange(count) * length
+    rows = flat.rows[index.clamp(max=max(len(flat.rows) - 1, 0))]
+    found = first_of(rows.reshape(room, *before, *behind), length, flat.is_safe)
+    found.refuses_writes = True
+    return moved(found, at)
 
 
 def _is_length_of(number, chosen: Selected, times: int = 1) -> bool:

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from ..errors import TracedValueError
 from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_chosen, implements_selected
+from ..values.lengths import tensor_of
 from ..values.selected import Selected, like, map_rows
 from .selection_places import in_place, index_copy
 
@@ -33,6 +34,31 @@ def vstack(tensors):
 @implements_chosen(torch.column_stack)
 def column_stack(tensors):
     return torch.cat([x.unsqueeze(1) if x.ndim == 1 else x for x in tensors], 1)
+
+
+@implements_chosen(torch.masked_select, Tensor.masked_select)
+def masked_select(input, mask):
+    mask = mask & torch.ones_like(input, dtype=torch.bool)  # of one shape
+    return torch.where(mask, input, torch.zeros((), dtype=input.dtype))[mask]
+
+
+@implements_chosen(torch.cov, Tensor.cov)
+def cov(input, *, correction=1, fweights=None, aweights=None):
+    if fweights is not None or aweights is not None:
+        raise TracedValueError("torch.cov by weights of a boolean-mask selection")
+    rows = input if input.ndim > 1 else input.unsqueeze(0)
+    rows = rows - rows.mean(1, keepdim=True)
+    found = rows @ rows.transpose(0, 1).conj() / (tensor_of(rows.shape[1]) - correction).clamp(min=0)
+    return found if input.ndim > 1 else found[0, 0]
+
+
+@implements_chosen(torch.corrcoef, Tensor.corrcoef)
+def corrcoef(input):
+    rows = input if input.ndim > 1 else input.unsqueeze(0)
+    rows = rows - rows.mean(1, keepdim=True)
+    rows = rows / torch.linalg.vector_norm(rows, 2, 1, True)
+    found = (rows @ rows.transpose(0, 1).conj()).clamp(-1, 1)
+    return found if input.ndim > 1 else found[0, 0]
 
 
 @implements_chosen(F.cosine_similarity)
@@ -161,11 +187,18 @@ def index_fill(input, dim, index, value):
 implements_selected(Tensor.index_fill_)(in_place(index_fill))
 
 
-@implements_selected(torch.take_along_dim, Tensor.take_along_dim)
+@implements_chosen(torch.take_along_dim, Tensor.take_along_dim)
 def take_along_dim(input, indices, dim=None):
     if dim is None:
         raise TracedValueError("torch.take_along_dim without a dimension of a boolean-mask selection")
-    return torch.gather(input, dim, indices)
+    dim = canonicalize_dim(input.ndim, dim)
+    sizes = [[*x.shape] for x in (input, indices)]
+    for one, other in (sizes, sizes[::-1]):
+        one[:] = [
+            y if at != dim and type(x) is int and x == 1 else x
+            for at, (x, y) in enumerate(zip(one, other, strict=True))
+        ]
+    return torch.gather(input.expand(sizes[0]), dim, indices.expand(sizes[1]))
 
 
 @implements_selected(Tensor.unfold)
@@ -173,18 +206,26 @@ def unfold(self, dimension, size, step):
     return _of_row(lambda rows, dim: rows.unfold(dim, size, step), "Tensor.unfold")(self, dimension)
 
 
-@implements_selected(Tensor.repeat)
+@implements_by_length(Tensor.repeat)
+@implements_chosen(Tensor.repeat)
 def repeat(self, *repeats):
     repeats = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
-    if len(repeats) != self.ndim:
-        raise TracedValueError("Tensor.repeat, into more dimensions, of a boolean-mask selection")
-    if type(repeats[0]) is not int or repeats[0] != 1:
-        self, repeats = self.expand(repeats[0], *self.shape).flatten(0, 1), (1, *repeats[1:])
-    ones = [1] * self.mask.ndim
-    return map_rows(lambda rows: rows.repeat(*ones, *repeats[1:]), (self,), {}, "Tensor.repeat", safe=False)
+    if len(repeats) < self.ndim:
+        raise RuntimeError(
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor: got "
+            f"{len(repeats)} of a tensor of {self.ndim}"
+        )
+    for _ in range(len(repeats) - self.ndim):
+        self = self.unsqueeze(0)
+    for dim, times in enumerate(repeats):
+        if type(times) is not int or times != 1:
+            front = self.movedim(dim, 0)
+            self = front.expand(times, *front.shape).flatten(0, 1).movedim(0, dim)
+    return self.clone()
 
 
-@implements_selected(torch.tile, Tensor.tile)
+@implements_by_length(torch.tile, Tensor.tile)
+@implements_chosen(torch.tile, Tensor.tile)
 def tile(input, *dims):
     dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
     return input.repeat(*[1] * (input.ndim - len(dims)), *dims)

@@ -84,7 +84,10 @@ def _of_rows(function):
 for _function in (
     *(torch.clone, Tensor.clone, torch.detach, Tensor.detach, Tensor.contiguous),
     *(Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.long, Tensor.int, Tensor.bool),
-    *(torch.zeros_like, torch.ones_like, torch.full_like, F.one_hot),
+    *(Tensor.cfloat, Tensor.cdouble, Tensor.byte, Tensor.char, Tensor.short),
+    *(torch.real, torch.imag, torch.conj, Tensor.conj, torch.conj_physical, Tensor.conj_physical),
+    *(torch.isreal, Tensor.isreal, torch.frexp, Tensor.frexp, torch.special.ndtr, torch.special.entr),
+    *(torch.zeros_like, torch.ones_like, torch.full_like, F.one_hot, F.dropout, F.alpha_dropout),
 ):
     implements_moved(_function)(_of_rows(_function))
 for _function in (torch.where, Tensor.where):

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,16 +24,33 @@ _KEEPING = {  # steps whose results are some of the elements of their first oper
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "dynamic_slice", "copy"),
     *("reduce_max", "reduce_min", "cummax", "cummin", "pvary"),
 }
+_REPLACING = ("scatter", "scatter-min", "scatter-max", "scatter_min", "scatter_max")
 _ORDERS = {"lt": (None, -1, 0, None), "le": (None, 0, 1, None), "gt": (1, None, None, 0), "ge": (0, None, None, -1)}
 """What is added to c for the bounds of x, below and above, where ``x < c`` and so on is true; and where it is not."""
 
 
 def range_of(array: Any) -> Range:
     """The least and the greatest that the elements of an array of integers or bools can be."""
-    return _range(without_derivatives(array), {}, _DEPTH)
+    return _range(without_derivatives(array), _Assumed({}, {}), _DEPTH)
 
 
-def _range(value: Any, assumed: Mapping[int, Range], depth: int) -> Range:
+class _Assumed(NamedTuple):
+    """What is assumed of values, by the ids of their variables, and what was found before."""
+
+    ranges: dict[int, Range]
+    found: dict[Any, tuple[int, Range]]
+    """Ranges by the variable and what was assumed, and how deep was looked for each. A value that many others are
+    computed of is so looked at once."""
+
+    @property
+    def nothing(self) -> "_Assumed":
+        return self._replace(ranges={})
+
+    def also(self, more: dict[int, Range]) -> "_Assumed":
+        return self._replace(ranges={**self.ranges, **more})
+
+
+def _range(value: Any, assumed: _Assumed, depth: int) -> Range:
     if isinstance(value, BatchTracer):
         return _range(value.val, assumed, depth)
     if not isinstance(value, Tracer):
@@ -45,14 +62,19 @@ def _range(value: Any, assumed: Mapping[int, Range], depth: int) -> Range:
     if constant is not None:
         return _range(constant, assumed, depth)
     bounds = _of_dtype(dtype)
-    if id(value.val) in assumed:
-        return assumed[id(value.val)]
+    if id(value.val) in assumed.ranges:
+        return assumed.ranges[id(value.val)]
     step: Any = value.parent
     if step is None or not depth:
         return bounds
-    found = _of_step(step, step.outvars.index(value.val), assumed, depth - 1)
-    # What is beyond the dtype has overflowed, and may be anything.
-    return found if found is not None and bounds[0] <= found[0] <= found[1] <= bounds[1] else bounds
+    key = id(value.val), tuple(assumed.ranges.items())
+    before, found = assumed.found.get(key, (-1, bounds))
+    if before < depth:
+        new = _of_step(step, step.outvars.index(value.val), assumed, depth - 1)
+        # What is beyond the dtype has overflowed, and may be anything.
+        found = new if new is not None and bounds[0] <= new[0] <= new[1] <= bounds[1] else bounds
+        assumed.found[key] = depth, found
+    return found
 
 
 def _of_values(values: np.ndarray) -> Range:
@@ -78,8 +100,8 @@ def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
     if name not in ("argmax", "argmin", "sort") and not all(map(_is_whole, operands)):
         return None
     if name == "select_n":
-        cases = [(case, _assumption(operands[0], bool(which))) for which, case in enumerate(operands[1:])]
-        ranges = [_range(case, {**assumed, **more}, depth) for case, more in cases if more is not None]
+        cases = [(case, _assumption(operands[0], bool(which), assumed)) for which, case in enumerate(operands[1:])]
+        ranges = [_range(case, assumed.also(more), depth) for case, more in cases if more is not None]
         return _either(ranges) if ranges else None
     if name in ("argmax", "argmin"):
         return 0, operands[0].aval.shape[step.params["axes"][0]] - 1
@@ -90,23 +112,35 @@ def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
     if name == "convert_element_type":
         return _range(operands[0], assumed, depth)
     if name in ("reduce_sum", "cumsum"):
-        low, high = _range(operands[0], {}, depth)
+        low, high = _range(operands[0], assumed.nothing, depth)
         shape, axes = operands[0].aval.shape, step.params["axes" if name == "reduce_sum" else "axis"]
         count = math.prod([shape[axis] for axis in axes]) if name == "reduce_sum" else shape[axes]
         return (low * count, high * count) if name == "reduce_sum" else (min(low, low * count), max(high, high * count))
+    if name in ("scatter-add", "scatter_add"):
+        return _of_added(operands, assumed, depth)
+    if name in _REPLACING:
+        return _either(_range(x, assumed.nothing, depth) for x in (operands[0], operands[2]))
     if name in _RULES:
         return _RULES[name](*(_range(x, assumed, depth) for x in operands))
     # What is assumed of an element says nothing of one at another place.
     if name == "sort":
-        return _range(operands[place], {}, depth)
+        return _range(operands[place], assumed.nothing, depth)
     if name == "gather" and step.params["mode"] not in (
         lax.GatherScatterMode.CLIP,
         lax.GatherScatterMode.PROMISE_IN_BOUNDS,
     ):
         return None
     if name in _KEEPING or name == "gather":
-        return _range(operands[0], {}, depth)
-    return _either(_range(x, {}, depth) for x in operands) if name in ("concatenate", "pad") else None
+        return _range(operands[0], assumed.nothing, depth)
+    return _either(_range(x, assumed.nothing, depth) for x in operands) if name in ("concatenate", "pad") else None
+
+
+def _of_added(operands: Any, assumed: Any, depth: int) -> Range:
+    """Of sums at places: each index adds at most one number to an element."""
+    target, places, numbers = operands
+    (low, high), (least, most) = _range(target, assumed, depth), _range(numbers, assumed.nothing, depth)
+    count = math.prod(places.aval.shape[:-1])
+    return low + min(least * count, 0), high + max(most * count, 0)
 
 
 def _is_whole(operand: Any) -> bool:
@@ -114,21 +148,25 @@ def _is_whole(operand: Any) -> bool:
     return np.dtype(bool) == dtype or jnp.issubdtype(dtype, jnp.integer)
 
 
-def _assumption(predicate: Any, is_true: bool) -> dict[int, Range] | None:
+def _assumption(predicate: Any, is_true: bool, assumed: _Assumed) -> dict[int, Range] | None:
     """What a comparison with a number says of what is compared, where it is true or false; None if it is never that."""
     predicate = without_derivatives(predicate)
     step = predicate.parent if isinstance(predicate, pe.DynamicJaxprTracer) else None
     if step is None or step.primitive.name not in _ORDERS or not _is_whole(step.in_tracers[0]):
         return {}
     value, other = step.in_tracers
-    low, high = _range(other, {}, 1)
+    low, high = _range(other, assumed.nothing, 1)
     if not isinstance(value, pe.DynamicJaxprTracer) or isinstance(value.val, Literal) or low != high:
         return {}
     below, above = _ORDERS[step.primitive.name][:2] if is_true else _ORDERS[step.primitive.name][2:]
-    least, most = _range(value, {}, _DEPTH // 2)
+    least, most = _range(value, assumed.nothing, _DEPTH // 2)
     least = least if below is None else max(least, low + below)
     most = most if above is None else min(most, low + above)
     return {id(value.val): (least, most)} if least <= most else None
+
+
+def _absolute(x: Range) -> Range:
+    return (0 if x[0] <= 0 <= x[1] else min(map(abs, x))), max(map(abs, x))
 
 
 def _product(x: Range, y: Range) -> Range:
@@ -162,6 +200,8 @@ _RULES = {
     "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
     "sub": lambda x, y: (x[0] - y[1], x[1] - y[0]),
     "neg": lambda x: (-x[1], -x[0]),
+    "abs": _absolute,
+    "square": lambda x: _product(_absolute(x), _absolute(x)),
     "mul": _product,
     "rem": _remainder,
     "div": _quotient,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..branches.programs import distance as distance_of_arrays, is_same_value
+from ..branches.programs import cancel_out, distance as distance_of_arrays
 from ..errors import TracedValueError, asking_place, user_place
 from ..rules import registry
 from ..rules.features import NEXT, Feature
@@ -180,14 +180,7 @@ def said_bound() -> int | None:
 def constant_of(value: Any) -> int | None:
     """The number that a number is, if the sums that compute it show that it is always the same."""
     constant, terms = terms_of(value.read())
-    left = list(terms)
-    while left:
-        value, times = left.pop()
-        alike = [x for x in left if is_same_value(value, x[0])]
-        if times + sum(x[1] for x in alike):
-            return None
-        left = [x for x in left if not any(x is other for other in alike)]
-    return constant
+    return constant if cancel_out(terms) else None
 
 
 def tensor_of(value: Any) -> Any:

@@ -31,6 +31,7 @@ from ..rules.tags import Tag
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
+from ..tracing.value_ranges import range_of
 from .call import current
 from .item import Item
 from .lengths import expect_room, heed, is_same_number, said_bound
@@ -171,7 +172,8 @@ class Selected(Chosen):
     @property
     def length(self) -> torch.Tensor:
         """How many were chosen, int64."""
-        if self._length is None:
+        node = getattr(self._length, "_node", None)
+        if self._length is None or (node is not None and node.storage.is_lost):  # as of a branch that has ended
             self._length = self.mask.sum()
         return self._length
 
@@ -179,7 +181,10 @@ class Selected(Chosen):
     def number(self) -> Item:
         """The same, as a number of Python's."""
         heed()
+        room: int = self.mask.numel()
         length: Any = self.length
+        if range_of(length.read())[1] > room:  # whose bound nothing else tells, as of a loop's count
+            self._length = length = length.clamp(0, room)
         return Item.of(length)
 
     @property

@@ -1,5 +1,6 @@
 """Branches that a traced value chooses between, as JAX's."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,8 +8,10 @@ import torch
 
 from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
 from ...calls.call import current
+from ...internals.pytree import tree_any
 from ...tensors.known import evaluate
-from .results import Tensors
+from ...values.selected import Chosen
+from .results import Rooms, Tensors
 
 __all__ = ["known_number", "one_of"]
 
@@ -29,21 +32,32 @@ def one_of(choose: Callable[..., tuple], branches: Sequence[Callable], operands:
         branches: functions of `operands`.
         operator: PyTorch's name of what they are branches of.
     """
-    return trace_blocks(lambda effects: _follow_all(effects, choose, branches, operands, operator), operator)
+    if tree_any(lambda x: isinstance(x, Chosen), operands):  # a branch may as well see them around it
+        branches, operands = [functools.partial(branch, *operands) for branch in branches], ()
+    rooms = Rooms()
+    return trace_blocks(lambda effects: _follow_all(effects, choose, branches, operands, operator, rooms), operator)
 
 
 def _follow_all(
-    effects: BlockEffects, choose: Callable[..., tuple], branches: Sequence[Callable], operands, operator: str
+    effects: BlockEffects,
+    choose: Callable[..., tuple],
+    branches: Sequence[Callable],
+    operands: Sequence,
+    operator: str,
+    rooms: Rooms,
 ):
     call: Any = current()
-    functions = [Tensors(branch, operator, integers=True) for branch in branches]
+    functions = [Tensors(branch, operator, integers=True, rooms=rooms) for branch in branches]
     blocks = [Block(function, effects) for function in functions]
     first = blocks[0]
 
     def run(number: int):
+        rooms.has_grown = False
         arrays, written = blocks[number].trace(operands)
         if number == 0:
             return arrays, written
+        if rooms.has_grown:  # the branches before have to have as much
+            effects.trace_again()
         _check_alike(functions[0], functions[number], first, blocks[number], operator)
         pairs = zip(first.given, blocks[number].given, arrays, strict=True)
         return [other.arranged(array, one.spec.layout) for one, other, array in pairs], written
