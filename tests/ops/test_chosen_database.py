@@ -16,6 +16,7 @@ NAMES = (
     "atan2",
     "nn.functional.pad",
 )
+NAMES += ("take_along_dim", "nn.functional.hinge_embedding_loss", "linalg.cross", "atleast_3d")
 NAMES += ("special.zeta", "masked_fill", "nn.functional.grid_sample")
 
 

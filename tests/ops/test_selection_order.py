@@ -29,6 +29,7 @@ WRITTEN = {
     "log_softmax": lambda s: torch.nn.functional.log_softmax(s, dim=0),
     "sort": lambda s: s.sort(0)[0] + s.sort(0).indices,
     "descending": lambda s: s.sort(dim=0, descending=True, stable=True)[0] - s.argsort(0, descending=True),
+    "in each row": lambda s: s.sort(dim=-1, stable=True)[0] - s.argsort(dim=-1, descending=True, stable=True),
     "msort": lambda s: s.msort(),
     "flip": lambda s: s.flip(0) * s + s.flip([-1]) + s.flipud(),
     "normed": lambda s: s / s.norm(dim=0, keepdim=True) - s.mean(0, keepdim=True),

@@ -8,6 +8,7 @@ from ..internals.promotion import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_chosen, implements_selected
 from ..values.lengths import tensor_of
 from ..values.selected import Selected, like, map_rows
+from .selection_losses import reduced_loss
 from .selection_places import in_place, index_copy
 
 Tensor = torch.Tensor
@@ -72,12 +73,6 @@ def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
-def _reduced(each, reduction: str):
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"{reduction} is not a valid value for reduction")
-    return each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
-
-
 @implements_chosen(F.triplet_margin_loss)
 def triplet_margin_loss(
     anchor,
@@ -94,13 +89,13 @@ def triplet_margin_loss(
     del size_average, reduce
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     far = torch.minimum(far, pairwise_distance(positive, negative, p, eps)) if swap else far
-    return _reduced((margin + near - far).clamp(min=0), reduction)
+    return reduced_loss((margin + near - far).clamp(min=0), reduction)
 
 
 @implements_chosen(F.margin_ranking_loss)
 def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     del size_average, reduce
-    return _reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
+    return reduced_loss((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
 @implements_chosen(Tensor.view_as, Tensor.reshape_as)

@@ -87,6 +87,7 @@ for _function in (
     *(Tensor.cfloat, Tensor.cdouble, Tensor.byte, Tensor.char, Tensor.short),
     *(torch.real, torch.imag, torch.conj, Tensor.conj, torch.conj_physical, Tensor.conj_physical),
     *(torch.isreal, Tensor.isreal, torch.frexp, Tensor.frexp, torch.special.ndtr, torch.special.entr),
+    *(torch.polygamma, Tensor.polygamma, torch.mvlgamma, Tensor.mvlgamma),
     *(torch.zeros_like, torch.ones_like, torch.full_like, F.one_hot, F.dropout, F.alpha_dropout),
 ):
     implements_moved(_function)(_of_rows(_function))

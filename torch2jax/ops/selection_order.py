@@ -1,5 +1,6 @@
 """Functions along ``x[mask]`` under jit: scans, softmax, sorting, neighbours, and reductions."""
 
+import functools
 import math
 
 import numpy as np
@@ -119,8 +120,18 @@ def _argsort(input, descending=False, stable=False):
     return _sort(input, descending, stable=stable).indices
 
 
-implements_selected(torch.sort, Tensor.sort)(along(torch.sort, _sort))
-implements_selected(torch.argsort, Tensor.argsort)(along(torch.argsort, _argsort))
+def _with_names(function):
+    """A function whose arguments PyTorch takes by their names alone where one of them is ``stable``."""
+
+    @functools.wraps(function, assigned=["__name__"], updated=[])
+    def named(rows, dim, descending=False, stable=False):
+        return function(rows, dim=dim, descending=descending, stable=stable)
+
+    return named
+
+
+implements_selected(torch.sort, Tensor.sort)(along(_with_names(torch.sort), _sort))
+implements_selected(torch.argsort, Tensor.argsort)(along(_with_names(torch.argsort), _argsort))
 
 
 @implements_selected(torch.msort, Tensor.msort)
