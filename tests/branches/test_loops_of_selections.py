@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch2jax import BranchError, Padded, t2j
+from torch2jax import Padded, t2j
 
 X = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
 
@@ -101,15 +101,3 @@ def test_each_example_goes_its_own_way():
     found = jax.jit(jax.vmap(t2j(shrinking)))(jnp.stack([t2j(X), t2j(-X), t2j(X + 3)])).compact()
     for one, x in zip(found, (X, -X, X + 3), strict=True):
         np.testing.assert_allclose(one, shrinking(x), 1e-6)
-
-
-def growing(x):
-    rows = x[x[:, 0] > 0]
-    while rows.sum() < 90:
-        rows = torch.cat([rows, x.abs() + 1])
-    return rows
-
-
-def test_a_selection_that_grows():
-    with pytest.raises(BranchError, match=r"rows is first a selection held as rows: .*and then"):
-        jax.jit(t2j(growing))(jnp.ones((3, 3)))
