@@ -239,7 +239,8 @@ class _Joining:
             found = found._replace(program=Program(found.program.statements, [*results, *kept]))
         bound = self._bound(node)
         statement = While(
-            node.carried, node.first, test, kept, not wanted, pruned(found.program), bound, str(loop.place)
+            *(node.carried, node.first, test, kept, not wanted, pruned(found.program), bound, str(loop.place)),
+            is_detached=loop.is_detached,
         )
         return rest.behind([*(node.steps or []), statement])
 

@@ -7,6 +7,7 @@ same kind that share memory in the same way. Their values may differ, and Python
 What is reached but cannot be looked into, as an iterator, is an error: nobody knows whether a turn has changed it.
 """
 
+import functools
 import itertools
 import math
 import operator
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..errors import is_library
+from ..errors import is_library, is_translator
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import default_dtype
 from ..tensors.history import Node, Source
@@ -174,6 +175,8 @@ class State:
             self._add(path, _CarriedNumber(kind), value)
         elif isinstance(value, type):
             self._visit_class(value, path)
+        elif _is_translators(value):
+            self._add(path, _Leaf(id(value)), value)
         elif kind is types.FunctionType and value.__code__ not in self._executed:
             self._add(path, _Unexecuted(id(value), value.__code__), value)
             self.unexecuted.add(value.__code__)
@@ -577,6 +580,13 @@ def _key_of_leaf(value: Any, path: str) -> Any:
         return str(bits.state)
     key = leaf_of(type(value))(value)
     return type(value), key
+
+
+def _is_translators(value: Any) -> bool:
+    """Whether it is a function of this package or of JAX, such as a context has: what it holds is not the code's."""
+    while isinstance(value, (functools.partial, types.MethodType)):
+        value = value.func if isinstance(value, functools.partial) else value.__func__
+    return isinstance(value, types.FunctionType) and is_translator(value.__code__.co_filename)
 
 
 def _file_of(module: str) -> str:

@@ -27,11 +27,13 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 from jax.extend.core import Primitive
 
 from ..errors import SourceLine, is_translator
 from ..internals.frames import set_locals
+from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.jax_traces import varying_axes
 from ..tracing.manual_axes import varying
 from ..tracing.traces import current_trace, running
@@ -90,6 +92,8 @@ class Facts:
         self.at = 0
         """Before how many turns it begins."""
         self.changes: list[Change] = []
+        self.is_detached = False
+        """Whether it is in the forward of a custom function: nothing of what that computes has a derivative."""
         self.axes: dict[int, frozenset[str]] = {}
         """Of a mesh: those over which what is carried differs when turns end, by its place."""
         self.turns: int | None = None
@@ -467,7 +471,7 @@ class Watch:
             Unlike: no loop can have that.
         """
         frame, call = instance.frame, this_call()
-        if call.passes or call.is_backward or call.dual is not None:
+        if call.dual is not None:
             raise Unlike("it is part of a derivative")
         is_plain = (
             current_trace() is self._path.trace if call.tape is None else call.tape.is_all_beside(self._path.trace)
@@ -528,6 +532,7 @@ class Watch:
         state = self._state(instance)
         if len(this_call().paths) > 1 and any(change.kind == "draws" for change in facts.changes):
             raise Unlike("it draws random numbers inside other control flow")
+        facts.is_detached = not is_fwd_grad_enabled() and not torch.is_inference_mode_enabled()
         arrays, ranges = self._begun(facts, state)
         if facts.turns is not None:
             arrays, ranges = [np.int32(facts.at), *arrays], [None, *ranges]

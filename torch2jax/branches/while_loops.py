@@ -63,6 +63,8 @@ class While(NamedTuple):
     bound: int | None
     """How many turns it has at most, where that is known."""
     place: str
+    is_detached: bool = False
+    """Whether nothing of what it computes has a derivative."""
 
     @property
     def outvars(self) -> list[Var]:
@@ -117,6 +119,8 @@ class While(NamedTuple):
             return answer, found, kept
 
         given, first = [values[var] for var in outside], [_strong(read(x)) for x in self.first]
+        if self.is_detached:
+            given, first = ([*map(lax.stop_gradient, arrays)] for arrays in (given, first))
         goes_on, kept = ask(given, first)
         state = goes_on, first, kept
         if jax.sharding.get_abstract_mesh().manual_axes:
