@@ -28,7 +28,7 @@ class _Equilibrium(torch.autograd.Function):
         w, z = ctx.saved_tensors
         slope = 1 - z * z
         u, before = grad, grad + 1
-        for _ in range(100):
+        for _ in range(24):
             if (u - before).norm() < 1e-6:
                 break
             u, before = grad + w.T @ (slope * u), u

@@ -126,6 +126,8 @@ class Attempt:
             if tensor is None:  # its storage lives on in others, as one that was made of it without gradients
                 continue
             storage = tensor._node.storage
+            if storage.is_lost:  # it was made in a branch, which has ended
+                continue
             array, layout = storage.physical
             values = array if tape is None else tape.primal(array)
             if storage.history is source and not is_traced(values):

@@ -54,11 +54,6 @@ class BranchesCall(RulesCall, TracingCall, Protocol):
         """Where its random operators take their keys from."""
         ...
 
-    is_backward: bool
-    """Whether it runs the backward of a custom function."""
-    passes: list[Any]
-    """The backward passes under way."""
-
     def with_length(self, array: Any, length: Any, axis: int, dtype: torch.dtype) -> torch.Tensor:
         """A tensor whose dimension `axis` is as long as a traced number says; see `values.sized`."""
         ...

@@ -32,7 +32,7 @@ from ..tensors.storage import Storage, steps_to
 from ..tensors.tensor import Torchish
 from .call import this_call
 
-__all__ = ["Change", "State", "TensorEntry", "Unlike", "item_names"]
+__all__ = ["Change", "State", "TensorEntry", "Unlike", "is_same_array", "item_names"]
 
 
 class Unlike(Exception):
@@ -106,6 +106,14 @@ class _Entry(NamedTuple):
     like: Any
     value: Any
 
+    @property
+    def is_leaf(self) -> bool:
+        return isinstance(self.like, _Leaf)
+
+    @property
+    def is_number(self) -> bool:
+        return isinstance(self.like, _CarriedNumber)
+
 
 class State:
     """Everything that is alive at one time.
@@ -153,7 +161,7 @@ class State:
                 self._visit_parts(*self._chosen.pop())
             self._add("settings", _Leaf(_settings(call)), None)
         self._versions = {path: storage.memory.version for path, storage in self.storages.items()}
-        self._held = {path: _held(storage) for path, storage in self.storages.items()}
+        self.held = {path: _held(storage) for path, storage in self.storages.items()}
 
     def _add(self, path: str, like: Any, value: Any) -> None:
         self.entries[path] = _Entry(path, like, value)
@@ -345,7 +353,7 @@ class State:
         if len(ones) != len(others):
             raise Unlike("some iterations keep more alive than others")
         for path in (one.path for one in ones if one.path in self.storages):
-            if path not in found and path in later.storages and not _is_same(self._held[path], later._held[path]):
+            if path not in found and path in later.storages and not is_same_array(self.held[path], later.held[path]):
                 found[path] = Change(path, "made" if path in made else "written")
         before, after = self.draws, later.draws
         if before.seed != after.seed or before.key is not after.key:
@@ -529,7 +537,8 @@ def _held(storage: Storage) -> Any:
     return known if isinstance(known, jax.Array) else real(known)
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same_array(one: Any, other: Any) -> bool:
+    """Whether two arrays are one, or known and equal."""
     if one is other:
         return True
     if isinstance(one, Tracer) or isinstance(other, Tracer):

@@ -43,6 +43,7 @@ from .loop_bounds import MOST
 from .loop_carry import number, put, with_room
 from .loop_heads import Head, heads_of
 from .loop_state import Change, State, Unlike
+from .meetings import Meeting, Meetings
 from .programs import distance
 
 __all__ = ["Loops", "Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
@@ -92,6 +93,8 @@ class Facts:
         self.at = 0
         """Before how many turns it begins."""
         self.changes: list[Change] = []
+        self.guarded: dict[str, Any] = {}
+        """The paths of what is carried that must not be written to, and why."""
         self.is_detached = False
         """Whether it is in the forward of a custom function: nothing of what that computes has a derivative."""
         self.axes: dict[int, frozenset[str]] = {}
@@ -139,7 +142,9 @@ class Facts:
 class Loops:
     """What some runs of the same code have found out of its loops."""
 
-    def __init__(self):
+    def __init__(self, meetings: Meetings):
+        self.meetings = meetings
+        """The functions whose ways meet where they return."""
         self.heads: dict[CodeType, dict[int, Head]] = {}
         """The loops that are watched, by their offsets."""
         self.executed: set[CodeType] = set()
@@ -334,8 +339,11 @@ class Watch:
 
     def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
         del event, arg
-        self._loops.executed.add(frame.f_code)
-        if frame.f_code not in self._loops.heads:
+        code = frame.f_code
+        self._loops.executed.add(code)
+        if code in self._loops.meetings.codes:
+            return self._meet(frame)
+        if code not in self._loops.heads:
             return None
         frame.f_trace_opcodes = frame.f_trace_lines = True
         self._frames.append(frame)
@@ -358,6 +366,43 @@ class Watch:
             if head is not None:
                 self._arrive(frame, head, head.is_come_back(before) or at == head.again)
         return self._step
+
+    # Functions whose ways meet where they return.
+
+    def _meet(self, frame: FrameType) -> Any:
+        path, meetings = self._path, self._loops.meetings
+        if meetings.explored is frame.f_code:
+            meetings.explored = None
+            return None
+        call = current()
+        if path.is_abandoned or call is None or call.paths[-1] is not path or not self._is_plain(call):
+            return None
+        try:
+            meeting = Meeting(meetings, path, frame, path.base)
+        except Unlike as unlike:
+            return self._refuse_meeting(frame.f_code, str(unlike))
+        with running(path.trace):
+            skip_p.bind(depth=1)
+        path.begin_script(meeting.script, knows=False)
+        frame.f_trace_lines = False
+        return functools.partial(self._return, meeting)
+
+    def _return(self, meeting: Meeting, frame: FrameType, event: str, result: Any) -> Any:
+        path = self._path
+        if event != "return" or path.is_abandoned:
+            return functools.partial(self._return, meeting)
+        with running(path.trace):
+            skip_p.bind(depth=-1)
+        path.end_script()
+        try:
+            meeting.give(result)
+        except Unlike as unlike:
+            self._refuse_meeting(frame.f_code, str(unlike))
+
+    def _refuse_meeting(self, code: CodeType, reason: str) -> None:
+        self._loops.meetings.refuse(code, reason)
+        self._loops.has_learned = True
+        self._path.abandon()
 
     # Where a `for` has assigned to its variables, and where it has ended.
 
@@ -473,14 +518,17 @@ class Watch:
         frame, call = instance.frame, this_call()
         if call.dual is not None:
             raise Unlike("it is part of a derivative")
-        is_plain = (
-            current_trace() is self._path.trace if call.tape is None else call.tape.is_all_beside(self._path.trace)
-        )
-        if not is_plain or call.transformations:
+        if not self._is_plain(call):
             raise Unlike("it is inside a transformation that the code has started")
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
         return State(roots, frame.f_code, frame.f_globals, self._loops.executed)
+
+    def _is_plain(self, call: Any) -> bool:
+        """Whether the code runs in the path's own trace, within no transformation that it has started."""
+        trace, tape = self._path.trace, call.tape
+        is_there = current_trace() is trace if tape is None else tape.is_all_beside(trace)
+        return is_there and not call.transformations and call.dual is None
 
     def _probe(self, instance: _RunningLoop) -> None:
         count, facts = instance.arrivals, instance.facts
@@ -539,6 +587,7 @@ class Watch:
         with running(self._path.trace):
             arrays = [varying(jnp.asarray(x), facts.axes.get(i, frozenset())) for i, x in enumerate(arrays)]
             first: Any = enter_p.bind(*arrays, loop=facts, ranges=tuple(ranges))
+        self._note_guarded(facts, state)
         instance.carried = first
         if facts.is_promised:
             self._expect_to_fit(facts, first)
@@ -548,7 +597,7 @@ class Watch:
                 instance.is_skipping, instance.state = True, state
                 self._path.begin_script(deque(facts.script))
                 with running(self._path.trace):
-                    skip_p.bind()
+                    skip_p.bind(depth=1)
                 return
         self._put(instance, state)
 
@@ -621,6 +670,28 @@ class Watch:
         refuse = functools.partial(self._refuse_derivative, instance)
         self._undo.extend(put(state, facts.changes, carried[first:], instance.frame, refuse))
         instance.state = self._state(instance)
+        for path, cause in facts.guarded.items():
+            self._path.guards.add(_guardable(instance.state, path), cause)
+
+    def _note_guarded(self, facts: Facts, state: State) -> bool:
+        """Takes note of what is carried that must not be written to; whether some of it was not known."""
+        known = len(facts.guarded)
+        for change in facts.changes if self._path.guards else ():
+            if change.kind in ("made", "object"):
+                cause = self._path.guards.cause(_guardable(state, change.path))
+                if cause is not None:
+                    facts.guarded.setdefault(change.path, cause)
+        return len(facts.guarded) > known
+
+    def _check_guards(self, changes: list[Change], state: State) -> None:
+        guards = self._path.guards
+        written = [_guardable(state, change.path) for change in changes if guards and change.kind == "written"]
+        code = next((x for x in map(guards.cause, written) if x is not None), None)
+        if code is not None:
+            self._refuse_meeting(code, "what it gives is written to in a loop")
+        if guards and self._path.is_guard_broken():
+            self._loops.has_learned = True
+            self._path.abandon()
 
     def _end_skip(self, instance: _RunningLoop) -> None:
         facts, state, begun = instance.facts, self._state(instance), instance.state
@@ -629,7 +700,7 @@ class Watch:
             self._loops.note(facts)
             self._path.abandon()
         with running(self._path.trace):
-            skip_p.bind()
+            skip_p.bind(depth=-1)
         self._path.end_script()
         instance.is_skipping = False
         self._put(instance, state)
@@ -655,9 +726,10 @@ class Watch:
                 raise
             facts.unlike, instance.is_left = str(unlike), True
             return
-        if facts.add(changes):
+        if facts.add(changes) | self._note_guarded(facts, state):
             self._loops.note(facts)
             self._path.abandon()
+        self._check_guards(changes, state)
         arrays = self._ended(facts, state, carried if facts.turns is None else carried[1:])
         if facts.turns is not None:
             arrays = [lax.add(carried[0], np.int32(1)), *arrays]
@@ -676,6 +748,11 @@ class Watch:
                 self._path.abandon()
             again_p.bind(*arrays, loop=facts)
         self._path.come_back(facts)
+
+
+def _guardable(state: State, path: str) -> Any:
+    """The memory of a tensor, or the list."""
+    return state.storages[path].memory if path in state.storages else state.entries[path].value
 
 
 def _is_probed(instance: _RunningLoop) -> bool:

@@ -4,6 +4,8 @@ A question that was already answered gets the same answer again. Otherwise the t
 computes nothing and separates what comes before it from what comes after it.
 """
 
+import functools
+import sys
 from collections import deque
 from collections.abc import Collection
 from types import CodeType
@@ -17,6 +19,7 @@ from ..errors import BranchError, SourceLine, TracedValueError, asking_place, us
 from ..tensors.tensor import Torchish
 from ..tracing.traces import decides, running, without_derivatives
 from .call import this_call
+from .guards import Guards
 from .loop_watch import Facts, Loops, Watch, frames_of_code
 from .policy import BranchPolicy
 from .programs import is_same_value, values_alike
@@ -91,11 +94,14 @@ class Path:
         self._known: dict[Any, list[tuple[Any, bool]]] = {}
         self._count = 0
         self._loops, self._frames = loops, {}
+        self.base: Any = sys._getframe(1)
+        """The frame that calls the code."""
         self._often = min(_OFTEN, max(1, policy.max_paths // 2))
         if loops is not None and loops.are_suspected_early:
             self._often = 1
         self._script: deque[bool] | None = None
-        self.watch = Watch(loops, self) if loops is not None and loops.heads else None
+        self._scripts: list[tuple] = []
+        self.watch = Watch(loops, self) if loops is not None and (loops.heads or loops.meetings.codes) else None
         self.came_back: Facts | None = None
         """The loop of which it was a turn."""
 
@@ -105,6 +111,26 @@ class Path:
         if self._patience is None:
             self._patience = Patience()
         return self._patience
+
+    @functools.cached_property
+    def guards(self) -> Guards:
+        """What must not be written to any more."""
+        return Guards()
+
+    @property
+    def meetings(self) -> Any:
+        """The functions whose ways meet; None for code that runs as it is."""
+        return None if self._loops is None else self._loops.meetings
+
+    @property
+    def executed(self) -> set[CodeType]:
+        """The code that has run on this path and others."""
+        return set() if self._loops is None else self._loops.executed
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether loops of the code are watched."""
+        return self._loops is not None and bool(self._loops.heads)
 
     @property
     def is_one_of_several(self) -> bool:
@@ -154,6 +180,9 @@ class Path:
     def _ask(self, flag: Any, place: SourceLine, asked_in: str, settled: bool | None) -> bool:
         if self._answers is None:
             self.abandon()
+        if settled is None and self._loops is not None and self._loops.meetings.note_question(self.base):
+            self._loops.has_learned = True
+            self.abandon()
         number, given = len(self.asked), self._answers or ()
         if settled is not None:
             found = settled
@@ -187,13 +216,25 @@ class Path:
         if self._loops is not None and self._loops.expect(codes):
             self.abandon()
 
-    def begin_script(self, answers: deque[bool]) -> None:
-        """Gives these answers from now on, until `end_script`; what is asked meanwhile does not count."""
+    def is_guard_broken(self) -> bool:
+        """Whether something was written to that must not be: then the ways meet no longer that led to it."""
+        code = self.guards.broken()
+        if code is not None:
+            self.meetings.refuse(code, "what it gives is written to, and is one of its arguments on some ways only")
+        return code is not None
+
+    def begin_script(self, answers: deque[bool], knows: bool = True) -> None:
+        """Gives these answers from now on, until `end_script`; what is asked meanwhile does not count.
+
+        Args:
+            knows: whether questions that were answered before are not among them.
+        """
+        self._scripts.append((self._script, self._known))
+        self._known = {key: list(alike) for key, alike in self._known.items()} if knows else {}
         self._script = answers
-        self._before = {key: list(alike) for key, alike in self._known.items()}
 
     def end_script(self) -> None:
-        self._script, self._known = None, self._before
+        self._script, self._known = self._scripts.pop()
 
     def come_back(self, loop: Facts) -> NoReturn:
         """Ends the run, which was one turn of a loop."""
@@ -204,6 +245,8 @@ class Path:
         """Lets go of what is of the run that ends."""
         self._known.clear()
         self._frames.clear()
+        self._scripts.clear()
+        self.base = None
         if self._patience is not None:
             self._patience.end()
 

@@ -22,10 +22,12 @@ from ..errors import BranchError, SourceLine, is_raised_by_code
 from ..loops.program import evaluated, pruned
 from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, ending_with_errors
+from .call import current
 from .ends import StaticLeaf
 from .joined_paths import Again, Ended, PathNode, Raised, Side, program_of
 from .loop_room import Learned, guess_room
 from .loop_watch import Loops, again_p, enter_p, skip_p
+from .meetings import Meetings
 from .path import Fork, Path, Question, question_p
 from .policy import BranchPolicy
 from .programs import is_same_step, new_var
@@ -33,6 +35,7 @@ from .warnings_once import Warned, give
 
 __all__ = ["followed"]
 
+_MANY = 24  # ways: where there are more, those of functions meet
 _FEW = 4  # questions that a way may ask though there may be no room for its other ways: they may be checks
 
 # For each of the ways that are allowed, and for no fewer than this many:
@@ -88,12 +91,18 @@ def followed(
         BranchError: the ways do not end alike, one cannot be translated, or there are too many.
         Exception: what the code raises, whatever the answers are.
     """
-    loops, before = Loops(), {warning.key for warning in warned} if warned else set()
+    call = current()
+    around = None if call is None else call.paths[-1].meetings
+    meetings = around or Meetings(followed)
+    loops, before = Loops(meetings), {warning.key for warning in warned} if warned else set()
     while True:
+        were_on = meetings.are_on
         try:
             return _Ways(run, policy, loops, pads).joined(before)
         except Learned:
             loops.has_learned = False
+            if meetings.are_on and not were_on:
+                loops = Loops(meetings)
 
 
 class _Ways:
@@ -141,6 +150,17 @@ class _Ways:
                 guess_room(self._loops, run.end.loop, self._root, self._values)
             self._count(run)
             pending.extend(self._others(start, run))
+            self._let_meet(run, pending)
+
+    def _let_meet(self, run: _PathRun, pending: list[_PathStart]) -> None:
+        """Lets the ways through functions meet where these return, if there are many."""
+        meetings = self._loops.meetings
+        if meetings.are_on or not meetings.are_possible:
+            return
+        expected = sum(other.side is not None and other.side not in self._checks for other in pending)
+        if self._live + (expected if _asks_again(run.asked) else 0) > _MANY:
+            meetings.are_on = True
+            raise Learned
 
     def _count(self, run: _PathRun) -> None:
         is_check = isinstance(run.end, Raised) and run.end.is_check
@@ -235,6 +255,8 @@ class _Ways:
             return arrays
 
         jaxpr = jax.make_jaxpr(traced)()
+        if end is not None and path.is_guard_broken():
+            raise Learned
         if self._loops.has_learned:
             raise Learned
         if path.refusal is not None:
@@ -258,16 +280,16 @@ class _Ways:
             return names[atom]
 
         segments: list[list] = [[]]
-        marks, is_dropped = [], False
+        marks, dropped = [], 0
         for step in run.steps:
             if step.primitive is skip_p:
-                is_dropped = not is_dropped
-            elif step.primitive in _MARKS and not is_dropped:
+                dropped += step.params["depth"]
+            elif step.primitive in _MARKS and not dropped:
                 marks.append(step)
                 segments.append([])
             elif step.primitive is enter_p:
                 same.update(zip(step.outvars, step.invars, strict=True))
-            elif not is_dropped or not step.effects:  # what was read there for the first time is used behind
+            elif not dropped or not (step.effects or step.primitive in _MARKS):  # what was first read there serves
                 segments[-1].append(step)
         node, asked = self._root, 0
         for i, segment in enumerate(segments):
