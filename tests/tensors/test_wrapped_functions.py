@@ -140,6 +140,29 @@ def test_inner_tensors_have_no_derivatives_of_zero():
     np.testing.assert_allclose(noted, jnp.ones((3, 3)))
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 3 * gradient
+
+
+def test_a_jagged_result_of_a_function_has_no_derivative_of_zero():
+    offsets = torch.tensor([0, 2, 6])
+
+    def of_values(x):
+        return Doubled.apply(torch.nested.nested_tensor_from_jagged(x, offsets, max_seqlen=4)).values()
+
+    x = jnp.arange(18.0).reshape(6, 3)
+    for run in (lambda f: f, jax.jit):
+        np.testing.assert_array_equal(run(t2j(of_values))(x), 2 * x)
+        with pytest.raises(NotImplementedError, match=r"Doubled\.apply, which gave a jagged tensor"):
+            run(jax.grad(lambda x: t2j(of_values)(x).sum()))(x)
+
+
 def test_a_gradient_that_wraps_others():
     x, weight = jnp.ones((3, 3)), t2j(Eighths.of(torch.ones(3, 3)))
     with pytest.raises(NotImplementedError, match="got a Eighths as the gradient of an operand"):

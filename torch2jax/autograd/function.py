@@ -21,12 +21,13 @@ from ..internals.guards import DisableTorchFunctionSubclass, EnableTorchFunction
 from ..tensors.dtypes import is_integral
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
+from ..tensors.jagged import NestedTensor
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Restriction, Torchish, make_view, wrap
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper
 from ..tracing.closures import closed_over
-from ..tracing.shadows import apart_from_inner, cut, inner_arrays, shadow_of, uncut, zeros_of
+from ..tracing.shadows import apart_from_inner, cut, inner_arrays, sealed, shadow_of, uncut, zeros_of
 from .bound_apply import TAKES_KEYWORDS, run_instead_of_apply
 from .call import AutogradCall, this_call
 from .forward_start import Start, run_forward
@@ -142,13 +143,20 @@ class _Application:
     def _recorded(self, call: AutogradCall, ctx: Context, start: Start, arrays: list, output: object):
         results = output if isinstance(output, tuple) else (output,)
         self._check_written(ctx, results)
-        if not torch.is_grad_enabled() or not self.inputs:
+        wrappers = [x for x in self.args if isinstance(x, torch.Tensor) and is_wrapper(x)]
+        if not torch.is_grad_enabled() or not (self.inputs or wrappers):
             return output
         fixed = {id(x) for x in ctx.non_differentiable}
         is_fixed = [id(x) in fixed for x in results]
-        wholes = {i: x for i, x in enumerate(results) if isinstance(x, torch.Tensor) and is_wrapper(x)}
+        if any(type(x) is NestedTensor for x in results):
+            sources, name = [*arrays, *inner_arrays(wrappers)], self.function.__name__
+            results = tuple(sealed(call, x, sources, name) if type(x) is NestedTensor else x for x in results)
+        wholes = {i: x for i, x in enumerate(results) if _is_whole(x)}
         results = tuple(zeros_of(call, x) if i in wholes else x for i, x in enumerate(results))
-        results = tuple(self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) else x for x in results)
+        results = tuple(
+            self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) and type(x) is not NestedTensor else x
+            for x in results
+        )
         differentiable = {
             i: x
             for i, x in enumerate(results)
@@ -158,7 +166,6 @@ class _Application:
         if call.tape is not None:
             node.operands = [None if x.history is None else call.tape.end_of(x) for x in self.inputs.values()]
         arrays_around = (x.read() for x in closed_over(self.args))
-        wrappers = [x for x in self.args if isinstance(x, torch.Tensor) and is_wrapper(x)]
         if differentiable and any(map(is_traced, itertools.chain(arrays, arrays_around, inner_arrays(wrappers)))):
             derivative = Derivative(start, self.inputs, ctx, results, tuple(differentiable), node)
             values = derivative.attach(arrays, [x.read() for x in differentiable.values()])
@@ -238,7 +245,14 @@ class _Application:
 
 def _carrier_of(tensor: torch.Tensor) -> Torchish | None:
     """What carries the derivatives of an argument: itself, or the shadow of one that wraps others."""
-    return shadow_of(this_call(), tensor) if is_wrapper(tensor) else tensor  # pyright: ignore[reportReturnType]
+    if _is_whole(tensor):
+        return shadow_of(this_call(), tensor)
+    return tensor if isinstance(tensor, Torchish) else None
+
+
+def _is_whole(x: object) -> bool:
+    """Whether a value wraps others and has a shadow; a jagged tensor has the derivatives of its values."""
+    return isinstance(x, torch.Tensor) and is_wrapper(x) and type(x) is not NestedTensor
 
 
 def _has_tangent(tensor: Torchish) -> bool:

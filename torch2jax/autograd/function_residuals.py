@@ -18,6 +18,7 @@ import torch
 from ..internals.guards import DisableTorchFunctionSubclass
 from ..tensors.dtypes import is_integral
 from ..tensors.interop import is_dense
+from ..tensors.jagged import NestedTensor
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.trees import TensorSlot, map_arguments
@@ -86,7 +87,7 @@ class Residuals:
             if not isinstance(value, torch.Tensor):
                 return value
             if is_wrapper(value):
-                shadow = shadow_of(this_call(), value)
+                shadow = None if type(value) is NestedTensor else shadow_of(this_call(), value)
                 return _WholeSlot(wrapped(uncut(value), take_out), None if shadow is None else take_out(shadow))
             if id(value) not in places:
                 places[id(value)] = TensorSlot(len(self._tensors))

@@ -27,6 +27,7 @@ __all__ = [
     "cut",
     "give_shadow",
     "inner_arrays",
+    "sealed",
     "shadow_of",
     "uncut",
     "without_derivative",
@@ -42,6 +43,10 @@ _INNER = (
     "got a derivative with respect to the inner tensors of a {kind}, through {name}.apply: the backward of a "
     "torch.autograd.Function has the gradient of the whole tensor alone. Wanted loss.backward() within the translated "
     "code, which leaves that gradient at the parameter, or jax.grad with respect to other arrays"
+)
+_JAGGED = (
+    "got a derivative through {name}.apply, which gave a jagged tensor; wanted a torch.autograd.Function of tensors of "
+    "values: torch.nested.nested_tensor_from_jagged({name}.apply(x.values()), x.offsets())"
 )
 _OUTSIDE = (
     "got a tensor that wraps others and requires grad, from outside of the call, or in an operator that writes or "
@@ -137,6 +142,16 @@ def _is_derived(x: torch.Tensor) -> bool:
 def _inner_of(whole: Any) -> list[Any]:
     inner = [getattr(whole, name) for name in whole.__tensor_flatten__()[0]]
     return [each for x in inner for each in (_inner_of(x) if is_wrapper(x) else [x])]
+
+
+def sealed(call: TracingCall, whole: Any, arrays: Iterable[jax.Array], name: str) -> Any:
+    """A jagged result of an autograd function, which has no shadow: a derivative for what it came from is an error."""
+    sources = [array for array in arrays if is_traced(array)]
+
+    def seal(array: jax.Array) -> jax.Array:
+        return once(array, sources, _JAGGED.format(name=name), NotImplementedError)
+
+    return _changed(call, whole, lambda array: array if array.dtype.kind in "biu" else seal(lax.stop_gradient(array)))
 
 
 def apart_from_inner(array: jax.Array, wholes: Iterable[Any], name: str) -> jax.Array:
