@@ -418,6 +418,8 @@ class State:
             raise Unlike(f"{path} has a different size in each iteration, and shares memory with another tensor")
         if isinstance(like, SizedEntry):
             return
+        if not isinstance(like, TensorEntry):
+            raise Unlike(f"{path} is {_shown(entry)} in some iterations")
         if like.kind is not Torchish:
             raise Unlike(f"{path} has a different size in each iteration, and is a {like.kind.__name__}")
         if this_call().tape is not None and self.storages[path].history is not None:
