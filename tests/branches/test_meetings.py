@@ -235,7 +235,12 @@ class _Descent(torch.autograd.Function):
         return x * 2, x * grad
 
 
+def largest(*numbers):
+    return max(numbers)
+
+
 def chosen_gradient(w, x):
+    x = x / largest(x.abs().max(), w.abs().mean(), w.norm())
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         by_x, by_w = torch.autograd.grad((w * x.sin()).sum(), (x, w))

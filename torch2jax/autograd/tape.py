@@ -115,7 +115,11 @@ class Tape(Feature):
 
     def is_all_beside(self, trace: Trace) -> bool:
         """Whether it alone records what is computed with that trace, for derivatives of the code's own."""
-        return self.is_current and self.outer is None and self._count == self.depth and self.levels[-1].below is trace
+        return self.outer is None and self.is_beside(trace)
+
+    def is_beside(self, trace: Trace) -> bool:
+        """As `is_all_beside`, also within another tape."""
+        return self.is_current and self._count == self.depth and self.levels[-1].below is trace
 
     def leaf(self, array: jax.Array, source: Source):
         """An array of the same values with which the history of `source` begins."""

@@ -375,7 +375,7 @@ class Watch:
             meetings.explored = None
             return None
         call = current()
-        if path.is_abandoned or call is None or call.paths[-1] is not path or not self._is_plain(call):
+        if path.is_abandoned or call is None or call.paths[-1] is not path or not self._is_there(call):
             return None
         try:
             meeting = Meeting(meetings, path, frame, path.base)
@@ -523,6 +523,12 @@ class Watch:
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
         return State(roots, frame.f_code, frame.f_globals, self._loops.executed)
+
+    def _is_there(self, call: Any) -> bool:
+        """As `_is_plain`, also where the code has a tape of its own within another one."""
+        trace, tape = self._path.trace, call.tape
+        is_there = current_trace() is trace if tape is None else tape.is_beside(trace)
+        return is_there and not call.transformations and call.dual is None
 
     def _is_plain(self, call: Any) -> bool:
         """Whether the code runs in the path's own trace, within no transformation that it has started."""

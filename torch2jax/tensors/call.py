@@ -51,6 +51,10 @@ class Recorder(Protocol):
         """Whether it alone records what is computed with that trace, for derivatives of the code's own."""
         ...
 
+    def is_beside(self, trace: Any) -> bool:
+        """As `is_all_beside`, also within another tape."""
+        ...
+
     def beginning(self, array: jax.Array, number: int) -> jax.Array:
         """The same values, where derivatives begin at the levels from one on."""
         ...
