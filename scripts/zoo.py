@@ -8,7 +8,6 @@ where it stopped. Models run in processes of their own, which are started anew a
     python -m scripts.zoo --again failed           # once more what failed
     python -m scripts.zoo --most 50                # so many of them
     python -m scripts.zoo --train                  # a small model of each family, and nothing else
-    python -m scripts.zoo --detect                 # torchvision's detectors: losses, `vmap`, and so on
     python -m scripts.zoo --load --only torchvision    # programs of models, loaded without PyTorch
     python -m scripts.zoo --every 2 --offset 1 --output other.md    # every second, beside a run of the others
     python -m scripts.zoo --most 0 --merge other.md                 # takes in what another page has
@@ -19,7 +18,6 @@ import os
 from pathlib import Path
 
 from scripts.models.choice import specs
-from scripts.models.detection import DETECTORS
 from scripts.models.families import FAMILIES
 from scripts.models.page import SECTIONS, page, read, read_rows, summary
 from scripts.models.worker import outcomes, rows
@@ -46,7 +44,6 @@ def _parser() -> argparse.ArgumentParser:
     section = parser.add_mutually_exclusive_group()
     for name, what in (
         ("train", "train a model of each family"),
-        ("detect", "check torchvision's detectors"),
         ("load", "load the programs of models without PyTorch"),
     ):
         section.add_argument(f"--{name}", dest="section", action="store_const", const=name, help=f"{what} instead")
@@ -76,7 +73,7 @@ def main() -> None:
 
     if options.section:
         agreeing = [spec for spec, outcome in found.items() if outcome.agrees]
-        names = {"train": list(FAMILIES), "detect": list(DETECTORS), "load": agreeing}[options.section]
+        names = {"train": list(FAMILIES), "load": agreeing}[options.section]
         table = kept_rows[options.section]
         left = [name for name in names if options.only in name and (options.again or name not in table)]
         for name, row in rows(options.section, left[: options.most], options.timeout):

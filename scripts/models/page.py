@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import torch
 
-from scripts.models import detection, exports, training
+from scripts.models import exports, training
 from scripts.models.answers import ANSWERS
 from scripts.models.outcome import HEAD, Outcome, library_of
 
@@ -31,17 +31,6 @@ SECTIONS = {
             "translated, in training mode without dropout, in double precision. Differences of losses are relative to",
             "the loss, those of parameters to the way that the farthest has gone, those of buffers to the buffer.",
             "Written by `python -m scripts.zoo --train`.",
-        ),
-    ),
-    "detect": Section(
-        "## Detectors",
-        detection.HEAD,
-        (
-            "torchvision's detectors as it builds them, with few boxes on small images, in double precision. Each is",
-            "one program: of the boxes of two images, with weights for which there are some, and with others for which",
-            "there are none; of all losses in training mode and the gradients of all parameters; of `vmap` over three",
-            "images. *Loaded* is the difference of the exported program, as in the next section.",
-            "Written by `python -m scripts.zoo --detect`.",
         ),
     ),
     "load": Section(

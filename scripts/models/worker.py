@@ -14,7 +14,6 @@ import jax
 import torch
 
 from scripts.models.answers import answers_of
-from scripts.models.detection import Detection, detection
 from scripts.models.detectors import lessen
 from scripts.models.exports import Loading, loading
 from scripts.models.outcome import Outcome, library_of
@@ -87,8 +86,8 @@ def rows(kind: str, names: Sequence[str], timeout: float) -> Iterator[tuple[str,
     """The row of each name in a section of the page.
 
     Args:
-        kind: ``"train"``, ``"detect"`` or ``"load"``.
-        names: of families, of detectors, or specs.
+        kind: ``"train"`` or ``"load"``.
+        names: of families, or specs.
     """
     make, failed, batch = _ROWS[kind]
     for name, found in each(functools.partial(_make_rows, make=make, failed=failed), names, batch, timeout):
@@ -185,7 +184,6 @@ def _loading(spec: str) -> Loading:
 # For each section: what makes a row, one for what has failed, and how many are made by one process.
 _ROWS: dict[str, tuple[Callable, Callable, int]] = {
     "train": (train, Training, 60),
-    "detect": (detection, Detection, 1),
     "load": (_loading, Loading, 10),
 }
 

@@ -1,5 +1,4 @@
-"""torchvision's detectors, whole: each is compiled and compared with PyTorch. ``python -m tests.models.detectors`` does
-that with small ones, ``python -m scripts.zoo --detect`` with those that torchvision builds.
+"""torchvision's detectors, small and whole: ``python -m tests.models.detectors`` compiles each, and compares.
 
 Each is compiled once, for images of two sizes, and runs with weights for which many boxes are found, and none. Then in
 training mode: its losses, and their gradients for all parameters. Samplers draw the same in PyTorch and as translated.

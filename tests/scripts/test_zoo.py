@@ -7,7 +7,6 @@ import torch
 from scripts.models import choice, diffusion, worker
 from scripts.models.alone import Absent
 from scripts.models.answers import ANSWERS, Answers
-from scripts.models.detection import Detection
 from scripts.models.exports import Loading
 from scripts.models.outcome import Outcome
 from scripts.models.page import page, read, read_rows, summary
@@ -39,7 +38,6 @@ def test_the_page_is_what_is_kept():
 def test_the_page_keeps_the_rows_of_its_sections():
     rows = {
         "train": {"speech": Training("speech", "Model", 5, (2.0, 1.0), 1e-9).row()},
-        "detect": {"ssd": Detection("ssd", 5, (8, 0), 1e-15, 2, 1e-12, (3, 4), 1e-15, 0.0).row()},
         "load": {
             "torchvision:alexnet": Loading("torchvision:alexnet", 10_000, 2_000_000, 0.0).row(),
             "timm:c": Loading("timm:c", failure="E: a|b").row(),
