@@ -115,7 +115,7 @@ def _compiled(segments: list) -> str:
 
 def _loops_on_data(number: int) -> str:
     outcome = random_loops.outcome(number)
-    return {"equal": "equal", "PyTorch": "left out"}.get(outcome.partition(":")[0], "refused")
+    return {"equal": "equal", "PyTorch": "left out", "shapes": "left out"}.get(outcome.partition(":")[0], "refused")
 
 
 def _rolled(number: int) -> str:

@@ -8,6 +8,7 @@ import argparse
 import collections
 import linecache
 import random
+import re
 import warnings
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from torch2jax.errors import TracedValueError
 
 __all__ = ["outcome", "program"]
 
+_DIFFER = re.compile(r"(?P<dtype>\w+)\[(?P<one>[\d, ]*)\] where it is True, (?P=dtype)\[(?P<other>[\d, ]*)\] where it")
 _QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
@@ -122,7 +124,7 @@ def _leaves(tree) -> list[np.ndarray]:
 
 
 def outcome(seed: int) -> str:
-    """What comes of a program: ``"equal"``; or why there is no graph.
+    """What comes of a program: ``"equal"``; or why there is no graph, and what PyTorch itself raises.
 
     Raises:
         AssertionError: the values are not PyTorch's.
@@ -140,6 +142,9 @@ def outcome(seed: int) -> str:
             warnings.simplefilter("ignore")
             found = _leaves(compiled(x, y))
     except TracedValueError as error:
+        shapes = _DIFFER.search(str(error))
+        if shapes is not None and shapes["one"].count(",") != shapes["other"].count(","):
+            return "shapes: those of a result depend on the data"
         return f"refused: {type(error).__name__}"
     except (RuntimeError, IndexError, ValueError) as error:  # on a way that these inputs do not take
         return f"other way: {type(error).__name__}"

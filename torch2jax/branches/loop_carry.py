@@ -142,7 +142,7 @@ class _Putting:
 
     def _put(self, value: Any, path: str) -> Any:
         """What takes the place of a value."""
-        if self._kinds.get(path) == "number":
+        if self._kinds.get(path) == "number" or (path in self._kinds and type(value) in (int, float)):
             self._done.add(path)
             return number(self._arrays[path])
         if isinstance(value, torch.Tensor):

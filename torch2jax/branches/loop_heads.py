@@ -137,7 +137,7 @@ class _LoopCode:
                 first, second = first - 1, second - 1
             if first != target:
                 if _MERGES and self._line(first) == self._line(second):
-                    return None  # the condition may begin within an instruction of the body
+                    break  # the condition may begin within an instruction of the body: turns begin behind it
                 within = within.union(offset for i in range(first, target) for offset in self._offsets(i))
                 live = self._live[first] | self._live[second + 1]
                 return Head(self._steps[first].offset, self._steps[second + 1].offset, within, live, self._line(first))

@@ -14,7 +14,7 @@ import operator
 import random
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -32,11 +32,15 @@ from ..tensors.storage import Storage, steps_to
 from ..tensors.tensor import Torchish
 from .call import this_call
 
-__all__ = ["Change", "State", "TensorEntry", "Unlike", "is_same_array", "item_names"]
+__all__ = ["Change", "State", "TensorEntry", "Unlike", "WrittenAndReplaced", "is_same_array", "item_names"]
 
 
 class Unlike(Exception):
     """What lives at the beginnings of two turns is not alike; says what differs."""
+
+
+class WrittenAndReplaced(Unlike):
+    """A tensor is written in place and also replaced by another one, and who sees the memory is not known."""
 
 
 class Change(NamedTuple):
@@ -317,10 +321,23 @@ class State:
 
     # What a turn has changed.
 
-    def changes_until(self, later: "State") -> list[Change]:
+    def new_since(self, first: "State | None") -> set[str]:
+        """The paths of storages in memory that did not live yet when a loop began.
+
+        Its turns have made it, and they keep it nowhere but where a state looks. So nobody else sees it.
+        """
+        if first is None:
+            return set()
+        return {path for path, storage in self.storages.items() if id(storage.memory) not in first.seen}
+
+    def changes_until(self, later: "State", new: Collection[str] = ()) -> list[Change]:
         """What a turn has changed that began with this and ended with that.
 
+        Args:
+            new: the paths of what is in memory that nobody else sees: a turn may write there and then replace it.
+
         Raises:
+            WrittenAndReplaced: a turn has done so with what others may see.
             Unlike: that is nothing that a loop can carry.
         """
         found: dict[str, Change] = {}
@@ -347,8 +364,8 @@ class State:
                     continue
                 if one.value is other.value and _number_kind(one) is None:
                     raise Unlike(f"{one.path} has different memory in each iteration")
-                if self.storages[one.path].memory.version != self._versions[one.path]:
-                    raise Unlike(f"{one.path} is written in place, and also replaced by another tensor")
+                if self.storages[one.path].memory.version != self._versions[one.path] and one.path not in new:
+                    raise WrittenAndReplaced(f"{one.path} is written in place, and also replaced by another tensor")
                 made.add(one.path)
         if len(ones) != len(others):
             raise Unlike("some iterations keep more alive than others")
@@ -361,6 +378,11 @@ class State:
         if before.taken != after.taken or before.before is not after.before:
             found[_DRAWS] = Change(_DRAWS, "draws")
         return [*found.values()]
+
+    @property
+    def outline(self) -> list[tuple[str, Any]]:
+        """What is at which path, as far as it can be compared with another run, in which all objects are others."""
+        return [(entry.path, _outlined(entry)) for entry in self.entries.values()]
 
     def _resized_until(self, later: "State") -> list[str]:
         """The paths of tensors that may be of two sizes; none of what another one is held in."""
@@ -465,7 +487,7 @@ def _change(one: _Entry, other: _Entry) -> str | None:
     numbers = [_number_kind(entry) for entry in (one, other)]
     if isinstance(one.like, _CarriedNumber) or isinstance(other.like, _CarriedNumber):
         if None in numbers or numbers[0] is not numbers[1]:
-            raise Unlike(f"{one.path} is first {_shown(one)}, and then {_shown(other)}")
+            raise _unlike(one, other)
         is_same = one.value is other.value or (
             isinstance(one.like, _CarriedNumber)
             and isinstance(other.like, _CarriedNumber)
@@ -474,7 +496,7 @@ def _change(one: _Entry, other: _Entry) -> str | None:
         return None if is_same else "number"
     if one.like != other.like:
         instead = ": keep a mask of what it would hold" if isinstance(one.value, list) else ""
-        raise Unlike(f"{one.path} is first {_shown(one)}, and then {_shown(other)}{instead}")
+        raise _unlike(one, other, instead)
     is_object = type(one.like) is tuple
     return "object" if is_object and one.value is not other.value else None
 
@@ -501,10 +523,30 @@ def _shape_of(like: Any) -> tuple:
     return like.shape if isinstance(like, SizedEntry) else like.geometry[0]
 
 
+def _outlined(entry: _Entry) -> Any:
+    like, value = entry.like, entry.value
+    if isinstance(like, _Leaf):
+        return value if isinstance(value, (str, bool, types.NoneType)) else type(value)
+    if type(like) is not tuple:
+        return like.code if isinstance(like, _Unexecuted) else like
+    kind, head = like
+    return kind, len(head) if isinstance(head, tuple) else head if isinstance(head, int) else type(head)
+
+
 def _number_kind(entry: _Entry) -> type | None:
     if isinstance(entry.like, _CarriedNumber):
         return entry.like.kind
     return getattr(entry.value, "stands_for", None)
+
+
+def _unlike(one: _Entry, other: _Entry, instead: str = "") -> Unlike:
+    first, then = _shown(one), _shown(other)
+    if first == then and isinstance(one.like, TensorEntry):
+        is_other = one.like.geometry != other.like.geometry
+        then = "one of other strides" if is_other else "one that shares memory with others"
+    elif first == then:
+        then = "one of other content"
+    return Unlike(f"{one.path} is first {first}, and then {then}{instead}")
 
 
 def _shown(entry: _Entry) -> str:

@@ -42,7 +42,7 @@ from .call import current, this_call
 from .loop_bounds import MOST
 from .loop_carry import number, put, with_room
 from .loop_heads import Head, heads_of
-from .loop_state import Change, State, Unlike
+from .loop_state import Change, State, Unlike, WrittenAndReplaced
 from .meetings import Meeting, Meetings
 from .programs import distance
 
@@ -51,7 +51,7 @@ __all__ = ["Loops", "Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
 _SEEN = 4  # turns that are compared, until two begin alike
 _MOST = MOST  # turns that a `for` may have
 _NONE: dict[int, Head] = {}
-_NOP = dis.opmap["NOP"]
+_PREFIXES = {dis.opmap["NOP"], dis.opmap["EXTENDED_ARG"]}  # which do nothing by themselves
 _FEWEST = 3  # turns that a `for` is a loop for
 
 
@@ -92,6 +92,8 @@ class Facts:
         """Whether that is taken from another run of the same loop, as of a function that is called again."""
         self.at = 0
         """Before how many turns it begins."""
+        self.begins: list | None = None
+        """What lives there is like, where turns come before: on other ways through these it may be other things."""
         self.changes: list[Change] = []
         self.guarded: dict[str, Any] = {}
         """The paths of what is carried that must not be written to, and why."""
@@ -151,9 +153,12 @@ class Loops:
         """The code that has run while loops were watched."""
         self.has_learned = False
         """Whether the run that goes on has to begin anew."""
+        self.writes_to_new: set[tuple[CodeType, int]] = set()
+        """The loops that write to tensors which they also replace: these have to be new when the first turn begins."""
         self.are_suspected_early = False
         """Whether a loop is looked for at the third question: a way of some turns cannot be translated."""
         self._facts: dict[Any, Facts] = {}
+        self._given_up: dict[tuple[CodeType, Head], str] = {}  # why, since the ways are gone
         self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end
         self._known: set[tuple[CodeType, int]] = set()  # the loops that are watched, or were
 
@@ -204,6 +209,7 @@ class Loops:
                 found.at, found.changes, found.axes = like.at, [*like.changes], dict(like.axes)
                 found.growth, found.shrinks = {**like.growth}, {*like.shrinks}
                 found.most = None if like.is_promised else like.most
+            found.refusal = self._given_up.get((code, head))
             self._facts[code, head.entry, key] = found
         return found
 
@@ -219,13 +225,28 @@ class Loops:
                 if other_count > count and others[: len(answers)] == answers:
                     del self._facts[key]
 
-    def give_up(self, code: CodeType, head: Head) -> None:
-        """Watches a loop no longer."""
-        watched = {at: other for at, other in self.heads.get(code, {}).items() if other is not head}
-        if watched:
-            self.heads[code] = watched
-        else:
-            self.heads.pop(code, None)
+    def forget(self, facts: Facts, code: CodeType, head: Head) -> None:
+        """Lets what is known of a loop be found again."""
+        facts.is_ready, facts.is_guess, facts.begins, facts.turns, facts.at = False, False, None, None, 0
+        facts.changes, facts.variables, facts.script = [], [], []
+        facts.growth, facts.shrinks, facts.most = {}, set(), None
+        self._ready.pop((code, head.entry), None)
+        self.note(facts)
+
+    def give_up(self, code: CodeType, head: Head, reason: str) -> None:
+        """Lets a loop be none of the graph, wherever it is met for the first time from now on."""
+        self._given_up[code, head] = reason
+
+    def begin(self) -> None:
+        """Is called before all ways are gone anew. What is watched stays the same until then, as do marks of loops."""
+        self.has_learned = False
+        for code, head in self._given_up:
+            watched = {at: other for at, other in self.heads.get(code, {}).items() if other is not head}
+            if watched:
+                self.heads[code] = watched
+            else:
+                self.heads.pop(code, None)
+        self._given_up.clear()
 
     @property
     def refused(self) -> str:
@@ -248,12 +269,18 @@ class _RunningLoop:
 
     def __init__(self, frame: FrameType, head: Head, facts: Facts):
         self.frame, self.head, self.facts = frame, head, facts
+        self.before = 0
+        """The turns that came before those which are counted."""
         self.arrivals = 0
         self.begun: list[int] = []
         """How many questions had been asked when turns began."""
         self.values: list[tuple] = []
         """What a `for` has assigned."""
         self.state: State | None = None
+        self.first: State | None = None
+        """What lived when the very first turn began."""
+        self.new: set[str] = set()
+        """The paths of what is in memory that turns have made before those that are a loop."""
         self.found: tuple[int, list[Change]] | None = None
         self.carried: list | None = None
         """What turns begin with."""
@@ -262,6 +289,8 @@ class _RunningLoop:
         """Whether data have ended a `for` before all of its turns, so that the run does not tell how many these are."""
         self.is_left = False
         """Whether the last turn has begun, and others follow that are not like it."""
+        self.is_over = False
+        """Whether the code is where no turn follows any more."""
 
 
 class Watch:
@@ -292,7 +321,7 @@ class Watch:
         instance = self._at_entry(frame)
         if instance is None or instance.is_skipping or instance.facts.turns is None or not instance.carried:
             return None
-        return instance.carried[0]
+        return lax.add(instance.carried[0], np.int32(instance.before)) if instance.before else instance.carried[0]
 
     def note_cut(self, frame: FrameType) -> None:
         """Takes note that data end a ``for`` of a frame, which would have had more turns."""
@@ -315,8 +344,8 @@ class Watch:
         """Takes back the loops whose turns cannot be translated: what is one number in all turns has to be known."""
         for instance in self._entered_loops:
             facts = instance.facts
-            self._loops.give_up(instance.frame.f_code, instance.head)
             facts.refusal, facts.is_ready = f"{type(error).__name__}: {error}", False
+            self._loops.give_up(instance.frame.f_code, instance.head, facts.refusal)
             self._loops.note(facts)
 
     @contextlib.contextmanager
@@ -357,9 +386,10 @@ class Watch:
             frame.f_trace_opcodes = True
         elif event == "opcode":
             at = frame.f_lasti
+            if frame.f_code.co_code[at] in _PREFIXES:
+                return self._step
             before = self._last.get(id(frame))
-            if frame.f_code.co_code[at] != _NOP:
-                self._last[id(frame)] = at
+            self._last[id(frame)] = at
             if self._running:
                 self._within(frame, at, before)
             head = self._loops.heads.get(frame.f_code, _NONE).get(at)
@@ -408,16 +438,21 @@ class Watch:
 
     def _within(self, frame: FrameType, at: int, before: int | None) -> None:
         for instance in [*self._running.values()]:
-            head = instance.head
-            if instance.frame is not frame or not head.is_for or instance.facts.refusal:
+            if instance.frame is not frame or instance.is_over:
                 continue
-            if (before, at) == head.body and not instance.facts.is_ready:
-                shown = frame.f_locals
-                instance.values.append(tuple([shown.get(name) for name in head.variables]))
-            elif (before, at) == head.body and instance.carried is not None and not instance.is_skipping:
-                self._place(instance)
-            elif before == head.entry and at not in head.within and not instance.facts.is_ready:
-                self._end_probe(instance)
+            instance.is_over = at not in instance.head.within
+            if instance.head.is_for and not instance.facts.refusal:
+                self._within_for(instance, at, before)
+
+    def _within_for(self, instance: _RunningLoop, at: int, before: int | None) -> None:
+        head = instance.head
+        if (before, at) == head.body and not instance.facts.is_ready:
+            shown = instance.frame.f_locals
+            instance.values.append(tuple([shown.get(name) for name in head.variables]))
+        elif (before, at) == head.body and instance.carried is not None and not instance.is_skipping:
+            self._place(instance)
+        elif before == head.entry and instance.is_over and not instance.facts.is_ready:
+            self._end_probe(instance)
 
     def _place(self, instance: _RunningLoop) -> None:
         carried: Any = instance.carried
@@ -466,12 +501,11 @@ class Watch:
         key = id(frame), head.entry
         instance = self._running.get(key) if is_back else None
         if instance is None:
-            if head.is_for and any(x.is_skipping or _is_probed(x) for x in self._running.values()):
+            self._running.pop(key, None)  # what has ended
+            if head.is_for and (is_back or any(x.is_skipping or _is_probed(x) for x in self._running.values())):
                 return
             self._count += 1
-            answers = tuple([question.answer for question in path.asked])
-            facts = self._loops.facts(frame.f_code, head, (answers, self._count))
-            self._running[key] = instance = _RunningLoop(frame, head, facts)
+            self._running[key] = instance = _RunningLoop(frame, head, self._facts_here(frame, head))
         else:
             instance.arrivals += 1
         instance.begun.append(len(path.asked))
@@ -484,22 +518,24 @@ class Watch:
                 self._probe(instance)
         except (Unlike, KeyError) as error:
             if instance.facts.is_guess:
-                self._look_again(instance.facts)
+                self._look_again(instance)
             elif isinstance(error, KeyError):
                 raise
             self._refuse(instance, str(error))
 
-    def _look_again(self, facts: Facts) -> None:
+    def _facts_here(self, frame: FrameType, head: Head) -> Facts:
+        answers = tuple([question.answer for question in self._path.asked])
+        return self._loops.facts(frame.f_code, head, (answers, self._count))
+
+    def _look_again(self, instance: _RunningLoop) -> None:
         """Takes back what was taken from elsewhere."""
-        facts.is_ready, facts.is_guess, facts.changes = False, False, []
-        facts.growth, facts.shrinks, facts.most = {}, set(), None
-        self._loops.note(facts)
+        self._loops.forget(instance.facts, instance.frame.f_code, instance.head)
         self._path.abandon()
 
     def _refuse(self, instance: _RunningLoop, reason: str) -> None:
         facts = instance.facts
         facts.refusal = reason
-        self._loops.give_up(instance.frame.f_code, instance.head)
+        self._loops.give_up(instance.frame.f_code, instance.head, reason)
         if facts.is_ready:
             facts.is_ready = False
             self._loops.note(facts)
@@ -522,7 +558,10 @@ class Watch:
             raise Unlike("it is inside a transformation that the code has started")
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
-        return State(roots, frame.f_code, frame.f_globals, self._loops.executed)
+        state = State(roots, frame.f_code, frame.f_globals, self._loops.executed)
+        if instance.first is None and instance.before + instance.arrivals == 0:
+            instance.first = state
+        return state
 
     def _is_there(self, call: Any) -> bool:
         """As `_is_plain`, also where the code has a tape of its own within another one."""
@@ -545,12 +584,15 @@ class Watch:
         if count > _SEEN:
             raise Unlike(facts.refusal or "no two iterations start alike")
         before, instance.state = instance.state, self._state(instance)
-        if before is None:
+        key = instance.frame.f_code, instance.head.entry
+        if before is None or (instance.before + count == 1 and key in self._loops.writes_to_new):
             return
         self._is_learning = self._is_learning or not before.unexecuted.isdisjoint(self._loops.executed)
         try:
-            changes = before.changes_until(instance.state)
-        except Unlike:
+            changes = before.changes_until(instance.state, before.new_since(instance.first))
+        except Unlike as unlike:
+            if isinstance(unlike, WrittenAndReplaced):
+                self._loops.writes_to_new.add(key)
             if count == _SEEN:
                 raise
             return
@@ -558,6 +600,7 @@ class Watch:
             self._loops.note(facts)
             self._path.abandon()
         instance.found = count - 1, changes
+        facts.begins = before.outline if count > 1 else None
         if not instance.head.is_for:
             facts.at = count - 1
             self._is_ready(facts, changes)
@@ -571,6 +614,11 @@ class Watch:
 
     def _turn(self, instance: _RunningLoop) -> None:
         facts = instance.facts
+        if (
+            instance.arrivals == 0 < facts.at
+            and (instance.frame.f_code, instance.head.entry) in self._loops.writes_to_new
+        ):
+            self._state(instance)
         if instance.is_skipping:
             if instance.arrivals == facts.turns:
                 self._end_skip(instance)
@@ -584,6 +632,9 @@ class Watch:
     def _enter(self, instance: _RunningLoop) -> None:
         facts = instance.facts
         state = self._state(instance)
+        if facts.begins is not None and facts.begins != state.outline:
+            self._begin_here(instance)
+            return
         if len(this_call().paths) > 1 and any(change.kind == "draws" for change in facts.changes):
             raise Unlike("it draws random numbers inside other control flow")
         facts.is_detached = not is_fwd_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -594,7 +645,7 @@ class Watch:
             arrays = [varying(jnp.asarray(x), facts.axes.get(i, frozenset())) for i, x in enumerate(arrays)]
             first: Any = enter_p.bind(*arrays, loop=facts, ranges=tuple(ranges))
         self._note_guarded(facts, state)
-        instance.carried = first
+        instance.carried, instance.new = first, state.new_since(instance.first)
         if facts.is_promised:
             self._expect_to_fit(facts, first)
         if facts.turns is not None:
@@ -606,6 +657,21 @@ class Watch:
                     skip_p.bind(depth=1)
                 return
         self._put(instance, state)
+
+    def _begin_here(self, instance: _RunningLoop) -> None:
+        """Lets the turns that come be another loop: the way through those before is another than the one that is known.
+
+        What lives is not alike, and so the turns may change something else.
+        """
+        instance.facts = self._facts_here(instance.frame, instance.head)
+        instance.before, instance.arrivals = instance.before + instance.arrivals, 0
+        instance.begun, instance.values = [len(self._path.asked)], []
+        if instance.facts.refusal is not None:
+            return
+        if instance.facts.is_ready:
+            self._turn(instance)
+        else:
+            self._probe(instance)
 
     def _begun(self, facts: Facts, state: State) -> tuple[list, list]:
         """What the first turn begins with, and between which bounds what is carried is, where that is known."""
@@ -699,10 +765,27 @@ class Watch:
             self._loops.has_learned = True
             self._path.abandon()
 
+    def _changes(self, instance: _RunningLoop, begun: State, state: State) -> list[Change]:
+        """What turns have changed that stand for all.
+
+        Raises:
+            Unlike: that is nothing that a loop can carry.
+        """
+        try:
+            return begun.changes_until(state, instance.new)
+        except WrittenAndReplaced:
+            code, head = instance.frame.f_code, instance.head
+            is_behind_others = instance.before + instance.facts.at > 0
+            if is_behind_others and (code, head.entry) in self._loops.writes_to_new:
+                raise
+            self._loops.writes_to_new.add((code, head.entry))
+            self._loops.forget(instance.facts, code, head)
+            return self._path.abandon()
+
     def _end_skip(self, instance: _RunningLoop) -> None:
         facts, state, begun = instance.facts, self._state(instance), instance.state
         assert begun is not None
-        if facts.add(begun.changes_until(state)):
+        if facts.add(self._changes(instance, begun, state)):
             self._loops.note(facts)
             self._path.abandon()
         with running(self._path.trace):
@@ -723,7 +806,7 @@ class Watch:
         self._expect_executed(instance)
         state = self._state(instance)
         try:
-            changes = begun.changes_until(state)
+            changes = self._changes(instance, begun, state)
         except Unlike as unlike:
             self._expect_executed(instance)
             if facts.is_guess:
@@ -762,7 +845,8 @@ def _guardable(state: State, path: str) -> Any:
 
 
 def _is_probed(instance: _RunningLoop) -> bool:
-    return instance.head.is_for and not instance.facts.is_ready and instance.facts.refusal is None
+    is_begun = instance.head.is_for and not instance.is_over
+    return is_begun and not instance.facts.is_ready and instance.facts.refusal is None
 
 
 def _are_ints(values: list) -> bool:

@@ -100,7 +100,7 @@ def followed(
         try:
             return _Ways(run, policy, loops, pads).joined(before)
         except Learned:
-            loops.has_learned = False
+            loops.begin()
             if meetings.are_on and not were_on:
                 loops = Loops(meetings)
 
