@@ -4,7 +4,7 @@
 
 Each row comes from a process of its own, which has imported what it needs and traced something else before. Beside it
 stands what the same takes without translation, in the same run: PyTorch's own operation; the same sampler by hand,
-traced by JAX; the operations of the graph, traced again. Targets: at most 20 µs from question to answer for an
+traced by JAX; the operations of the graph, traced again. Targets: at most 20 µs from condition to answer for an
 operation, at most 2 s for 1,000 steps of a scheduler, and a first trace of at most 1.3 times a second one.
 """
 
@@ -34,7 +34,7 @@ STEPS, COUNT = 1000, 1000
 
 
 def operations(rounds: int) -> list[Row]:
-    """Operations on known values, with a question at the end of each chain, in µs for each operation."""
+    """Operations on known values, with a condition at the end of each chain, in µs for each operation."""
     chains: dict[str, Callable] = {
         "x + 1": lambda x, i: x + 1,
         "x * x": lambda x, i: x * x,

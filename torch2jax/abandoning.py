@@ -47,7 +47,7 @@ class AbandonableCall(Protocol):
 
     @property
     def paths(self) -> Sequence[_WaitingPath]:
-        """The ways through code that runs again for each answer to a question, the innermost last."""
+        """The paths through code that runs again for each answer to a condition, the innermost last."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Random programs with loops that end when data say so, against PyTorch: ``python -m tests.branches.random_loops``.
 
-A program has a few tensors and numbers, some of which are aliases, and loops in loops whose turns compute, write in
-place, count, ask and leave early. Every loop ends: a counter of its own has a bound.
+A program has a few tensors and numbers, some of which are aliases, and loops in loops whose iterations compute, write
+in place, count, ask and leave early. Every loop ends: a counter of its own has a bound.
 """
 
 import argparse
@@ -54,12 +54,12 @@ class _Writer:
         count, most = f"k{self._loops}", self.pick(9, 14)
         if self.pick(True, False):
             self.line(depth, f"for {count} in range({most}):")
-            self.line(depth + 1, f"if {self.question()}:")
+            self.line(depth + 1, f"if {self.condition()}:")
             self.statement(depth + 2)
             self.line(depth + 2, self.pick("break", "break", "pass"))
         else:
             self.line(depth, f"{count} = 0")
-            self.line(depth, f"while {self.question()}:")
+            self.line(depth, f"while {self.condition()}:")
             self.line(depth + 1, f"{count} += 1")
             self.line(depth + 1, f"if {count} >= {most}:")
             self.line(depth + 2, "break")
@@ -68,11 +68,11 @@ class _Writer:
         if depth == 1 and self.pick(True, False, False):
             self.loop(depth + 1)
         if self.pick(True, False, False):
-            self.line(depth + 1, f"if {self.question()}:")
+            self.line(depth + 1, f"if {self.condition()}:")
             self.line(depth + 2, self.pick("continue", "break", "return a, b, v, n, f, box"))
         self.statement(depth + 1, loop=True)
 
-    def question(self) -> str:
+    def condition(self) -> str:
         bound = self.pick("0.3", "1.5", "4.0")
         return self.pick(
             f"a.abs().sum() > {bound}",
@@ -146,7 +146,7 @@ def outcome(seed: int) -> str:
         if shapes is not None and shapes["one"].count(",") != shapes["other"].count(","):
             return "shapes: those of a result depend on the data"
         return f"refused: {type(error).__name__}"
-    except (RuntimeError, IndexError, ValueError) as error:  # on a way that these inputs do not take
+    except (RuntimeError, IndexError, ValueError) as error:  # on a path that these inputs do not take
         return f"other way: {type(error).__name__}"
     assert len(found) == len(wanted), text
     for got, want in zip(found, wanted, strict=True):

@@ -1,4 +1,4 @@
-"""Two ways of a question whose tensors are not as long: the result has room for the longer."""
+"""Two paths of a condition whose tensors are not as long: the result has room for the longer."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def detections(x):
     return {"boxes": x[m] * 2, "labels": m.nonzero()[:, 0], "found": True}
 
 
-def several_ways(x):
+def several_paths(x):
     s = x[x > 0]
     if len(s) == 0:
         return s
@@ -66,7 +66,7 @@ def plain(x):
     return (x[:2], x.sum()) if x.sum() > 0 else (x, x[0])
 
 
-WAYS = [any_or_none, detections, several_ways, goes_on, of_images, later, pairs, plain]
+WAYS = [any_or_none, detections, several_paths, goes_on, of_images, later, pairs, plain]
 
 
 def _leaves(tree) -> list:
@@ -83,7 +83,7 @@ def _floats(tree) -> list:
 
 
 @pytest.mark.parametrize(("function", "x64"), [*((each, False) for each in WAYS), (detections, True), (plain, True)])
-def test_ways_that_are_not_as_long(function, x64):
+def test_paths_that_are_not_as_long(function, x64):
     with jax.enable_x64(x64):
         translated = t2j(function)
         compiled = jax.jit(lambda x: (translated(x), jax.grad(lambda x: sum(map(jnp.sum, _floats(translated(x)))))(x)))

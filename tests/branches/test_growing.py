@@ -1,4 +1,4 @@
-"""Tensors that become longer in each turn of a loop that data end: one loop of the graph, against PyTorch."""
+"""Tensors that become longer in each iteration of a loop that data end: one loop of the graph, against PyTorch."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def counted(ids):
 
 
 def by_length(ids):
-    """The length alone counts the turns, and the code asks at the end of each, through tensors."""
+    """The length alone counts the iterations, and the code asks at the end of each, through tensors."""
     left, is_over = torch.ones(ids.shape[0], dtype=torch.long), False
     while not is_over:
         new = following(ids, ids[:, -1:].squeeze(1)) * left
@@ -77,7 +77,7 @@ def several(ids):
 
 
 def sometimes(ids):
-    """Some turns add nothing."""
+    """Some iterations add nothing."""
     kept, x, n = ids[0, :1].long(), ids[0].sum(), 0
     while n < 20 and x < 90:
         if x % 3 == 0:
@@ -142,14 +142,14 @@ def test_values(function):
 
 
 @pytest.mark.parametrize("function", [counted, by_length, broken])
-def test_each_example_has_turns_of_its_own(function):
+def test_each_example_has_iterations_of_its_own(function):
     found = jax.jit(jax.vmap(t2j(function)), compiler_options=QUICK)(jnp.array(PROMPTS))
     for one, prompt in zip(found.compact(), PROMPTS, strict=True):
         np.testing.assert_array_equal(one, function(torch.tensor(prompt)))
 
 
 def test_room():
-    """As much as the turns need; where code leaves a turn, what it has added there is not left out of the room."""
+    """As much as the iterations need; what an iteration has added that code leaves is not left out of the room."""
     for function, room in ((counted, 15), (by_length, 14), (broken, 16)):
         found = jax.eval_shape(t2j(function), jnp.array(PROMPTS[0]))
         assert (found.values.shape, found.axis) == ((2, room), 1), function.__name__
@@ -179,7 +179,7 @@ def halves(x):
     return seen
 
 
-def test_the_most_turns_are_said():
+def test_the_most_iterations_are_said():
     x = jnp.array([300.0, 400.0])
     with pytest.raises(BranchError, match=r"in halves makes seen longer in each iteration, by 1, and .*max_steps=N"):
         jax.jit(t2j(halves))(x)

@@ -24,7 +24,7 @@ def counted(x, most=20):
     return x.sum() + n
 
 
-def question_first(x):
+def condition_first(x):
     y, n = x, 0
     while x.norm() > 1 and n <= 15:
         x = turned(x, y)
@@ -92,7 +92,7 @@ def raising(x):
     return x.sum()
 
 
-BOUNDED = [counted, question_first, broken, downwards, behind, with_continue, within, raising]
+BOUNDED = [counted, condition_first, broken, downwards, behind, with_continue, within, raising]
 
 
 @pytest.mark.parametrize("function", BOUNDED)
@@ -108,7 +108,7 @@ def test_gradients(function):
 
 
 def test_gradients_in_a_batch():
-    """Each example has its own turns; forward mode and the other order of ``jit`` and ``grad`` give the same."""
+    """Each example has its own iterations; forward mode and the other order of ``jit`` and ``grad`` give the same."""
     translated, batch = t2j(counted), np.stack([X, X / 100])
     leaf = torch.from_numpy(batch.copy()).requires_grad_()
     values = torch.stack([counted(row) for row in leaf])
@@ -120,7 +120,7 @@ def test_gradients_in_a_batch():
 
 
 def test_the_bound_is_reached():
-    """Turns that the number ends, not the tensor: all of them count, and none more."""
+    """Iterations that the number ends, not the tensor: all of them count, and none more."""
 
     def function(x):
         n = 0
@@ -160,7 +160,7 @@ def never_met(x):
     return x.sum()
 
 
-def some_ways(x):
+def some_paths(x):
     n = 0
     while x.norm() > 1:
         n += 1
@@ -178,7 +178,7 @@ def traced_bound(x):
     return x.sum()
 
 
-@pytest.mark.parametrize("function", [other_steps, never_met, some_ways, traced_bound])
+@pytest.mark.parametrize("function", [other_steps, never_met, some_paths, traced_bound])
 def test_what_bounds_nothing(function):
     with pytest.raises(BranchError, match="max_steps=N"):
         jax.grad(jax.jit(t2j(function)))(X)

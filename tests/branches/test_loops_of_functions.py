@@ -36,7 +36,7 @@ class _Equilibrium(torch.autograd.Function):
 
 
 class _Halving(torch.autograd.Function):
-    """A loop that may have no turn: then it gives its argument itself, and the derivative is the function's."""
+    """A loop that may have no iteration: then it gives its argument itself, and the derivative is the function's."""
 
     @staticmethod
     def forward(ctx, w, x):

@@ -1,4 +1,4 @@
-"""Loops of the graph whose turns replace selections: values and gradients are PyTorch's, with the room of the first."""
+"""Loops whose iterations replace selections: values and gradients are PyTorch's, with the room of the first."""
 
 import jax
 import jax.numpy as jnp
@@ -91,13 +91,13 @@ def test_values_and_gradients(function):
 
 
 def test_it_is_one_loop():
-    """However many turns there may be, the program is as long."""
+    """However many iterations there may be, the program is as long."""
     sizes = [len(jax.make_jaxpr(t2j(one_by_one))(jnp.ones((n, 3))).eqns) for n in (50, 90)]
     assert sizes[0] == sizes[1]
     assert "while[" in str(jax.make_jaxpr(t2j(one_by_one))(jnp.ones((50, 3))))
 
 
-def test_each_example_goes_its_own_way():
+def test_each_example_goes_its_own_path():
     found = jax.jit(jax.vmap(t2j(shrinking)))(jnp.stack([t2j(X), t2j(-X), t2j(X + 3)])).compact()
     for one, x in zip(found, (X, -X, X + 3), strict=True):
         np.testing.assert_allclose(one, shrinking(x), 1e-6)

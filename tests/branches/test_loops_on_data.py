@@ -121,10 +121,10 @@ def line_search(x):
 
 class Solver:
     def __init__(self, x):
-        self.x, self.turns, self.history = x, 0, {"norm": x.norm()}
+        self.x, self.iterations, self.history = x, 0, {"norm": x.norm()}
 
     def step(self):
-        self.x, self.turns = self.x / 2, self.turns + 1
+        self.x, self.iterations = self.x / 2, self.iterations + 1
         self.history["norm"] = self.x.norm()
 
     def is_done(self):
@@ -136,7 +136,7 @@ def solver(x):
     own = Solver(x)
     while not own.is_done():
         own.step()
-    return own.x, own.turns, own.history
+    return own.x, own.iterations, own.history
 
 
 def nested(x):
@@ -150,13 +150,13 @@ def nested(x):
     return x, count
 
 
-def turns_with_choices(x):
+def iterations_with_choices(x):
     for i in range(12):
         x = x - 0.7 * i if x[i % 3] > 0 else x + 0.5
     return x
 
 
-def leaves_in_many_ways(x):
+def leaves_in_many_paths(x):
     n = 0
     while n < 30:
         n += 1
@@ -279,7 +279,7 @@ def smaller(x):
 
 
 def begins_with_a_loop(x):
-    """The first instruction of a turn is where another loop begins, and the last one where a third does."""
+    """The first instruction of an iteration is where another loop begins, and the last one where a third does."""
     for n in range(12):
         while x.norm() > 40 - 3 * n:
             x, n = x * 0.9, n - 1
@@ -292,7 +292,7 @@ def begins_with_a_loop(x):
 
 
 def writes_and_replaces(x):
-    """The first turn writes to what others see, the further ones to what a turn has made."""
+    """The first iteration writes to what others see, the further ones to what an iteration has made."""
     y, row, last = x.clone(), x[0], x
     z, n = y, 0
     while z.norm() > 1:
@@ -304,7 +304,7 @@ def writes_and_replaces(x):
     return y, z, row, last, n
 
 
-def writes_on_some_ways(x):
+def writes_on_some_paths(x):
     y = x.clone()
     z = y
     for _ in range(40):
@@ -316,7 +316,7 @@ def writes_on_some_ways(x):
     return y, z
 
 
-def differs_behind_the_first_turn(x):
+def differs_behind_the_first_iteration(x):
     """Whether a number is Python's or a tensor's there, and what shares memory, depends on the way."""
     share, other, n = 0.5, x, 0
     while x.norm() > 1:
@@ -329,7 +329,7 @@ def differs_behind_the_first_turn(x):
 
 
 def breaks_in_a_loop(x):
-    """The turns of the inner loop are counted in a run that has left it early before."""
+    """The iterations of the inner loop are counted in a run that has left it early before."""
     n = 0
     while x.norm() > 1:
         for _ in range(9):
@@ -354,8 +354,8 @@ def breaks_in_a_loop(x):
         (line_search, (X,), 1),
         (solver, (X,), 1),
         (nested, (X,), 2),
-        (turns_with_choices, (X,), 1),
-        (leaves_in_many_ways, (X,), 1),
+        (iterations_with_choices, (X,), 1),
+        (leaves_in_many_paths, (X,), 1),
         (writes, (X,), 1),
         (aliases, (X,), 1),
         (closures, (X,), 1),
@@ -367,8 +367,8 @@ def breaks_in_a_loop(x):
         (nms, (X,), 1),
         (shortest_paths, (A,), 1),
         (writes_and_replaces, (X,), None),
-        (writes_on_some_ways, (X,), None),
-        (differs_behind_the_first_turn, (X,), None),
+        (writes_on_some_paths, (X,), None),
+        (differs_behind_the_first_iteration, (X,), None),
         (breaks_in_a_loop, (X,), None),
     ],
 )
@@ -438,11 +438,11 @@ def goes_back_to_what_was_before(x):
         goes_back_to_what_was_before,
     ],
 )
-def test_turns_that_take_derivatives(function):
+def test_iterations_that_take_derivatives(function):
     agree(function, X)
 
 
-def test_derivatives_that_lead_through_turns_keep_branches():
+def test_derivatives_that_lead_through_iterations_keep_branches():
     def function(x):
         y = x = x.clone().requires_grad_()
         for _ in range(20):
@@ -476,7 +476,7 @@ def test_the_graph_is_that_of_a_loop_by_hand():
     assert [str(step.primitive) for step in loop.params["body_jaxpr"].eqns] == ["div", "reduce_sum", "gt"]
 
 
-def test_turns_draw_random_numbers_of_their_own():
+def test_iterations_draw_random_numbers_of_their_own():
     def rejected(x):
         n = 0
         while True:
@@ -525,7 +525,7 @@ def writer():
     return writes
 
 
-def test_turns_that_write_to_constants():
+def test_iterations_that_write_to_constants():
     for leaf, want in zip(jax.jit(t2j(writer()))(X), writer()(torch.from_numpy(X.copy())), strict=True):
         np.testing.assert_allclose(leaf, want, 1e-5)
     assert loops(writer(), X) == 1
@@ -556,7 +556,7 @@ def shrunk(x):
     return x.sum()
 
 
-def shrunk_in_so_many_turns(x):
+def shrunk_in_so_many_iterations(x):
     for i in range(20):
         x = x * 0.7 + 0.01 * i
         if x.norm() < 1:
@@ -564,7 +564,7 @@ def shrunk_in_so_many_turns(x):
     return x.sum()
 
 
-@pytest.mark.parametrize(("function", "options"), [(shrunk, {"max_steps": 24}), (shrunk_in_so_many_turns, {})])
+@pytest.mark.parametrize(("function", "options"), [(shrunk, {"max_steps": 24}), (shrunk_in_so_many_iterations, {})])
 def test_derivatives(function, options):
     translated = t2j(function, **options)
     leaf = torch.from_numpy(X.copy()).requires_grad_()
@@ -586,7 +586,7 @@ def test_a_gradient_needs_a_bound_that_holds():
         t2j(shrunk, max_steps=0)
 
 
-def test_checks_in_turns():
+def test_checks_in_iterations():
     def function(x):
         n = 0
         while x.norm() > 1:
@@ -662,13 +662,13 @@ def changes_its_strides(x):
         ),
     ],
 )
-def test_what_turns_cannot_change(function, reason):
+def test_what_iterations_cannot_change(function, reason):
     told = rf"The loop at .*in {function.__name__} is not a loop of the graph: .*{reason}"
     with pytest.raises(BranchError, match=told):
         jax.make_jaxpr(t2j(function))(X)
 
 
-def test_what_ends_the_turns_of_an_unrolled_loop_names_the_loop():
+def test_what_ends_the_iterations_of_an_unrolled_loop_names_the_loop():
     def function(x):
         found = []
         while x.norm() > 1:
@@ -704,7 +704,7 @@ def asked_before(x):
     return x
 
 
-def test_a_last_turn_is_not_run_again():
+def test_a_last_iteration_is_not_run_again():
     agree(left_within, X)
     assert str(jax.make_jaxpr(t2j(left_within))(X)).count("dot_general[") == 1
 
@@ -714,7 +714,7 @@ def test_sides_of_a_branch_with_the_same_loop_are_one():
     assert str(jax.make_jaxpr(t2j(asked_before))(X)).count(" cond[") <= 1
 
 
-def test_a_derivative_of_the_last_turn_alone_needs_no_bound():
+def test_a_derivative_of_the_last_iteration_alone_needs_no_bound():
     def function(w):
         n = torch.zeros((), dtype=torch.int64)
         while True:
@@ -771,7 +771,7 @@ def rows_until_number(x, n):
 @pytest.mark.parametrize("function", [rows_until, rows_until_number])
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_rows_that_a_tensor_has_not_are_never_reached(function, rows):
-    """Followed turn by turn, the way that goes on comes to a row that is not there."""
+    """Followed iteration by iteration, the path that goes on comes to a row that is not there."""
     x = np.arange(1, rows + 1, dtype=np.float32)
     translated = t2j(function)
     assert loops(function, x, np.int32(1)) == 1
@@ -800,7 +800,7 @@ def test_loops_on_one_line():
     np.testing.assert_allclose(jax.grad(jax.jit(lambda x: translated(x)[0].sum()))(x), 2.0**-13)
 
 
-def of_many_ways(x):
+def of_many_paths(x):
     n = 0
     for _ in range(9):
         if x.sum() < 1:
@@ -812,15 +812,15 @@ def of_many_ways(x):
     return x, n
 
 
-def test_turns_of_many_ways():
-    """There are more ways through a few turns than are followed, before one line has asked often."""
-    compiled = jax.jit(t2j(of_many_ways, max_paths=16), compiler_options=QUICK)
+def test_iterations_of_many_paths():
+    """There are more paths through a few iterations than are followed, before one line has asked often."""
+    compiled = jax.jit(t2j(of_many_paths, max_paths=16), compiler_options=QUICK)
     for x in (X / 8, X, -X):
-        for leaf, want in zip(plain(compiled(x)), plain(of_many_ways(torch.from_numpy(x))), strict=True):
+        for leaf, want in zip(plain(compiled(x)), plain(of_many_paths(torch.from_numpy(x))), strict=True):
             np.testing.assert_allclose(leaf, want, 1e-5)
 
 
 @pytest.mark.parametrize("seed", [2, 11, 16, 23])
 def test_random_programs(seed):
-    """A few of `python -m tests.branches.random_loops`; 11 reads behind a `for` what its turns have read first."""
+    """A few of `python -m tests.branches.random_loops`; 11 reads behind a `for` what its iterations have read first."""
     assert outcome(seed) == "equal"

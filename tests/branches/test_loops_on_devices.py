@@ -1,4 +1,4 @@
-"""Loops on data within `jax.shard_map`, where each device takes its own number of turns."""
+"""Loops on data within `jax.shard_map`, where each device takes its own number of iterations."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def summed(x):
 
 
 def shifted(x):
-    """What differs comes to the first of three two turns later."""
+    """What differs comes to the first of three two iterations later."""
     one, two = torch.zeros(2), torch.ones(2)
     while x.norm() > 1:
         one, two, x = two, x, x / 2
@@ -54,7 +54,7 @@ def on_devices(function, **options):
 
 
 @pytest.mark.parametrize("function", [summed, shifted, counted])
-def test_each_device_has_its_own_turns(function):
+def test_each_device_has_its_own_iterations(function):
     found = jax.jit(on_devices(function), compiler_options=QUICK)(X)
     wanted = [function(torch.from_numpy(x)) for x in X]
     for leaf, *each in zip(found, *wanted, strict=True):
@@ -89,7 +89,7 @@ def normalised_together(x):
     return x
 
 
-def test_devices_do_not_wait_for_turns_of_others():
+def test_devices_do_not_wait_for_iterations_of_others():
     with pytest.raises(BranchError, match="different numbers of iterations"):
         jax.make_jaxpr(on_devices(normalised))(X)
     found = jax.jit(on_devices(normalised_together), compiler_options=QUICK)(X)

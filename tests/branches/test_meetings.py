@@ -74,15 +74,15 @@ def agree(function, x=X):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How many questions each run of the code has asked."""
-    found, go = [], paths._Ways._go
+    """How many conditions each run of the code has asked."""
+    found, go = [], paths._Paths._go
 
     def counted(self, *args):
         run = go(self, *args)
         found.append(len(run.asked))
         return run
 
-    monkeypatch.setattr(paths._Ways, "_go", counted)
+    monkeypatch.setattr(paths._Paths, "_go", counted)
     return found
 
 
@@ -130,7 +130,7 @@ def writes_to_an_argument(x):
 
 
 def writes_in_a_loop(x):
-    """What a turn writes shows in what the turn before has got from a function, on some paths."""
+    """What an iteration writes shows in what the iteration before has got from a function, on some paths."""
     last, total, n = x, x, 0
     while n < 3 and x.norm() < 50:
         x.add_(0.25)

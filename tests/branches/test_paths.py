@@ -1,4 +1,4 @@
-"""Questions of Python's about traced values: both answers are followed, as PyTorch takes the one or the other."""
+"""Conditions of Python's about traced values: both answers are followed, as PyTorch takes the one or the other."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ INPUTS = [np.array(x, np.float32) for x in ([1, 2, 4], [-1, -2, -4], [0.25, -0.5
 
 
 def agree(function, inputs=INPUTS, differentiable=True, **options):
-    """PyTorch's values and gradients, under jit and in a batch, whichever way the inputs take."""
+    """PyTorch's values and gradients, under jit and in a batch, whichever path the inputs take."""
     translated = t2j(function, **options)
     compiled = functools.partial(jax.jit, compiler_options=QUICK)
     jitted, mapped = compiled(translated), compiled(jax.vmap(translated))
@@ -192,7 +192,7 @@ def test_a_network_behind_a_branch_is_there_once():
     agree(lambda x: function(x).detach(), differentiable=False)
 
 
-def test_graphs_without_a_question_are_as_they_were():
+def test_graphs_without_a_condition_are_as_they_were():
     def asked(x):
         if x.shape[0] == 3 and torch.arange(3).sum() == 3:
             return x.sin() * torch.ones(3)
@@ -220,7 +220,7 @@ def test_a_check_costs_nothing():
         t2j(checked)(INPUTS[0] * 1000)
 
 
-def test_many_checks_are_not_too_many_ways():
+def test_many_checks_are_not_too_many_paths():
     def checked(x):
         y = x if x.sum() > 0 else -x
         for i in range(80):
@@ -371,7 +371,7 @@ def test_what_is_said_of_lines_that_ask_nothing():
         jax.jit(t2j(function, branches={"x.py:3": True}))(INPUTS[0])
 
 
-def test_an_error_on_all_ways_is_that_error():
+def test_an_error_on_all_paths_is_that_error():
     def function(x):
         if x.sum() > 0:
             warnings.warn("positive", stacklevel=1)
@@ -466,7 +466,7 @@ def grown(x):
     return x
 
 
-def test_loops_that_grow_are_too_many_ways():
+def test_loops_that_grow_are_too_many_paths():
     with pytest.raises(TracedValueError, match=r"more than 8 paths.*torch\.while_loop") as caught:
         jax.jit(t2j(grown, max_paths=8))(INPUTS[0])
     assert f"{__file__}:{grown.__code__.co_firstlineno + 2}" in str(caught.value)
@@ -504,14 +504,14 @@ def loop_before_an_exception(x):
 
 
 def loop_with_checks(x):
-    turns = 0
+    iterations = 0
     while True:
         x = x * 2
         if x.sum() > 100:
             return x
-        if x.min() < -turns:
+        if x.min() < -iterations:
             raise ValueError("negative")
-        turns += 1
+        iterations += 1
 
 
 def loop_with_a_choice_before_an_exception(x):
@@ -586,10 +586,10 @@ def test_few_runs_tell_that_a_loop_has_no_end():
     assert counted.runs < 12
 
 
-@pytest.mark.parametrize("turns", [24, 63])
-def test_loops_that_may_end_early(turns):
+@pytest.mark.parametrize("iterations", [24, 63])
+def test_loops_that_may_end_early(iterations):
     def halved(x):
-        for _ in range(turns):
+        for _ in range(iterations):
             if x.sum() < 1:
                 break
             x = x / 2
@@ -599,7 +599,7 @@ def test_loops_that_may_end_early(turns):
         np.testing.assert_array_equal(jax.jit(t2j(halved))(INPUTS[0] * scale), t2j(halved)(INPUTS[0] * scale))
 
 
-def test_more_ways_can_be_allowed():
+def test_more_paths_can_be_allowed():
     def halved(x):
         found = []
         for _ in range(80):
@@ -660,7 +660,7 @@ class Counting(torch.nn.Module):
         return x
 
 
-def test_buffers_come_back_from_every_way():
+def test_buffers_come_back_from_every_path():
     module = Counting()
     arrays = {name: jnp.asarray(x.detach().numpy()) for name, x in module.state_dict().items()}
     jitted = jax.jit(t2j(module), static_argnames="return_state_dict")
@@ -685,7 +685,7 @@ def test_constants_are_there_once():
     agree(lambda x: function(x) * 0.01)
 
 
-def test_random_numbers_are_those_of_the_way_that_is_gone():
+def test_random_numbers_are_those_of_the_path_that_is_gone():
     def function(x):
         noise = torch.rand(3)
         if x.sum() > 0:
@@ -698,7 +698,7 @@ def test_random_numbers_are_those_of_the_way_that_is_gone():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), eager, jitted)
 
 
-def test_masks_work_behind_questions():
+def test_masks_work_behind_conditions():
     def spline(x, low, high):
         if torch.min(x) < low or torch.max(x) > high:
             raise ValueError("outside")
@@ -715,7 +715,7 @@ def test_masks_work_behind_questions():
     agree(function)
 
 
-def test_blocks_follow_questions_themselves():
+def test_blocks_follow_conditions_themselves():
     def function(x):
         total = torch.zeros(())
 
@@ -819,7 +819,7 @@ def test_scans_and_meshes_of_jax_compose():
     np.testing.assert_allclose(hessian(inputs[0]), np.diag(-4 * np.sin(2 * inputs[0] + 1)), 1e-4, 1e-5)
 
 
-def test_an_answer_holds_for_the_same_question():
+def test_an_answer_holds_for_the_same_condition():
     def twice(x):
         if x.max() > 0:
             shape = x[:2]
@@ -879,7 +879,7 @@ def test_a_loop_of_tries_that_handles_everything():
     agree(function)
 
 
-def test_threads_follow_their_own_questions():
+def test_threads_follow_their_own_conditions():
     found = {}
 
     def run(i):

@@ -1,4 +1,4 @@
-"""Loops of translated code, as one `lax.scan`: values and derivatives are those of the turns, and of PyTorch."""
+"""Loops of translated code, as one `lax.scan`: values and derivatives are those of the iterations, and of PyTorch."""
 
 import functools
 import gc
@@ -262,7 +262,7 @@ def test_vmap_and_jvp():
     assert scans(pushed(t2j(cells)), X, W) == [T]
 
 
-def test_random_keys_are_those_of_the_turns():
+def test_random_keys_are_those_of_the_iterations():
     def f(x, w):
         for _ in range(T):
             x = F.dropout(torch.tanh(x @ w) + x, 0.3)
@@ -275,7 +275,7 @@ def test_random_keys_are_those_of_the_turns():
     _close(run("rolled")(X, W), run("unrolled")(X, W))
 
 
-def test_eager_calls_run_turn_by_turn():
+def test_eager_calls_run_iteration_by_iteration():
     _close(t2j(cells)(X, W), t2j(cells, loops="unrolled")(X, W), 0)
 
 
@@ -317,7 +317,7 @@ def test_modules_and_training_steps():
 def test_a_graph_without_a_period_is_as_it_was():
     def f(x, w):
         for _ in range(T):
-            x = torch.cat([x, x[:, -1:] @ w], 1)  # every turn has other shapes
+            x = torch.cat([x, x[:, -1:] @ w], 1)  # every iteration has other shapes
         return x
 
     def several(x, w):
@@ -363,7 +363,7 @@ def test_what_code_puts_aside_is_there_still():
     _close((got, put), (want, put_then))
 
 
-def test_effects_stay_once_for_each_turn():
+def test_effects_stay_once_for_each_iteration():
     seen = []
 
     def f(x, w):
@@ -380,7 +380,7 @@ def test_effects_stay_once_for_each_turn():
     assert len(seen) == 1
 
 
-def test_questions_in_a_loop_are_answered():
+def test_conditions_in_a_loop_are_answered():
     def f(x, w):
         if x.sum() > 0:
             x = x * 2
@@ -441,20 +441,20 @@ def test_what_code_puts_aside_while_it_is_differentiated():
 
 
 def test_a_run_ends_when_it_has_shown_a_loop():
-    turns = []
+    iterations = []
 
     def f(x, w):
         for t in range(200):
-            turns.append(t)
+            iterations.append(t)
             x = torch.tanh(x @ w) + x.sin() * 0.5
         return x.sum()
 
     rolled = t2j(f)
     assert scans(jax.grad(rolled), X, W)
-    assert 200 < len(turns) < 300
-    turns.clear()
+    assert 200 < len(iterations) < 300
+    iterations.clear()
     assert scans(jax.grad(rolled), X, W)
-    assert len(turns) == 200
+    assert len(iterations) == 200
 
 
 def test_a_run_is_over_with_its_arrays():
@@ -475,7 +475,7 @@ def test_a_run_is_over_with_its_arrays():
 
 
 def test_what_is_rolled_by_default():
-    few, many = functools.partial(_turns, 20), functools.partial(_turns, 60)
+    few, many = functools.partial(_iterations, 20), functools.partial(_iterations, 60)
     assert not scans(torch2jax.t2j(few), X, W)
     assert scans(torch2jax.t2j(many), X, W) == [60]
     assert not scans(t2j(many, loops="unrolled"), X, W)
@@ -489,7 +489,7 @@ def test_what_is_rolled_by_default():
     assert scans(t2j(convolved), X, W)
 
 
-def _turns(count, x, w):
+def _iterations(count, x, w):
     for _ in range(count):
         x = torch.tanh(x @ w) + x.sin() * 0.5
     return x
@@ -508,7 +508,7 @@ def test_the_option_is_checked():
         t2j(torch.sin, loops="maybe")
 
 
-def test_what_becomes_of_turns_is_told(caplog):
+def test_what_becomes_of_iterations_is_told(caplog):
     def layers(x, weights):
         for w in weights:
             x = torch.tanh(x @ w).cos().sin().exp() - F.layer_norm(x, (80,))
@@ -545,7 +545,7 @@ def _calls(run):
 @pytest.mark.parametrize("differentiate", [lambda f: f, jax.grad], ids=["value", "gradient"])
 def test_to_look_for_loops_costs_little(differentiate):
     def f(x):
-        for i in range(60):  # every turn has other shapes
+        for i in range(60):  # every iteration has other shapes
             x = F.gelu(torch.cat([x, x[:1]]) * (i + 1) - x.mean()).sin()
         return x.square().mean()
 

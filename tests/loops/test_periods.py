@@ -21,16 +21,16 @@ WORD = [3, 1, 4, 1, 5, 9, 2, 6]
     ],
 )
 def test_longest_run(sequence, run):
-    assert longest_run(np.asarray(sequence, np.int64), turns=4, least=16) == run
+    assert longest_run(np.asarray(sequence, np.int64), iterations=4, least=16) == run
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_period_among_few_numbers_is_found(seed):
     random = np.random.default_rng(seed)
-    period, turns = int(random.integers(30, 120)), int(random.integers(4, 30))
+    period, iterations = int(random.integers(30, 120)), int(random.integers(4, 30))
     around = [random.integers(10, 20, 40), random.integers(10, 20, 40)]
-    sequence = np.concatenate([around[0], np.tile(random.integers(0, 4, period), turns), around[1]])
-    found = longest_run(sequence, turns=4, least=16)
+    sequence = np.concatenate([around[0], np.tile(random.integers(0, 4, period), iterations), around[1]])
+    found = longest_run(sequence, iterations=4, least=16)
     assert found is not None
-    assert (found.period, found.turns) == (period, turns)
+    assert (found.period, found.iterations) == (period, iterations)
     assert 40 <= found.start

@@ -16,22 +16,22 @@ from tests.compiling import set_flags
 from tests.loops.programs import scans
 from torch2jax import t2j
 
-TURNS = 14
-X = np.asarray(jax.random.normal(jax.random.key(3), (2, TURNS, 3)))
-W = np.asarray(jax.random.normal(jax.random.key(4), (TURNS, 3, 3)) * 0.3)
+ITERATIONS = 14
+X = np.asarray(jax.random.normal(jax.random.key(3), (2, ITERATIONS, 3)))
+W = np.asarray(jax.random.normal(jax.random.key(4), (ITERATIONS, 3, 3)) * 0.3)
 
 ONE = ["tanh({})", "sin({})", "sigmoid({})", "cos({})", "softplus({})", "atan({})"]
 STATEMENTS = [
     "{a} = torch.{f} * 0.5 + {b} * 0.3",
     "{a} = {a} * 0.7 + x[:, t] * {c}",
     "{a} = torch.tanh({b} @ w[t])",
-    "{a} = torch.tanh({b} @ w[0]) + x[:, {turns} - 1 - t] * 0.1",
-    "{a} = {a} * (t + 1) / {turns}",
+    "{a} = torch.tanh({b} @ w[0]) + x[:, {iterations} - 1 - t] * 0.1",
+    "{a} = {a} * (t + 1) / {iterations}",
     "{a} = torch.where({b} > 0, {a}, {b} * 0.2)",
     "{a}, {b} = {b}, torch.{f} + {a} * 0.1",
     "found.append(torch.{f})",
     "held[:, t] = {a}",
-    "{a} = {a} + held[:, {turns} - 1] * 0.1",
+    "{a} = {a} + held[:, {iterations} - 1] * 0.1",
     "{a} = {a} + (before if t % 2 else {b}) * 0.1",
     "before = {a} * 0.9",
     "{a} = {a} + sizes[t] * {b}",
@@ -49,13 +49,13 @@ def program(seed: int) -> str:
         f = choose.choice(ONE).replace("{}", choose.choice([a, b]))
         if "softplus" in f:
             f = "nn.functional." + f
-        return choose.choice(STATEMENTS).format(a=a, b=b, c=choose.choice([0.1, 0.3]), f=f, turns=TURNS)
+        return choose.choice(STATEMENTS).format(a=a, b=b, c=choose.choice([0.1, 0.3]), f=f, iterations=ITERATIONS)
 
     body = [statement() for _ in range(choose.randint(6, 12))]
     lines = [
         "h, k, m = x[:, 0].clone(), torch.zeros(2, 3), x[:, 1] * 0.5",
         "held, found, before, sizes = torch.zeros_like(x), [], x[:, 2] * 1, torch.linspace(0.1, 0.2, len(w))",
-        f"for t in range({TURNS}):",
+        f"for t in range({ITERATIONS}):",
         *("    " + line for line in body),
         "return h, k, m, held, before, *([torch.stack(found, 1)] if found else [])",
     ]

@@ -59,14 +59,14 @@ def test_gradients_belong_to_the_modules_that_they_are_of():
     assert set(root.scopes) <= {"blocks.0", "blocks.1", "mul", "sum"}
 
 
-def test_a_loop_counts_as_often_as_it_turns():
-    def turns(x, weight):
-        def turn(carry, _):
+def test_a_loop_counts_as_often_as_it_iterations():
+    def iterations(x, weight):
+        def iteration(carry, _):
             return carry @ weight, carry.clone()
 
-        return torch._higher_order_ops.scan(turn, x, torch.zeros(5, 1))[0]
+        return torch._higher_order_ops.scan(iteration, x, torch.zeros(5, 1))[0]
 
-    assert tools.explain(turns, (torch.ones(8, 8), torch.ones(8, 8))).root.cost.flops >= 5 * 2 * 8**3
+    assert tools.explain(iterations, (torch.ones(8, 8), torch.ones(8, 8))).root.cost.flops >= 5 * 2 * 8**3
 
 
 def test_of_branches_the_dearest_counts():

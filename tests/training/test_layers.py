@@ -10,7 +10,7 @@ from torch import nn
 from tests.loops.programs import scans
 from torch2jax import t2j, unstack_layers
 
-COUNT, WIDTH = 8, 72  # wide enough that arrays of their own would keep turns apart
+COUNT, WIDTH = 8, 72  # wide enough that arrays of their own would keep iterations apart
 X = jax.random.normal(jax.random.key(0), (4, 3))
 
 

@@ -1,7 +1,7 @@
 """Which inputs of a call JAX differentiates: the answers to `requires_grad`, `is_leaf`, `grad_fn` and so on.
 
 PyTorch's code may ask its inputs, and go another way where they require grad. A call begins without an answer. The
-first question that JAX's derivative decides abandons the run, by `NeedsInputs`, and the code runs again as `told`:
+first query that JAX's derivative decides abandons the run, by `NeedsInputs`, and the code runs again as `told`:
 what is seen to be differentiated requires grad, by itself as a leaf does. Where JAX traces a program that it may
 differentiate later, the call is one equation of that, with the program of a run whose inputs require no grad; each
 derivative runs the code anew (`retrace.py`). Code that does not ask has the graph that it had.

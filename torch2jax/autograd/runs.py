@@ -1,6 +1,6 @@
 """The runs of a function: each finds out what the next must know, until one reaches the end.
 
-A call begins without a tape, without paths and without knowledge of its inputs. A question that needs one of them
+A call begins without a tape, without paths and without knowledge of its inputs. A condition that needs one of them
 abandons the run, and the function runs again with it, from then on at once. So code that asks for none of it pays
 nothing.
 """
@@ -40,7 +40,7 @@ class Attempt:
         depth: how deep a tape it keeps.
         left: the tensors that began to require grad by themselves in the run before, which was abandoned: the code may
             have put them aside, and find them there.
-        path: how questions about traced values are answered.
+        path: how conditions on traced values are answered.
         constants: copies of tensors from outside, and the arrays of these, that runs have in common.
         inputs: what it knows of its arrays from outside; None where nobody is to be told more.
         heeds_lengths: whether ``len`` and the like take data-dependent lengths from the beginning.
@@ -141,7 +141,7 @@ class Runs:
     """The runs of a function, whose first ones find out how deep a tape it needs, and what it asks.
 
     Args:
-        policy: how questions about traced values are answered.
+        policy: how conditions on traced values are answered.
         inputs: what the first runs know of the arrays from outside.
         rolling: finds the loops of what runs leave; None if they stay unrolled.
     """

@@ -1,6 +1,6 @@
 """The tape: what `.backward()` and `torch.autograd.grad` of translated code differentiate.
 
-A call begins without one; the first question that needs it abandons the run, by `NeedsTape` (`runs.py`).
+A call begins without one; the first query that needs it abandons the run, by `NeedsTape` (`runs.py`).
 
 A tape is a stack of levels, each a `Linearization`, one for each derivative of a derivative. The values of a level are
 computed on the next one, so that a gradient taken of one is differentiated by the next. What a derivative of one level

@@ -1,1 +1,1 @@
-"""Conditions on traced values (*questions*): both branches are traced, and become a `lax.cond`."""
+"""Conditions on traced values: both branches are traced, and become a `lax.cond`."""

@@ -196,9 +196,9 @@ class Block:
             RuntimeError: it does what PyTorch does not allow there.
         """
         with ending_with_errors(self._around):
-            return self._trace_ways(args, written, key, taken)
+            return self._trace_paths(args, written, key, taken)
 
-    def _trace_ways(self, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
+    def _trace_paths(self, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
         policy, effects = self._call.attempt.path.policy, self._effects
 
         def run(path: Path):
@@ -258,7 +258,7 @@ class Block:
         leaves, self.spec = tree_flatten(result)
         tensors = [self._call.lift(leaf) for leaf in leaves]
         self.given = [Given(TensorSpec.of(tensor), tensor.shape) for tensor in tensors]
-        if self._effects.follows is not None:  # as all ways are to give them
+        if self._effects.follows is not None:  # as all paths are to give them
             self.given = [given.in_order for given in self.given]
             return [self._call.array_of(tensor) for tensor in tensors]
         return [self._call.leaving(tensor.physical.array) for tensor in tensors]

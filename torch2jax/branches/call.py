@@ -25,23 +25,23 @@ class _KeyStream(RandomStream, Protocol):
 
 
 class BranchesRun(TensorsRun, Protocol):
-    """A run of a function whose questions have answers."""
+    """A run of a function whose conditions have answers."""
 
     fits: list[Any]
     """Whether what data decide is as short as was said, each time that it was: bools."""
 
     @property
     def path(self) -> "Path":
-        """How questions about traced values are answered."""
+        """How conditions on traced values are answered."""
         ...
 
 
 class BranchesCall(RulesCall, TracingCall, Protocol):
-    """A call as questions about traced values see it."""
+    """A call as conditions on traced values see it."""
 
     @property
     def paths(self) -> list["Path"]:
-        """The ways through code that runs again for each answer to a question, the innermost last."""
+        """The paths through code that runs again for each answer to a condition, the innermost last."""
         ...
 
     @property

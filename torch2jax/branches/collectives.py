@@ -40,18 +40,18 @@ def cond_on_devices(predicate: Any, yes: Program, no: Program, values: dict[Any,
 
 
 def loop_on_devices(step: Callable, given: list, state: tuple, statements: Iterable[Any]) -> tuple[Callable, tuple]:
-    """A loop whose types say over which axes its values differ after any number of turns.
+    """A loop whose types say over which axes its values differ after any number of iterations.
 
     Args:
-        step: gives from `given` and a state what the next turn begins with.
-        state: what the first turn begins with, and before that whether there is one.
-        statements: what the turns compute.
+        step: gives from `given` and a state what the next iteration begins with.
+        state: what the first iteration begins with, and before that whether there is one.
+        statements: what the iterations compute.
 
     Returns:
         The step and the state, of the same types.
 
     Raises:
-        BranchError: there is a collective in the turns, of which the devices may take different numbers.
+        BranchError: there is a collective in the iterations, of which the devices may take different numbers.
     """
     before, structure = jax.tree.flatten(state)
 
@@ -95,7 +95,7 @@ def _collectives(statements: Iterable[Any]) -> Iterator[str]:
             inner = jax.tree.leaves(list(statement.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
             for jaxpr in inner:
                 yield from _collectives(getattr(jaxpr, "eqns", ()))
-        for side in ("yes", "no", "test", "turn"):
+        for side in ("yes", "no", "test", "iteration"):
             if getattr(statement, side, None) is not None:
                 yield from _collectives(getattr(statement, side).statements)
 

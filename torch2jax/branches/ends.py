@@ -1,7 +1,7 @@
 """Brings the results of two paths into one form: the same leaves, with the same shapes.
 
 Python's numbers that differ become arrays. A tensor whose length differs is as long as data decide, whether it is plain
-on both ways or padded on one: it becomes a padded array with room for the longer.
+on both paths or padded on one: it becomes a padded array with room for the longer.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ __all__ = ["End", "StaticLeaf", "alike"]
 
 
 class End(NamedTuple):
-    """What a way gives: a tree, whose arrays are the results of a program."""
+    """What a path gives: a tree, whose arrays are the results of a program."""
 
     program: Program
     leaves: list[StaticLeaf | None]
@@ -48,8 +48,8 @@ def alike(yes: End, no: End, place: SourceLine, *, pads: bool, may_overflow: boo
     """Two ends with the same leaves.
 
     Args:
-        place: where the question is.
-        pads: whether a tensor that is longer on one way becomes a padded array. Not at the end of a loop's turn.
+        place: where the condition is.
+        pads: whether a tensor that is longer on one path becomes a padded array. Not at the end of a loop's iteration.
         may_overflow: whether a length may be beyond its room, which tells of a bound that is too small.
 
     Raises:

@@ -1,7 +1,7 @@
 """What nobody may write to, since it depends on data what else shares its memory.
 
-Where ways go on as one, a tensor that was another's alias on some of them is one by itself. So is a list. That is right
-as long as neither is written to. It is checked where a run ends, and where a turn of a loop does.
+Where paths go on as one, a tensor that was another's alias on some of them is one by itself. So is a list. That is
+right as long as neither is written to. It is checked where a run ends, and where an iteration of a loop does.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-"""Merges the paths through some code: a tree that branches at each question becomes one program.
+"""Merges the paths through some code: a tree that branches at each condition becomes one program.
 
-Each question becomes a ``lax.cond``, whose branches have the equations after it on each side. Equations that both
+Each condition becomes a ``lax.cond``, whose branches have the equations after it on each side. Equations that both
 sides end with move behind it. A side on which the code raises its own exception becomes a check, not a branch.
 """
 
@@ -16,10 +16,10 @@ from ..errors import BranchError, TracedValueError
 from ..loops.program import Program, free, pruned
 from ..tracing.traces import is_float
 from .ends import End, StaticLeaf, alike
-from .loop_bounds import Way
-from .loop_room import expect_room, turns_back
+from .loop_bounds import IterationPath
+from .loop_room import expect_room, iterations_back
 from .loop_watch import Facts, Loops
-from .path import Question
+from .path import Condition
 from .policy import BranchPolicy
 from .programs import (
     Assertion,
@@ -34,7 +34,7 @@ __all__ = ["Again", "Ended", "PathNode", "Raised", "Side", "program_of"]
 
 
 class Ended(NamedTuple):
-    """The end of a way: a tree of arrays and other things."""
+    """The end of a path: a tree of arrays and other things."""
 
     leaves: list
     structure: Any
@@ -48,7 +48,7 @@ class Raised(NamedTuple):
 
 
 class Again(NamedTuple):
-    """The end of a turn."""
+    """The end of an iteration."""
 
     loop: Facts
 
@@ -60,9 +60,9 @@ class Side(NamedTuple):
     leaves: list[StaticLeaf | None]
     structure: Any
     notes: list
-    """Of all ways."""
+    """Of all paths."""
     warned: list[Warned]
-    """Of every way."""
+    """Of every path."""
 
     @property
     def end(self) -> End:
@@ -74,26 +74,26 @@ class Side(NamedTuple):
 
 
 class PathNode:
-    """What is computed up to a question, or to the end."""
+    """What is computed up to a condition, or to the end."""
 
     def __init__(self):
         self.steps: list | None = None
         self.flag: Any = None
-        self.question: Any = None
+        self.condition: Any = None
         self.sides: dict[bool, PathNode] = {}
         self.end: Ended | Raised | Again | None = None
         self.results: list = []
         self.loop: Facts | None = None
         """The loop that begins there."""
         self.first: list = []
-        """What its first turn begins with."""
+        """What its first iteration begins with."""
         self.carried: list[Var] = []
-        """The same, of every turn."""
-        self.turn: PathNode | None = None
+        """The same, of every iteration."""
+        self.iteration: PathNode | None = None
 
     @property
     def next(self) -> "Iterable[PathNode]":
-        return self.sides.values() if self.turn is None else [self.turn]
+        return self.sides.values() if self.iteration is None else [self.iteration]
 
     @property
     def nodes(self) -> "Iterable[PathNode]":
@@ -104,49 +104,49 @@ class PathNode:
 
     @cached_property
     def ends(self) -> list["Ended | Raised | Again"]:
-        """Those of all ways from there on."""
+        """Those of all paths from there on."""
         return [self.end] if self.end is not None else [end for node in self.next for end in node.ends]
 
-    def ways(self, loop: Facts | None) -> "Iterable[Way]":
-        """Those from there on that are turns of a loop."""
+    def paths(self, loop: Facts | None) -> "Iterable[IterationPath]":
+        """Those from there on that are iterations of a loop."""
         steps = self.steps or []
         if isinstance(self.end, Again) and self.end.loop is loop:
-            yield Way(steps, [], self.results)
+            yield IterationPath(steps, [], self.results)
         for side in self.next:
             answers = [(self.flag, answer) for answer, other in self.sides.items() if other is side]
-            for way in side.ways(loop):
-                yield Way([*steps, *way.steps], [*answers, *way.answers], way.results)
+            for path in side.paths(loop):
+                yield IterationPath([*steps, *path.steps], [*answers, *path.answers], path.results)
 
     def comes_back(self, loop: Facts | None) -> bool:
-        """Whether a way is a turn of a loop."""
+        """Whether a path is an iteration of a loop."""
         return any(isinstance(end, Again) and end.loop is loop for end in self.ends)
 
     @property
     def is_check(self) -> bool:
-        """Whether all ways raise exceptions of the code's."""
+        """Whether all paths raise exceptions of the code's."""
         return all(isinstance(end, Raised) and end.is_check for end in self.ends)
 
 
 class _LoopContext(NamedTuple):
-    """Which ways are of interest."""
+    """Which paths are of interest."""
 
-    turn: "PathNode | None" = None
-    """Where the loop begins of which these are the turns; None for the ends of the code."""
+    iteration: "PathNode | None" = None
+    """Where the loop begins of which these are the iterations; None for the ends of the code."""
     cut: tuple[Facts, ...] = ()
     """The loops that have ended: nothing comes back to them."""
 
 
 def program_of(root: PathNode, values: dict[Var, Any], policy: BranchPolicy, loops: Loops, pads: bool) -> Side | Raised:
-    """What all ways compute together, or the exception in which all of them end.
+    """What all paths compute together, or the exception in which all of them end.
 
     Args:
-        root: of the tree of ways.
+        root: of the tree of paths.
         values: those of the constants in it.
         loops: what is known of them.
-        pads: whether an array that is longer on one way than on another becomes a padded one.
+        pads: whether an array that is longer on one path than on another becomes a padded one.
 
     Raises:
-        BranchError: the ways do not end alike, or one of them cannot be translated.
+        BranchError: the paths do not end alike, or one of them cannot be translated.
         Learned: there has to be more or less room for what a loop makes longer.
     """
     side = _Joining(values, policy, loops, pads).side(root, _LoopContext())
@@ -159,26 +159,26 @@ class _Joining:
         self._values, self._policy, self._loops, self._pads = values, policy, loops, pads
 
     def side(self, node: PathNode, view: _LoopContext) -> Side | Raised | None:
-        """What the ways from a node on compute; None if none of them is gone."""
-        if view.turn is not None and not node.comes_back(view.turn.loop) and not node.is_check:
-            return _end_of_turn(view.turn.carried, goes_on=False)
+        """What the paths from a node on compute; None if none of them is gone."""
+        if view.iteration is not None and not node.comes_back(view.iteration.loop) and not node.is_check:
+            return _end_of_iteration(view.iteration.carried, goes_on=False)
         if isinstance(node.end, Raised):
             return node.end
         if isinstance(node.end, Again):
             if node.end.loop in view.cut:
                 return None
-            side = _end_of_turn(node.results, goes_on=True)
+            side = _end_of_iteration(node.results, goes_on=True)
             return side._replace(program=Program(node.steps or [], side.program.results))
         if node.end is not None:
             program = Program(node.steps or [], node.results)
             return Side(program, node.end.leaves, node.end.structure, [node.end.note], node.end.warned)
-        if node.turn is not None:
-            return self._looped(node, node.turn, view)
-        question = node.question
+        if node.iteration is not None:
+            return self._looped(node, node.iteration, view)
+        condition = node.condition
         sides = {given: self.side(side, view) for given, side in node.sides.items()}
         if len(sides) == 1:
             ((wanted, side),) = sides.items()
-            message = f"t2j was told that the answer is {wanted}, at {question.place}"
+            message = f"t2j was told that the answer is {wanted}, at {condition.place}"
             return side if not isinstance(side, Side) else self._checked(node, side, wanted, message)
         yes, no = sides[True], sides[False]
         if yes is None or no is None:
@@ -192,32 +192,32 @@ class _Joining:
                 text = "an exception with traced values in its message"
                 if found is not None:
                     text = f"{type(other.error).__name__}: {found}"
-                return self._checked(node, side, wanted, f"{text} (at {question.place})")
+                return self._checked(node, side, wanted, f"{text} (at {condition.place})")
         if isinstance(yes, Raised) and isinstance(no, Raised) and _is_same_error(yes.error, no.error):
             return yes
         if isinstance(yes, Raised):
-            raise _obstacle(question, True, yes.error, self._loops) from yes.error
+            raise _obstacle(condition, True, yes.error, self._loops) from yes.error
         if isinstance(no, Raised):
-            raise _obstacle(question, False, no.error, self._loops) from no.error
-        pads = self._pads and view.turn is None
-        end, other = alike(yes.end, no.end, question.place, pads=pads, may_overflow=self._policy.bounds is not None)
+            raise _obstacle(condition, False, no.error, self._loops) from no.error
+        pads = self._pads and view.iteration is None
+        end, other = alike(yes.end, no.end, condition.place, pads=pads, may_overflow=self._policy.bounds is not None)
         rest = joined(node.flag, end.program, other.program)
         program = Program([*(node.steps or []), *rest.statements], rest.results)
         keys = {warned.key for warned in no.warned}
         warned = [warned for warned in yes.warned if warned.key in keys]
         return Side(program, end.leaves, end.structure, [*yes.notes, *no.notes], warned)
 
-    def _looped(self, node: PathNode, turn: PathNode, view: _LoopContext) -> Side | Raised | None:
-        """What the ways compute from a node on where a loop begins."""
+    def _looped(self, node: PathNode, iteration: PathNode, view: _LoopContext) -> Side | Raised | None:
+        """What the paths compute from a node on where a loop begins."""
         loop: Any = node.loop
-        is_loop = turn.comes_back(loop)
-        if is_loop and loop.grows and loop.turns is None:
-            expect_room(self._loops, loop, turns_back(node, self._values), self._policy)
-        after = _LoopContext(view.turn, (*view.cut, loop))
-        wanted = next((given for given, side in turn.sides.items() if not side.comes_back(loop)), None)
-        body = None if wanted is None else turn.sides.get(not wanted)
+        is_loop = iteration.comes_back(loop)
+        if is_loop and loop.grows and loop.iterations is None:
+            expect_room(self._loops, loop, iterations_back(node, self._values), self._policy)
+        after = _LoopContext(view.iteration, (*view.cut, loop))
+        wanted = next((given for given, side in iteration.sides.items() if not side.comes_back(loop)), None)
+        body = None if wanted is None else iteration.sides.get(not wanted)
         has_test = body is not None and all(isinstance(x, Raised) or x == Again(loop) for x in body.ends)
-        rest = self.side(turn.sides[wanted] if has_test and is_loop else turn, after)  # pyright: ignore[reportArgumentType]
+        rest = self.side(iteration.sides[wanted] if has_test and is_loop else iteration, after)  # pyright: ignore[reportArgumentType]
         if rest is None and view == _LoopContext():
             raise BranchError(
                 f"the loop at {loop.place} never ends: every path through an iteration leads to the next one"
@@ -226,16 +226,16 @@ class _Joining:
             return rest
         if not is_loop:
             return rest.behind([*(node.steps or []), Same(node.carried, node.first)])
-        found: Any = self.side(body if has_test else turn, _LoopContext(node))  # pyright: ignore[reportArgumentType]
+        found: Any = self.side(body if has_test else iteration, _LoopContext(node))  # pyright: ignore[reportArgumentType]
         test, kept = None, []
         if has_test:
             found = found._replace(program=Program(found.program.statements, found.program.results[:-1]))
             used = free(found.program) | free(rest.program)
-            kept = [var for step in turn.steps or () for var in step.outvars if var in used]
-            test = pruned(Program(turn.steps or [], [turn.flag, *kept]))
+            kept = [var for step in iteration.steps or () for var in step.outvars if var in used]
+            test = pruned(Program(iteration.steps or [], [iteration.flag, *kept]))
         else:
-            rest, kept = _without_last_turn(rest, turn.steps or [])
-            results = _results_of_turn(found.program, node.carried, free(rest.program))
+            rest, kept = _without_last_iteration(rest, iteration.steps or [])
+            results = _results_of_iteration(found.program, node.carried, free(rest.program))
             found = found._replace(program=Program(found.program.statements, [*results, *kept]))
         bound = self._bound(node)
         statement = While(
@@ -245,13 +245,13 @@ class _Joining:
         return rest.behind([*(node.steps or []), statement])
 
     def _bound(self, node: PathNode) -> int | None:
-        """How many turns a loop has at most, the last included that does not come back."""
+        """How many iterations a loop has at most, the last included that does not come back."""
         loop: Any = node.loop
-        if loop.turns is not None:
-            return loop.turns - loop.at + 1
+        if loop.iterations is not None:
+            return loop.iterations - loop.at + 1
         if loop.most is not None:
             return loop.most + 1
-        said, found = self._policy.max_steps, turns_back(node, self._values)
+        said, found = self._policy.max_steps, iterations_back(node, self._values)
         return said if found is None or (said is not None and said <= found) else found + 1
 
     def _checked(self, node: PathNode, side: Side, wanted: bool, message: str) -> Side:
@@ -261,11 +261,11 @@ class _Joining:
         return side._replace(program=Program(statements, side.program.results))
 
 
-def _without_last_turn(rest: Side, steps: list) -> tuple[Side, list[Var]]:
-    """What follows on a loop without the steps of the last turn, and what it uses of their results.
+def _without_last_iteration(rest: Side, steps: list) -> tuple[Side, list[Var]]:
+    """What follows on a loop without the steps of the last iteration, and what it uses of their results.
 
-    Where derivatives may go back through these results, they are computed again: those that go through the last turn
-    alone need no bound then, as all do of what a loop gives.
+    Where derivatives may go back through these results, they are computed again: those that go through the last
+    iteration alone need no bound then, as all do of what a loop gives.
     """
     behind = rest.program.statements[len(steps) :]
     used = free(Program(behind, rest.program.results))
@@ -275,13 +275,13 @@ def _without_last_turn(rest: Side, steps: list) -> tuple[Side, list[Var]]:
     return rest._replace(program=Program(behind, rest.program.results)), kept
 
 
-def _results_of_turn(turn: Program, carried: Sequence[Var], used: set[Var]) -> list:
-    """What a turn gives, where code behind the loop has no use for what the last one began with.
+def _results_of_iteration(iteration: Program, carried: Sequence[Var], used: set[Var]) -> list:
+    """What an iteration gives, where code behind the loop has no use for what the last one began with.
 
     Both ways out of it then give the same, if it is computed before they part: no array is chosen, and none is copied.
     """
-    branches = {var: (x, i) for x in turn.statements if isinstance(x, Branch) for i, var in enumerate(x.outvars)}
-    found = list(turn.results)
+    branches = {var: (x, i) for x in iteration.statements if isinstance(x, Branch) for i, var in enumerate(x.outvars)}
+    found = list(iteration.results)
     for i, var in enumerate(carried):
         while var not in used and isinstance(found[i], Var) and found[i] in branches:
             branch, at = branches[found[i]]
@@ -293,7 +293,7 @@ def _results_of_turn(turn: Program, carried: Sequence[Var], used: set[Var]) -> l
     return found
 
 
-def _end_of_turn(results: Sequence, goes_on: bool) -> Side:
+def _end_of_iteration(results: Sequence, goes_on: bool) -> Side:
     results = [*results, constant(goes_on, np.bool_)]
     return Side(Program([], results), [None] * len(results), None, [], [])
 
@@ -310,11 +310,11 @@ def _is_same_error(one: Exception, other: Exception) -> bool:
     return type(one) is type(other) and _message(one) is not None and _message(one) == _message(other)
 
 
-def _obstacle(question: Question, given: bool, error: Exception, loops: Loops) -> BranchError:
-    name = f"{os.path.basename(question.place.file)}:{question.place.line}"
+def _obstacle(condition: Condition, given: bool, error: Exception, loops: Loops) -> BranchError:
+    name = f"{os.path.basename(condition.place.file)}:{condition.place.line}"
     text = str(error).partition("\nException raised from")[0].rstrip(".")  # what is left out is PyTorch's C++ stack
     return BranchError(
-        f"bool(tensor) at {question.place} tests a traced value, so both branches are traced. Where it is {given}, the "
-        f"code reaches something that cannot be translated: {type(error).__name__}: {text}{loops.refused}. "
+        f"bool(tensor) at {condition.place} tests a traced value, so both branches are traced. Where it is {given}, "
+        f"the code reaches something that cannot be translated: {type(error).__name__}: {text}{loops.refused}. "
         f"If the answer is never {given}, say so: t2j(..., branches={{{name!r}: {not given}}})"
     )

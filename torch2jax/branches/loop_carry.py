@@ -1,10 +1,11 @@
 """The carry of a loop: puts new values into the places where the code keeps them, and reads them back.
 
-Values in memory that stays are written there, so that everything that sees the memory sees them. What the turns make
-anew is made anew here as well: nobody else may see it change.
+Values in memory that stays are written there, so that everything that sees the memory sees them. What the iterations
+make anew is made anew here as well: nobody else may see it change.
 
-Where the code takes derivatives, a tensor that requires grad by itself does so in each turn. What else a turn has
-computed of such ends with it: a derivative that leads back there shows that the loop is none of the graph (`Cut`).
+Where the code takes derivatives, a tensor that requires grad by itself does so in each iteration. What else an
+iteration has computed of such ends with it: a derivative that leads back there shows that the loop is none of the graph
+(`Cut`).
 """
 
 import functools
@@ -30,10 +31,10 @@ __all__ = ["number", "put", "with_room"]
 
 
 class Cut(Node):
-    """The history of what the turns before have computed.
+    """The history of what the iterations before have computed.
 
     Args:
-        before: what it was when the first turn began.
+        before: what it was when the first iteration began.
         refuse: is called where a derivative leads back to it, and raises.
     """
 
@@ -44,7 +45,7 @@ class Cut(Node):
         self._refuse = refuse
 
     def refuses(self, ends: set[int]) -> bool:
-        del ends  # what it leads to in other turns is not known
+        del ends  # what it leads to in other iterations is not known
         return True
 
     def refuse(self) -> None:
@@ -60,7 +61,7 @@ def put(
         state: what lives, as it was just taken down.
         arrays: the values of what is carried, in order.
         frame: whose local variables are the roots.
-        refuse: is called where a derivative leads back to turns before, and raises.
+        refuse: is called where a derivative leads back to iterations before, and raises.
 
     Returns:
         What undoes changes of objects.
@@ -132,7 +133,7 @@ class _Putting:
         storage.differentiable = storage.differentiable or array.dtype.kind not in "biu"
 
     def _cut(self, storage: Storage, history: Node, array: Any) -> Any:
-        """The values of what turns before have computed, on a storage; `history` was that of the first."""
+        """The values of what iterations before have computed, on a storage; `history` was that of the first."""
         tape = this_call().tape
         if tape is None:
             storage.history = UNRECORDED

@@ -16,22 +16,22 @@ _UNCONDITIONAL = frozenset(
 
 
 class Head(NamedTuple):
-    """Where the turns of a loop begin.
+    """Where the iterations of a loop begin.
 
-    Python compiles the condition of a ``while`` twice: before the first turn, and at the end of each. Both are the same
-    place of the code, and so the head has two offsets.
+    Python compiles the condition of a ``while`` twice: before the first iteration, and at the end of each. Both are the
+    same place of the code, and so the head has two offsets.
     """
 
     entry: int
     again: int | None
     within: frozenset[int]
-    """The offsets of all instructions of the loop, wherever Python has put them: those from which a turn can end. They
+    """The offsets of all instructions of the loop, wherever Python has put them: an iteration can end at these. They
     are with their caches, where Python says that a frame is that has called another."""
     live: frozenset[str]
     """The local variables that something may still read."""
     line: int
     variables: tuple[str, ...] = ()
-    """Of a ``for``, what it assigns to and what its turns may read."""
+    """Of a ``for``, what it assigns to and what its iterations may read."""
     body: tuple[int, int] | None = None
     """Of a ``for``, the last instruction that assigns to these, and the one behind."""
 
@@ -40,7 +40,7 @@ class Head(NamedTuple):
         return self.body is not None
 
     def is_come_back(self, before: int | None) -> bool:
-        """Whether a turn has ended, if the head was reached by its first offset from another one."""
+        """Whether an iteration has ended, if the head was reached by its first offset from another one."""
         return before in self.within
 
 
@@ -72,7 +72,7 @@ class _LoopCode:
         for target, jumps in sorted(self._jumps_back().items()):
             within = [self._natural_loop(target, jump) for jump in jumps]
             if any(0 in loop and target != 0 for loop in within):
-                continue  # there is another way in: where turns begin is elsewhere
+                continue  # there is another way in: where iterations begin is elsewhere
             head = self._head(target, sorted(jumps, reverse=True), frozenset().union(*within))
             if head is not None and head.entry in found:
                 other = found[head.entry]
@@ -119,7 +119,7 @@ class _LoopCode:
         return offset
 
     def _hides_something(self, head: Head) -> bool:
-        """Whether a turn changes what only Python's stack has."""
+        """Whether an iteration changes what only Python's stack has."""
         return any(step.opname in _HIDDEN for step in self._steps if step.offset in head.within)
 
     def _head(self, target: int, jumps: list[int], loop: frozenset[int]) -> Head | None:
@@ -137,7 +137,7 @@ class _LoopCode:
                 first, second = first - 1, second - 1
             if first != target:
                 if _MERGES and self._line(first) == self._line(second):
-                    break  # the condition may begin within an instruction of the body: turns begin behind it
+                    break  # the condition may begin within an instruction of the body: iterations begin behind it
                 within = within.union(offset for i in range(first, target) for offset in self._offsets(i))
                 live = self._live[first] | self._live[second + 1]
                 return Head(self._steps[first].offset, self._steps[second + 1].offset, within, live, self._line(first))
@@ -153,7 +153,7 @@ class _LoopCode:
         return self._code.co_firstlineno if positions is None or positions.lineno is None else positions.lineno
 
     def _is_copy(self, one, other) -> bool:
-        """Whether two instructions are of the same piece of source code, the second at the end of turns."""
+        """Whether two instructions are of the same piece of source code, the second at the end of iterations."""
         kinds = [_without_direction(x.opname) for x in (one, other)]
         are_jumps = all("JUMP" in x.opname for x in (one, other))
         if one.positions != other.positions or one.positions is None or one.positions.lineno is None:

@@ -1,4 +1,4 @@
-"""How much room there is for what loops make longer: as much as their turns need, or as the user says."""
+"""How much room there is for what loops make longer: as much as their iterations need, or as the user says."""
 
 from typing import Any
 
@@ -6,22 +6,22 @@ from jax.core import Tracer
 from jax.extend.core import Var
 
 from ..errors import BranchError
-from .loop_bounds import MOST, most_turns
+from .loop_bounds import MOST, most_iterations
 from .loop_watch import Facts, Loops
 from .policy import BranchPolicy
 
-__all__ = ["Learned", "expect_room", "guess_room", "turns_back"]
+__all__ = ["Learned", "expect_room", "guess_room", "iterations_back"]
 
 
 class Learned(Exception):
-    """What is known of loops has changed, and all ways are gone anew."""
+    """What is known of loops has changed, and all paths are gone anew."""
 
 
-def turns_back(node: Any, values: dict[Var, Any]) -> int | None:
-    """How many turns of a `while` come back at most, as numbers say that count.
+def iterations_back(node: Any, values: dict[Var, Any]) -> int | None:
+    """How many iterations of a `while` come back at most, as numbers say that count.
 
     Args:
-        node: the one of the tree of ways where the loop begins.
+        node: the one of the tree of paths where the loop begins.
         values: those of constants.
     """
 
@@ -29,27 +29,27 @@ def turns_back(node: Any, values: dict[Var, Any]) -> int | None:
         value = values.get(var)
         return None if isinstance(value, Tracer) else value
 
-    return most_turns([*node.turn.ways(node.loop)], node.carried, node.first, known)
+    return most_iterations([*node.iteration.paths(node.loop)], node.carried, node.first, known)
 
 
 def guess_room(loops: Loops, loop: Facts, root: Any, values: dict[Var, Any]) -> None:
-    """Lets all ways be gone anew if those that were gone tell how many turns come back: others may tell more."""
+    """Lets all paths be gone anew if those that were gone tell how many iterations come back: others may tell more."""
     for node in root.nodes:
-        if node.loop is loop and node.turn is not None and any(True for _ in node.turn.ways(loop)):
-            loop.most = turns_back(node, values) or None
+        if node.loop is loop and node.iteration is not None and any(True for _ in node.iteration.paths(loop)):
+            loop.most = iterations_back(node, values) or None
     if loop.most is not None:
         loops.note(loop)
         raise Learned
 
 
 def expect_room(loops: Loops, loop: Facts, found: int | None, policy: BranchPolicy) -> None:
-    """Expects that there is room for all turns of a loop that makes something longer; else all ways are gone anew.
+    """Expects room for all iterations of a loop that makes something longer; else all paths are gone anew.
 
-    What has been answered meanwhile because of how long it can be, holds in as many turns as there is room for. So
-    the ways that were gone are those of these turns, and they tell how many come back.
+    What has been answered meanwhile because of how long it can be, holds in as many iterations as there is room for. So
+    the paths that were gone are those of these iterations, and they tell how many come back.
 
     Args:
-        found: how many turns come back at most, as these ways tell.
+        found: how many iterations come back at most, as these paths tell.
 
     Raises:
         BranchError: nobody knows how many there are.

@@ -1,10 +1,11 @@
 """The state at the start of a loop's iterations: everything that an iteration can read or change.
 
 It is taken down as a list of entries, each with the path that leads there, in an order that is the same for objects of
-equal structure. Two turns are alike if what they begin with is: the same objects in the same places, tensors of the
-same kind that share memory in the same way. Their values may differ, and Python's numbers: these a loop carries.
+equal structure. Two iterations are alike if what they begin with is: the same objects in the same places, tensors of
+the same kind that share memory in the same way. Their values may differ, and Python's numbers: these a loop carries.
 
-What is reached but cannot be looked into, as an iterator, is an error: nobody knows whether a turn has changed it.
+What is reached but cannot be looked into, as an iterator, is an error: nobody knows whether an iteration has changed
+it.
 """
 
 import functools
@@ -36,7 +37,7 @@ __all__ = ["Change", "State", "TensorEntry", "Unlike", "WrittenAndReplaced", "is
 
 
 class Unlike(Exception):
-    """What lives at the beginnings of two turns is not alike; says what differs."""
+    """What lives at the beginnings of two iterations is not alike; says what differs."""
 
 
 class WrittenAndReplaced(Unlike):
@@ -44,7 +45,7 @@ class WrittenAndReplaced(Unlike):
 
 
 class Change(NamedTuple):
-    """What a turn changes."""
+    """What an iteration changes."""
 
     path: str
     kind: str
@@ -127,7 +128,7 @@ class State:
         code: what runs there; the globals that it names live as well.
         names: these globals.
         executed: the code that has run. What other functions close over and the globals that they name, these functions
-            have neither read nor changed. One that is another function in each turn is added.
+            have neither read nor changed. One that is another function in each iteration is added.
 
     Raises:
         Unlike: something is of a kind that no loop can carry.
@@ -319,25 +320,25 @@ class State:
             self.shared.add(first)
         return first
 
-    # What a turn has changed.
+    # What an iteration has changed.
 
     def new_since(self, first: "State | None") -> set[str]:
         """The paths of storages in memory that did not live yet when a loop began.
 
-        Its turns have made it, and they keep it nowhere but where a state looks. So nobody else sees it.
+        Its iterations have made it, and they keep it nowhere but where a state looks. So nobody else sees it.
         """
         if first is None:
             return set()
         return {path for path, storage in self.storages.items() if id(storage.memory) not in first.seen}
 
     def changes_until(self, later: "State", new: Collection[str] = ()) -> list[Change]:
-        """What a turn has changed that began with this and ended with that.
+        """What an iteration has changed that began with this and ended with that.
 
         Args:
-            new: the paths of what is in memory that nobody else sees: a turn may write there and then replace it.
+            new: the paths of what is in memory that nobody else sees: an iteration may write there and then replace it.
 
         Raises:
-            WrittenAndReplaced: a turn has done so with what others may see.
+            WrittenAndReplaced: an iteration has done so with what others may see.
             Unlike: that is nothing that a loop can carry.
         """
         found: dict[str, Change] = {}
@@ -430,7 +431,7 @@ class State:
         return Change(path, "sized", axis, 0 if None in sizes else max(sizes[1] - sizes[0], 0))
 
     def _expect_own_memory(self, entry: _Entry) -> None:
-        """Expects of a tensor of another size in each turn that nothing else sees it.
+        """Expects of a tensor of another size in each iteration that nothing else sees it.
 
         Raises:
             Unlike: something does.
@@ -566,7 +567,7 @@ def _shown(entry: _Entry) -> str:
 
 
 def _kind_of_history(history: Node | None) -> Any:
-    """What turns must have in common of how values came about: the rest of it ends with a turn."""
+    """What iterations must have in common of how values came about: the rest of it ends with an iteration."""
     if not isinstance(history, Source):
         return history is not None
     hooked = None if history.hooked is None else len(history.hooked.hooks)

@@ -1,18 +1,21 @@
 """Loops that end on traced conditions: found while the code runs, they become loops of the graph.
 
-Code asks the same question at the same line again and again: it is in a loop. Its frame is then run with Python's
-tracing on, which tells where turns begin (`loop_heads`). What is learned there lasts from run to run:
+Code asks the same condition at the same line again and again: it is in a loop. Its frame is then run with Python's
+tracing on, which tells where iterations begin (`loop_heads`). What is learned there lasts from run to run:
 
-- The first runs look on. What lives where two turns begin (`loop_state`) is compared: what has changed is what the loop
-  carries. Where that cannot be carried, the loop stays what it was, one way for each turn.
-- Later ones put tracers into what is carried, at the beginning of a turn. A way that comes back there ends: what has
-  come of the values is what the next turn begins with. All other ways leave the loop, and go on to the end of the code,
-  with the values that the last turn began with.
-- How many turns a `for` has is seen in a run that goes on to its end, and what it assigns to its variables. Where it
-  ends by itself, the turns run for Python's sake, and what they compute is dropped.
+- The first runs look on. What lives where two iterations begin (`loop_state`) is compared: what has changed is what the
+loop
+  carries. Where that cannot be carried, the loop stays what it was, one way for each iteration.
+- Later ones put tracers into what is carried, at the beginning of an iteration. A path that comes back there ends: what
+has
+  come of the values is what the next iteration begins with. All other ways leave the loop, and go on to the end of the
+  code, with the values that the last iteration began with.
+- How many iterations a `for` has is seen in a run that goes on to its end, and what it assigns to its variables. Where
+it
+  ends by itself, the iterations run for Python's sake, and what they compute is dropped.
 
-Of a way that comes back, what lives must be what lived when it began, but for what is carried. That makes every turn
-like the one that was seen: the code has nothing else to go by.
+Of a path that comes back, what lives must be what lived when it began, but for what is carried. That makes every
+iteration like the one that was seen: the code has nothing else to go by.
 """
 
 import contextlib
@@ -48,11 +51,11 @@ from .programs import distance
 
 __all__ = ["Loops", "Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
 
-_SEEN = 4  # turns that are compared, until two begin alike
-_MOST = MOST  # turns that a `for` may have
+_SEEN = 4  # iterations that are compared, until two begin alike
+_MOST = MOST  # iterations that a `for` may have
 _NONE: dict[int, Head] = {}
 _PREFIXES = {dis.opmap["NOP"], dis.opmap["EXTENDED_ARG"]}  # which do nothing by themselves
-_FEWEST = 3  # turns that a `for` is a loop for
+_FEWEST = 3  # iterations that a `for` is a loop for
 
 
 def _marker(name: str, results: Callable) -> Primitive:
@@ -63,9 +66,9 @@ def _marker(name: str, results: Callable) -> Primitive:
 
 
 enter_p = _marker("loop", lambda *avals, **_: [aval.strip_weak_type() for aval in avals])
-"""Marks where a turn begins: its results are what the turn has of its operands, which the first turn has."""
-again_p = _marker("turn", lambda *_, **__: [])
-"""Marks where a turn ends, with what the next one has."""
+"""Marks where an iteration begins: its operands are what the first one has, its results what any has of them."""
+again_p = _marker("iteration", lambda *_, **__: [])
+"""Marks where an iteration ends, with what the next one has."""
 skip_p = _marker("skip", lambda *_, **__: [])
 """Marks both ends of what is dropped."""
 
@@ -79,39 +82,39 @@ class Variable(NamedTuple):
 
 
 class Facts:
-    """What is known of one loop, where it is on one way."""
+    """What is known of one loop, where it is on one path."""
 
     def __init__(self, place: SourceLine):
         self.place = place
         self.refusal: str | None = None
         """Why it is none of the graph."""
         self.unlike: str | None = None
-        """What some turns change that a loop cannot carry: with these it ends."""
+        """What some iterations change that a loop cannot carry: with these it ends."""
         self.is_ready = False
         self.is_guess = False
         """Whether that is taken from another run of the same loop, as of a function that is called again."""
         self.at = 0
-        """Before how many turns it begins."""
+        """Before how many iterations it begins."""
         self.begins: list | None = None
-        """What lives there is like, where turns come before: on other ways through these it may be other things."""
+        """What lives there is like, where iterations come before: on other paths it may be other things."""
         self.changes: list[Change] = []
         self.guarded: dict[str, Any] = {}
         """The paths of what is carried that must not be written to, and why."""
         self.is_detached = False
         """Whether it is in the forward of a custom function: nothing of what that computes has a derivative."""
         self.axes: dict[int, frozenset[str]] = {}
-        """Of a mesh: those over which what is carried differs when turns end, by its place."""
-        self.turns: int | None = None
+        """Of a mesh: those over which what is carried differs when iterations end, by its place."""
+        self.iterations: int | None = None
         """How many a `for` has, where it does not end before."""
         self.variables: list[Variable] = []
         self.script: list[bool] = []
         """The answers with which it goes on to its end."""
         self.growth: dict[str, int] = {}
-        """How much longer what it carries becomes in each turn at most, by the path."""
+        """How much longer what it carries becomes in each iteration at most, by the path."""
         self.shrinks: set[str] = set()
         """What may become shorter."""
         self.most: int | None = None
-        """How many turns come back at most, as the ways tell that have been gone, where something grows."""
+        """How many iterations come back at most, as the paths tell that have been gone, where something grows."""
         self.is_promised = False
         """Whether the user says so."""
 
@@ -121,18 +124,18 @@ class Facts:
 
     @property
     def needs_room(self) -> bool:
-        """Whether something grows, and nobody has said for how many turns."""
-        return self.turns is None and self.most is None and self.grows
+        """Whether something grows, and nobody has said for how many iterations."""
+        return self.iterations is None and self.most is None and self.grows
 
     @property
     def room(self) -> int:
-        """For how many turns there is room."""
-        if self.turns is not None:
-            return self.turns - self.at
+        """For how many iterations there is room."""
+        if self.iterations is not None:
+            return self.iterations - self.at
         return _MOST if self.most is None else self.most
 
     def add(self, changes: list[Change]) -> bool:
-        """Takes note of what turns change; false if it was known."""
+        """Takes note of what iterations change; false if it was known."""
         known = {change.path: change for change in self.changes}
         new = [x for x in changes if x.path not in known or (x.kind == "sized" != known[x.path].kind)]
         for change in new:
@@ -146,7 +149,7 @@ class Loops:
 
     def __init__(self, meetings: Meetings):
         self.meetings = meetings
-        """The functions whose ways meet where they return."""
+        """The functions whose paths meet where they return."""
         self.heads: dict[CodeType, dict[int, Head]] = {}
         """The loops that are watched, by their offsets."""
         self.executed: set[CodeType] = set()
@@ -154,11 +157,11 @@ class Loops:
         self.has_learned = False
         """Whether the run that goes on has to begin anew."""
         self.writes_to_new: set[tuple[CodeType, int]] = set()
-        """The loops that write to tensors which they also replace: these have to be new when the first turn begins."""
+        """The loops that write to tensors which they replace: these have to be new when the first iteration begins."""
         self.are_suspected_early = False
-        """Whether a loop is looked for at the third question: a way of some turns cannot be translated."""
+        """Whether a loop is looked for at the third condition: a way of some iterations cannot be translated."""
         self._facts: dict[Any, Facts] = {}
-        self._given_up: dict[tuple[CodeType, Head], str] = {}  # why, since the ways are gone
+        self._given_up: dict[tuple[CodeType, Head], str] = {}  # why, since the paths are gone
         self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end
         self._known: set[tuple[CodeType, int]] = set()  # the loops that are watched, or were
 
@@ -167,7 +170,7 @@ class Loops:
 
         Args:
             frames: those on the stack, from the outermost.
-            before: those at the question before.
+            before: those at the condition before.
         """
         common = [one for one, other in zip(frames, before, strict=False) if one is other]
         if not common:
@@ -180,7 +183,7 @@ class Loops:
         return False
 
     def suspect_early(self) -> None:
-        """Looks for loops of few turns, as of one over as many rows as a tensor has."""
+        """Looks for loops of few iterations, as of one over as many rows as a tensor has."""
         self.has_learned = self.has_learned or not self.are_suspected_early
         self.are_suspected_early = True
 
@@ -216,7 +219,7 @@ class Loops:
     def note(self, facts: Facts) -> None:
         """What follows on the loop has to be learned again."""
         self.has_learned = True
-        if facts.is_ready and facts.turns is None:
+        if facts.is_ready and facts.iterations is None:
             for code, entry, _ in [key for key, found in self._facts.items() if found is facts]:
                 self._ready[code, entry] = facts
         for _, _, (answers, count) in [key for key, found in self._facts.items() if found is facts]:
@@ -227,7 +230,7 @@ class Loops:
 
     def forget(self, facts: Facts, code: CodeType, head: Head) -> None:
         """Lets what is known of a loop be found again."""
-        facts.is_ready, facts.is_guess, facts.begins, facts.turns, facts.at = False, False, None, None, 0
+        facts.is_ready, facts.is_guess, facts.begins, facts.iterations, facts.at = False, False, None, None, 0
         facts.changes, facts.variables, facts.script = [], [], []
         facts.growth, facts.shrinks, facts.most = {}, set(), None
         self._ready.pop((code, head.entry), None)
@@ -238,7 +241,7 @@ class Loops:
         self._given_up[code, head] = reason
 
     def begin(self) -> None:
-        """Is called before all ways are gone anew. What is watched stays the same until then, as do marks of loops."""
+        """Is called before all paths are gone anew. What is watched stays the same until then, as do marks of loops."""
         self.has_learned = False
         for code, head in self._given_up:
             watched = {at: other for at, other in self.heads.get(code, {}).items() if other is not head}
@@ -270,34 +273,34 @@ class _RunningLoop:
     def __init__(self, frame: FrameType, head: Head, facts: Facts):
         self.frame, self.head, self.facts = frame, head, facts
         self.before = 0
-        """The turns that came before those which are counted."""
+        """The iterations that came before those which are counted."""
         self.arrivals = 0
         self.begun: list[int] = []
-        """How many questions had been asked when turns began."""
+        """How many conditions had been asked when iterations began."""
         self.values: list[tuple] = []
         """What a `for` has assigned."""
         self.state: State | None = None
         self.first: State | None = None
-        """What lived when the very first turn began."""
+        """What lived when the very first iteration began."""
         self.new: set[str] = set()
-        """The paths of what is in memory that turns have made before those that are a loop."""
+        """The paths of what is in memory that iterations have made before those that are a loop."""
         self.found: tuple[int, list[Change]] | None = None
         self.carried: list | None = None
-        """What turns begin with."""
+        """What iterations begin with."""
         self.is_skipping = False
         self.is_cut = False
-        """Whether data have ended a `for` before all of its turns, so that the run does not tell how many these are."""
+        """Whether data have ended a `for` before its end, so that the run does not tell how many iterations it has."""
         self.is_left = False
-        """Whether the last turn has begun, and others follow that are not like it."""
+        """Whether the last iteration has begun, and others follow that are not like it."""
         self.is_over = False
-        """Whether the code is where no turn follows any more."""
+        """Whether the code is where no iteration follows any more."""
 
 
 class Watch:
     """Watches loops during one run.
 
     Args:
-        path: the way that the run is on.
+        path: the path that the run is on.
     """
 
     def __init__(self, loops: Loops, path: Any):
@@ -309,28 +312,28 @@ class Watch:
         self._count = 0
         self._undo: list[Callable[[], None]] = []
         self._given: list[Any] = []
-        self._entered_loops: list[_RunningLoop] = []  # whose turns the run was within
+        self._entered_loops: list[_RunningLoop] = []  # whose iterations the run was within
 
     @property
     def is_probing(self) -> bool:
-        """Whether a `for` goes on to its end for its turns to be counted."""
+        """Whether a `for` goes on to its end for its iterations to be counted."""
         return any(_is_probed(instance) and instance.found is not None for instance in self._running.values())
 
     def count(self, frame: FrameType) -> Any:
-        """How many turns there were before, of a ``for`` whose next turn stands for all, in a frame; None elsewhere."""
+        """How many iterations a ``for`` in a frame has had, if the next one stands for all; None elsewhere."""
         instance = self._at_entry(frame)
-        if instance is None or instance.is_skipping or instance.facts.turns is None or not instance.carried:
+        if instance is None or instance.is_skipping or instance.facts.iterations is None or not instance.carried:
             return None
         return lax.add(instance.carried[0], np.int32(instance.before)) if instance.before else instance.carried[0]
 
     def note_cut(self, frame: FrameType) -> None:
-        """Takes note that data end a ``for`` of a frame, which would have had more turns."""
+        """Takes note that data end a ``for`` of a frame, which would have had more iterations."""
         instance = self._at_entry(frame)
         if instance is not None:
             instance.is_cut = True
 
     def _at_entry(self, frame: FrameType) -> _RunningLoop | None:
-        """The ``for`` that is about to begin a turn, or to end."""
+        """The ``for`` that is about to begin an iteration, or to end."""
         for instance in self._running.values():
             if instance.frame is frame and instance.head.entry == frame.f_lasti and instance.head.is_for:
                 return instance
@@ -341,7 +344,7 @@ class Watch:
         self._given.append(value)
 
     def note_failure(self, error: Exception) -> None:
-        """Takes back the loops whose turns cannot be translated: what is one number in all turns has to be known."""
+        """Takes back the loops that cannot be translated: what is one number in all iterations has to be known."""
         for instance in self._entered_loops:
             facts = instance.facts
             facts.refusal, facts.is_ready = f"{type(error).__name__}: {error}", False
@@ -397,7 +400,7 @@ class Watch:
                 self._arrive(frame, head, head.is_come_back(before) or at == head.again)
         return self._step
 
-    # Functions whose ways meet where they return.
+    # Functions whose paths meet where they return.
 
     def _meet(self, frame: FrameType) -> Any:
         path, meetings = self._path, self._loops.meetings
@@ -481,7 +484,7 @@ class Watch:
                 self._refuse(instance, f"{name} is a different {type(values[0]).__name__} in each iteration")
                 return
         asked = self._path.asked[instance.begun[at] :]
-        facts.at, facts.turns, facts.script = at, count, [question.answer for question in asked]
+        facts.at, facts.iterations, facts.script = at, count, [condition.answer for condition in asked]
         self._is_ready(facts, changes)
 
     def _is_given(self, value: Any) -> bool:
@@ -491,7 +494,7 @@ class Watch:
         is_part = node is not None and any(x is not None and x.storage is node.storage for x in nodes)
         return is_part or any(value is given for given in self._given)
 
-    # Where turns begin.
+    # Where iterations begin.
 
     def _arrive(self, frame: FrameType, head: Head, is_back: bool) -> None:
         path = self._path
@@ -513,7 +516,7 @@ class Watch:
             return
         try:
             if instance.facts.is_ready:
-                self._turn(instance)
+                self._iteration(instance)
             else:
                 self._probe(instance)
         except (Unlike, KeyError) as error:
@@ -524,7 +527,7 @@ class Watch:
             self._refuse(instance, str(error))
 
     def _facts_here(self, frame: FrameType, head: Head) -> Facts:
-        answers = tuple([question.answer for question in self._path.asked])
+        answers = tuple([condition.answer for condition in self._path.asked])
         return self._loops.facts(frame.f_code, head, (answers, self._count))
 
     def _look_again(self, instance: _RunningLoop) -> None:
@@ -546,7 +549,7 @@ class Watch:
         self._path.abandon()
 
     def _state(self, instance: _RunningLoop) -> State:
-        """What lives where turns begin.
+        """What lives where iterations begin.
 
         Raises:
             Unlike: no loop can have that.
@@ -596,7 +599,7 @@ class Watch:
             if count == _SEEN:
                 raise
             return
-        if count > 1 and self._is_learning:  # with what is known now, turns may be alike before
+        if count > 1 and self._is_learning:  # with what is known now, iterations may be alike before
             self._loops.note(facts)
             self._path.abandon()
         instance.found = count - 1, changes
@@ -612,7 +615,7 @@ class Watch:
         self._loops.note(facts)
         self._path.abandon()
 
-    def _turn(self, instance: _RunningLoop) -> None:
+    def _iteration(self, instance: _RunningLoop) -> None:
         facts = instance.facts
         if (
             instance.arrivals == 0 < facts.at
@@ -620,7 +623,7 @@ class Watch:
         ):
             self._state(instance)
         if instance.is_skipping:
-            if instance.arrivals == facts.turns:
+            if instance.arrivals == facts.iterations:
                 self._end_skip(instance)
         elif instance.is_left:
             return
@@ -639,7 +642,7 @@ class Watch:
             raise Unlike("it draws random numbers inside other control flow")
         facts.is_detached = not is_fwd_grad_enabled() and not torch.is_inference_mode_enabled()
         arrays, ranges = self._begun(facts, state)
-        if facts.turns is not None:
+        if facts.iterations is not None:
             arrays, ranges = [np.int32(facts.at), *arrays], [None, *ranges]
         with running(self._path.trace):
             arrays = [varying(jnp.asarray(x), facts.axes.get(i, frozenset())) for i, x in enumerate(arrays)]
@@ -648,8 +651,8 @@ class Watch:
         instance.carried, instance.new = first, state.new_since(instance.first)
         if facts.is_promised:
             self._expect_to_fit(facts, first)
-        if facts.turns is not None:
-            goes_on = self._path.ask(lax.lt(first[0], np.int32(facts.turns)), facts.place)
+        if facts.iterations is not None:
+            goes_on = self._path.ask(lax.lt(first[0], np.int32(facts.iterations)), facts.place)
             if not goes_on:
                 instance.is_skipping, instance.state = True, state
                 self._path.begin_script(deque(facts.script))
@@ -659,9 +662,9 @@ class Watch:
         self._put(instance, state)
 
     def _begin_here(self, instance: _RunningLoop) -> None:
-        """Lets the turns that come be another loop: the way through those before is another than the one that is known.
+        """Lets the next iterations be another loop: the path through those before is not the one that is known.
 
-        What lives is not alike, and so the turns may change something else.
+        What lives is not alike, and so the iterations may change something else.
         """
         instance.facts = self._facts_here(instance.frame, instance.head)
         instance.before, instance.arrivals = instance.before + instance.arrivals, 0
@@ -669,12 +672,12 @@ class Watch:
         if instance.facts.refusal is not None:
             return
         if instance.facts.is_ready:
-            self._turn(instance)
+            self._iteration(instance)
         else:
             self._probe(instance)
 
     def _begun(self, facts: Facts, state: State) -> tuple[list, list]:
-        """What the first turn begins with, and between which bounds what is carried is, where that is known."""
+        """What the first iteration begins with, and between which bounds what is carried is, where that is known."""
         arrays, ranges = [], []
         for change in facts.changes:
             if change.kind == "sized":
@@ -689,7 +692,7 @@ class Watch:
         return arrays, ranges
 
     def _expect_to_fit(self, facts: Facts, carried: list) -> None:
-        """Lets results tell where there are more turns than the user has said."""
+        """Lets results tell where there are more iterations than the user has said."""
         given, run = iter(carried), this_call().attempt
         for change in facts.changes:
             rows = next(given) if change.is_carried else None
@@ -701,7 +704,7 @@ class Watch:
             run.fits.append(fits)
 
     def _ended(self, facts: Facts, state: State, carried: list) -> list:
-        """What a turn ends with.
+        """What an iteration ends with.
 
         Raises:
             Unlike: the next one has no room for it.
@@ -718,7 +721,7 @@ class Watch:
         return arrays
 
     def _expect_growth(self, facts: Facts, change: Change, growth: int | None, needs_room: bool) -> None:
-        """Takes note of how much longer a turn makes something.
+        """Takes note of how much longer an iteration makes something.
 
         Raises:
             Unlike: nobody knows how much.
@@ -738,7 +741,7 @@ class Watch:
 
     def _put(self, instance: _RunningLoop, state: State) -> None:
         facts, carried = instance.facts, instance.carried or []
-        first = 0 if facts.turns is None else 1
+        first = 0 if facts.iterations is None else 1
         refuse = functools.partial(self._refuse_derivative, instance)
         self._undo.extend(put(state, facts.changes, carried[first:], instance.frame, refuse))
         instance.state = self._state(instance)
@@ -766,7 +769,7 @@ class Watch:
             self._path.abandon()
 
     def _changes(self, instance: _RunningLoop, begun: State, state: State) -> list[Change]:
-        """What turns have changed that stand for all.
+        """What iterations have changed that stand for all.
 
         Raises:
             Unlike: that is nothing that a loop can carry.
@@ -795,7 +798,7 @@ class Watch:
         self._put(instance, state)
 
     def _expect_executed(self, instance: _RunningLoop) -> None:
-        """Begins anew where a turn has executed more than was known when it began: nobody looked at what that has."""
+        """Begins anew where an iteration has executed code that was not known: nobody looked at what that has."""
         if instance.state is not None and not instance.state.unexecuted.isdisjoint(self._loops.executed):
             self._loops.note(instance.facts)
             self._path.abandon()
@@ -819,8 +822,8 @@ class Watch:
             self._loops.note(facts)
             self._path.abandon()
         self._check_guards(changes, state)
-        arrays = self._ended(facts, state, carried if facts.turns is None else carried[1:])
-        if facts.turns is not None:
+        arrays = self._ended(facts, state, carried if facts.iterations is None else carried[1:])
+        if facts.iterations is not None:
             arrays = [lax.add(carried[0], np.int32(1)), *arrays]
         for before, array in zip(carried, arrays, strict=True):
             if (before.shape, before.dtype) != (array.shape, array.dtype):

@@ -37,7 +37,7 @@ from .call import this_call
 from .leaves import beginning_anew
 from .loop_heads import heads_of
 from .loop_state import State, Unlike
-from .outcomes import Outcome, joined, outcome_of, with_tensors
+from .outcomes import ResultTree, joined, outcome_of, with_tensors
 from .remembered import Beginning, Computed
 
 __all__ = ["Meeting", "Meetings"]
@@ -48,7 +48,7 @@ _REBINDS = ("STORE_DEREF", "DELETE_DEREF")
 _SUPPRESSES = frozenset(("suppress", "raises", "assertRaises"))
 
 
-class _Refused(BaseException):
+class _CannotMeet(BaseException):
     """The paths through a function cannot meet: no `Exception`, which would be that of one path."""
 
 
@@ -59,10 +59,10 @@ class _All(set[CodeType]):
         return True
 
 
-class _Path(NamedTuple):
+class _ExploredPath(NamedTuple):
     """What is kept of one path through a function."""
 
-    outcome: Outcome
+    outcome: ResultTree
     specs: list[TensorSpec]
     script: list[bool]
     guarded: tuple[str, ...]
@@ -71,12 +71,12 @@ class _Path(NamedTuple):
     """The same of the tensors that it gives."""
 
 
-class _Joined(NamedTuple):
+class _Explored(NamedTuple):
     """What all paths compute together."""
 
     beginning: Beginning
     computed: Computed
-    paths: list[_Path]
+    paths: list[_ExploredPath]
     may_raise: bool
     executed: set[CodeType]
     """What has run on any path."""
@@ -97,10 +97,10 @@ class Meetings:
         self.refusals: dict[CodeType, str] = {}
         self.explored: CodeType | None = None
         """The function that is about to be run by itself."""
-        self.known: dict[CodeType, list[_Joined]] = {}
+        self.known: dict[CodeType, list[_Explored]] = {}
 
-    def note_question(self, base: FrameType | None) -> bool:
-        """Takes note of the functions that a question is asked in; whether the paths of a new one shall meet.
+    def note_condition(self, base: FrameType | None) -> bool:
+        """Takes note of the functions that a condition is asked in; whether the paths of a new one shall meet.
 
         Args:
             base: the frame of this package that has called the code.
@@ -172,7 +172,7 @@ class Meeting:
         """The answers with which the call goes on."""
         return deque(self._chosen.script)
 
-    def _explored(self, beginning: Beginning) -> tuple[_Joined, list]:
+    def _explored(self, beginning: Beginning) -> tuple[_Explored, list]:
         """Runs the function by itself on all of its paths."""
         self._function, self._args, self._keywords = _called(self._frame)
         self._raises, self._executed, paths = False, set(), []
@@ -183,15 +183,15 @@ class Meeting:
 
         try:
             jaxpr = sys.call_tracing(jax.make_jaxpr(follow), ())
-        except (_Refused, Uncontained, Exception) as error:
-            kind = "" if isinstance(error, _Refused) else f"{type(error).__name__}: "
+        except (_CannotMeet, Uncontained, Exception) as error:
+            kind = "" if isinstance(error, _CannotMeet) else f"{type(error).__name__}: "
             raise Unlike(f"{kind}{error}") from error
         finally:
             self._meetings.explored = None
         computed = Computed(self._before, jaxpr)
-        return _Joined(beginning, computed, paths, self._raises, self._executed), jaxpr_as_fun(jaxpr)()
+        return _Explored(beginning, computed, paths, self._raises, self._executed), jaxpr_as_fun(jaxpr)()
 
-    def _run(self, path: Any) -> tuple[list, _Path]:
+    def _run(self, path: Any) -> tuple[list, _ExploredPath]:
         call = this_call()
         stream, journal = call.stream.state, Journal()
         call.paths.append(path)
@@ -233,21 +233,21 @@ class Meeting:
             if path.has_loops:
                 raise Unlike("it has a loop on data")
         except Unlike as unlike:
-            raise _Refused(str(unlike)) from unlike
+            raise _CannotMeet(str(unlike)) from unlike
 
-    def _ended(self, result: Any, path: Any) -> tuple[list, _Path]:
+    def _ended(self, result: Any, path: Any) -> tuple[list, _ExploredPath]:
         call, before = this_call(), self._before
         self._executed.update(path.executed)
         try:
             outcome, tensors, _ = outcome_of(result, before)
         except Unlike as unlike:
-            raise _Refused(str(unlike)) from unlike
+            raise _CannotMeet(str(unlike)) from unlike
         lifted = [call.lift(tensor) for tensor in tensors]
         guarded = tuple([before.seen[id(x)] for x in path.guards.things() if id(x) in before.seen])
         are_guarded = tuple([path.guards.cause(x._node.storage.memory) is not None for x in lifted])
-        script = [question.answer for question in path.asked]
+        script = [condition.answer for condition in path.asked]
         specs = [TensorSpec.of(x) for x in lifted]
-        return [call.leaving(x.read()) for x in lifted], _Path(outcome, specs, script, guarded, are_guarded)
+        return [call.leaving(x.read()) for x in lifted], _ExploredPath(outcome, specs, script, guarded, are_guarded)
 
     def give(self, result: Any) -> None:
         """Lets what the call gives hold the values of all paths.

@@ -8,12 +8,12 @@ import torch
 from ..tensors.tensor import Torchish
 from .loop_state import State, Unlike
 
-__all__ = ["Outcome", "joined", "outcome_of", "with_tensors"]
+__all__ = ["ResultTree", "joined", "outcome_of", "with_tensors"]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
-class Leaf(NamedTuple):
+class ResultLeaf(NamedTuple):
     """A tensor of an outcome."""
 
     existing: str | None
@@ -26,25 +26,25 @@ class Leaf(NamedTuple):
     """Whether another tensor can take its place: it is new, or in a new list."""
 
 
-class Outcome(NamedTuple):
-    """What a function gives on one way."""
+class ResultTree(NamedTuple):
+    """What a function gives on one path."""
 
     signature: Any
-    """What all ways must have in common."""
-    leaves: list[Leaf]
+    """What all paths must have in common."""
+    leaves: list[ResultLeaf]
     containers: list[str | None]
     """The paths of lists and dictionaries that were there before, None for new ones."""
 
 
-class Found(NamedTuple):
+class FoundResult(NamedTuple):
     """An outcome, and the objects in it."""
 
-    outcome: Outcome
+    outcome: ResultTree
     tensors: list[Any]
     containers: list[Any]
 
 
-def outcome_of(result: Any, before: State) -> Found:
+def outcome_of(result: Any, before: State) -> FoundResult:
     """Looks at what a function gives.
 
     Raises:
@@ -57,11 +57,11 @@ def outcome_of(result: Any, before: State) -> Found:
         leaf._replace(is_entangled=leaf.existing is None and sum(other is memory for other in memories) > 1)
         for leaf, memory in zip(looking.leaves, memories, strict=True)
     ]
-    found = Outcome(signature, leaves, [before.seen.get(id(x)) for x in looking.containers])
-    return Found(found, looking.tensors, looking.containers)
+    found = ResultTree(signature, leaves, [before.seen.get(id(x)) for x in looking.containers])
+    return FoundResult(found, looking.tensors, looking.containers)
 
 
-def joined(outcomes: Sequence[Outcome]) -> tuple[list[bool], int]:
+def joined(outcomes: Sequence[ResultTree]) -> tuple[list[bool], int]:
     """Which tensors differ from way to way, and the number of an outcome in which all of these can be replaced.
 
     Raises:
@@ -98,7 +98,7 @@ def with_tensors(result: Any, tensors: Iterator[torch.Tensor | None]) -> Any:
 class _Looking:
     def __init__(self, before: State):
         self._seen = before.seen
-        self.leaves: list[Leaf] = []
+        self.leaves: list[ResultLeaf] = []
         self.tensors: list[Any] = []
         self.containers: list[Any] = []
 
@@ -121,16 +121,16 @@ class _Looking:
             return "object", self._seen[id(value)]
         raise Unlike(f"its {path} is a {kind.__name__}")
 
-    def _leaf(self, tensor: Any, path: str, is_in_new_list: bool) -> Leaf:
+    def _leaf(self, tensor: Any, path: str, is_in_new_list: bool) -> ResultLeaf:
         memory = _memory(tensor)
         existing, shares = self._seen.get(id(tensor)), self._seen.get(id(memory))
         if existing is not None:
-            return Leaf(existing, shares, False, is_in_new_list)
+            return ResultLeaf(existing, shares, False, is_in_new_list)
         if type(tensor) is not Torchish or tensor.attributes.keys() - {"_restriction"}:
             raise Unlike(f"its {path} is a {type(tensor).__name__} of its own kind")
         if tensor.history is not None:
             raise Unlike(f"its {path} requires grad")
-        return Leaf(None, shares, False, True)
+        return ResultLeaf(None, shares, False, True)
 
 
 def _memory(tensor: Any) -> Any:

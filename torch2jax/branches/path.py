@@ -1,6 +1,6 @@
-"""One path through code that tests traced values: its conditions (*questions*) and their answers.
+"""One path through code that tests traced values: its conditions and their answers.
 
-A question that was already answered gets the same answer again. Otherwise the trace records it, by an equation that
+A condition that was already answered gets the same answer again. Otherwise the trace records it, by an equation that
 computes nothing and separates what comes before it from what comes after it.
 """
 
@@ -25,11 +25,11 @@ from .policy import BranchPolicy
 from .programs import is_same_value, values_alike
 from .warnings_once import Warned
 
-__all__ = ["Fork", "Path", "Question", "answer", "question_p"]
+__all__ = ["Condition", "Fork", "Path", "answer", "condition_p"]
 
-_OFTEN = 8  # questions of one line on one way: more are those of a loop
+_OFTEN = 8  # conditions of one line on one path: more are those of a loop
 
-_ANSWERED = 2**11  # answers on one way that are known already: more are a loop which they do not end
+_ANSWERED = 2**11  # answers on one path that are known already: more are a loop which they do not end
 
 
 class Fork(Abandoned):
@@ -40,7 +40,7 @@ class Fork(Abandoned):
         self.path = path
 
 
-class Question(NamedTuple):
+class Condition(NamedTuple):
     """What was asked of a traced value, and the answer."""
 
     place: SourceLine
@@ -59,19 +59,19 @@ class Question(NamedTuple):
         return self.place, not self.answer
 
 
-question_p = Primitive("question")
-question_p.multiple_results = True
-question_p.def_abstract_eval(lambda _: [])
+condition_p = Primitive("condition")
+condition_p.multiple_results = True
+condition_p.def_abstract_eval(lambda _: [])
 
 
 class Path:
-    """One way through some code.
+    """One path through some code.
 
     Args:
         trace: what JAX traces the code with.
-        answers: to the first questions; None for code that runs as it is, without any.
-        limit: how many questions more get an answer.
-        checks: sides of questions on which the code has raised an exception of its own.
+        answers: to the first conditions; None for code that runs as it is, without any.
+        limit: how many conditions more get an answer.
+        checks: sides of conditions on which the code has raised an exception of its own.
         loops: what is known of the loops in the code.
     """
 
@@ -85,7 +85,7 @@ class Path:
         loops: Loops | None = None,
     ):
         self.policy, self.trace, self._answers, self._limit, self._checks = policy, trace, answers, limit, checks
-        self.asked: list[Question] = []
+        self.asked: list[Condition] = []
         self.is_abandoned = False
         self.refusal: BranchError | None = None
         """Why it cannot be followed, if it was abandoned for that."""
@@ -103,7 +103,7 @@ class Path:
         self._scripts: list[tuple] = []
         self.watch = Watch(loops, self) if loops is not None and (loops.heads or loops.meetings.codes) else None
         self.came_back: Facts | None = None
-        """The loop of which it was a turn."""
+        """The loop of which it was an iteration."""
 
     @property
     def patience(self) -> Patience:
@@ -119,7 +119,7 @@ class Path:
 
     @property
     def meetings(self) -> Any:
-        """The functions whose ways meet; None for code that runs as it is."""
+        """The functions whose paths meet; None for code that runs as it is."""
         return None if self._loops is None else self._loops.meetings
 
     @property
@@ -137,7 +137,7 @@ class Path:
         return self._answers is not None
 
     def can_answer(self, tensor: Torchish) -> bool:
-        """Whether questions about a tensor can be asked where the code is."""
+        """Whether conditions on a tensor can be asked where the code is."""
         return self.policy.max_paths > 1 and decides(_array(tensor), self.trace)
 
     def answer(self, tensor: Torchish, what: str) -> bool:
@@ -180,7 +180,7 @@ class Path:
     def _ask(self, flag: Any, place: SourceLine, asked_in: str, settled: bool | None) -> bool:
         if self._answers is None:
             self.abandon()
-        if settled is None and self._loops is not None and self._loops.meetings.note_question(self.base):
+        if settled is None and self._loops is not None and self._loops.meetings.note_condition(self.base):
             self._loops.has_learned = True
             self.abandon()
         number, given = len(self.asked), self._answers or ()
@@ -192,9 +192,9 @@ class Path:
             found = self._likely(place)
         else:
             self.abandon()
-        self.asked.append(Question(place, asked_in, found, settled is not None))
+        self.asked.append(Condition(place, asked_in, found, settled is not None))
         with running(self.trace):
-            question_p.bind(flag)
+            condition_p.bind(flag)
         return found
 
     @property
@@ -203,7 +203,7 @@ class Path:
 
     def _suspect(self, place: SourceLine) -> None:
         """Lets a loop be watched that asks again and again."""
-        asked = sum(question.place == place for question in self.asked)
+        asked = sum(condition.place == place for condition in self.asked)
         if self._loops is None or asked < self._often or self._is_probing:
             return
         frames, before = frames_of_code(), self._frames.get(place)
@@ -212,22 +212,22 @@ class Path:
             self.abandon()
 
     def expect_loops(self, *codes: CodeType) -> None:
-        """Lets the loops of some code be watched from their first turns."""
+        """Lets the loops of some code be watched from their first iterations."""
         if self._loops is not None and self._loops.expect(codes):
             self.abandon()
 
     def is_guard_broken(self) -> bool:
-        """Whether something was written to that must not be: then the ways meet no longer that led to it."""
+        """Whether something was written to that must not be: then the paths meet no longer that led to it."""
         code = self.guards.broken()
         if code is not None:
-            self.meetings.refuse(code, "what it gives is written to, and is one of its arguments on some ways only")
+            self.meetings.refuse(code, "what it gives is written to, and is one of its arguments on some paths only")
         return code is not None
 
     def begin_script(self, answers: deque[bool], knows: bool = True) -> None:
         """Gives these answers from now on, until `end_script`; what is asked meanwhile does not count.
 
         Args:
-            knows: whether questions that were answered before are not among them.
+            knows: whether conditions that were answered before are not among them.
         """
         self._scripts.append((self._script, self._known))
         self._known = {key: list(alike) for key, alike in self._known.items()} if knows else {}
@@ -237,7 +237,7 @@ class Path:
         self._script, self._known = self._scripts.pop()
 
     def come_back(self, loop: Facts) -> NoReturn:
-        """Ends the run, which was one turn of a loop."""
+        """Ends the run, which was one iteration of a loop."""
         self.came_back = loop
         self.abandon()
 
@@ -252,7 +252,7 @@ class Path:
 
     def _likely(self, place: SourceLine) -> bool:
         """An answer with which the code goes far: a loop goes on, and no check finds something."""
-        before = next((question.answer for question in reversed(self.asked) if question.place == place), None)
+        before = next((condition.answer for condition in reversed(self.asked) if condition.place == place), None)
         if before is not None:
             return before
         return (place, True) not in self._checks or (place, False) in self._checks
@@ -287,7 +287,7 @@ def answer(tensor: Torchish, what: str) -> bool:
     """The answer to ``bool(tensor)`` of a traced tensor of one element, on the path that the code is on.
 
     Args:
-        what: the question, for errors.
+        what: the condition, for errors.
 
     Raises:
         TracedValueError: both answers cannot be followed there.

@@ -1,6 +1,6 @@
-"""Conditions on traced values (*questions*): runs the code once for each path, so that both branches are traced.
+"""Conditions on traced values: runs the code once for each path, so that both branches are traced.
 
-A call begins without that. The first question abandons the run. Then the code runs once for each path, each time in
+A call begins without that. The first condition abandons the run. Then the code runs once for each path, each time in
 its own trace. Python does the same in all runs until an answer differs, so two traces begin with the same equations,
 which appear once in the graph. A ``lax.cond`` follows, whose branches have the remaining equations. Equations that both
 branches end with move behind it.
@@ -28,31 +28,31 @@ from .joined_paths import Again, Ended, PathNode, Raised, Side, program_of
 from .loop_room import Learned, guess_room
 from .loop_watch import Loops, again_p, enter_p, skip_p
 from .meetings import Meetings
-from .path import Fork, Path, Question, question_p
+from .path import Condition, Fork, Path, condition_p
 from .policy import BranchPolicy
 from .programs import is_same_step, new_var
 from .warnings_once import Warned, give
 
 __all__ = ["followed"]
 
-_MANY = 24  # ways: where there are more, those of functions meet
-_FEW = 4  # questions that a way may ask though there may be no room for its other ways: they may be checks
+_MANY = 24  # paths: where there are more, those of functions meet
+_FEW = 4  # conditions that a way may ask though there may be no room for its other ways: they may be checks
 
-# For each of the ways that are allowed, and for no fewer than this many:
+# For each of the paths that are allowed, and for no fewer than this many:
 _AT_LEAST = 64
-_TURNS = 4  # questions of one line on one way: a loop that nothing but exceptions ends has no other bound
-_RUNS = 16  # ways of all kinds
-_ASKED = 512  # questions on all of them: what is traced grows with the square of a loop's turns
+_ITERATIONS = 4  # conditions of one line on one path: a loop that nothing but exceptions ends has no other bound
+_RUNS = 16  # paths of all kinds
+_ASKED = 512  # conditions on all of them: what is traced grows with the square of a loop's iterations
 
-_MARKS = (question_p, enter_p, again_p)
+_MARKS = (condition_p, enter_p, again_p)
 
 
 class _PathRun(NamedTuple):
     """One run of the code: what it asked, and the equations that it left."""
 
-    asked: list[Question]
+    asked: list[Condition]
     end: Ended | Raised | Again | None
-    """None if the way was left unfinished."""
+    """None if the path was left unfinished."""
     steps: list
     results: list
     consts: list[tuple[Var, Any]]
@@ -60,12 +60,12 @@ class _PathRun(NamedTuple):
     @property
     def loop(self) -> tuple[SourceLine, int]:
         """The line that asks most often, and how often it does."""
-        asking = Counter(question.place for question in self.asked if not question.is_settled)
+        asking = Counter(condition.place for condition in self.asked if not condition.is_settled)
         return max(asking.items(), key=lambda item: item[1], default=(SourceLine("", 0, ""), 0))
 
 
 class _PathStart(NamedTuple):
-    """Where ways are still to be gone."""
+    """Where paths are still to be gone."""
 
     answers: tuple[bool, ...]
     side: tuple[SourceLine, bool] | None
@@ -82,13 +82,13 @@ def followed(
     Args:
         run: gives a tree of arrays and other things, and anything to note. It can run again and again.
         warned: what it has warned of before, when it was abandoned.
-        pads: whether an array that is longer on one way than on another becomes a padded one.
+        pads: whether an array that is longer on one path than on another becomes a padded one.
 
     Returns:
-        The tree, and what each way noted.
+        The tree, and what each path noted.
 
     Raises:
-        BranchError: the ways do not end alike, one cannot be translated, or there are too many.
+        BranchError: the paths do not end alike, one cannot be translated, or there are too many.
         Exception: what the code raises, whatever the answers are.
     """
     call = current()
@@ -98,14 +98,14 @@ def followed(
     while True:
         were_on = meetings.are_on
         try:
-            return _Ways(run, policy, loops, pads).joined(before)
+            return _Paths(run, policy, loops, pads).joined(before)
         except Learned:
             loops.begin()
             if meetings.are_on and not were_on:
                 loops = Loops(meetings)
 
 
-class _Ways:
+class _Paths:
     def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, loops: Loops, pads: bool):
         self._run, self._policy, self._loops, self._pads = run, policy, loops, pads
         self._root = PathNode()
@@ -134,7 +134,7 @@ class _Ways:
         return side.structure.unflatten(leaves), side.notes
 
     def _explore(self) -> None:
-        """Goes all ways, the last first that part from one which was gone."""
+        """Goes all paths, the last first that part from one which was gone."""
         pending = [_PathStart((), None)]
         while pending:
             start = pending.pop()
@@ -153,7 +153,7 @@ class _Ways:
             self._let_meet(run, pending)
 
     def _let_meet(self, run: _PathRun, pending: list[_PathStart]) -> None:
-        """Lets the ways through functions meet where these return, if there are many."""
+        """Lets the paths through functions meet where these return, if there are many."""
         meetings = self._loops.meetings
         if meetings.are_on or not meetings.are_possible:
             return
@@ -169,15 +169,15 @@ class _Ways:
         self._live += run.end is not None and not is_check
         self._runs += 1
         self._asked += len(run.asked)
-        bound, (_, turns) = max(self._policy.max_paths, _AT_LEAST), run.loop
-        is_endless = run.end is None and turns > _TURNS * bound
+        bound, (_, iterations) = max(self._policy.max_paths, _AT_LEAST), run.loop
+        is_endless = run.end is None and iterations > _ITERATIONS * bound
         are_many = self._live > self._policy.max_paths or self._runs > _RUNS * bound or self._asked > _ASKED * bound
         if is_endless or are_many:
             raise self._too_many(run)
 
     def _others(self, start: _PathStart, run: _PathRun) -> list[_PathStart]:
         """What is left to do behind a run, the first last."""
-        given = tuple(question.answer for question in run.asked)
+        given = tuple(condition.answer for condition in run.asked)
         others = [
             _PathStart((*given[:i], not given[i]), run.asked[i].other_side)
             for i in range(len(start.answers), len(given))
@@ -185,7 +185,7 @@ class _Ways:
         ]
         if run.end is not None:
             return others
-        # Whether a loop may go on depends on what is beside it: are these ways, or checks? Of the exits of each line
+        # Whether a loop may go on depends on what is beside it: are these paths, or checks? Of the exits of each line
         # the deepest and the shallowest tell.
         deepest = {other.side: other for other in others}
         shallowest = {other.side: other for other in reversed(others)}
@@ -200,12 +200,12 @@ class _Ways:
         if not self._loops.are_suspected_early and _asks_again(run.asked):
             self._loops.suspect_early()
             return Learned()
-        place, turns = run.loop
+        place, iterations = run.loop
         raised = self._runs - self._live
         return BranchError(
             f"bool(tensor) at {place} tests a traced value on too many paths: got more than {self._policy.max_paths} "
             f"paths through the code, or many more that raise exceptions (the code ran {self._runs} times; {raised} of "
-            f"these runs ended in an exception, and the last path tested this line {turns} times)"
+            f"these runs ended in an exception, and the last path tested this line {iterations} times)"
             f"{self._loops.refused}. A loop becomes a loop of the graph if its iterations change only tensors and "
             "numbers. Otherwise use torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop "
             "around the call. To choose between tensors, use torch.where or torch.cond. If a condition always has the "
@@ -268,7 +268,7 @@ class _Ways:
         """Puts a run into the tree, in terms of the variables that the tree has already."""
         names: dict[Var, Any] = {}
         consts = dict(run.consts)
-        same: dict[Var, Any] = {}  # what loops of dropped turns begin with
+        same: dict[Var, Any] = {}  # what loops of dropped iterations begin with
 
         def named(atom: Any):
             while isinstance(atom, Var) and atom in same:
@@ -307,21 +307,21 @@ class _Ways:
                     node.steps = None  # nobody has been further
                 else:
                     node.end, node.results = run.end, [named(x) for x in run.results]
-            elif mark.primitive is question_p:
-                if node.question is None:
-                    node.question, node.flag = run.asked[asked], named(mark.invars[0])
-                elif node.question.place != run.asked[asked].place:
+            elif mark.primitive is condition_p:
+                if node.condition is None:
+                    node.condition, node.flag = run.asked[asked], named(mark.invars[0])
+                elif node.condition.place != run.asked[asked].place:
                     raise self._uneven(run)
                 node = node.sides.setdefault(run.asked[asked].answer, PathNode())
                 asked += 1
             elif mark.primitive is enter_p:
-                if node.turn is None:
-                    node.loop, node.turn = mark.params["loop"], PathNode()
+                if node.iteration is None:
+                    node.loop, node.iteration = mark.params["loop"], PathNode()
                     node.first, node.carried = [named(x) for x in mark.invars], [new_var(x.aval) for x in mark.outvars]
                 elif node.loop is not mark.params["loop"]:
                     raise self._uneven(run)
                 names.update(zip(mark.outvars, node.carried, strict=True))
-                node = node.turn
+                node = node.iteration
             else:
                 node.end, node.results = run.end, [named(x) for x in mark.invars]
                 break
@@ -336,7 +336,7 @@ class _Ways:
             names.update((x, y) for x, y in zip(other.invars, step.invars, strict=True) if isinstance(x, Var))
 
     def _uneven(self, run: _PathRun) -> BranchError:
-        asked = run.asked[-1] if run.asked else self._root.question
+        asked = run.asked[-1] if run.asked else self._root.condition
         return BranchError(
             f"bool(tensor) at {asked.place}: to trace both branches, the code runs several times, but it did not do "
             "the same each time up to there. Wanted code that does the same for the same arguments: no Python random "
@@ -361,9 +361,9 @@ def _to_raise_later(error: Exception) -> Exception:
     return error
 
 
-def _asks_again(asked: list[Question]) -> bool:
-    """Whether a line has asked three times: it may be that of a loop whose later turns are never reached."""
-    return max(Counter(question.place for question in asked).values(), default=0) > 2
+def _asks_again(asked: list[Condition]) -> bool:
+    """Whether a line has asked three times: it may be that of a loop whose later iterations are never reached."""
+    return max(Counter(condition.place for condition in asked).values(), default=0) > 2
 
 
 def _key_of(value: Any) -> Any:

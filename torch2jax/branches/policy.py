@@ -79,7 +79,7 @@ class BranchPolicy(NamedTuple):
     """Which branch is taken where."""
     max_paths: int = 64
     max_steps: int | None = None
-    """How many turns a loop may have that is differentiated backwards."""
+    """How many iterations a loop may have that is differentiated backwards."""
 
     bounds: Said | None = None
     """How long at most what data decide is, and where."""

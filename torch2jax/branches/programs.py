@@ -1,6 +1,6 @@
 """Takes JAX's equations apart and merges them: equations that both sides of a branch share appear once.
 
-A path through some code leaves a list of equations. Two paths that part at a question become one program: what both do
+A path through some code leaves a list of equations. Two paths that part at a condition become one program: what both do
 at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
 """
 
@@ -199,10 +199,10 @@ def _pairs_of_loops(one: While, other: While) -> list[tuple[Atom, Atom]] | None:
         tests = _pairs_of_programs(one.test, other.test, dict(zip(one.carried, other.carried, strict=True)))
     elif one.test is not other.test:
         return None
-    turns = _pairs_of_programs(one.turn, other.turn, dict(zip(one.outvars, other.outvars, strict=True)))
-    if tests is None or turns is None:
+    iterations = _pairs_of_programs(one.iteration, other.iteration, dict(zip(one.outvars, other.outvars, strict=True)))
+    if tests is None or iterations is None:
         return None
-    return [*zip(one.first, other.first, strict=True), *tests, *turns]
+    return [*zip(one.first, other.first, strict=True), *tests, *iterations]
 
 
 def _pairs_of_programs(
@@ -248,7 +248,9 @@ def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
         if isinstance(one, Same):
             return one._replace(first=first)
         test = one.test and _rebuilt_program(one.test, other.test, either, one.carried)
-        return one._replace(first=first, test=test, turn=_rebuilt_program(one.turn, other.turn, either, one.outvars))
+        return one._replace(
+            first=first, test=test, iteration=_rebuilt_program(one.iteration, other.iteration, either, one.outvars)
+        )
     predicate = either(one.predicate, other.predicate)
     if isinstance(one, Assertion):
         return one._replace(predicate=predicate)

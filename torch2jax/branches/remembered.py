@@ -1,4 +1,4 @@
-"""What the ways through a function compute together, kept for calls that begin with the like.
+"""What the paths through a function compute together, kept for calls that begin with the like.
 
 Code runs again and again, and so do its functions. What a function does is given by all that it can reach: where that
 is alike but for traced values, the program that was found serves again, with the present values in it.

@@ -1,8 +1,8 @@
 """What steps compute from known numbers alone: scalars, and arrays all of whose elements are one number.
 
-Many turns of a loop are computed at once, each with numbers of its own. A number may be known in some of them: zero
-times anything is zero. Integers and bools are computed as the graph does, in their dtypes; of floating-point numbers
-only comparisons are.
+Many iterations of a loop are computed at once, each with numbers of its own. A number may be known in some of them:
+zero times anything is zero. Integers and bools are computed as the graph does, in their dtypes; of floating-point
+numbers only comparisons are.
 """
 
 import math
@@ -18,15 +18,15 @@ _SMALL = 4096  # elements of a constant that are looked at
 
 
 class Uniform(NamedTuple):
-    """The number that all elements of an array are, in each turn."""
+    """The number that all elements of an array are, in each iteration."""
 
     values: np.ndarray
     known: np.ndarray
-    """In which turns it is known."""
+    """In which iterations it is known."""
 
 
-def uniform_of_number(atom: Any, known: Callable[[Any], Any], turns: int) -> Uniform | None:
-    """What an operand is that is known in all turns: a literal, or what is `known` of a variable."""
+def uniform_of_number(atom: Any, known: Callable[[Any], Any], iterations: int) -> Uniform | None:
+    """What an operand is that is known in all iterations: a literal, or what is `known` of a variable."""
     value = atom.val if isinstance(atom, Literal) else known(atom)
     if value is None or not 0 < math.prod(np.shape(value)) <= _SMALL:
         return None
@@ -34,25 +34,25 @@ def uniform_of_number(atom: Any, known: Callable[[Any], Any], turns: int) -> Uni
     if array.dtype.kind not in "biuf":
         return None
     number = array.reshape(-1)[:1]
-    return Uniform(np.repeat(number, turns), np.ones(turns, bool)) if (array == number).all() else None
+    return Uniform(np.repeat(number, iterations), np.ones(iterations, bool)) if (array == number).all() else None
 
 
 def uniform_values(
-    steps: Sequence, given: Mapping[Var, Uniform], known: Callable[[Any], Any], turns: int
+    steps: Sequence, given: Mapping[Var, Uniform], known: Callable[[Any], Any], iterations: int
 ) -> Callable[[Any], Uniform | None]:
-    """A function that gives what an operand of these equations, or a result, is in each of some turns.
+    """A function that gives what an operand of these equations, or a result, is in each of some iterations.
 
     Args:
-        given: what is known of variables, in each turn.
+        given: what is known of variables, in each iteration.
         known: gives the value of a variable from before the loop, or None.
     """
     found: dict[Any, Uniform | None] = dict(given)
 
     def value_of(atom: Any) -> Uniform | None:
         if isinstance(atom, Literal):
-            return uniform_of_number(atom, known, turns)
+            return uniform_of_number(atom, known, iterations)
         if atom not in found:
-            found[atom] = uniform_of_number(atom, known, turns)
+            found[atom] = uniform_of_number(atom, known, iterations)
         return found[atom]
 
     with np.errstate(all="ignore"):

@@ -53,7 +53,7 @@ def unlike(
     """The error about branches whose results differ.
 
     Args:
-        place: where the question is.
+        place: where the condition is.
         yes, no: the structure of each result, and its leaves.
         differ: whether two leaves do.
     """

@@ -28,14 +28,14 @@ class Warned(NamedTuple):
 
 
 def give(warned: Iterable[Warned]) -> None:
-    """Gives warnings, unless the code around is on one of several ways: then they wait until it is over."""
+    """Gives warnings, unless the code around is on one of several paths: then they wait until it is over."""
     for warning in warned:
         if not _note(warning):
             warnings.warn_explicit(*warning)
 
 
 def _note(warning: Warned) -> bool:
-    """Notes a warning for the ways that the code is on; whether it is to wait."""
+    """Notes a warning for the paths that the code is on; whether it is to wait."""
     call = current()
     for path in reversed(() if call is None else call.paths):
         path.warned.append(warning)

@@ -1,7 +1,7 @@
 """Loops that end on traced conditions, as statements of a program: a JAX ``while_loop``, or a bounded scan.
 
-Backwards a loop needs a bound: then it is a scan of so many turns, of which those behind its end do nothing. The turns
-are checkpointed in groups of about the square root of the bound, so that memory grows with that alone.
+Backwards a loop needs a bound: then it is a scan of so many iterations, of which those behind its end do nothing. The
+iterations are checkpointed in groups of about the square root of the bound, so that memory grows with that alone.
 """
 
 import math
@@ -46,22 +46,22 @@ class Same(NamedTuple):
 class While(NamedTuple):
     """A loop that goes on as long as it says so itself.
 
-    With a `test`, this comes before each turn, and the loop goes on where it gives what is wanted. Without, the turn
-    gives behind its results whether it has come to its end, and what is kept. One that has not gives what it began
-    with. There is at least one turn, so that what is kept is there.
+    With a `test`, this comes before each iteration, and the loop goes on where it gives what is wanted. Without, the
+    iteration gives behind its results whether it has come to its end, and what is kept. One that has not gives what it
+    began with. There is at least one iteration, so that what is kept is there.
     """
 
     carried: list[Var]
     first: list[Atom]
-    """What the first turn begins with."""
+    """What the first iteration begins with."""
     test: Program | None
     """Gives the answer, and what of its values is used behind it."""
     kept: list[Var]
-    """The latter, as turns and the code behind the loop know them; without a test, what the last turn has computed."""
+    """The latter, as iterations and the code behind the loop know them; without a test, those of the last iteration."""
     wanted: bool
-    turn: Program
+    iteration: Program
     bound: int | None
-    """How many turns it has at most, where that is known."""
+    """How many iterations it has at most, where that is known."""
     place: str
     is_detached: bool = False
     """Whether nothing of what it computes has a derivative."""
@@ -79,14 +79,14 @@ class While(NamedTuple):
     @property
     def _needed(self) -> set[Var]:
         """What it uses from before but for what it begins with."""
-        found = free(self.turn).difference(self.kept)
+        found = free(self.iteration).difference(self.kept)
         if self.test is not None:
             found |= free(self.test)
         return found.difference(self.carried)
 
     @property
     def has_effects(self) -> bool:
-        programs = [self.turn] if self.test is None else [self.test, self.turn]
+        programs = [self.iteration] if self.test is None else [self.test, self.iteration]
         return any(has_effects(x) for program in programs for x in program.statements)
 
     def pruned(self, needed: set[Var]) -> "While":
@@ -111,7 +111,7 @@ class While(NamedTuple):
             within = dict(zip(outside, given, strict=True))
             within.update(zip(self.carried, carried, strict=True))
             within.update(zip(self.kept, kept, strict=True))
-            found = [*map(_strong, evaluated(self.turn, within))]
+            found = [*map(_strong, evaluated(self.iteration, within))]
             if self.test is None:
                 count = len(self.carried)
                 return found[count], found[:count], found[count + 1 :]
@@ -124,7 +124,7 @@ class While(NamedTuple):
         goes_on, kept = ask(given, first)
         state = goes_on, first, kept
         if jax.sharding.get_abstract_mesh().manual_axes:
-            programs = [self.turn] if self.test is None else [self.test, self.turn]
+            programs = [self.iteration] if self.test is None else [self.test, self.iteration]
             step, state = loop_on_devices(step, given, state, [x for program in programs for x in program.statements])
         _, carried, kept = _run(step, given, state, self.bound, self.place)
         return [*carried, *kept]

@@ -58,7 +58,7 @@ def argument_of(tensor: torch.Tensor, x64: bool) -> np.ndarray | jax.Array:
 
 def _narrowed(tensor: torch.Tensor) -> torch.Tensor:
     narrow = tensor.to(_NARROWED[tensor.dtype])
-    if tensor.is_cpu and not torch.equal(narrow.to(tensor.dtype), tensor):  # elsewhere the question would wait for it
+    if tensor.is_cpu and not torch.equal(narrow.to(tensor.dtype), tensor):  # elsewhere the check would wait for it
         raise OverflowError(
             f"j2t's function got a {tensor.dtype} tensor with values that {narrow.dtype} cannot hold, while "
             'jax_enable_x64 is off. Turn it on with jax.config.update("jax_enable_x64", True)'

@@ -310,7 +310,7 @@ def _expect_data(tensor: torch.Tensor) -> None:
     if is_plain or tensor.layout is not torch.strided:
         return
     storage = tensor.untyped_storage()
-    if storage.device.type == "meta":  # that of a fake tensor, which warns of the question below
+    if storage.device.type == "meta":  # that of a fake tensor, which warns of the check below
         raise OnMetaError
     try:
         storage.data_ptr()

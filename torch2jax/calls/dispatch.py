@@ -59,6 +59,7 @@ from ..values import (
     wrapper_subclasses as wrapper_subclasses,
 )
 from ..values.at_once import run_at_once
+from ..values.iterations import heed_ranges
 from ..values.known import run_known, write_known
 from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
@@ -67,7 +68,6 @@ from ..values.pickled import Pickles
 from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
-from ..values.turns import heed_ranges
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
 from . import float8_kernels as float8_kernels
 from .aten_mode import AtenMode
@@ -126,7 +126,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._below_autograd = AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
         self.answers: Any = None
-        """What is answered to questions about traced values, where both answers are followed; see `follow`."""
+        """What is answered to conditions on traced values, where both answers are followed; see `follow`."""
         self.memo: dict | None = None
         """What has been computed from numbers meanwhile."""
         self.steps_abstractly = False

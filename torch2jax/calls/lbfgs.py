@@ -150,7 +150,7 @@ def step(self: LBFGS, closure: Callable) -> Any:
     function = _Function(group["params"], closure)
     found, value, gradient = function()
     state["func_evals"] = state["func_evals"] + 1
-    apart = {name: tensor.clone() for name, tensor in state.items()}  # as they are in later turns
+    apart = {name: tensor.clone() for name, tensor in state.items()}  # as they are in later iterations
     state.update(_iterate(function, options, apart, value, gradient))
     return found
 

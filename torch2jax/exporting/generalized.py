@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from ..tensors.known import for_all_sizes
-from .questions import asking, reading
+from .comparisons import asking, reading
 from .sizes import NotAnExpressionError, Sizes, SizesError
 
 __all__ = ["generalized"]

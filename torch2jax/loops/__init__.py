@@ -1,1 +1,1 @@
-"""Loops in a graph: identical iterations (*turns*) become one `lax.scan`."""
+"""Loops in a graph: identical iterations become one `lax.scan`."""

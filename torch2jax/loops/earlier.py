@@ -7,20 +7,22 @@ from jax.extend.core import JaxprEqn, Var
 from .alike import Atom
 from .likeness import Likeness
 
-__all__ = ["earlier_turn"]
+__all__ = ["earlier_iteration"]
 
 
-def earlier_turn(turns: Sequence[Sequence[JaxprEqn]], before: Sequence, likeness: Likeness) -> list[JaxprEqn] | None:
-    """The equations before some turns that are one more turn, wherever they stand.
+def earlier_iteration(
+    iterations: Sequence[Sequence[JaxprEqn]], before: Sequence, likeness: Likeness
+) -> list[JaxprEqn] | None:
+    """The equations before some iterations that are one more iteration, wherever they stand.
 
-    They are found from the values that a turn gives to the next, and from what takes them.
+    They are found from the values that an iteration gives to the next, and from what takes them.
     """
-    return _Search(turns, before, likeness).found()
+    return _Search(iterations, before, likeness).found()
 
 
 class _Search:
-    def __init__(self, turns: Sequence[Sequence[JaxprEqn]], before: Sequence, likeness: Likeness):
-        self._first, self._second, self._likeness = turns[0], turns[1], likeness
+    def __init__(self, iterations: Sequence[Sequence[JaxprEqn]], before: Sequence, likeness: Likeness):
+        self._first, self._second, self._likeness = iterations[0], iterations[1], likeness
         self._makers: dict[Var, JaxprEqn] = {
             var: step for step in before if isinstance(step, JaxprEqn) for var in step.outvars
         }
@@ -29,7 +31,7 @@ class _Search:
         self._of_second = _places(self._second)
         self._matched: dict[int, JaxprEqn] = {}
         self._given: dict[tuple[int, int], Atom] = {}
-        """The values that the turn receives from the previous one, by where that computes them."""
+        """The values that the iteration receives from the previous one, by where that computes them."""
 
     def found(self) -> list[JaxprEqn] | None:
         if not self._is_reached():
@@ -41,7 +43,7 @@ class _Search:
         return [self._matched[place] for place in range(len(self._first))]
 
     def _is_reached(self) -> bool:
-        """Matches the equations behind the values that the turn passes on; false if any differ."""
+        """Matches the equations behind the values that the iteration passes on; false if any differ."""
         waiting = [
             (place, output, x)
             for step, later in zip(self._first, self._second, strict=True)
@@ -61,7 +63,7 @@ class _Search:
             if not self._is_alike(step, place):
                 return False
             self._matched[place] = step
-            waiting.extend(self._same_turn(step, place))
+            waiting.extend(self._same_iteration(step, place))
         return bool(self._matched)
 
     def _is_alike(self, step: JaxprEqn, place: int) -> bool:
@@ -69,8 +71,8 @@ class _Search:
         is_same = step.primitive is first.primitive and not step.effects
         return is_same and self._likeness.number(step) == self._likeness.number(first)
 
-    def _same_turn(self, step: JaxprEqn, place: int) -> Iterable[tuple[int, int, Atom]]:
-        """The operands of an equation that the same turn computes."""
+    def _same_iteration(self, step: JaxprEqn, place: int) -> Iterable[tuple[int, int, Atom]]:
+        """The operands of an equation that the same iteration computes."""
         for x, y in zip(step.invars, self._second[place].invars, strict=True):
             if isinstance(y, Var) and y in self._of_second:
                 yield *self._of_second[y], x
@@ -78,7 +80,7 @@ class _Search:
                 self._given.setdefault(self._of_first[y], x)
 
     def _follow_users(self) -> None:
-        """Matches values that only code after the turns uses, by their operands."""
+        """Matches values that only code after the iterations uses, by their operands."""
         users: dict[Var, list[JaxprEqn]] = {}
         for step in self._before:
             for var in {x for x in step.invars if isinstance(x, Var)} if isinstance(step, JaxprEqn) else ():
@@ -89,15 +91,15 @@ class _Search:
             known = [
                 (number, x)
                 for number, y in enumerate(self._second[place].invars)
-                if isinstance(y, Var) and (x := self._in_turn(y)) is not None
+                if isinstance(y, Var) and (x := self._in_iteration(y)) is not None
             ]
             for user in users.get(known[0][1], ()) if known else ():
                 if self._is_alike(user, place) and all(user.invars[number] is var for number, var in known):
                     self._matched[place] = user
                     break
 
-    def _in_turn(self, later: Var) -> Atom | None:
-        """The turn's counterpart of an operand of the second turn."""
+    def _in_iteration(self, later: Var) -> Atom | None:
+        """The iteration's counterpart of an operand of the second iteration."""
         origin = self._of_second.get(later)
         if origin is not None:
             step = self._matched.get(origin[0])

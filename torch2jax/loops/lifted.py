@@ -1,4 +1,4 @@
-"""Turns numbers inside rematerialized iterations into operands, because they may differ, as random keys do."""
+"""Iterations numbers inside rematerialized iterations into operands, because they may differ, as random keys do."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ _Place = tuple[int, int]
 _DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
 
 
-def with_numbers_lifted(turns: Sequence[Sequence[JaxprEqn]]) -> list[list[JaxprEqn]]:
-    """The turns, whose equations that rematerialize take as operands the numbers which differ within them."""
-    rows = [_lifted(row) if row[0].primitive is remat_p else row for row in zip(*turns, strict=True)]
-    return [list(turn) for turn in zip(*rows, strict=True)]
+def with_numbers_lifted(iterations: Sequence[Sequence[JaxprEqn]]) -> list[list[JaxprEqn]]:
+    """The iterations, whose equations that rematerialize take as operands the numbers which differ within them."""
+    rows = [_lifted(row) if row[0].primitive is remat_p else row for row in zip(*iterations, strict=True)]
+    return [list(iteration) for iteration in zip(*rows, strict=True)]
 
 
 def _lifted(row: Sequence[JaxprEqn]) -> Sequence[JaxprEqn]:
-    """One equation of each turn, so that they differ in operands alone."""
+    """One equation of each iteration, so that they differ in operands alone."""
     first = row[0].params["jaxpr"]
     places: dict[_Place, None] = {}
     for step in row[1:]:

@@ -17,7 +17,7 @@ _STARTS = {"start_indices", "limit_indices"}
 
 
 def without_starts(step: JaxprEqn) -> dict[str, Any]:
-    """The parameters of an equation, but for where a slice begins, which the turns of a loop decide."""
+    """The parameters of an equation, but for where a slice begins, which the iterations of a loop decide."""
     if step.primitive is not lax.slice_p:
         return step.params
     return {name: value for name, value in step.params.items() if name not in _STARTS}

@@ -7,43 +7,43 @@ import numpy as np
 __all__ = ["Run", "longest_run"]
 
 _CANDIDATES = 12
-_WIDEST = 6  # powers of two: what is looked at together, to tell one place of a turn from another that begins alike
+_WIDEST = 6  # powers of two: what is looked at together, to tell apart places of an iteration that begin alike
 
 
 class Run(NamedTuple):
-    """Consecutive turns of equal length."""
+    """Consecutive iterations of equal length."""
 
     start: int
     period: int
-    turns: int
+    iterations: int
 
     @property
     def stop(self) -> int:
-        return self.start + self.period * self.turns
+        return self.start + self.period * self.iterations
 
 
-def longest_run(numbers: np.ndarray, turns: int, least: int, sizes: np.ndarray | None = None) -> Run | None:
-    """The turns that cover most of a sequence.
+def longest_run(numbers: np.ndarray, iterations: int, least: int, sizes: np.ndarray | None = None) -> Run | None:
+    """The iterations that cover most of a sequence.
 
     Args:
-        turns: how many there have to be.
+        iterations: how many there have to be.
         least: how much they have to cover.
         sizes: how much each number covers; one, if not given.
     """
     ends = np.concatenate(([0], np.cumsum(np.ones(len(numbers), np.int64) if sizes is None else sizes)))
     best, covered = None, 0
-    for period in _candidates(numbers, len(numbers) // turns, turns, ends):
+    for period in _candidates(numbers, len(numbers) // iterations, iterations, ends):
         start, length = _longest(numbers[period:] == numbers[:-period], ends)
         found = Run(start, period, length // period + 1)
         size = ends[found.stop] - ends[start]
         repeated = size - (ends[start + period] - ends[start])
         # What has a period has its multiples too, and what is left over at its ends is no reason to take one of these.
-        if found.turns >= turns and size >= least and repeated > covered:
+        if found.iterations >= iterations and size >= least and repeated > covered:
             best, covered = found, repeated
     return best
 
 
-def _candidates(numbers: np.ndarray, largest: int, turns: int, ends: np.ndarray) -> list[int]:
+def _candidates(numbers: np.ndarray, largest: int, iterations: int, ends: np.ndarray) -> list[int]:
     """Periods that there may be: distances at which the same comes again, those that cover most."""
     if largest < 1:
         return []
@@ -56,7 +56,7 @@ def _candidates(numbers: np.ndarray, largest: int, turns: int, ends: np.ndarray)
         gaps, sizes = gaps[is_again], np.diff(ends[order])[is_again]
         counts = np.bincount(gaps, minlength=largest + 1)
         covered = np.bincount(gaps, sizes, minlength=largest + 1)
-        np.maximum(weights, np.where(counts < turns - 1, 0, covered), out=weights)
+        np.maximum(weights, np.where(counts < iterations - 1, 0, covered), out=weights)
         width = 1 << power
         if len(words) <= width:
             break

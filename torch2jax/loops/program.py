@@ -49,15 +49,15 @@ class Program(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """A value that one turn passes to the next."""
+    """A value that one iteration passes to the next."""
 
     var: Var
     first: Atom | None
-    """Its value in the first turn; None if only the code after the loop needs it, from the last turn."""
+    """Its value in the first iteration; None if only the code after the loop needs it, from the last iteration."""
 
 
 class Scanned(NamedTuple):
-    """What differs from turn to turn."""
+    """What differs from iteration to iteration."""
 
     var: Var
     values: Windows | Table | Pieces
@@ -207,7 +207,7 @@ def sizes_of(steps: Iterable[Any]) -> list[int]:
             kind = type(value)
             if kind is ClosedJaxpr or kind is Jaxpr:
                 size += total(value.eqns)
-            elif kind is tuple:  # the branches of a question
+            elif kind is tuple:  # the branches of a condition
                 for each in value:
                     if type(each) is ClosedJaxpr or type(each) is Jaxpr:
                         size += total(each.eqns)

@@ -24,7 +24,7 @@ def noting_loops() -> Iterator[list[str]]:
 
 
 class RollingReport:
-    """What became of the turns in a program: of how many, of how many equations each.
+    """What became of the iterations in a program: of how many, of how many equations each.
 
     Args:
         is_silent: whether nobody is told.
@@ -33,11 +33,11 @@ class RollingReport:
     def __init__(self, *, is_silent: bool = False):
         self._is_silent = is_silent
 
-    def rolled(self, turns: int, equations: int) -> None:
-        self._tell(f"{turns} iterations of {equations} equations are one loop")
+    def rolled(self, iterations: int, equations: int) -> None:
+        self._tell(f"{iterations} iterations of {equations} equations are one loop")
 
-    def left(self, turns: int, equations: int, reason: str) -> None:
-        self._tell(f"{turns} iterations of {equations} equations stay unrolled: {reason}")
+    def left(self, iterations: int, equations: int, reason: str) -> None:
+        self._tell(f"{iterations} iterations of {equations} equations stay unrolled: {reason}")
 
     def undone(self, reason: str) -> None:
         """Notes that what was rolled stays unrolled."""

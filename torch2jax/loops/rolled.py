@@ -8,23 +8,23 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Var, jaxprs_in_params
 
-from .earlier import earlier_turn
+from .earlier import earlier_iteration
+from .iterations import Misfit, Surroundings, fitted
 from .likeness import Likeness
 from .merged import merged
 from .periods import Run, longest_run
 from .program import Loop, Program, operands, pruned, sizes_of, total
 from .report import RollingReport
 from .sums import with_sums_joined
-from .turns import Misfit, Surroundings, fitted
 from .windows import Joined, Part, Table, in_pieces, part_made_by, row_of_windows
 
 __all__ = ["EVERY", "LONG", "Wanted", "has_loops", "rolled"]
 
 
 class Wanted(NamedTuple):
-    """The criteria by which turns become a loop."""
+    """The criteria by which iterations become a loop."""
 
-    turns: int
+    iterations: int
     """The fewest."""
     least: int
     """The fewest equations that they have together, with those within: what is short compiles fast, and may run faster,
@@ -33,9 +33,9 @@ class Wanted(NamedTuple):
     """Whether also those whose convolutions XLA does not prepare for a CPU, where they run five times slower then."""
 
 
-EVERY = Wanted(turns=4, least=128)
+EVERY = Wanted(iterations=4, least=128)
 """All that may be worth it."""
-LONG = Wanted(turns=4, least=256, with_convolutions=False)
+LONG = Wanted(iterations=4, least=256, with_convolutions=False)
 """Those that are, wherever they run."""
 
 _TRIES = 64
@@ -45,7 +45,7 @@ _SPLITS = 4
 def rolled(
     program: Program, constants: Mapping[Var, Any], report: RollingReport, wanted: Wanted = EVERY
 ) -> Program | None:
-    """The program with loops for turns that are alike; None if there are none.
+    """The program with loops for iterations that are alike; None if there are none.
 
     Args:
         program: of equations.
@@ -70,11 +70,11 @@ def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: W
 
 
 def _may_have_loops(statements: Sequence[JaxprEqn], likeness: Likeness, wanted: Wanted) -> bool:
-    """A quick test whether turns are alike."""
+    """A quick test whether iterations are alike."""
     sizes = np.asarray(sizes_of(statements), np.int64)
     if sizes.sum() < wanted.least:
         return False
-    run = longest_run(likeness.numbers(statements), wanted.turns, wanted.least, sizes)
+    run = longest_run(likeness.numbers(statements), wanted.iterations, wanted.least, sizes)
     return run is not None and not _has_symbols(statements)
 
 
@@ -104,10 +104,10 @@ class _Roller:
         self._constants, self._report, self._likeness = constants, report, likeness
         self._wanted = wanted
         self._left: dict[int, tuple[Any, str]] = {}
-        """Of statements in turns that are no loop, by their ids: the turns, and why they are none."""
+        """Of statements in iterations that are no loop, by their ids: the iterations, and why they are none."""
 
     def roll(self) -> int:
-        """How many loops there are, each of which takes the place of its turns."""
+        """How many loops there are, each of which takes the place of its iterations."""
         count = 0
         for _ in range(_TRIES):
             numbers = self._likeness.numbers(self._statements)
@@ -115,13 +115,15 @@ class _Roller:
                 if id(statement) in self._left:
                     numbers[at] = -1 - at
             sizes = np.asarray(sizes_of(self._statements), np.int64)
-            run = longest_run(numbers, self._wanted.turns, self._wanted.least, sizes)
+            run = longest_run(numbers, self._wanted.iterations, self._wanted.least, sizes)
             if run is None:
                 break
             count += self._roll(_at_the_end(numbers, run))
-        for turns, reason in {id(turns): (turns, reason) for turns, reason in self._left.values()}.values():
+        for iterations, reason in {
+            id(iterations): (iterations, reason) for iterations, reason in self._left.values()
+        }.values():
             if reason:
-                self._report.left(len(turns), total(turns[0]), reason)
+                self._report.left(len(iterations), total(iterations[0]), reason)
         return count
 
     def result(self) -> Program | None:
@@ -132,73 +134,75 @@ class _Roller:
         return pruned(_with_parts_joined(program))
 
     def _roll(self, run: Run) -> bool:
-        """Replaces turns by a loop, if they are one; returns whether they are."""
+        """Replaces iterations by a loop, if they are one; returns whether they are."""
         steps, after = self._statements[run.start : run.stop], self._statements[run.stop :]
-        turns, front = _without_parts(steps, run, _parts(self._statements[: run.stop]))
+        iterations, front = _without_parts(steps, run, _parts(self._statements[: run.stop]))
         before = [*self._statements[: run.start], *front]
         try:
-            if total(turns[0]) * len(turns) < self._wanted.least:
+            if total(iterations[0]) * len(iterations) < self._wanted.least:
                 raise Misfit(0, "")
-            if not self._wanted.with_convolutions and _convolve(turns[0]):
+            if not self._wanted.with_convolutions and _convolve(iterations[0]):
                 raise Misfit(0, _CONVOLUTIONS)
-            found = self._fitted(before, turns, after)
+            found = self._fitted(before, iterations, after)
         except Misfit as misfit:
-            self._left.update((id(step), (turns, misfit.reason)) for step in steps)
+            self._left.update((id(step), (iterations, misfit.reason)) for step in steps)
             return False
         self._statements = self._with_loop(found)
-        self._left.clear()  # what this loop gives, turn by turn, may be what other turns lacked
+        self._left.clear()  # what this loop gives, iteration by iteration, may be what other iterations lacked
         return True
 
     def _with_loop(self, found: "_Found") -> list:
-        self._report.rolled(len(found.turns), total(found.turns[0]))
+        self._report.rolled(len(found.iterations), total(found.iterations[0]))
         inner = rolled(found.loop.body, {}, self._report, self._wanted)
         loop = found.loop if inner is None else found.loop._replace(body=inner)
-        made = {var for turn in found.turns for step in turn for var in step.outvars}
+        made = {var for iteration in found.iterations for step in iteration for var in step.outvars}
         ahead, later = [], []
-        for statement in found.before:  # an earlier turn was among them, and what it has made may be used since
+        for statement in found.before:  # an earlier iteration was among them, and what it has made may be used since
             is_later = not made.isdisjoint(operands(statement))
             (later if is_later else ahead).append(statement)
             if is_later:
                 made.update(statement.outvars)
         return [*ahead, loop, *found.behind, *later, *found.after]
 
-    def _fitted(self, before: list, turns: list[list[JaxprEqn]], after: list) -> "_Found":
-        """The longest row of turns that is a loop.
+    def _fitted(self, before: list, iterations: list[list[JaxprEqn]], after: list) -> "_Found":
+        """The longest row of iterations that is a loop.
 
         Raises:
             Misfit: there is none.
         """
-        start, stop = 0, len(turns)
+        start, stop = 0, len(iterations)
         for tries in range(_SPLITS, 0, -1):
-            ahead = [*before, *(step for turn in turns[:start] for step in turn)]
-            behind = [*(step for turn in turns[stop:] for step in turn), *after]
+            ahead = [*before, *(step for iteration in iterations[:start] for step in iteration)]
+            behind = [*(step for iteration in iterations[stop:] for step in iteration), *after]
             try:
-                found = self._loop(ahead, turns[start:stop], behind)
+                found = self._loop(ahead, iterations[start:stop], behind)
                 return found if start else self._with_earlier(found)
             except Misfit as misfit:
-                at = start + misfit.turn
+                at = start + misfit.iteration
                 start, stop = (start, at) if at - start >= stop - at else (at, stop)
-                is_short = stop - start < self._wanted.turns or (stop - start) * total(turns[0]) < self._wanted.least
-                if not misfit.turn or is_short or tries == 1:
+                is_short = (
+                    stop - start < self._wanted.iterations or (stop - start) * total(iterations[0]) < self._wanted.least
+                )
+                if not misfit.iteration or is_short or tries == 1:
                     raise
         raise AssertionError
 
-    def _loop(self, before: list, turns: list[list[JaxprEqn]], after: list) -> "_Found":
+    def _loop(self, before: list, iterations: list[list[JaxprEqn]], after: list) -> "_Found":
         used = {x for x in self._results if isinstance(x, Var)}
         for statement in itertools.chain(before, after):
             used.update(operands(statement))
-        loop, behind = fitted(turns, Surroundings(_parts(before), used, self._constants))
-        return _Found(before, turns, loop, behind, after)
+        loop, behind = fitted(iterations, Surroundings(_parts(before), used, self._constants))
+        return _Found(before, iterations, loop, behind, after)
 
     def _with_earlier(self, found: "_Found") -> "_Found":
-        """As found, with the turns before the first that other equations are among."""
-        while (turn := earlier_turn(found.turns, found.before, self._likeness)) is not None:
-            inside = set(map(id, turn))
+        """As found, with the iterations before the first that other equations are among."""
+        while (iteration := earlier_iteration(found.iterations, found.before, self._likeness)) is not None:
+            inside = set(map(id, iteration))
             before = [x for x in found.before if id(x) not in inside]
-            if not _is_movable(before, turn, found.turns):
+            if not _is_movable(before, iteration, found.iterations):
                 break
             try:
-                found = self._loop(before, [turn, *found.turns], found.after)
+                found = self._loop(before, [iteration, *found.iterations], found.after)
             except Misfit:
                 break
         return found
@@ -208,23 +212,23 @@ class _Found(NamedTuple):
     """A loop, and the statements around it."""
 
     before: list
-    turns: list[list[JaxprEqn]]
+    iterations: list[list[JaxprEqn]]
     loop: Loop
     behind: list[JaxprEqn]
     after: list
 
 
 def _at_the_end(numbers: np.ndarray, run: Run) -> Run:
-    """The run as far behind as it goes: where it ends is the end of a turn, while the first may begin otherwise."""
+    """The run as far behind as it goes: it ends with an iteration, while the first may begin otherwise."""
     start, stop = run.start, run.stop
     while stop < len(numbers) and numbers[stop] == numbers[stop - run.period]:
         start, stop = start + 1, stop + 1
-    return Run(start, run.period, run.turns)
+    return Run(start, run.period, run.iterations)
 
 
-def _is_movable(before: list, turn: list[JaxprEqn], turns: list[list[JaxprEqn]]) -> bool:
-    """Whether an equation among those of a turn, which uses their results, may move behind the loop."""
-    made = {var for step in turn for var in step.outvars}
+def _is_movable(before: list, iteration: list[JaxprEqn], iterations: list[list[JaxprEqn]]) -> bool:
+    """Whether an equation among those of an iteration, which uses their results, may move behind the loop."""
+    made = {var for step in iteration for var in step.outvars}
     late: set[Var] = set()
     for statement in before:
         used = operands(statement)
@@ -232,7 +236,7 @@ def _is_movable(before: list, turn: list[JaxprEqn], turns: list[list[JaxprEqn]])
             if isinstance(statement, JaxprEqn) and statement.effects:
                 return False
             late.update(statement.outvars)
-    return not late or all(late.isdisjoint(operands(step)) for each in (turn, *turns) for step in each)
+    return not late or all(late.isdisjoint(operands(step)) for each in (iteration, *iterations) for step in each)
 
 
 def _parts(statements: Sequence) -> dict[Var, Part]:
@@ -250,7 +254,7 @@ def _parts(statements: Sequence) -> dict[Var, Part]:
 def _with_parts_ahead(program: Program) -> Program:
     """The program, which consists of equations, with the parts of an array where the array is made.
 
-    Turns that take parts of one array may share some, which the first of them is then to take.
+    Iterations that take parts of one array may share some, which the first of them is then to take.
     """
     parts = _parts(program.statements)
     waiting: dict[Var, list[JaxprEqn]] = {}
@@ -282,7 +286,7 @@ def _with_parts_ahead(program: Program) -> Program:
 def _without_parts(
     steps: Sequence[JaxprEqn], run: Run, parts: Mapping[Var, Part]
 ) -> tuple[list[list[JaxprEqn]], list[JaxprEqn]]:
-    """Turns without the equations that take parts of arrays from around them, and these."""
+    """Iterations without the equations that take parts of arrays from around them, and these."""
     made: set[Var] = set()
     is_part = []
     for step in steps:
@@ -290,22 +294,22 @@ def _without_parts(
         is_part.append(all(part is not None and part.base not in made for part in found))
         if not is_part[-1]:
             made.update(step.outvars)
-    in_all = np.all(np.reshape(is_part, (run.turns, run.period)), axis=0)
+    in_all = np.all(np.reshape(is_part, (run.iterations, run.period)), axis=0)
     moved = [bool(in_all[at % run.period]) for at in range(len(steps))]
-    turns = [
+    iterations = [
         [steps[at] for at in range(start, start + run.period) if not moved[at]]
         for start in range(0, len(steps), run.period)
     ]
-    return turns, [step for step, is_moved in zip(steps, moved, strict=True) if is_moved]
+    return iterations, [step for step, is_moved in zip(steps, moved, strict=True) if is_moved]
 
 
 def _with_parts_joined(program: Program) -> Program:
-    """The program, in which turns' results that are joined again are taken as they come from the loop."""
+    """The program, in which iterations' results that are joined again are taken as they come from the loop."""
     parts, statements = _parts(program.statements), []
     for statement in program.statements:
         if isinstance(statement, Loop):
             scanned = [  # of what became a loop's after this one
-                each._replace(values=in_pieces(each.values, parts, EVERY.turns))
+                each._replace(values=in_pieces(each.values, parts, EVERY.iterations))
                 if isinstance(each.values, Table)
                 else each
                 for each in statement.scanned
@@ -323,7 +327,7 @@ def _joined(step: JaxprEqn, parts: Mapping[Var, Part]) -> list:
     known = [parts.get(x) if isinstance(x, Var) else None for x in step.invars]
     while at < len(step.invars):
         row = row_of_windows(known, at)
-        found = row if row is not None and row.length >= EVERY.turns else None
+        found = row if row is not None and row.length >= EVERY.iterations else None
         if found is None:
             invars.append(step.invars[at])
             at += 1

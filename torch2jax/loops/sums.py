@@ -1,8 +1,8 @@
 """Sums of slices padded with zeros, as the derivatives of slices are: they become concatenations.
 
 ``x[:, 0]`` to ``x[:, 9]`` have derivatives that are padded to the shape of ``x``, each in another place, and added one
-after another. Where the places do not overlap the sum is the concatenation of what was padded. That is what the turns
-of a loop can give, each its part.
+after another. Where the places do not overlap the sum is the concatenation of what was padded. That is what the
+iterations of a loop can give, each its part.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -170,7 +170,7 @@ class Windows(NamedTuple):
 
 
 def windows(parts: Sequence[Part]) -> Windows | None:
-    """The slices that turns take, if they are consecutive slices of one array and do not overlap."""
+    """The slices that iterations take, if they are consecutive slices of one array and do not overlap."""
     first, second = parts[:2]
     if any(x.base is not first.base or x[2:] != first[2:] for x in parts):
         return None
@@ -211,7 +211,7 @@ def stacks(parts: Sequence[Part | None]) -> Windows | None:
 
 
 class Table(NamedTuple):
-    """Values that differ between turns."""
+    """Values that differ between iterations."""
 
     atoms: tuple
     known: Any
@@ -234,7 +234,7 @@ class Table(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What turns take, in their order: slices of one array for some, separate arrays for others."""
+    """What iterations take, in their order: slices of one array for some, separate arrays for others."""
 
     rows: tuple[Windows | Table, ...]
 
@@ -272,7 +272,7 @@ def in_pieces(table: Table, parts: Mapping[Var, Part], least: int) -> "Windows |
 
 
 class Window(NamedTuple):
-    """A slice of an array whose start depends on the turn."""
+    """A slice of an array whose start depends on the iteration."""
 
     base: Any
     starts: tuple

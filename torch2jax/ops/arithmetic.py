@@ -300,13 +300,13 @@ def _power_by_squaring(base, exponent):
     def has_bits(carry):
         return lax.reduce_or(lax.ne(carry[2], like(base, 0)), range(base.ndim))
 
-    def turn(carry):
+    def iteration(carry):
         result, square, rest = carry
         is_factor = lax.ne(lax.bitwise_and(rest, one), like(base, 0))
         result = lax.select(is_factor, lax.mul(result, square), result)
         return result, lax.mul(square, square), lax.shift_right_logical(rest, lax.full_like(rest, 1))
 
-    return lax.while_loop(has_bits, turn, (lax.full_like(base, 1), base, exponent))[0]
+    return lax.while_loop(has_bits, iteration, (lax.full_like(base, 1), base, exponent))[0]
 
 
 @implements(torch.square, promote=Promotion.BOOL_TO_LONG)
@@ -524,12 +524,12 @@ def gcd(input, other):
     input, other = same_shape(*(x if is_unsigned(x) else lax.abs(x) for x in (input, other)))
     zero, one, axes = like(input, 0), like(input, 1), tuple(range(input.ndim))
 
-    def turn(pair):
+    def iteration(pair):
         rest, divisor = pair
         goes_on = lax.ne(rest, zero)
         return where(goes_on, lax.rem(divisor, where(goes_on, rest, one)), zero), where(goes_on, rest, divisor)
 
-    return lax.while_loop(lambda pair: lax.reduce_or(lax.ne(pair[0], zero), axes), turn, (input, other))[1]
+    return lax.while_loop(lambda pair: lax.reduce_or(lax.ne(pair[0], zero), axes), iteration, (input, other))[1]
 
 
 @exact(torch.lcm, takes=INTEGERS)

@@ -113,7 +113,7 @@ def _reentrant(run_function, preserve_rng_state, *args):
         given = [x for x in flatten(result)[0] if isinstance(x, Torchish)]
         is_unused = current().tape is not None and not any(x.history is not None for x in given)
         return map_arguments(lambda x: _without_use(x, needed), result) if is_unused else result
-    if current().tape is not None:  # else the question is JAX's, and it has gradients
+    if current().tape is not None:  # else the condition is JAX's, and it has gradients
         torch_checkpoint.check_backward_validity(args)
     return map_arguments(_without_history, result)
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..tensors.dtypes import default_dtype
-from ..tensors.traced import are_staged, is_traced, noting_equations, noting_questions
+from ..tensors.traced import are_staged, is_traced, noting_equations, noting_tests
 from .call import current
 from .equations import EquationsByTypes
 from .features import Feature
@@ -239,7 +239,7 @@ class Inlined:
 
     def _run_without_values(self, *arrays: Any):
         try:
-            result, asked = noting_questions(self.run, *arrays)
+            result, asked = noting_tests(self.run, *arrays)
         except jax.errors.JAXTypeError as error:  # it took a value
             raise AsksForValues from error
         if asked:

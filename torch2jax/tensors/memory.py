@@ -57,7 +57,7 @@ class Memory(Journaled):
             Located: that is not known.
         """
         if self.is_part:
-            raise Located("a question where a tensor is in memory")
+            raise Located("a query of where a tensor is in memory")
 
     def follow(self, method: Callable[[], None]) -> None:
         """Lets a method be called after each write, for as long as its object lives."""

@@ -12,18 +12,18 @@ from jax.interpreters.partial_eval import DynamicJaxprTracer
 
 from .call import current
 
-__all__ = ["are_staged", "constant_of", "evaluating", "is_at_once", "is_traced", "noting_equations", "noting_questions"]
+__all__ = ["are_staged", "constant_of", "evaluating", "is_at_once", "is_traced", "noting_equations", "noting_tests"]
 
 evaluating = jax.core.eval_context
 """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""
 
-_questions = threading.local()
+_tests = threading.local()
 
 
 def is_traced(array: object) -> bool:
     """Whether JAX is tracing `array`, so that it may have no value yet."""
     if isinstance(array, jax.core.Tracer):
-        _questions.asked = True
+        _tests.asked = True
         return True
     return False
 
@@ -74,11 +74,11 @@ def is_at_once(*arrays: object) -> bool:
     return not (call is None or call.stages or any(map(is_traced, arrays)))
 
 
-def noting_questions(function: Callable, *args: object) -> tuple[Any, bool]:
+def noting_tests(function: Callable, *args: object) -> tuple[Any, bool]:
     """What `function` gives for traced arguments, and whether it asked if something is traced."""
-    before = getattr(_questions, "asked", False)
-    _questions.asked = False
+    before = getattr(_tests, "asked", False)
+    _tests.asked = False
     try:
-        return function(*args), _questions.asked
+        return function(*args), _tests.asked
     finally:
-        _questions.asked = before
+        _tests.asked = before

@@ -367,7 +367,7 @@ class _Follower(TorchFunctionMode):
             raise
         results, operands = _tensors(result), _tensors((args, kwargs))
         if call is None or not is_next:
-            if results:  # else it is a question, as of a shape
+            if results:  # else it is a query, as of a shape
                 name = resolve_name(func) or str(func)
                 self.error = f"the translation calls {name.removeprefix('torch.')} here"
                 raise _StoppedError

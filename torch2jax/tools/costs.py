@@ -177,8 +177,8 @@ class _CostCounter:
         for eqn in jaxpr.eqns:
             names = (*outer, *_names(str(eqn.source_info.name_stack)))
             inner = list(self._inner(eqn))
-            for program, turns in inner:
-                self.count(program, root, names, times * turns)
+            for program, iterations in inner:
+                self.count(program, root, names, times * iterations)
             if not inner:
                 self._add(root, names, self._cost(eqn) * times)
 

@@ -106,7 +106,7 @@ def _describe(value: object) -> str:
 
 
 def read_branches(texts: list[str]) -> dict[str, bool]:
-    """What is to be answered to questions about traced values, by places: texts such as ``model.py:forward=False``."""
+    """What is to be answered to conditions on traced values, by places: texts such as ``model.py:forward=False``."""
     branches = {}
     for text in texts:
         place, _, given = text.rpartition("=")

@@ -145,7 +145,7 @@ def _percent(text: str, *args: Any) -> str:
 
 def _is_same(left: Any, right: Any) -> bool:
     if isinstance(left, ScriptObject):
-        return left == right  # each question for an attribute gives another wrapper
+        return left == right  # each lookup of the attribute gives another wrapper
     return left is right
 
 

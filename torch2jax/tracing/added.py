@@ -9,11 +9,11 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Var
 
+from ..loops.iterations import is_small, own
 from ..loops.periods import Run, longest_run
 from ..loops.program import Program, evaluated, sizes_of, total
 from ..loops.report import RollingReport
 from ..loops.rolled import Wanted, has_loops, rolled
-from ..loops.turns import is_small, own
 
 __all__ = ["Added", "are_in_use", "without_owners"]
 
@@ -25,7 +25,7 @@ class Added:
 
     Args:
         program: JAX's trace of it.
-        wanted: which turns are to be loops.
+        wanted: which iterations are to be loops.
     """
 
     def __init__(self, program: Any, wanted: Wanted, count: int):
@@ -36,8 +36,8 @@ class Added:
         return self._program.frame.tracing_eqns
 
     def is_enough(self) -> bool:
-        """Whether there are as many as turns have to have together."""
-        return len(self._steps) - self._count >= self._wanted.turns and total(self._held()) >= self._wanted.least
+        """Whether there are as many as iterations have to have together."""
+        return len(self._steps) - self._count >= self._wanted.iterations and total(self._held()) >= self._wanted.least
 
     def has_loops(self) -> bool:
         if not self._may_have_loops(RollingReport(is_silent=True)):
@@ -98,16 +98,16 @@ class Added:
             ],
             np.int64,
         )
-        while (run := longest_run(numbers, self._wanted.turns, self._wanted.least, sizes)) is not None:
+        while (run := longest_run(numbers, self._wanted.iterations, self._wanted.least, sizes)) is not None:
             reason = self._own_array(steps, run)
             if reason is None:
                 return True
-            report.left(run.turns, int(sizes[run.start : run.start + run.period].sum()), reason)
+            report.left(run.iterations, int(sizes[run.start : run.start + run.period].sum()), reason)
             numbers[run.start : run.stop] = -1 - np.arange(run.start, run.stop)
         return False
 
     def _own_array(self, steps: list, run: Run) -> str | None:
-        """Why turns are no loop, if the last two take large arrays from outside, each its own."""
+        """Why iterations are no loop, if the last two take large arrays from outside, each its own."""
         made = {var for step in steps for var in step.outvars}
         constants = self._program.frame.constvar_to_val
         for at in range(run.stop - run.period, run.stop):

@@ -34,7 +34,7 @@ class Rolling:
     """Finds the loops of what runs of some code leave in programs.
 
     Args:
-        wanted: which turns are to be loops.
+        wanted: which iterations are to be loops.
     """
 
     def __init__(self, wanted: Wanted):
@@ -79,7 +79,7 @@ class Rolling:
             if not added.is_enough():
                 return result
             leaves, structure = flatten(result)
-            del result  # nothing is to keep what is computed turn by turn
+            del result  # nothing is to keep what is computed iteration by iteration
             added.roll(leaves)
             return structure.unflatten(leaves)
         if not is_repeatable or self._puts_aside:

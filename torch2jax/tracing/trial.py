@@ -35,7 +35,7 @@ def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) 
     """Runs code that adds to a program.
 
     Args:
-        wanted: which turns are to be loops.
+        wanted: which iterations are to be loops.
     """
     bookmark, frame = Bookmark(), program.frame
     before = frame.tracing_eqns

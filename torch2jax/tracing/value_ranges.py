@@ -95,7 +95,7 @@ def _either(ranges: Iterable[Range]) -> Range:
 
 def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
     name, operands = step.primitive.name, step.in_tracers
-    if name == "loop":  # what turns begin with: see `branches.loop_watch`
+    if name == "loop":  # what iterations begin with: see `branches.loop_watch`
         return step.params["ranges"][place]
     if name not in ("argmax", "argmin", "sort") and not all(map(_is_whole, operands)):
         return None

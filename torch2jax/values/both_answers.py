@@ -40,7 +40,7 @@ class Slot:
 
 
 _RUNS = 4
-"""Runs for each way that is allowed: half of them end at a question, and others in checks."""
+"""Runs for each path that is allowed: half of them end at a condition, and others in checks."""
 
 
 class _ComparisonAsked(Abandoned):
@@ -74,7 +74,7 @@ def _answering(answers: Answers | None):
 
 
 def answered(condition: Torchish) -> bool | None:
-    """The answer to a question about a traced value, None where none is to be given.
+    """The answer to a condition on a traced value, None where none is to be given.
 
     Raises:
         BaseException: to `follow`, which follows both.
@@ -86,40 +86,41 @@ def answered(condition: Torchish) -> bool | None:
 def follow(run: Callable[[], Any], places: Callable[[], Iterator[Slot]]) -> Any:
     """Calls `run`, whatever it asks of traced values, and leaves in `places` what the true answers lead to.
 
-    A way on which the code raises a `ValueError` is not gone: it checks what cannot be checked before there are values.
+    A path on which the code raises a `ValueError` is not gone: it checks what cannot be checked before there are
+    values.
 
     Args:
-        run: it changes nothing but what is at `places`. The result is that of any way.
+        run: it changes nothing but what is at `places`. The result is that of any path.
         places: gives them anew: numbers, and tensors that are written in place.
     """
     if this_call().answers is not None:  # it is asked for within another
         return run()
-    before, ways, bound = _taken(places()), 0, this_call().attempt.path.policy.max_paths
+    before, paths, bound = _taken(places()), 0, this_call().attempt.path.policy.max_paths
 
-    def way(answers: tuple[bool, ...]):
-        nonlocal ways
-        ways += 1
-        if ways > _RUNS * bound:
+    def path(answers: tuple[bool, ...]):
+        nonlocal paths
+        paths += 1
+        if paths > _RUNS * bound:
             raise BranchError(
-                f"{user_place()} asks more of traced values than can be followed: got more than {ways - 1} ways "
-                "through it. Wanted code without a loop that ends when the data say so; or allow more ways: "
+                f"{user_place()} asks more of traced values than can be followed: got more than {paths - 1} paths "
+                "through it. Wanted code without a loop that ends when the data say so; or allow more paths: "
                 "t2j(..., max_paths=...)"
             )
         _put_back(places(), before)
         try:
             with _answering(Answers(answers)):
                 result = run()
-        except _ComparisonAsked as question:
-            return both(question.condition, answers)
+        except _ComparisonAsked as condition:
+            return both(condition.condition, answers)
         return result, _taken(places())
 
     def both(condition: Torchish, answers: tuple[bool, ...]):
         try:
-            yes = way((*answers, True))
+            yes = path((*answers, True))
         except ValueError:
-            return way((*answers, False))
+            return path((*answers, False))
         try:
-            no = way((*answers, False))
+            no = path((*answers, False))
         except ValueError:
             return yes
         return yes[0], _joined(condition, yes[1], no[1])
@@ -128,7 +129,7 @@ def follow(run: Callable[[], Any], places: Callable[[], Iterator[Slot]]) -> Any:
     call.memo = {}
     try:
         with torch.no_grad():
-            result, after = way(())
+            result, after = path(())
             _put_back(places(), after)
         return result
     finally:

@@ -30,7 +30,7 @@ class ValuesCall(BranchesCall, Protocol):
     features: Features
     """What code uses that acts on each operator."""
     answers: "Answers | None"
-    """What is answered to questions about traced values, where both answers are followed."""
+    """What is answered to conditions on traced values, where both answers are followed."""
     memo: dict[Any, tuple[Any, list[Any]]] | None
     """What has been computed from numbers meanwhile, and from which arrays."""
     heeds_classes: bool

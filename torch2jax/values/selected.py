@@ -34,8 +34,8 @@ from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import range_of
 from .call import current
 from .item import Item
+from .iterations import Counted
 from .lengths import expect_room, heed, is_same_number, said_bound
-from .turns import Counted
 
 __all__ = [
     "Chosen",

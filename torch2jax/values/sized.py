@@ -1,4 +1,4 @@
-"""Tensors that a loop carries though their size changes from turn to turn: with room for the most, and a length."""
+"""Tensors that a loop carries though their size changes between iterations: with room for the most, and a length."""
 
 from typing import Any
 

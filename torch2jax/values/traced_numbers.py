@@ -92,7 +92,7 @@ class Count(Number):
 
 
 def _once(method: str, *operands: Any) -> Any:
-    """A method of tensors, whose result serves again where code is followed on several ways; see `follow`."""
+    """A method of tensors, whose result serves again where code is followed on several paths; see `follow`."""
     known = this_call().memo
     arrays = [x.read() if isinstance(x, Torchish) else x for x in operands]
     key = (method, *((type(x), id(x) if isinstance(x, jax.Array) else x) for x in arrays))

@@ -14,7 +14,7 @@ from ...values.traced_numbers import Number, number_of
 __all__ = ["Rooms", "Tensors"]
 
 
-class _Lengths(NamedTuple):
+class _PaddedDims(NamedTuple):
     """The kind of a result of which data decide how long some dimensions are: it is an array with these lengths."""
 
     dims: tuple[int, ...]
@@ -28,7 +28,7 @@ class Rooms:
         self.has_grown = False
         """Whether a branch has needed more than was known."""
 
-    def opened(self, place: int, result: Any) -> tuple[_Lengths | None, list]:
+    def opened(self, place: int, result: Any) -> tuple[_PaddedDims | None, list]:
         """A result as tensors that have the room of all branches: it, and a length for each such dimension."""
         known = self._rooms.get(place, {})
         if not isinstance(result, Chosen) and not known:
@@ -39,10 +39,10 @@ class Rooms:
         lengths = [fronts[dim].length if dim in fronts else torch.tensor(tensor.shape[dim]) for dim in rooms]
         pads = [rooms.get(dim, size) - size for dim, size in enumerate(tensor.shape)]
         padded = torch.nn.functional.pad(tensor, [x for size in reversed(pads) for x in (0, size)])
-        return _Lengths(tuple(rooms)), [padded, *lengths]
+        return _PaddedDims(tuple(rooms)), [padded, *lengths]
 
 
-def _closed(kind: _Lengths, tensors: list) -> Any:
+def _closed(kind: _PaddedDims, tensors: list) -> Any:
     tensor, *lengths = tensors
     fronts = {dim: first(torch.arange(tensor.shape[dim]), x) for dim, x in zip(kind.dims, lengths, strict=True)}
     return nested(tensor, fronts, is_safe=False)
@@ -88,14 +88,16 @@ class Tensors:
     @property
     def signature(self) -> tuple:
         """What two functions must have in common to have results alike."""
-        return self.spec, [kind if isinstance(kind, _Lengths) or kind is None else bool(kind) for kind in self._kinds]
+        return self.spec, [
+            kind if isinstance(kind, _PaddedDims) or kind is None else bool(kind) for kind in self._kinds
+        ]
 
     def restored(self, tensors: list) -> Any:
         """The function's results, where these are its tensors."""
         found = iter(tensors)
         leaves = []
         for kind in self._kinds:
-            if isinstance(kind, _Lengths):
+            if isinstance(kind, _PaddedDims):
                 leaves.append(_closed(kind, [next(found) for _ in range(1 + len(kind.dims))]))
             else:
                 leaves.append(None if kind is None else Number.of(next(found)) if kind else next(found))

@@ -54,7 +54,7 @@ def _overlap(box, others):
 def greedy(boxes, scores, groups, is_there, iou_threshold: float):
     """Non-maximum suppression among the boxes that are there, each in its group, where nobody knows how many are kept.
 
-    It takes as many turns as boxes are kept, and no memory for pairs.
+    It takes as many iterations as boxes are kept, and no memory for pairs.
 
     Returns:
         The places of those that are kept, in the order of their scores, ``(N,)``, and how many they are.
@@ -72,7 +72,7 @@ def greedy(boxes, scores, groups, is_there, iou_threshold: float):
     if float(limit) > iou_threshold:
         limit = jnp.nextafter(limit, np.asarray(-np.inf, boxes.dtype))
 
-    def turn(state):
+    def iteration(state):
         left, kept, found = state
         best = lax.argmax(left, 0, np.int32)
         is_over = (_overlap(boxes[best], boxes) > limit) & (groups == groups[best])
@@ -80,7 +80,7 @@ def greedy(boxes, scores, groups, is_there, iou_threshold: float):
 
     left = places < is_there.sum(dtype=np.int32)
     start = left, jnp.zeros_like(order), np.int32(0)
-    _, kept, found = lax.while_loop(lambda state: state[0].any(), turn, start)
+    _, kept, found = lax.while_loop(lambda state: state[0].any(), iteration, start)
     return kept, found
 
 

@@ -19,7 +19,7 @@ from .suppression import is_unknown
 
 @runs_instead_of("torchvision.models.detection._utils:BoxCoder.decode", with_original=True)
 def decode(original, self, rel_codes, boxes):
-    """Without the question whether there are boxes: also none have a shape here."""
+    """Without the check whether there are boxes: also none have a shape here."""
     if not any(is_traced_number(x.shape[0]) for x in boxes):
         return original(self, rel_codes, boxes)
     count = sum(x.shape[0] for x in boxes)
@@ -120,7 +120,7 @@ def _peaks(maps, heights, widths):
     fixed = lax.stop_gradient(maps)
     of_map = np.arange(count)[:, None]
 
-    def turn(state):
+    def iteration(state):
         row, first, best, places = state
         rows, of_rows = _cubic(jnp.broadcast_to(row, (count,)), heights, height)
         lines = jnp.einsum("kr,krnw->knw", of_rows, fixed[of_map, :, rows], precision=lax.Precision.HIGHEST)
@@ -148,7 +148,7 @@ def _peaks(maps, heights, widths):
         jnp.zeros((2, count, points), int),
     )
     start = (*start[:3], start[3].astype(np.int32))
-    row, column = lax.while_loop(lambda state: state[0] < heights.max(initial=0), turn, start)[3]
+    row, column = lax.while_loop(lambda state: state[0] < heights.max(initial=0), iteration, start)[3]
     rows, of_rows = _cubic(row, heights[:, None], height)
     columns, of_columns = _cubic(column, widths[:, None], width)
     point = np.arange(points)[:, None, None]

@@ -1,8 +1,9 @@
-"""Loops of as many turns as data decide: ``for row in x[mask]``, ``for i in range(len(x[mask]))``.
+"""Loops of as many iterations as data decide: ``for row in x[mask]``, ``for i in range(len(x[mask]))``.
 
-Whether there is one turn more is a question of Python's, as ``while i < n`` asks it, so that the turns become one loop
-of the graph where there are many. Python's ``range`` would want to know its ends. While a call runs that asks one for
-a number that data decide, a function stands in for it, which does as ever for all other numbers. All threads see that.
+Whether there is one iteration more is a condition of Python's, as ``while i < n`` asks it, so that the iterations
+become one loop of the graph where there are many. Python's ``range`` would want to know its ends. While a call runs
+that asks one for a number that data decide, a function stands in for it, which does as ever for all other numbers. All
+threads see that.
 """
 
 import builtins
@@ -20,11 +21,12 @@ __all__ = ["Counted", "TracedRange", "heed_ranges"]
 
 
 class Counted(Iterator):
-    """As many turns as a number says.
+    """As many iterations as a number says.
 
     Args:
         number: which data decide; what it is at most is seen.
-        give: what a turn gets, of its place, which is a number that data decide where the turn stands for all.
+        give: what an iteration gets, of its place, which is a number that data decide where the iteration stands for
+        all.
     """
 
     def __init__(self, number: Any, give: Callable[[Any], Any]):
@@ -32,7 +34,7 @@ class Counted(Iterator):
         self._bound: Any = bound_of(number)
         if self._bound is None:
             raise TracedValueError(
-                "a loop of as many turns as a number says, of which no bound is seen,",
+                "a loop of as many iterations as a number says, of which no bound is seen,",
                 instead="give the number a bound, as n.clamp(max=100) does; for a range, write `i = 0`, `while i < n:` "
                 "and `i += 1` at its end",
             )

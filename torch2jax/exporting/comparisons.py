@@ -53,16 +53,16 @@ def asking(samples: Sequence[Readings], sizes: Sizes) -> Iterator[None]:
         raise SizesError(
             f"the code does something different for other sizes: it reads a different number of sizes for {sizes}"
         )
-    questions = _Questions([_expressions(each, sizes) for each in zip(*samples, strict=True)])
-    with entered_around_code(lambda: _Asking(questions)):
+    comparisons = _Comparisons([_expressions(each, sizes) for each in zip(*samples, strict=True)])
+    with entered_around_code(lambda: _Asking(comparisons)):
         try:
             yield
         finally:
-            questions.have_ended = True
-    if questions.remaining:
+            comparisons.have_ended = True
+    if comparisons.remaining:
         raise SizesError("the code does something different each time that it runs")
-    if questions.undecided:
-        raise SizesError("\n".join(questions.undecided))
+    if comparisons.undecided:
+        raise SizesError("\n".join(comparisons.undecided))
 
 
 def _expressions(readings: Sequence[tuple[int, ...]], sizes: Sizes) -> tuple:
@@ -92,7 +92,7 @@ class _Reading(TorchFunctionMode):
         return result
 
 
-class _Questions:
+class _Comparisons:
     """What code reads, one reading after another, and what it asked that is undecided."""
 
     def __init__(self, readings: list[tuple]):
@@ -119,9 +119,9 @@ class _Questions:
 
 
 class _Asking(TorchFunctionMode):
-    def __init__(self, questions: _Questions):
+    def __init__(self, comparisons: _Comparisons):
         super().__init__()
-        self._questions = questions
+        self._comparisons = comparisons
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -139,11 +139,11 @@ class _Asking(TorchFunctionMode):
 
     def _known(self, sizes: Sequence[int]) -> list[int]:
         """The next sizes that were read, which know what they depend on."""
-        if not self._questions.remaining:
+        if not self._comparisons.remaining:
             raise SizesError("the code does something different each time that it runs")
-        expressions = self._questions.remaining.pop()
+        expressions = self._comparisons.remaining.pop()
         return [
-            _Size(size, expression, self._questions) if jax.export.is_symbolic_dim(expression) else size
+            _Size(size, expression, self._comparisons) if jax.export.is_symbolic_dim(expression) else size
             for size, expression in zip(sizes, expressions, strict=True)
         ]
 
@@ -157,7 +157,7 @@ class _Asking(TorchFunctionMode):
         """The last of equal parts is what is left, so that it has to be known how many there are."""
         size = split_size if split_size_or_sections is None else split_size_or_sections
         if isinstance(size, int):
-            self._questions.ask("gt", sizes[dim], size)
+            self._comparisons.ask("gt", sizes[dim], size)
 
     def _ask_of_slices(self, sizes: list[int], index: Any) -> None:
         """Bounds of slices are cut to the size, so that it has to be known whether they are."""
@@ -171,7 +171,7 @@ class _Asking(TorchFunctionMode):
             if isinstance(item, slice) and dim < len(sizes):
                 for bound in (item.start, item.stop):
                     if isinstance(bound, int) and bound != 0:
-                        self._questions.ask("ge", sizes[dim], bound if int.__gt__(bound, 0) else -bound)
+                        self._comparisons.ask("ge", sizes[dim], bound if int.__gt__(bound, 0) else -bound)
             dim += taken[position]
 
 
@@ -191,11 +191,11 @@ class _Size(int):
     """An integer that knows what it depends on."""
 
     _expression: Any
-    _questions: _Questions
+    _comparisons: _Comparisons
 
-    def __new__(cls, size: int, expression: Any, questions: _Questions):
+    def __new__(cls, size: int, expression: Any, comparisons: _Comparisons):
         made = super().__new__(cls, size)
-        made._expression, made._questions = expression, questions
+        made._expression, made._comparisons = expression, comparisons
         return made
 
     def __hash__(self):
@@ -205,11 +205,11 @@ class _Size(int):
         return int, (int.__int__(self),)
 
     def __bool__(self):
-        self._questions.ask("ne", self, 0)
+        self._comparisons.ask("ne", self, 0)
         return int.__bool__(self)
 
     def __int__(self):
-        self._questions.note(f"asks for the number {self._expression}: leave out int(), as sizes are integers")
+        self._comparisons.note(f"asks for the number {self._expression}: leave out int(), as sizes are integers")
         return int.__int__(self)
 
     def __neg__(self):
@@ -234,12 +234,12 @@ def _arithmetic(name: str):
         return made(self, other, of_integers(other, self), lambda: of_expressions(other, self._expression))
 
     def made(self: Any, other: object, result: Any, expression: Any):
-        if type(result) is not int or not isinstance(other, int) or self._questions.have_ended:
+        if type(result) is not int or not isinstance(other, int) or self._comparisons.have_ended:
             return result
         try:
-            return _Size(result, expression(), self._questions)
+            return _Size(result, expression(), self._comparisons)
         except (NotImplementedError, OverflowError, TypeError, ValueError):
-            self._questions.note(f"computes {name} with {self._expression}, which is no dimension")
+            self._comparisons.note(f"computes {name} with {self._expression}, which is no dimension")
             return result
 
     setattr(_Size, f"__{name}__", forwards)
@@ -251,7 +251,7 @@ def _comparison(name: str):
 
     def compare(self: Any, other: object):
         if isinstance(other, int) and not is_translator(sys._getframe(1).f_code.co_filename):
-            self._questions.ask(name, self, other)
+            self._comparisons.ask(name, self, other)
         return of_integers(self, other)
 
     setattr(_Size, f"__{name}__", compare)

@@ -1,4 +1,4 @@
-"""Loops of as many turns as data decide, over rows and over ranges: PyTorch's values and gradients, and one loop."""
+"""Loops of as many iterations as data decide, over rows and ranges: PyTorch's values and gradients, and one loop."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import torch
 
 from torch2jax import Padded, TracedValueError, t2j
 
-SIZES = 4, 12  # turns as branches, and as a loop of the graph
+SIZES = 4, 12  # iterations as branches, and as a loop of the graph
 
 
 def over_rows(x):
@@ -62,7 +62,7 @@ FUNCTIONS = [over_rows, over_pairs, with_numbers, of_range, backwards, by_a_tens
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda x: x.__name__)
 @pytest.mark.parametrize("size", SIZES)
-def test_turns(function, size):
+def test_iterations(function, size):
     translated = t2j(function)
     draw = torch.randn(size, generator=torch.Generator().manual_seed(0))
     inputs = [draw, -draw.abs() - 0.1, draw.abs() + 0.1]
@@ -81,7 +81,7 @@ def test_turns(function, size):
         np.testing.assert_allclose(slopes[i], slope, 1e-3, 1e-4)
 
 
-def test_many_turns_are_one_loop():
+def test_many_iterations_are_one_loop():
     jaxpr = str(jax.make_jaxpr(t2j(over_rows))(jnp.ones(40)))
     assert jaxpr.count("sin ") <= 4
     assert "while[" in jaxpr or "scan[" in jaxpr

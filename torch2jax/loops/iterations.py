@@ -18,21 +18,21 @@ from .windows import Part, Table, Window, Windows, row_of_windows, shape_of, win
 
 __all__ = ["Misfit", "Surroundings", "fitted", "is_small", "own"]
 
-_FEW_BYTES = 2**14  # of values that are stacked for a turn: what a copy of them costs is nothing to speak of
+_FEW_BYTES = 2**14  # of values that are stacked for an iteration: what a copy of them costs is nothing to speak of
 _FEW_CONSTANT_BYTES = 2**16  # of constants: a loop that takes its weights from a table reads and writes them once more
 
 
 class Misfit(Exception):
-    """The turns are no loop.
+    """The iterations are no loop.
 
     Args:
-        turn: the one that is unlike those before it.
+        iteration: the one that is unlike those before it.
         reason: in words.
     """
 
-    def __init__(self, turn: int, reason: str):
+    def __init__(self, iteration: int, reason: str):
         super().__init__(reason)
-        self.turn, self.reason = turn, reason
+        self.iteration, self.reason = iteration, reason
 
 
 class Surroundings(NamedTuple):
@@ -41,29 +41,29 @@ class Surroundings(NamedTuple):
     parts: Mapping[Var, Part]
     """What is a part of an array."""
     used: set[Var]
-    """The values that statements outside of the turns use."""
+    """The values that statements outside of the iterations use."""
     constants: Mapping[Var, Any]
     """Values that are known."""
 
 
 class _From(NamedTuple):
-    """The position in the turns where a value is computed."""
+    """The position in the iterations where a value is computed."""
 
-    turn: int
+    iteration: int
     place: int
     output: int
 
 
 class _Fitting:
-    """One attempt to make a loop of turns."""
+    """One attempt to make a loop of iterations."""
 
-    def __init__(self, turns: Sequence[Sequence[JaxprEqn]], around: Surroundings):
-        turns = with_numbers_lifted(turns)
-        self._turns, self._around = turns, around
-        self._count = len(turns)
+    def __init__(self, iterations: Sequence[Sequence[JaxprEqn]], around: Surroundings):
+        iterations = with_numbers_lifted(iterations)
+        self._iterations, self._around = iterations, around
+        self._count = len(iterations)
         self._made: dict[Var, _From] = {
-            var: _From(turn, place, output)
-            for turn, steps in enumerate(turns)
+            var: _From(iteration, place, output)
+            for iteration, steps in enumerate(iterations)
             for place, step in enumerate(steps)
             for output, var in enumerate(step.outvars)
         }
@@ -78,7 +78,7 @@ class _Fitting:
         """The loop, and the equations that take its results apart."""
         self._expect_same_steps()
         statements: list = []
-        for place in range(len(self._turns[0])):
+        for place in range(len(self._iterations[0])):
             statements.extend(self._statements(place))
         results, outvars, behind = self._outcome()
         carries, scanned = [*self._carries.values()], [*self._scanned.values()]
@@ -86,14 +86,14 @@ class _Fitting:
         return Loop(self._count, carries, scanned, body, outvars), behind
 
     def _expect_same_steps(self) -> None:
-        for place, first in enumerate(self._turns[0]):
-            for turn in range(1, self._count):
-                step = self._turns[turn][place]
+        for place, first in enumerate(self._iterations[0]):
+            for iteration in range(1, self._count):
+                step = self._iterations[iteration][place]
                 if step.params is not first.params and not is_same(without_starts(step), without_starts(first)):
-                    raise Misfit(turn, f"{first.primitive.name} has different parameters")
+                    raise Misfit(iteration, f"{first.primitive.name} has different parameters")
 
     def _statements(self, place: int) -> list:
-        steps = [turn[place] for turn in self._turns]
+        steps = [iteration[place] for iteration in self._iterations]
         first = steps[0]
         rows = zip(*(step.invars for step in steps), strict=True)
         invars = [self._operand(atoms, first.primitive.name) for atoms in rows]
@@ -102,7 +102,7 @@ class _Fitting:
         return [first.replace(invars=invars)]
 
     def _window(self, steps: Sequence[JaxprEqn], operand: Atom) -> Window:
-        """A slice of a computed value, with a different start in each turn."""
+        """A slice of a computed value, with a different start in each iteration."""
         first = steps[0]
         if first.params["strides"] is not None and any(x != 1 for x in first.params["strides"]):
             raise Misfit(1, "a slice with strides starts at a different place in each iteration")
@@ -111,7 +111,7 @@ class _Fitting:
         return Window(operand, tuple(starts), shape, shape, (first.outvars[0],))
 
     def _number(self, row: Sequence[int]) -> Any:
-        """A number that may differ between turns."""
+        """A number that may differ between iterations."""
         if len(set(row)) == 1:
             return row[0]
         aval: Any = jax.core.ShapedArray((), np.int32)
@@ -120,38 +120,38 @@ class _Fitting:
     # Operands.
 
     def _operand(self, atoms: Sequence[Atom], what: str) -> Atom:
-        """The operand in the loop body, for operands that differ between turns."""
+        """The operand in the loop body, for operands that differ between iterations."""
         last = self._place(atoms[-1])
         if atoms[-1] is not atoms[-2] and self._origin(atoms, self._count - 1) != self._origin(atoms, self._count - 2):
             raise Misfit(self._count - 1, f"{what} takes a different operand in the last iteration")
         if last is None:
             return self._outer(atoms, what)
-        distance = self._count - 1 - last.turn
-        if distance > self._count // 2:  # one turn has made it for all that come
+        distance = self._count - 1 - last.iteration
+        if distance > self._count // 2:  # one iteration has made it for all that come
             raise Misfit(
-                min(last.turn + 1, self._count - 1), f"{what} takes the value of one iteration in several others"
+                min(last.iteration + 1, self._count - 1), f"{what} takes the value of one iteration in several others"
             )
-        for turn in range(distance, self._count):
-            if self._place(atoms[turn]) != (turn - distance, last.place, last.output):
-                raise Misfit(max(turn, 1), f"{what} takes a different operand in some iterations")
-        for turn in range(distance):
-            if self._place(atoms[turn]) is not None:
-                raise Misfit(turn + 1, f"{what} takes a different operand in the first iterations")
-        made = self._turns[0][last.place].outvars[last.output]
+        for iteration in range(distance, self._count):
+            if self._place(atoms[iteration]) != (iteration - distance, last.place, last.output):
+                raise Misfit(max(iteration, 1), f"{what} takes a different operand in some iterations")
+        for iteration in range(distance):
+            if self._place(atoms[iteration]) is not None:
+                raise Misfit(iteration + 1, f"{what} takes a different operand in the first iterations")
+        made = self._iterations[0][last.place].outvars[last.output]
         for age in range(1, distance + 1):
             made = self._carried(made, atoms[distance - age], (last[1:], age, *map(_key, atoms[:distance])))
         return made
 
-    def _origin(self, atoms: Sequence[Atom], turn: int) -> Any:
-        """Where in the turns an operand is made, with how many turns ago in place of the turn."""
-        place = self._place(atoms[turn])
-        return place and place._replace(turn=turn - place.turn)
+    def _origin(self, atoms: Sequence[Atom], iteration: int) -> Any:
+        """Where in the iterations an operand is made, with how many iterations ago in place of the iteration."""
+        place = self._place(atoms[iteration])
+        return place and place._replace(iteration=iteration - place.iteration)
 
     def _place(self, atom: Atom) -> _From | None:
         return self._made.get(atom) if isinstance(atom, Var) else None
 
     def _carried(self, made: Var, first: Atom | None, key: Any) -> Var:
-        """The variable in a turn for the value that the previous turn computes as `made`."""
+        """The variable in an iteration for the value that the previous iteration computes as `made`."""
         carry = self._carries.get(key)
         if carry is None:
             if first is not None and first.aval.strip_weak_type() != made.aval.strip_weak_type():
@@ -161,12 +161,14 @@ class _Fitting:
         return carry.var
 
     def _outer(self, atoms: Sequence[Atom], what: str) -> Atom:
-        """As `_operand`, for values computed outside of the turns."""
-        inside = next((turn for turn, atom in enumerate(atoms) if self._place(atom) is not None), None)
+        """As `_operand`, for values computed outside of the iterations."""
+        inside = next((iteration for iteration, atom in enumerate(atoms) if self._place(atom) is not None), None)
         if inside is not None:
             raise Misfit(max(inside, 1), f"{what} takes a different operand in some iterations")
         first = atoms[0]
-        changed = [turn for turn in range(1, self._count) if _key(atoms[turn]) != _key(atoms[turn - 1])]
+        changed = [
+            iteration for iteration in range(1, self._count) if _key(atoms[iteration]) != _key(atoms[iteration - 1])
+        ]
         if not changed:
             return first
         if len({x.aval.strip_weak_type() for x in atoms}) > 1:
@@ -190,7 +192,7 @@ class _Fitting:
         raise Misfit(0, own(what, aval))
 
     def _in_block(self, parts: Windows, blocks: Windows) -> Var:
-        """The slice that a turn takes from its block."""
+        """The slice that an iteration takes from its block."""
         place, (base, _, size, _) = parts.first.starts[0], blocks.first
         known = self._of_blocks.get((base, place, parts.first.shape))
         if known is None:
@@ -220,10 +222,10 @@ class _Fitting:
         finals: dict[Var, Var] = {}
         stacked: list[tuple[Var, Var]] = []
         last = self._count - 1
-        for place, step in enumerate(self._turns[0]):
+        for place, step in enumerate(self._iterations[0]):
             for output, made in enumerate(step.outvars):
-                of_turns = [turn[place].outvars[output] for turn in self._turns]
-                used = [turn for turn, var in enumerate(of_turns) if var in self._around.used]
+                of_iterations = [iteration[place].outvars[output] for iteration in self._iterations]
+                used = [iteration for iteration, var in enumerate(of_iterations) if var in self._around.used]
                 if not used:
                     continue
                 aval: Any = made.aval
@@ -232,12 +234,12 @@ class _Fitting:
                 if used == [last] and (made in self._next or _has_zeros(aval)):
                     if made not in self._next:
                         self._carried(made, None, ("last", place, output))
-                    finals[made] = of_turns[last]
+                    finals[made] = of_iterations[last]
                     continue
                 whole = Var(unmapped_aval(self._count, 0, aval))
                 stacked.append((made, whole))
-                for turn in used:
-                    behind.extend(_element(whole, turn, of_turns[turn]))
+                for iteration in used:
+                    behind.extend(_element(whole, iteration, of_iterations[iteration]))
         outvars = [Var(made.aval) for made in self._next]
         for made, var in finals.items():
             outvars[self._next.index(made)] = var
@@ -276,14 +278,14 @@ def is_small(aval: Any, *, is_constant: bool = False) -> bool:
 
 
 def own(what: str, aval: Any) -> str:
-    """Why turns that each take a large array of their own are not a loop."""
+    """Why iterations that each take a large array of their own are not a loop."""
     return f"{what} takes a different array of {aval.str_short()} in each iteration"
 
 
-def fitted(turns: Sequence[Sequence[JaxprEqn]], around: Surroundings) -> tuple[Loop, list[JaxprEqn]]:
-    """The loop that replaces the turns, and equations that split its results.
+def fitted(iterations: Sequence[Sequence[JaxprEqn]], around: Surroundings) -> tuple[Loop, list[JaxprEqn]]:
+    """The loop that replaces the iterations, and equations that split its results.
 
     Raises:
         Misfit: they are none.
     """
-    return _Fitting(turns, around).loop()
+    return _Fitting(iterations, around).loop()
