@@ -648,9 +648,19 @@ def changes_its_strides(x):
     return y
 
 
+def compares_tenths(x):
+    t = 0.0
+    while x.norm() > 1:
+        x, t = x / 2, t + 0.1
+        if t + 0.05 > 0.3:
+            x = x + 1e-3
+    return x
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
+        (compares_tenths, "the comparison got t, a Python float that the loop at .* changes in steps"),
         (grows, r"found is first a list of length \d, and then a list of length \d: keep a mask of what it would hold"),
         (toggles, "up is first (True, and then False|False, and then True)"),
         (advances, "numbers is a generator, whose position cannot be read"),
@@ -666,6 +676,43 @@ def test_what_iterations_cannot_change(function, reason):
     told = rf"The loop at .*in {function.__name__} is not a loop of the graph: .*{reason}"
     with pytest.raises(BranchError, match=told):
         jax.make_jaxpr(t2j(function))(X)
+
+
+def in_halves(x):
+    t, error = 0.0, 1e10
+    while error > 1:
+        x, t = x / 2, t + 0.5
+        error = min(error, x.norm().item())
+        if t > 1.5:
+            x = x - 0.1
+    return x, t
+
+
+def in_tenths(x):
+    t = 0.0
+    while x.norm() > 1:
+        x, t = x / (2 + t), t + 0.1
+    return x, t
+
+
+def until_one(x):
+    t, count = 0.0, 0
+    while x.norm() > 1e-3 and t < 1.0:
+        x, t, count = x * 0.9, t + 0.1, count + 1
+    return x, t, count
+
+
+def test_python_floats_are_carried_where_nothing_depends_on_their_rounding():
+    agree(in_halves, X, count=1)
+    agree(in_tenths, X, count=1)
+    with jax.enable_x64(True):
+        got = jax.jit(t2j(compares_tenths))(X)
+    np.testing.assert_allclose(got, compares_tenths(torch.from_numpy(X)), rtol=1e-6)
+
+
+def test_python_floats_end_loops_as_in_python():
+    """Ten tenths are less than one, but not in float32."""
+    assert int(jax.jit(t2j(until_one), compiler_options=QUICK)(X)[2]) == until_one(torch.from_numpy(X))[2] == 11
 
 
 def test_what_ends_the_iterations_of_an_unrolled_loop_names_the_loop():

@@ -24,6 +24,7 @@ from ..tensors.objects import codec_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor, wrap
+from ..tracing.carried_floats import CarriedFloat, begun
 from .call import this_call
 from .loop_state import Change, State, TensorEntry, Unlike, item_names
 
@@ -53,7 +54,12 @@ class Cut(Node):
 
 
 def put(
-    state: State, changes: Sequence[Change], arrays: Sequence, frame: FrameType, refuse: Callable[[], None]
+    state: State,
+    changes: Sequence[Change],
+    arrays: Sequence,
+    frame: FrameType,
+    refuse: Callable[[], None],
+    carried_float: Callable[[str], CarriedFloat],
 ) -> list[Callable[[], None]]:
     """Lets what a loop carries hold other values.
 
@@ -62,6 +68,7 @@ def put(
         arrays: the values of what is carried, in order.
         frame: whose local variables are the roots.
         refuse: is called where a derivative leads back to iterations before, and raises.
+        carried_float: gives what is known of a float, by its path.
 
     Returns:
         What undoes changes of objects.
@@ -69,7 +76,7 @@ def put(
     Raises:
         Unlike: something cannot be put where it belongs.
     """
-    return _Putting(state, changes, arrays, refuse).into(frame)
+    return _Putting(state, changes, arrays, refuse, carried_float).into(frame)
 
 
 def with_room(rows: Any, room: int) -> Any:
@@ -86,8 +93,15 @@ def number(array: Any) -> Any:
 
 
 class _Putting:
-    def __init__(self, state: State, changes: Sequence[Change], arrays: Sequence, refuse: Callable[[], None]):
-        self._state, self._refuse = state, refuse
+    def __init__(
+        self,
+        state: State,
+        changes: Sequence[Change],
+        arrays: Sequence,
+        refuse: Callable[[], None],
+        carried_float: Callable[[str], CarriedFloat],
+    ):
+        self._state, self._refuse, self._carried_float = state, refuse, carried_float
         given = iter(arrays)
         self._arrays = {
             x.path: (next(given), next(given), x.axis) if x.kind == "sized" else next(given)
@@ -145,7 +159,7 @@ class _Putting:
         """What takes the place of a value."""
         if self._kinds.get(path) == "number" or (path in self._kinds and type(value) in (int, float)):
             self._done.add(path)
-            return number(self._arrays[path])
+            return self._number(value, path)
         if isinstance(value, torch.Tensor):
             return self._put_tensor(value, path)
         codec = codec_of(type(value)) if not isinstance(value, type) else None
@@ -190,11 +204,17 @@ class _Putting:
             return tensor
         self._done.add(at)
         if tensor.stands_for is not None:
-            return number(self._arrays[at])
+            return self._number(tensor, at)
         if type(tensor) is not Torchish:
             raise Unlike(f"{path} is a different {type(tensor).__name__} in each iteration")
         found = self._memo[id(tensor)] = self._again(tensor, self._arrays[at])
         self._put_attributes(tensor, found, path)
+        return found
+
+    def _number(self, first: Any, path: str) -> Any:
+        found = number(self._arrays[path])
+        if found.is_floating_point():
+            found.computed = begun(self._carried_float(path), first)
         return found
 
     def _with_length(self, tensor: torch.Tensor, rows: Any, length: Any, axis: int) -> torch.Tensor:

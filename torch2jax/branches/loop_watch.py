@@ -38,6 +38,7 @@ from ..errors import SourceLine, is_translator
 from ..internals.frames import set_locals
 from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.jax_traces import varying_axes
+from ..tracing.carried_floats import CarriedFloat
 from ..tracing.manual_axes import varying
 from ..tracing.traces import current_trace, running
 from ..tracing.value_ranges import range_of
@@ -102,6 +103,8 @@ class Facts:
         """The paths of what is carried that must not be written to, and why."""
         self.is_detached = False
         """Whether it is in the forward of a custom function: nothing of what that computes has a derivative."""
+        self.floats: dict[str, CarriedFloat] = {}
+        """The Python floats among what is carried, by their paths."""
         self.axes: dict[int, frozenset[str]] = {}
         """Of a mesh: those over which what is carried differs when iterations end, by its place."""
         self.iterations: int | None = None
@@ -133,6 +136,10 @@ class Facts:
         if self.iterations is not None:
             return self.iterations - self.at
         return _MOST if self.most is None else self.most
+
+    def carried_float(self, path: str) -> CarriedFloat:
+        """What is known of a float that it carries."""
+        return self.floats.setdefault(path, CarriedFloat(path, self.place))
 
     def add(self, changes: list[Change]) -> bool:
         """Takes note of what iterations change; false if it was known."""
@@ -743,7 +750,7 @@ class Watch:
         facts, carried = instance.facts, instance.carried or []
         first = 0 if facts.iterations is None else 1
         refuse = functools.partial(self._refuse_derivative, instance)
-        self._undo.extend(put(state, facts.changes, carried[first:], instance.frame, refuse))
+        self._undo.extend(put(state, facts.changes, carried[first:], instance.frame, refuse, facts.carried_float))
         instance.state = self._state(instance)
         for path, cause in facts.guarded.items():
             self._path.guards.add(_guardable(instance.state, path), cause)
@@ -818,7 +825,7 @@ class Watch:
                 raise
             facts.unlike, instance.is_left = str(unlike), True
             return
-        if facts.add(changes) | self._note_guarded(facts, state):
+        if facts.add(changes) | self._note_guarded(facts, state) | _note_rounded(facts, begun, state):
             self._loops.note(facts)
             self._path.abandon()
         self._check_guards(changes, state)
@@ -840,6 +847,19 @@ class Watch:
                 self._path.abandon()
             again_p.bind(*arrays, loop=facts)
         self._path.come_back(facts)
+
+
+def _note_rounded(facts: Facts, begun: State, state: State) -> bool:
+    """Takes note of Python floats that an iteration changes by steps which float32 rounds; whether one is new."""
+    has_learned = False
+    for path, carried in facts.floats.items():
+        value = state.entries[path].value if path in state.entries else None
+        how = getattr(value, "computed", None)
+        if how is None or carried.is_rounded or value is begun.entries[path].value:
+            continue
+        if not how.is_exact or any(x.is_rounded for x in how.carried):
+            carried.is_rounded = has_learned = True
+    return has_learned
 
 
 def _guardable(state: State, path: str) -> Any:

@@ -12,6 +12,7 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish, wrap
+from ..tracing.carried_floats import Computed, computed, expect_exact
 from .call import this_call
 
 __all__ = ["Number", "TensorMath", "as_float", "is_unknown", "larger", "smaller"]
@@ -30,6 +31,8 @@ class Number(Torchish):
     """
 
     _started: Any = None  # the Python number that it was at first, where it is a hyperparameter
+    computed: Computed | None = None
+    """Of a float that loops carry, or that is computed of such: how, while 64-bit types are off."""
 
     @classmethod
     def of(cls, tensor: Torchish, started: Any = None) -> Self:
@@ -43,6 +46,8 @@ class Number(Torchish):
         result._node.storage.differentiable = False
         result.__class__ = cls
         result._started = started
+        if isinstance(tensor, Number) and tensor.computed is not None:
+            result.computed = tensor.computed
         return result
 
     def again(self) -> "Number":
@@ -81,6 +86,7 @@ class Number(Torchish):
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         if self._started and type(other) in (int, float) and other == 0:
             return compare(self._started, 0)
+        expect_exact(self, other)
         return _once(name, self, other)
 
 
@@ -125,17 +131,33 @@ def _binary(name: str, method: str):
     def compute(self: Any, other: Any):
         if not _is_number(other):
             return getattr(Torchish, method)(self, other)
+        how = _computed(name, self, other)
         if name == "truediv" or _is_real(other):
             self = _real(self)
         if isinstance(other, Number) and _is_real(self):
             other = _real(other)
-        return Number.of(_once(method, self, other))
+        return _with(how, Number.of(_once(method, self, other)))
 
     return compute
 
 
 def _unary(method: str):
-    return functools.wraps(getattr(Torchish, method))(lambda self: Number.of(_once(method, self)))
+    def compute(self: Any):
+        return _with(self.computed, Number.of(_once(method, self)))
+
+    return functools.wraps(getattr(Torchish, method))(compute)
+
+
+def _computed(name: str, *operands: Any) -> Computed | None:
+    if all(getattr(x, "computed", None) is None for x in operands):
+        return None
+    return computed(operands, keeps_exact=name not in ("truediv", "pow"))
+
+
+def _with(how: Computed | None, result: Number) -> Number:
+    if how is not None:
+        result.computed = how
+    return result
 
 
 for _name in _BINARY:
@@ -166,10 +188,11 @@ def smaller(*values: Any, **options: Any):
 def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], values: tuple, options: dict):
     if len(values) < 2 or options or not any(map(is_unknown, values)):
         return builtin(*values, **options)
+    expect_exact(*values)
     numbers = [number_of(value) for value in values]
     if any(map(_is_real, numbers)):
         numbers = [_real(x) for x in numbers]
-    return Number.of(functools.reduce(function, numbers))
+    return _with(_computed(builtin.__name__, *values), Number.of(functools.reduce(function, numbers)))
 
 
 class _Float(type):
