@@ -28,12 +28,13 @@ import torch
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
-from ..errors import is_library, is_translator
+from ..errors import is_library
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Storage
 from ..tensors.traced import is_traced
 from ..tracing.tensor_spec import TensorSpec
 from .call import this_call
+from .handlers import is_handled
 from .leaves import beginning_anew
 from .loop_heads import heads_of
 from .loop_state import State, Unlike
@@ -45,7 +46,6 @@ __all__ = ["Meeting", "Meetings"]
 _OPTIMIZED, _SUSPENDED = 0x1, 0x20 | 0x80 | 0x100 | 0x200  # code flags: has fast locals; generators, coroutines
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _REBINDS = ("STORE_DEREF", "DELETE_DEREF")
-_SUPPRESSES = frozenset(("suppress", "raises", "assertRaises"))
 
 
 class _CannotMeet(BaseException):
@@ -160,7 +160,7 @@ class Meeting:
                 known.append(found)
         else:
             self._arrays = found.computed.run(self._before)
-        if found.may_raise and _is_handled(frame.f_back, base):
+        if found.may_raise and is_handled(frame.f_back, base):
             raise Unlike("an exception of it may be handled")
         path.executed.update(found.executed)
         self._paths = found.paths
@@ -343,28 +343,3 @@ def _called(frame: FrameType) -> tuple[Callable, list, dict]:
 @functools.cache
 def _rebinds(code: CodeType) -> bool:
     return any(x.opname in _REBINDS and x.argval in code.co_freevars for x in dis.get_instructions(code))
-
-
-def _is_handled(frame: FrameType | None, base: FrameType | None) -> bool:
-    """Whether code handles exceptions of what a frame has called; a library's that does raises them again."""
-    while frame is not None and frame is not base:
-        code = frame.f_code
-        if not is_translator(code.co_filename) and _handles(code, frame.f_lasti, is_library(code.co_filename)):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _handles(code: CodeType, at: int, is_of_library: bool) -> bool:
-    listing = dis.Bytecode(code)
-    entries: Any = getattr(listing, "exception_entries", ())
-    targets = {entry.target for entry in entries if entry.start <= at < entry.end}
-    kinds = {x.offset: x.opname for x in listing if targets}
-    for target in targets:
-        ops = [kinds.get(offset) for offset in range(target, target + 6, 2)]
-        is_with = "WITH_EXCEPT_START" in ops
-        if is_with and _SUPPRESSES & {*code.co_names}:
-            return True
-        if not is_with and not is_of_library:
-            return True
-    return False
