@@ -33,7 +33,13 @@ def replaced(given: Any, before: Torchish):
     """The gradient that a hook of a node gave, if it gave any."""
     if given is None:
         return before
-    return lift(given[0] if isinstance(given, tuple) else given)
+    gradient = given[0] if isinstance(given, tuple) else given
+    if gradient.layout is not torch.strided:
+        raise RuntimeError(
+            f"a hook has changed the type of a gradient: got {gradient.layout}, wanted torch.strided, as "
+            "gradient.to_dense() gives"
+        )
+    return lift(gradient)
 
 
 def _arrays_of(gradients: tuple) -> list:

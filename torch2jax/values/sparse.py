@@ -199,7 +199,7 @@ def expect_strided(args: tuple, kwargs: dict) -> None:
     """
     with DisableTorchFunction():
         for x in flatten((args, kwargs))[0]:
-            if isinstance(x, torch.Tensor) and (isinstance(x, Sparse) or x.layout in SPARSE_LAYOUTS):
+            if isinstance(x, torch.Tensor) and _is_sparse(x):
                 raise HasSparse from None
 
 
@@ -241,15 +241,21 @@ def array_of_sparse(tensor: torch.Tensor) -> Any:
 
 def _lifted(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and not isinstance(value, (Torchish, Sparse)):
-        with DisableTorchFunction():
-            is_sparse = value.layout in SPARSE_LAYOUTS
-        return lifted_sparse(value) if is_sparse else value
+        return lifted_sparse(value) if _is_sparse(value) else value
     return value
+
+
+def _is_sparse(tensor: torch.Tensor) -> bool:
+    if isinstance(tensor, Sparse):
+        return True
+    with DisableTorchFunction():
+        return tensor.layout in SPARSE_LAYOUTS
 
 
 @serves_without_values(HasSparse)
 def _run_lifted(error: HasSparse, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
-    del error
+    if not any(isinstance(x, torch.Tensor) and _is_sparse(x) for x in flatten((args, kwargs))[0]):
+        raise _refusal(function, args, kwargs) from error  # it comes from within, and would come again
     return _run(call, function, args, kwargs)
 
 

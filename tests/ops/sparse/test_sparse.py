@@ -538,3 +538,29 @@ def test_zeros_of_other_sparse_dimensions_are_added():
     for f in (lambda m: zeros + m, lambda m: m + zeros, lambda m: m - zeros):
         m = torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.arange(6.0).reshape(2, 3), (2, 3))
         np.testing.assert_array_equal(j2t(t2j(f)(m)).to_dense(), f(m).to_dense())
+
+
+@pytest.mark.parametrize("by_backward", [True, False])
+def test_sparse_gradients_are_given_for_strided_tensors(by_backward):
+    def function(x):
+        leaf = x.clone().requires_grad_()
+        given = torch.eye(6, 3).to_sparse()
+        if by_backward:
+            (leaf * leaf).backward(given)
+            return leaf.grad
+        return torch.autograd.grad(leaf * leaf, leaf, given)[0]
+
+    for call in (t2j(function), jax.jit(t2j(function))):
+        np.testing.assert_allclose(call(X.numpy()), function(X).to_dense())
+
+
+def test_hooks_that_make_a_gradient_sparse_are_refused():
+    def function(x):
+        leaf = x.clone().requires_grad_()
+        leaf.register_hook(lambda gradient: gradient.to_sparse())
+        (leaf * 2).sum().backward()
+        return leaf.grad
+
+    for call in (lambda x: function(torch.from_numpy(x)), t2j(function), jax.jit(t2j(function))):
+        with pytest.raises(RuntimeError, match="has changed the type of"):
+            call(X.numpy())

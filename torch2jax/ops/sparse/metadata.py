@@ -345,9 +345,11 @@ def _elements(tensor):
 
 
 def _gradient_for(tensor, gradient):
-    """The gradient that is given for a tensor, at its elements."""
-    if gradient is None or not isinstance(tensor, Sparse):
-        return gradient
+    """The gradient that is given for a tensor, at its elements; a strided one for a strided tensor."""
+    if not isinstance(tensor, Sparse):
+        return dense(gradient) if isinstance(gradient, Sparse) else gradient
+    if gradient is None:
+        return None
     same = isinstance(gradient, Sparse) and all(a is b for a, b in zip(tensor.index, gradient.index, strict=False))
     if same and tensor.kind is gradient.kind:
         return gradient.elements
