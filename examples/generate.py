@@ -46,8 +46,9 @@ def static_cache(model, length: int) -> StaticCache:
 def causal(model, length: int) -> Steps:
     """The steps of a causal language model: of a prompt (batch, time), and its mask where it is padded on the left."""
     jax_model, empty = t2j(model), t2j(static_cache(model, length))
-    is_recurrent = "cache_params" in inspect.signature(model.forward).parameters
-    name = "cache_params" if is_recurrent else "past_key_values"
+    parameters = inspect.signature(model.forward).parameters
+    is_recurrent = "position_ids" not in parameters
+    name = next(name for name in ("cache", "cache_params", "past_key_values") if name in parameters)
 
     def start(params, prompt, mask=None):
         positions = jnp.arange(prompt.shape[1])[None] if mask is None else jnp.maximum(mask.cumsum(1) - 1, 0)
