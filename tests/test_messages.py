@@ -597,7 +597,7 @@ ROWS = OF_LATER | {
     "a range of a number of a tensor": Row(
         under_jit(lambda x, n: [x for _ in range(torch.tensor(2) + n)], X, np.ones((), np.int32)),
         torch2jax.TracedValueError,
-        "as many turns as a number says",
+        "as many iterations as a number says",
         "needs the value",
         "while i < n",
     ),
@@ -608,7 +608,7 @@ ROWS = OF_LATER | {
         "needs the value",
         "torch.where",
     ),
-    "turns of a traced number": Row(
+    "iterations of a traced number": Row(
         under_jit(lambda x, n: [x for _ in range(n)], X, 1),
         torch2jax.TracedValueError,
         "n (int32)",
