@@ -14,8 +14,7 @@ from ..abandoning import Abandoned
 from ..internals.pytree import tree_flatten
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.physical import PhysicalArray
-from ..tensors.storage import Storage
-from ..tensors.traced import is_traced
+from ..tensors.storage import Storage, lose_traced
 from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, ending_with_errors
@@ -244,9 +243,7 @@ class Block:
             call.paths.pop()
             path.end()
             call.stream.state = stream
-            for node in journal.survivors():
-                if isinstance(node, Storage) and is_traced(node.physical.array):
-                    node.lose()
+            lose_traced(journal.survivors())
 
     def _count_draws(self, start: Any) -> None:
         end = self._call.stream.state

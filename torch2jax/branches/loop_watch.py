@@ -53,7 +53,6 @@ from .programs import distance
 __all__ = ["Loops", "Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
 
 _SEEN = 4  # iterations that are compared, until two begin alike
-_MOST = MOST  # iterations that a `for` may have
 _NONE: dict[int, Head] = {}
 _PREFIXES = {dis.opmap["NOP"], dis.opmap["EXTENDED_ARG"]}  # which do nothing by themselves
 _FEWEST = 3  # iterations that a `for` is a loop for
@@ -135,7 +134,7 @@ class Facts:
         """For how many iterations there is room."""
         if self.iterations is not None:
             return self.iterations - self.at
-        return _MOST if self.most is None else self.most
+        return MOST if self.most is None else self.most
 
     def carried_float(self, path: str) -> CarriedFloat:
         """What is known of a float that it carries."""
@@ -588,8 +587,8 @@ class Watch:
     def _probe(self, instance: _RunningLoop) -> None:
         count, facts = instance.arrivals, instance.facts
         if instance.found is not None:
-            if count > _MOST:
-                self._refuse(instance, f"it has more than {_MOST} iterations")
+            if count > MOST:
+                self._refuse(instance, f"it has more than {MOST} iterations")
             return
         if count > _SEEN:
             raise Unlike(facts.refusal or "no two iterations start alike")

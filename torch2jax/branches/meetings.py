@@ -30,8 +30,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from ..errors import is_library
 from ..tensors.journal import Journal, Uncontained
-from ..tensors.storage import Storage
-from ..tensors.traced import is_traced
+from ..tensors.storage import lose_traced
 from ..tracing.tensor_spec import TensorSpec
 from .call import this_call
 from .handlers import is_handled
@@ -213,9 +212,7 @@ class Meeting:
             call.paths.pop()
             path.end()
             call.stream.state = stream
-            for node in journal.survivors():
-                if isinstance(node, Storage) and is_traced(node.physical.array):
-                    node.lose()
+            lose_traced(journal.survivors())
 
     def _state(self) -> State:
         return State(self._before.roots, self._code, self._before.globals, _All())

@@ -16,7 +16,7 @@ from ..tensors.history import UNRECORDED
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.rebinding import at_the_place_of, set_geometry
-from ..tensors.storage import Storage
+from ..tensors.storage import Storage, lose_traced
 from ..tensors.tensor import Torchish, make_tensor
 from ..tracing.call import StreamState
 from ..tracing.traces import current_trace, ending_with_errors
@@ -119,10 +119,9 @@ class PartProgram:
                 raise
             finally:
                 call.stream.state = stream
-                self._made_within = {id(node) for node in journal.survivors()}
-                for node in journal.survivors():
-                    if isinstance(node, Storage) and isinstance(node.physical.array, jax.core.Tracer):
-                        node.lose()
+                made = journal.survivors()
+                self._made_within = {id(node) for node in made}
+                lose_traced(made)
 
         stood = [(tensor, _standing(tensor, storages[place])) for place, tensor in captured.all_stands.items()]
         refused: Uncontained | None = None

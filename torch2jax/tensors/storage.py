@@ -6,7 +6,7 @@ changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ from .physical import LazyArray, PhysicalArray
 from .traced import constant_of, is_traced
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
-__all__ = ["Storage", "View", "steps_to"]
+__all__ = ["Storage", "View", "lose_traced", "steps_to"]
 
 
 class Storage(Journaled):
@@ -734,6 +734,13 @@ class View(Journaled):
         if self.kind.permutation is None or _tape() is not None:
             view._take(physical)
         return view
+
+
+def lose_traced(nodes: Iterable[Any]) -> None:
+    """Gives up the values that a trace which has ended leaves in storages; `nodes` are what was made within."""
+    for node in nodes:
+        if isinstance(node, Storage) and is_traced(node.physical.array):
+            node.lose()
 
 
 def steps_to(node: Storage | View) -> list[tuple[ViewKind, Geometry | None]]:
