@@ -32,6 +32,14 @@ def _distributions_check_their_arguments():
 
 
 @pytest.fixture(autouse=True)
+def _random_numbers_are_those_of_a_seed():
+    """A test that draws weights or inputs draws the same ones alone and beside others."""
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def _plans_are_compared(request):
     """Where operators themselves are tested, the long way runs beside plans; with --full everywhere, each time."""
     from torch2jax.calls.plan_checks import checking_plans

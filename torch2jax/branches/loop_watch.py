@@ -640,6 +640,7 @@ class Watch:
 
     def _enter(self, instance: _RunningLoop) -> None:
         facts = instance.facts
+        self._path.expect_loop_around((instance.frame.f_code, instance.head.entry))
         state = self._state(instance)
         if facts.begins is not None and facts.begins != state.outline:
             self._begin_here(instance)

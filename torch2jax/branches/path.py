@@ -7,7 +7,7 @@ computes nothing and separates what comes before it from what comes after it.
 import functools
 import sys
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from types import CodeType
 from typing import Any, NamedTuple, NoReturn
 
@@ -204,10 +204,13 @@ class Path:
     def _suspect(self, place: SourceLine) -> None:
         """Lets a loop be watched that asks again and again."""
         asked = sum(condition.place == place for condition in self.asked)
-        if self._loops is None or asked < self._often or self._is_probing:
-            return
-        frames, before = frames_of_code(), self._frames.get(place)
-        self._frames[place] = frames
+        if asked >= self._often and not self._is_probing:
+            self.expect_loop_around(place)
+
+    def expect_loop_around(self, reached: Hashable) -> None:
+        """Lets the loop be watched that leads to something again: to a condition's line, or to a loop's beginning."""
+        frames, before = frames_of_code(), self._frames.get(reached)
+        self._frames[reached] = frames
         if before is not None and self._loops is not None and self._loops.suspect(frames, before):
             self.abandon()
 
