@@ -1,5 +1,7 @@
 """Loops on data within others: loops of the graph, found in a few runs of the code."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -113,3 +115,31 @@ def test_loops_in_loops(function):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-5), jitted(x), wanted)
     assert counted.runs <= 60
     assert str(jax.make_jaxpr(t2j(function))(INPUTS[0])).count(" while[") >= 1
+
+
+LONG = "\n".join(f"        x = x * {1 - i / 1000} + math.sin({i})" for i in range(40))
+LONG_LOOPS = f"""
+def long_for(x):
+    for i in range(30):
+{LONG}
+        if x.norm() < 20:
+            break
+    return x, i
+
+def long_while(x):
+    n = 0
+    while x.norm() > 20:
+{LONG}
+        n += 1
+        if n > 30:
+            break
+    return x, n
+"""
+
+
+@pytest.mark.parametrize("name", ["long_for", "long_while"])
+def test_long_loops(name):
+    """Python puts a prefix before the jumps of long loops, and does not tell of each instruction by itself."""
+    names = {"math": math}
+    exec(LONG_LOOPS, names)
+    test_loops_in_loops(names[name])

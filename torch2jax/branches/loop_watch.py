@@ -54,7 +54,7 @@ __all__ = ["Loops", "Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
 
 _SEEN = 4  # iterations that are compared, until two begin alike
 _NONE: dict[int, Head] = {}
-_PREFIXES = {dis.opmap["NOP"], dis.opmap["EXTENDED_ARG"]}  # which do nothing by themselves
+_NOP, _PREFIX = dis.opmap["NOP"], dis.opmap["EXTENDED_ARG"]
 _FEWEST = 3  # iterations that a `for` is a loop for
 
 
@@ -394,10 +394,13 @@ class Watch:
             frame.f_trace_opcodes = frame.f_trace_lines = False
             frame.f_trace_opcodes = True
         elif event == "opcode":
-            at = frame.f_lasti
-            if frame.f_code.co_code[at] in _PREFIXES:
+            at, steps, before = frame.f_lasti, frame.f_code.co_code, self._last.get(id(frame))
+            while (
+                steps[at] == _PREFIX
+            ):  # Python 3.11 tells of the first one only, later ones of all and of what follows
+                at += 2
+            if steps[at] == _NOP or at == before:
                 return self._step
-            before = self._last.get(id(frame))
             self._last[id(frame)] = at
             if self._running:
                 self._within(frame, at, before)
