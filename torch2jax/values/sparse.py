@@ -78,8 +78,8 @@ class Sparse(torch.Tensor):
 
     Those of a coalesced tensor come first.
     """
-    is_view: bool = False
-    """Whether it is another one with its dimensions exchanged."""
+    base: "Sparse | None" = None
+    """The one that it is with its dimensions exchanged, a view of."""
     _writes: list[int]
     _gradient: torch.Tensor | None = None
 
@@ -131,7 +131,9 @@ class Sparse(torch.Tensor):
 
     def of_values(self, elements: torch.Tensor) -> "Sparse":
         """Other values at the same places."""
-        return make_sparse(self.kind, self.index, elements, size_of(self), self.coalesced, self.length)
+        found = make_sparse(self.kind, self.index, elements, size_of(self), self.coalesced, self.length)
+        found.coalesced = self.coalesced
+        return found
 
     def become(self, other: "Sparse") -> "Sparse":
         """Is `other` from now on, as where PyTorch writes in place."""

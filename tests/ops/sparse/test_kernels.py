@@ -74,3 +74,20 @@ def test_the_kernel_serves():
     program = jax.make_jaxpr(jax.grad(lambda x: t2j(lambda x: matrix @ x)(x).sum()))(X)
     assert "scatter" not in str(program)
     assert str(program).count("bcsr_dot_general") <= 4
+
+
+def test_few_columns_take_rows_at_constant_places():
+    matrix = sparse_of("uncoalesced")
+    index, values = parts_of(matrix)
+    function = t2j(lambda values, x: torch.sparse_coo_tensor(*index, values, matrix.shape) @ x)
+    loss = lambda values, x: (function(values, x) ** 2).sum()
+    program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(jnp.asarray(values), X[:, :1])
+    names = [equation.primitive.name for equation in program.eqns]
+    assert names.count("gather") == 2
+    assert names.count("scatter-add") == 2
+    assert not {"select_n", "min", "lt"} & set(names)
+    assert "FILL_OR_DROP" not in str(program).replace("\n", "").partition("scatter-add")[0]
+    found = jax.grad(loss, (0, 1))(jnp.asarray(values), X[:, :1])
+    dense = lambda values, x: ((jnp.zeros((4, 6)).at[tuple(jnp.asarray(index[0]))].add(values) @ x) ** 2).sum()
+    for one, other in zip(found, jax.grad(dense, (0, 1))(jnp.asarray(values), X[:, :1]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -158,7 +158,7 @@ def test_writes_in_place():
         (lambda m, x: m.index_select(0, x[:, 0]), RuntimeError, "Expected dtype int32 or int64 for index"),
         (lambda m, x: m.mv(x), RuntimeError, "vec"),
         (lambda m, x: torch.sparse.softmax(x, 0), RuntimeError, "expects a tensor of layout torch.sparse_coo"),
-        (lambda m, x: torch.sparse_csr_tensor(x[0], x[1], x[1], (2, 3)), RuntimeError, "int32 or int64"),
+        (lambda m, x: torch.sparse_csr_tensor(x[0], x[1], x[1], (2, 3)), RuntimeError, "must be Int or Long"),
         (lambda m, x: m.__setitem__(0, 1.0), TypeError, "Cannot assign to a sparse tensor"),
         (lambda m, x: x.is_coalesced(), RuntimeError, "coordinate tensor layout but got Strided"),
         (lambda m, x: x.to_sparse(blocksize=(2,)), RuntimeError, "blocksize needs .* got 1"),

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import torch
 
+from ...internals.guards import DisableTorchFunction
 from ...rules.registry import implements_tensors
 from ...values.sparse import COLUMNS, Sparse, size_of
 from .places import known_places
@@ -15,6 +16,29 @@ def of_values(text: str) -> RuntimeError:
     error = RuntimeError(text)
     vars(error)["is_of_values"] = True
     return error
+
+
+def expect_parts_fit(layout, first, plain, values, size) -> None:
+    """Checks shapes, dtypes and strides of the parts of a compressed layout by PyTorch itself, without values.
+
+    Raises:
+        RuntimeError: they do not fit together, or to the size.
+    """
+    batch = first.ndim - 1
+    name = "row" if layout in COLUMNS else "col"
+    with DisableTorchFunction():
+        parts = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in (first, plain, values)]
+        if first.ndim and plain.ndim == first.ndim and values.ndim > batch:
+            count = values.shape[batch]
+            if plain.shape[-1] != count:
+                raise RuntimeError(
+                    f"{name}_indices.shape[-1] must be equal to nnz (={count}) as defined by values.shape[{batch}], "
+                    f"but got {plain.shape[-1]}"
+                )
+            if count > 1 and plain.stride(-1) != 1:
+                raise RuntimeError(f"expected {name}_indices to be a contiguous tensor per batch")
+            parts[1:] = parts[1][..., :0], parts[2].narrow(batch, 0, 0)  # PyTorch takes no others without values
+        torch._validate_sparse_compressed_tensor_args(*parts, size, layout)
 
 
 def expect_invariants(tensor: Sparse) -> None:

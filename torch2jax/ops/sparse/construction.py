@@ -6,13 +6,12 @@ import torch
 from ...calls.call import current
 from ...rules.registry import implements_tensors
 from ...values.sparse import BLOCKED, COLUMNS, make_sparse
-from .checks import expect_invariants, of_values
+from .checks import expect_invariants, expect_parts_fit, of_values
 from .places import known_places, places
 
 __all__ = ["compressed", "coo_tensor", "finished"]
 
 _COO = torch.sparse_coo
-_INTEGERS = (torch.int32, torch.int64)
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -32,7 +31,7 @@ def finished(tensor, requires_grad: bool):
 
 @implements_tensors(torch.sparse_coo_tensor)
 def sparse_coo_tensor(
-    indices,
+    indices=None,
     values=None,
     size=None,
     *,
@@ -46,7 +45,7 @@ def sparse_coo_tensor(
 ):
     del device, pin_memory, layout
     if values is None:  # a size
-        shape = tuple(indices)
+        shape = tuple(size if indices is None else indices)
         values = torch.empty(0, dtype=dtype or torch.get_default_dtype())
         return finished(
             make_sparse(_COO, [torch.empty(len(shape), 0, dtype=torch.int64)], values, shape, True), requires_grad
@@ -133,43 +132,24 @@ def compressed(layout, compressed_indices, plain_indices, values, size=None, dty
         RuntimeError: its parts do not fit together.
     """
     first, plain, values = _tensor(compressed_indices), _tensor(plain_indices), _tensor(values, dtype)
-    if first.dtype not in _INTEGERS or plain.dtype != first.dtype:
-        raise RuntimeError(
-            f"compressed indices and plain indices are to be of one dtype, int32 or int64, but got {first.dtype} and "
-            f"{plain.dtype}"
-        )
-    batch, blocks = first.ndim - 1, 2 * (layout in BLOCKED)
-    name = "col" if layout in COLUMNS else "row"
-    if first.ndim < 1 or plain.ndim != first.ndim or values.ndim < plain.ndim + blocks:
-        raise RuntimeError(
-            f"compressed indices, plain indices and values of layout {layout} have {first.ndim}, {plain.ndim} and "
-            f"{values.ndim} dimensions, which do not fit together"
-        )
-    if values.shape[batch] != plain.shape[-1]:
-        raise RuntimeError(
-            f"number of nonzero elements must match: plain_indices.shape[-1]={plain.shape[-1]}, values have "
-            f"{values.shape[batch]}"
-        )
-    block = tuple(values.shape[batch + 1 : batch + 1 + blocks]) or (1, 1)
-    if size is None:
-        known = places(plain, "a compressed sparse tensor without a size")
-        count, other = first.shape[-1] - 1, int(known.max()) + 1 if known.size else 0
-        rows, columns = (other, count) if layout in COLUMNS else (count, other)
-        dense = values.shape[batch + 1 + blocks :]
-        size = (*first.shape[:-1], rows * block[0], columns * block[1], *dense)
-    size = tuple(size)
-    if len(size) != values.ndim - blocks + 1:
-        raise RuntimeError(f"the size {list(size)} does not fit values of shape {list(values.shape)}")
-    number = size[batch + (layout in COLUMNS)] // block[layout in COLUMNS]
-    if first.shape[-1] != number + 1:
-        raise RuntimeError(
-            f"compressed_indices.shape[-1] must be equal to the number of compressed indices plus one, but got "
-            f"{first.shape[-1]} for {number} {name}s"
-        )
+    size = _size_of_parts(layout, first, plain, values) if size is None else tuple(size)
+    expect_parts_fit(layout, first, plain, values, size)
     result = make_sparse(layout, [first, plain], values, size, True)
     if torch.sparse.check_sparse_tensor_invariants.is_enabled() if checks is None else checks:
         expect_invariants(result)
     return result
+
+
+def _size_of_parts(layout, first, plain, values) -> tuple[int, ...]:
+    """The least size that has room for all; none if there is none, for which a check says why."""
+    batch, blocks = first.ndim - 1, 2 * (layout in BLOCKED)
+    if first.ndim < 1 or plain.ndim != first.ndim or values.ndim < plain.ndim + blocks:
+        return ()
+    block = tuple(values.shape[batch + 1 : batch + 1 + blocks]) or (1, 1)
+    known = places(plain, "a compressed sparse tensor without a size")
+    count, other = first.shape[-1] - 1, int(known.max()) + 1 if known.size else 0
+    rows, columns = (other, count) if layout in COLUMNS else (count, other)
+    return (*first.shape[:-1], rows * block[0], columns * block[1], *values.shape[batch + 1 + blocks :])
 
 
 def _implements_layout(name: str, layout: torch.layout) -> None:
@@ -209,12 +189,16 @@ for _kind in _COMPRESSED:
 def spdiags(diagonals, offsets, shape, layout=None):
     if layout not in (None, _COO, torch.sparse_csr, torch.sparse_csc):
         raise RuntimeError(f"Only output layouts (Sparse, SparseCsc, SparseCsr) are supported, got {layout}")
+    if diagonals.ndim not in (1, 2):
+        raise RuntimeError("Diagonals must be vector or matrix")
+    if len(shape) != 2:
+        raise RuntimeError("Output shape must be 2d")
     diagonals, offsets = torch.atleast_2d(diagonals), torch.atleast_1d(offsets)
     if offsets.dtype is not torch.int64:
         raise RuntimeError(f"Offset Tensor must have dtype Long but got {offsets.dtype}")
     known = places(offsets, "torch.sparse.spdiags")
     if len(set(known.tolist())) != len(known):
-        raise RuntimeError("spdiags(): Offset array contains duplicate values")
+        raise of_values("Offset tensor contains duplicate values")
     if len(known) != len(diagonals):
         raise RuntimeError(
             f"spdiags(): Number of diagonals ({len(diagonals)}) does not match the number of offsets ({len(known)})"

@@ -344,9 +344,17 @@ _declare("to_sparse_bsc", torch.sparse_bsc, True)
 # Copies.
 
 
+_FORMATS = {
+    torch.contiguous_format: "Contiguous",
+    torch.channels_last: "ChannelsLast",
+    torch.channels_last_3d: "ChannelsLast3d",
+}
+
+
 @implements_forms("clone")
-def clone(self, *, memory_format=None):
-    del memory_format
+def clone(self, *, memory_format=torch.preserve_format):
+    if self.kind is _COO and memory_format is not torch.preserve_format:
+        raise RuntimeError(f"unsupported memory format option {_FORMATS[memory_format]}")
     return self.of_values(self.elements.clone())
 
 
@@ -415,9 +423,13 @@ def copy_(self, src, non_blocking=False):
             f"copy_(): the sizes of sparse tensors are to be the same, got {list(size_of(self))} and "
             f"{list(size_of(src))}"
         )
-    if self.kind is not _COO:
-        _expect_alike(self, src)
-    return self.become(src.of_values(src.elements.to(self.dtype, copy=True)))
+    if self.kind is _COO:
+        return self.become(src.of_values(src.elements.to(self.dtype, copy=True)))
+    _expect_alike(self, src)
+    for mine, given in zip((*self.index, self.elements), (*src.index, src.elements), strict=True):
+        if mine is not given:
+            mine.copy_(given)
+    return self
 
 
 def _expect_alike(tensor: Sparse, source: Sparse) -> None:
@@ -441,9 +453,15 @@ def _expect_alike(tensor: Sparse, source: Sparse) -> None:
 def zero_(self):
     from .likes import empty_of
 
+    return self.become(empty_of(self, self.dtype))
+
+
+@implements_sparse(Tensor.fill_, torch.ops.aten.fill_)
+def fill_(self, value):
     if self.kind is _COO:
-        return self.become(empty_of(self, self.dtype))
-    return self.become(self.of_values(torch.zeros_like(self.elements)))
+        raise NotImplementedError("fill_() of a COO tensor, which would have elements everywhere: call .to_dense()")
+    self.elements.fill_(value)
+    return self
 
 
 # Elements of a strided tensor at the places of a sparse one.

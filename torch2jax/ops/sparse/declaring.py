@@ -21,14 +21,30 @@ def forms_of(name: str) -> list[Any]:
     return found
 
 
-def written(target: Any, result: Any) -> Any:
+def written(target: Any, result: Any, in_values: bool = False) -> Any:
     """The sparse tensor, which is the result from now on; it keeps its dtype.
+
+    Args:
+        in_values: whether a function writes to the values of COO tensors too, which others may share. To those of the
+            compressed layouts all functions do. Where the places change, there are other values.
 
     Raises:
         RuntimeError: the result's dtype cannot be cast to it.
     """
     check_cast(result, target)
+    if (in_values or target.kind is not torch.sparse_coo) and _has_the_places_of(target, result):
+        target.elements.copy_(result.elements)
+        return target
     return target.become(result if result.dtype == target.dtype else result.to(target.dtype))
+
+
+def _has_the_places_of(target: Any, result: Any) -> bool:
+    return (
+        result.kind is target.kind
+        and all(x is y for x, y in zip(result.index, target.index, strict=True))
+        and result.elements.shape == target.elements.shape
+        and result.length is target.length
+    )
 
 
 def expect_no_out(name: str, out: Any) -> None:
@@ -37,12 +53,16 @@ def expect_no_out(name: str, out: Any) -> None:
         raise NotImplementedError(f"torch.{name} of a sparse tensor has no out=, as in PyTorch: take what it gives")
 
 
-def implements_forms(*names: str) -> Callable[[Callable], Callable]:
-    """Declares the rule of functions by their names, in all forms, and of the forms that write in place."""
+def implements_forms(*names: str, in_values: bool = False) -> Callable[[Callable], Callable]:
+    """Declares the rule of functions by their names, in all forms, and of the forms that write in place.
+
+    Args:
+        in_values: see `written`.
+    """
 
     def register(body: Callable) -> Callable:
         def in_place(self, *args, **kwargs):
-            return written(self, body(self, *args, **kwargs))
+            return written(self, body(self, *args, **kwargs), in_values)
 
         for name in names:
             implements_sparse(*forms_of(name))(body)

@@ -10,7 +10,7 @@ from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import dense, masked_by, to_layout
-from .declaring import implements_forms, implements_reflected, written
+from .declaring import forms_of, implements_forms, implements_reflected, written
 from .places import (
     added_at,
     coalesced,
@@ -45,15 +45,28 @@ def _of_elements(name: str, coalesces: bool):
         if coalesces and input.kind is _COO:
             input = coalesced(input)
         result = input.of_values(function(input.elements, *args, **kwargs))
-        return result if out is None else written(out, to_layout(result, out.kind))
+        return result if out is None else written(out, to_layout(result, out.kind), in_values=True)
+
+    return rule
+
+
+def _in_place(name: str):
+    function = getattr(torch, name)
+
+    def rule(self, *args, **kwargs):
+        if self.kind is _COO and not self.coalesced:
+            raise RuntimeError(f"{name}_ requires coalesced input")
+        return written(self, function(self, *args, **kwargs), in_values=True)
 
     return rule
 
 
 for _name in _LINEAR:
-    implements_forms(_name)(_of_elements(_name, False))
+    implements_forms(_name, in_values=True)(_of_elements(_name, False))
 for _name in _KEEPING_ZERO:
     implements_forms(_name)(_of_elements(_name, True))
+for _name in (*_KEEPING_ZERO, "deg2rad", "rad2deg"):
+    implements_sparse(*forms_of(f"{_name}_"))(_in_place(_name))
 
 
 @implements_sparse(torch.nn.functional.relu)
@@ -170,7 +183,7 @@ def mul(input, other, *, out=None):
 implements_reflected("mul")(_multiplied)
 
 
-@implements_forms("div", "divide", "true_divide")
+@implements_forms("div", "divide", "true_divide", in_values=True)
 def div(input, other, *, rounding_mode=None, out=None):
     result = _divided(input, other, rounding_mode)
     return result if out is None else written(out, to_layout(result, out.kind))
@@ -190,7 +203,7 @@ def _divided(input, other, rounding_mode):
     return filled(input, torch.div(input.elements, other, rounding_mode=rounding_mode))
 
 
-@implements_forms("floor_divide")
+@implements_forms("floor_divide", in_values=True)
 def floor_divide(input, other):
     return _divided(input, other, "floor")
 

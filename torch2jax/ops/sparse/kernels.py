@@ -5,6 +5,7 @@ elements are is mostly known: then so is the order of the transposed matrix, whi
 needs, and it is the same kernel. Elsewhere it is rows, taken and added up.
 """
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -53,12 +54,27 @@ def _by_rows(values, order: Order, other):
     return matrix @ other
 
 
-def _added(values, rows, columns, other, size: int, is_sorted: bool):
+def _added(values, rows, columns, other, size: int, is_sorted: bool, is_within: bool):
     """The product by rows that are taken and added up."""
-    terms = take_rows(other, lax.min(columns, np.asarray(max(other.shape[0] - 1, 0), columns.dtype)))
+    if not is_within:
+        columns = lax.min(columns, np.asarray(max(other.shape[0] - 1, 0), columns.dtype))
+    terms = take_rows(other, columns)
     terms = lax.mul(terms, lax.broadcast_in_dim(values, terms.shape, (0,)))
     result = jnp.zeros((size, other.shape[1]), terms.dtype)
-    return result.at[rows].add(terms, mode="drop", indices_are_sorted=is_sorted)
+    mode = "promise_in_bounds" if is_within else "drop"
+    return result.at[rows].add(terms, mode=mode, indices_are_sorted=is_sorted, wrap_negative_indices=not is_within)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Constant:
+    """Known places, all of which are within the shape, as constants of the graph."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+def _added_at(values, places: _Constant, other, size: int, is_sorted: bool):
+    return _added(values, places.rows, places.columns, other, size, is_sorted, True)
 
 
 class _Known:
@@ -124,6 +140,7 @@ def _known_product(values, other, known: _Known):
 
 
 _ADDED = InnerRule(_added, "sparse.mm")
+_ADDED_AT = InnerRule(_added_at, "sparse.mm")
 _KNOWN = InnerRule(_known_product, "sparse.mm")
 _DTYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
 """Those that JAX's kernel takes."""
@@ -142,10 +159,12 @@ def product(values, indices, other, size: int, is_sorted: bool, places: np.ndarr
         is_sorted: whether the elements are in the order of their rows.
         places: the indices, if they are known.
     """
-    if places is not None and values.dtype in _DTYPES:
-        within = not places.size or (places[0].max() < size and places[1].max() < other.shape[0])
-        if within and places.size and other.shape[1] >= _FEW:
+    if places is not None and places.size:
+        within = places.min() >= 0 and places[0].max() < size and places[1].max() < other.shape[0]
+        if within and values.dtype in _DTYPES and other.shape[1] >= _FEW:
             known = _known_of(np.ascontiguousarray(places, np.int64).tobytes(), (size, other.shape[0]))
             return _KNOWN((values, other, known), {})
         is_sorted = is_sorted or not (places[0, 1:] < places[0, :-1]).any()
-    return _ADDED((values, indices[0], indices[1], other, size, is_sorted), {})
+        if within:
+            return _ADDED_AT((values, _Constant(*places.astype(np.int32)), other, size, is_sorted), {})
+    return _ADDED((values, indices[0], indices[1], other, size, is_sorted, False), {})

@@ -51,9 +51,14 @@ def _in_another_layout(like, layout, dtype):
     return without_elements(layout, size_of(like), dense_ndim, block, like.index[0].dtype, dtype)
 
 
+def _expect_no_memory_format(like, options) -> None:
+    if like.kind is _COO and options.get("memory_format") is not None:
+        raise RuntimeError("memory format option is only supported by strided tensors")
+
+
 @implements_sparse(torch.zeros_like, torch.ops.aten.zeros_like)
 def zeros_like(input, *, dtype=None, layout=None, requires_grad=False, **options):
-    del options
+    _expect_no_memory_format(input, options)
     if layout is not None and layout is not input.kind:
         return finished(_in_another_layout(input, layout, dtype or input.dtype), requires_grad)
     return finished(empty_of(input, dtype or input.dtype), requires_grad)
@@ -61,7 +66,7 @@ def zeros_like(input, *, dtype=None, layout=None, requires_grad=False, **options
 
 @implements_sparse(torch.empty_like, torch.ops.aten.empty_like)
 def empty_like(input, *, dtype=None, layout=None, requires_grad=False, **options):
-    del options
+    _expect_no_memory_format(input, options)
     if layout is not None and layout is not input.kind:
         raise RuntimeError(
             f"empty_like with different sparse layout is not supported (self is {layout_name(input.kind)} but you "
@@ -73,20 +78,23 @@ def empty_like(input, *, dtype=None, layout=None, requires_grad=False, **options
 
 
 def _fills(name: str) -> None:
-    """Of compressed layouts PyTorch has these at the places of the elements, of COO it has none."""
+    """Of compressed layouts PyTorch has these at the places of the elements, of COO only as a strided tensor."""
     function = getattr(torch, name)
 
-    def rule(input, *, dtype=None, layout=None, requires_grad=False, **options):
-        del options
+    def rule(input, *args, dtype=None, layout=None, requires_grad=False, **options):
+        if layout is torch.strided and input.kind is _COO:
+            like = torch.empty(size_of(input), dtype=dtype or input.dtype)
+            return function(like, *args, requires_grad=requires_grad, **options)
         if input.kind is _COO or layout not in (None, input.kind):
             raise NotImplementedError(f"{name}() is not defined for a tensor of layout {input.kind}")
-        return finished(filled(input, function(input.elements, dtype=dtype)), requires_grad)
+        elements = function(input.elements, *args, dtype=dtype, **options)
+        return finished(filled(input, elements), requires_grad)
 
     implements_sparse(function, getattr(torch.ops.aten, name))(rule)
 
 
-_fills("ones_like")
-_fills("randn_like")
+for _name in ("full_like", "ones_like", "rand_like", "randn_like"):
+    _fills(_name)
 
 
 @implements_forms("new_zeros", "new_empty")

@@ -197,9 +197,19 @@ def stride(self, dim=None):
     raise RuntimeError(f"tensors of layout {self.kind} do not have strides")
 
 
+@implements_sparse(Tensor._version.__get__)
+def version(self):
+    return self._writes[0] + self.elements._version
+
+
 @implements_sparse(Tensor._is_view)
 def is_view(self):
-    return self.is_view
+    return self.base is not None
+
+
+@implements_sparse(Tensor._base.__get__)
+def base(self):
+    return self.base
 
 
 @implements_sparse(Tensor.is_contiguous)
@@ -241,8 +251,9 @@ def show(self, *args, **kwargs):
     except TracedValueError:
         return _shown_parts(self)
     parts = SparseParts(self.kind, (*index,), elements, size_of(self), self.coalesced)
+    is_leaf = self.requires_grad and self.is_leaf
     with DisableTorchFunction(), DisableTorchDispatch(), warnings.catch_warnings(action="ignore"):
-        return repr(tensor_of_parts(parts))
+        return repr(tensor_of_parts(parts).requires_grad_(is_leaf))
 
 
 def _real(part: torch.Tensor) -> torch.Tensor:
@@ -351,8 +362,8 @@ def _gradient_for(tensor, gradient):
     if gradient is None:
         return None
     same = isinstance(gradient, Sparse) and all(a is b for a, b in zip(tensor.index, gradient.index, strict=False))
-    if same and tensor.kind is gradient.kind:
-        return gradient.elements
+    if same and tensor.kind is gradient.kind and (tensor.kind is not _COO or tensor.coalesced):
+        return gradient.elements  # elsewhere an index may come twice, whose gradients are the sum of what is given
     return masked_by(dense(gradient), tensor).elements
 
 

@@ -121,10 +121,17 @@ def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
 def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     expect_no_out("norm", out)
     if dim is not None and len(_dims(dim, len(size_of(input)))) != len(size_of(input)):
-        raise RuntimeError("norm_sparse currently only supports full reductions, so 'dim' must either be empty or full")
+        raise RuntimeError(
+            "norm_sparse currently only supports full reductions, so 'dim' must either be empty or contain all "
+            "dimensions of the input"
+        )
+    if dtype is not None and p == "fro":
+        raise ValueError("dtype argument is not supported in frobenius norm")
+    for given, name in ((keepdim, "keepdim=True"), (dtype, "'dtype' argument")):
+        if given:
+            raise RuntimeError(f"norm_sparse currently does not support {name}")
     found = coalesced(input) if input.kind is _COO else input
-    result = torch.norm(found.elements.reshape(-1), 2 if p == "fro" else p, dtype=dtype)
-    return result.reshape([1] * len(size_of(input))) if keepdim else result
+    return torch.norm(found.elements.reshape(-1), 2 if p == "fro" else p)
 
 
 @implements_sparse(torch.linalg.vector_norm, torch.ops.aten.linalg_vector_norm)

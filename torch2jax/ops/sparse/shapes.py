@@ -29,14 +29,21 @@ def _swapped(values, one: int, other: int) -> tuple:
     return tuple(values)
 
 
+def _as_view_of(tensor: Sparse, found: Sparse) -> Sparse:
+    found.base = tensor if tensor.base is None else tensor.base
+    return found
+
+
 def transposed(tensor: Sparse, dim0: int, dim1: int) -> Sparse:
     """Two dimensions exchanged: of compressed layouts, those that have an index, which compresses the other one."""
+    return _as_view_of(tensor, _transposed(tensor, dim0, dim1))
+
+
+def _transposed(tensor: Sparse, dim0: int, dim1: int) -> Sparse:
     shape = size_of(tensor)
     one, other = dim_of(dim0, len(shape)), dim_of(dim1, len(shape))
     if one == other:
-        found = tensor.of_values(tensor.elements)
-        found.is_view = True
-        return found
+        return tensor.of_values(tensor.elements.clone())
     if tensor.kind is not _COO:
         batch = tensor.batch_ndim
         if {one, other} != {batch, batch + 1}:
@@ -44,13 +51,11 @@ def transposed(tensor: Sparse, dim0: int, dim1: int) -> Sparse:
         values = tensor.elements
         if tensor.kind in BLOCKED:
             values = values.transpose(batch + 1, batch + 2)
-        found = make_sparse(
+        return make_sparse(
             _FLIPPED[tensor.kind], tensor.index, values, _swapped(shape, one, other), True, tensor.length
         )
-        found.is_view = True
-        return found
     sparse = tensor.sparse_ndim
-    indices, values = tensor.index[0], tensor.elements
+    indices, values = tensor.index[0], tensor.elements.clone()  # it is a view, but has values of its own, in PyTorch
     if (one < sparse) != (other < sparse):
         raise RuntimeError("transpose(): can only transpose two sparse dimensions or two dense dimensions")
     if one >= sparse:
@@ -71,7 +76,9 @@ def transpose(input, dim0, dim1):
 def t(input):
     if len(size_of(input)) > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {len(size_of(input))}D")
-    return transposed(input, 0, 1) if len(size_of(input)) == 2 else input
+    if len(size_of(input)) < 2:
+        return _as_view_of(input, input.of_values(input.elements.clone()))
+    return transposed(input, 0, 1)
 
 
 for _name in ("T", "mT"):
@@ -97,7 +104,8 @@ def permute(input, *dims, **named):
     values = input.elements.permute(0, *(dim - sparse + 1 for dim in order[sparse:]))
     index = input.index[0].index_select(0, torch.tensor(order[:sparse], dtype=torch.int64))
     coalesced = input.coalesced and order[:sparse] == sorted(order[:sparse])
-    return make_sparse(_COO, [index], values, [size_of(input)[dim] for dim in order], coalesced, input.length)
+    size = [size_of(input)[dim] for dim in order]
+    return _as_view_of(input, make_sparse(_COO, [index], values, size, coalesced, input.length))
 
 
 def _chosen(tensor: Sparse, known: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
