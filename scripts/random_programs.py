@@ -12,6 +12,7 @@ appended to a file, and what was run before is not run again; programs that do n
 
 import argparse
 import collections
+import functools
 import sys
 import time
 import traceback
@@ -113,8 +114,8 @@ def _compiled(segments: list) -> str:
     return "equal" if compiled.check(segments) else "refused"
 
 
-def _loops_on_data(number: int) -> str:
-    outcome = random_loops.outcome(number)
+def _loops_on_data(number: int, *, is_entangled: bool = False) -> str:
+    outcome = random_loops.outcome(number, is_entangled=is_entangled)
     return {"equal": "equal", "PyTorch": "left out", "shapes": "left out"}.get(outcome.partition(":")[0], "refused")
 
 
@@ -154,14 +155,23 @@ KINDS = {
         20,
     ),
     "loops on data": Kind(
-        "loops in loops that end when data say so, with aliases, numbers and containers",
+        "one or two `for` and `while`, or one in another, that end when data say so, with aliases, writes, counters "
+        "and containers; one compiled program is compared for three inputs",
         _numbered(_loops_on_data, lambda number: random_loops.program(number)[0]),
+        75,
+    ),
+    "entangled loops": Kind(
+        "the same with questions anywhere and tensors that change their shapes; with at most 16 paths",
+        _numbered(
+            functools.partial(_loops_on_data, is_entangled=True),
+            lambda number: random_loops.program(number, is_entangled=True)[0],
+        ),
         8,
     ),
     "rolled loops": Kind(
         "loops of equal iterations with aliases, writes and lists, rolled; gradients from outside or inside",
         _numbered(_rolled, rolled.program),
-        3,
+        25,
     ),
     "lengths": Kind(
         "masks, gathers, sorts, joins, writes and products of rows whose number data decide; for masks of some rows, "

@@ -867,7 +867,7 @@ def test_iterations_of_many_paths():
             np.testing.assert_allclose(leaf, want, 1e-5)
 
 
-@pytest.mark.parametrize("seed", [2, 11, 16, 23])
-def test_random_programs(seed):
+@pytest.mark.parametrize(("seed", "is_entangled"), [(3, False), (7, False), (2, True), (11, True), (23, True)])
+def test_random_programs(seed, is_entangled):
     """A few of `python -m tests.branches.random_loops`; 11 reads behind a `for` what its iterations have read first."""
-    assert outcome(seed) == "equal"
+    assert outcome(seed, is_entangled=is_entangled) == "equal"
