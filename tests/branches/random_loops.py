@@ -230,8 +230,8 @@ def outcome(seed: int, *, is_entangled: bool = False) -> str:
     wanted = [_wanted(function, given) for given in inputs]
     if isinstance(wanted[0], str):
         return f"PyTorch: {wanted[0]}"
-    options = {"max_paths": 16} if is_entangled else {}
-    compiled = jax.jit(t2j(function, **options), compiler_options=_QUICK)
+    translated = t2j(function, max_paths=16) if is_entangled else t2j(function)
+    compiled = jax.jit(translated, compiler_options=_QUICK)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -867,7 +867,11 @@ def test_iterations_of_many_paths():
             np.testing.assert_allclose(leaf, want, 1e-5)
 
 
-@pytest.mark.parametrize(("seed", "is_entangled"), [(3, False), (7, False), (2, True), (11, True), (23, True)])
+@pytest.mark.parametrize(("seed", "is_entangled"), [(3, False), (26, False), (2, True), (11, True), (23, True)])
 def test_random_programs(seed, is_entangled):
-    """A few of `python -m tests.branches.random_loops`; 11 reads behind a `for` what its iterations have read first."""
+    """A few of `python -m tests.branches.random_loops`.
+
+    11 reads behind a `for` what its iterations have read first. Of 26 the inner loop is found when the iterations of
+    the outer one have been counted.
+    """
     assert outcome(seed, is_entangled=is_entangled) == "equal"

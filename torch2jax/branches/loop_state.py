@@ -343,7 +343,7 @@ class State:
         """
         found: dict[str, Change] = {}
         made: set[str] = set()
-        resized = self._resized_until(later)
+        resized = self.resized_until(later)
         for path in resized:
             found[path] = self._change_of_size(self.entries[path], later.entries[path], later)
         ones, others = self._apart_from(resized), later._apart_from(resized)
@@ -385,7 +385,7 @@ class State:
         """What is at which path, as far as it can be compared with another run, in which all objects are others."""
         return [(entry.path, _outlined(entry)) for entry in self.entries.values()]
 
-    def _resized_until(self, later: "State") -> list[str]:
+    def resized_until(self, later: "State") -> list[str]:
         """The paths of tensors that may be of two sizes; none of what another one is held in."""
         found, parts = [], set()
         for path, one in self.entries.items():
@@ -447,6 +447,18 @@ class State:
             raise Unlike(f"{path} has a different size in each iteration, and is a {like.kind.__name__}")
         if this_call().tape is not None and self.storages[path].history is not None:
             raise Unlike(f"{path} has a different size in each iteration, and the code takes derivatives of it")
+
+    def aliases(self) -> Iterator[tuple[str, str]]:
+        """The paths of tensors whose memory was seen before, and the paths that it was seen by."""
+        for path, like, value in self.entries.values():
+            if not isinstance(value, torch.Tensor) or getattr(value, "stands_for", None) is not None:
+                continue
+            if isinstance(like, _Seen):
+                yield path, like.path
+            elif isinstance(like, TensorEntry):
+                first = _known_by(like)[-1]
+                if first != path:
+                    yield path, first
 
     def rows_and_length(self, change: Change) -> tuple[Any, Any]:
         """The array of what is carried of another size, with that dimension in front, and its length.

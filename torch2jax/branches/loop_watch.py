@@ -23,7 +23,7 @@ import dis
 import functools
 import itertools
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ from ..tracing.manual_axes import varying
 from ..tracing.traces import current_trace, running
 from ..tracing.value_ranges import range_of
 from .call import current, this_call
+from .held_apart import HeldApart, can_be_apart, hold_apart, variables_that_share
 from .loop_bounds import MOST
 from .loop_carry import number, put, with_room
 from .loop_heads import Head, heads_of
@@ -56,6 +57,7 @@ _SEEN = 4  # iterations that are compared, until two begin alike
 _NONE: dict[int, Head] = {}
 _NOP, _PREFIX = dis.opmap["NOP"], dis.opmap["EXTENDED_ARG"]
 _FEWEST = 3  # iterations that a `for` is a loop for
+_RECOUNTED = 16  # how often a `for` is counted again at most
 
 
 def _marker(name: str, results: Callable) -> Primitive:
@@ -166,6 +168,10 @@ class Loops:
         """The loops that write to tensors which they replace: these have to be new when the first iteration begins."""
         self.are_suspected_early = False
         """Whether a loop is looked for at the third condition: a way of some iterations cannot be translated."""
+        self.held_apart: dict[HeldApart, set[str] | None] = {}
+        """The local variables that loops hold apart; None of one that writes to what they share."""
+        self.recounted: Counter[tuple[CodeType, int]] = Counter()
+        """How often a `for` was counted again."""
         self._facts: dict[Any, Facts] = {}
         self._given_up: dict[tuple[CodeType, Head], str] = {}  # why, since the paths are gone
         self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end
@@ -241,6 +247,29 @@ class Loops:
         facts.growth, facts.shrinks, facts.most = {}, set(), None
         self._ready.pop((code, head.entry), None)
         self.note(facts)
+
+    def hold_apart(self, code: CodeType, head: Head, variables: set[str]) -> bool:
+        """Lets a loop hold variables apart; false if it does, or must not."""
+        held = self.held_apart.setdefault(HeldApart(code, head.entry), set() if can_be_apart(code) else None)
+        if held is None or variables <= held:
+            return False
+        held.update(variables)
+        self._forget_all(code, head.entry)
+        return True
+
+    def refuse_guarded(self, cause: CodeType | HeldApart, reason: str) -> None:
+        """Lets paths not meet, or variables not be apart: what they share is written to."""
+        self.has_learned = True
+        if isinstance(cause, HeldApart):
+            self.held_apart[cause] = None
+            self._forget_all(*cause)
+        else:
+            self.meetings.refuse(cause, reason)
+
+    def _forget_all(self, code: CodeType, entry: int) -> None:
+        self._ready.pop((code, entry), None)
+        self._facts = {key: facts for key, facts in self._facts.items() if key[:2] != (code, entry)}
+        self.has_learned = True
 
     def give_up(self, code: CodeType, head: Head, reason: str) -> None:
         """Lets a loop be none of the graph, wherever it is met for the first time from now on."""
@@ -349,6 +378,17 @@ class Watch:
         """Takes note of what a ``for`` assigns, which heeds `count`."""
         self._given.append(value)
 
+    def note_other_answers(self) -> None:
+        """Lets a `for` be counted again whose dropped iterations ask more than they did: they have had other loops."""
+        for instance in self._running.values():
+            if instance.is_skipping:
+                code, head = instance.frame.f_code, instance.head
+                self._loops.recounted[code, head.entry] += 1
+                if self._loops.recounted[code, head.entry] > _RECOUNTED:
+                    self._refuse(instance, "its iterations test other conditions each time that they run")
+                self._loops.forget(instance.facts, code, head)
+                self._path.abandon()
+
     def note_failure(self, error: Exception) -> None:
         """Takes back the loops that cannot be translated: what is one number in all iterations has to be known."""
         for instance in self._entered_loops:
@@ -422,7 +462,7 @@ class Watch:
         try:
             meeting = Meeting(meetings, path, frame, path.base)
         except Unlike as unlike:
-            return self._refuse_meeting(frame.f_code, str(unlike))
+            return self._refuse_guarded(frame.f_code, str(unlike))
         with running(path.trace):
             skip_p.bind(depth=1)
         path.begin_script(meeting.script, knows=False)
@@ -439,11 +479,10 @@ class Watch:
         try:
             meeting.give(result)
         except Unlike as unlike:
-            self._refuse_meeting(frame.f_code, str(unlike))
+            self._refuse_guarded(frame.f_code, str(unlike))
 
-    def _refuse_meeting(self, code: CodeType, reason: str) -> None:
-        self._loops.meetings.refuse(code, reason)
-        self._loops.has_learned = True
+    def _refuse_guarded(self, cause: CodeType | HeldApart, reason: str) -> None:
+        self._loops.refuse_guarded(cause, reason)
         self._path.abandon()
 
     # Where a `for` has assigned to its variables, and where it has ended.
@@ -571,6 +610,10 @@ class Watch:
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
         state = State(roots, frame.f_code, frame.f_globals, self._loops.executed)
+        cause = HeldApart(frame.f_code, instance.head.entry)
+        apart = self._loops.held_apart.get(cause)
+        if apart and hold_apart(state, apart, frame, self._path.guards, cause):
+            return self._state(instance)
         if instance.first is None and instance.before + instance.arrivals == 0:
             instance.first = state
         return state
@@ -606,6 +649,7 @@ class Watch:
             if isinstance(unlike, WrittenAndReplaced):
                 self._loops.writes_to_new.add(key)
             if count == _SEEN:
+                self._hold_apart(instance, before, instance.state)
                 raise
             return
         if count > 1 and self._is_learning:  # with what is known now, iterations may be alike before
@@ -771,12 +815,30 @@ class Watch:
     def _check_guards(self, changes: list[Change], state: State) -> None:
         guards = self._path.guards
         written = [_guardable(state, change.path) for change in changes if guards and change.kind == "written"]
-        code = next((x for x in map(guards.cause, written) if x is not None), None)
-        if code is not None:
-            self._refuse_meeting(code, "what it gives is written to in a loop")
+        cause = next((x for x in map(guards.cause, written) if x is not None), None)
+        if cause is not None:
+            self._refuse_guarded(cause, "what it gives is written to in a loop")
         if guards and self._path.is_guard_broken():
             self._loops.has_learned = True
             self._path.abandon()
+
+    def _hold_apart(self, instance: _RunningLoop, begun: State, state: State) -> None:
+        """Begins anew if variables can be held apart that share memory when one of two iterations begins.
+
+        Raises:
+            Unlike: they must not be.
+        """
+        code, head = instance.frame.f_code, instance.head
+        variables = variables_that_share(begun, state)
+        if not variables:
+            return
+        if self._loops.hold_apart(code, head, variables):
+            self._path.abandon()
+        if self._loops.held_apart[HeldApart(code, head.entry)] is None:
+            raise Unlike(
+                f"{min(variables)} shares memory with another tensor in some iterations only, and the code writes to "
+                "it or asks whether they are the same: keep a copy, by .clone()"
+            )
 
     def _changes(self, instance: _RunningLoop, begun: State, state: State) -> list[Change]:
         """What iterations have changed that stand for all.
@@ -794,6 +856,11 @@ class Watch:
             self._loops.writes_to_new.add((code, head.entry))
             self._loops.forget(instance.facts, code, head)
             return self._path.abandon()
+        except Unlike:
+            self._expect_executed(instance)
+            if not instance.facts.is_guess:
+                self._hold_apart(instance, begun, state)
+            raise
 
     def _end_skip(self, instance: _RunningLoop) -> None:
         facts, state, begun = instance.facts, self._state(instance), instance.state
@@ -821,7 +888,6 @@ class Watch:
         try:
             changes = self._changes(instance, begun, state)
         except Unlike as unlike:
-            self._expect_executed(instance)
             if facts.is_guess:
                 raise
             if instance.head.is_for:  # how far it is only Python knows

@@ -165,6 +165,8 @@ class Path:
             if is_same_value(flag, before):
                 return found
         if self._script is not None:
+            if not self._script and self.watch is not None:
+                self.watch.note_other_answers()
             found = self._script.popleft() if self._script else self.abandon()
         else:
             if len(self.asked) >= self._often and settled is None:
@@ -221,10 +223,11 @@ class Path:
 
     def is_guard_broken(self) -> bool:
         """Whether something was written to that must not be: then the paths meet no longer that led to it."""
-        code = self.guards.broken()
-        if code is not None:
-            self.meetings.refuse(code, "what it gives is written to, and is one of its arguments on some paths only")
-        return code is not None
+        cause = self.guards.broken()
+        if cause is not None:
+            reason = "what it gives is written to, and is one of its arguments on some paths only"
+            self._loops.refuse_guarded(cause, reason)  # pyright: ignore[reportOptionalMemberAccess]
+        return cause is not None
 
     def begin_script(self, answers: deque[bool], knows: bool = True) -> None:
         """Gives these answers from now on, until `end_script`; what is asked meanwhile does not count.

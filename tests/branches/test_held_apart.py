@@ -1,0 +1,173 @@
+"""Variables that share memory in some iterations of a loop only: carried as two, unless somebody writes there."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from tests.branches.test_loops_on_data import agree
+from tests.branches.test_paths import QUICK
+from torch2jax import t2j
+from torch2jax.errors import BranchError
+
+X = np.array([[1, 2], [3, -1]], np.float32)
+
+
+def best_so_far(x):
+    best, n = x, 0
+    while x.norm() > 0.5:
+        x = x * 0.8
+        if x.sum() < 3:
+            best = x
+        n += 1
+    return best, n
+
+
+def best_of_a_for(x):
+    best, error = x, x.norm()
+    for _ in range(20):
+        x = x * 0.7 - 0.05
+        if x.norm() < error:
+            best, error = x, x.norm()
+        if error < 0.4:
+            break
+    return best, error
+
+
+def view_of_the_first(x):
+    first, n = x[:, 0], 0
+    while n < 20 and x.abs().sum() > 0.3:
+        if x.sum() > 1:
+            x = x * 0.5
+        else:
+            x = x.sin() - 0.1
+            first = x[:, 0]
+        n += 1
+    return x, first, n, first.stride()
+
+
+def swapped(x):
+    one, other = x, x
+    while one.norm() > 0.5:
+        if one.sum() > 2:
+            one, other = other * 0.5, one
+        else:
+            other = one = one * 0.5
+    return one, other
+
+
+def written_when_new(x):
+    """The write is before the variables are one tensor."""
+    best = x
+    while x.norm() > 0.5:
+        x = x * 0.9
+        x.mul_(0.9)
+        if x.sum() < 3:
+            best = x
+    return x, best
+
+
+def written_when_apart(x):
+    """When iterations begin, these never are one tensor."""
+    best, x = x, x.clone()
+    while x.norm() > 0.5:
+        if x.sum() > 1:
+            best = x
+            x = x * 0.8
+        else:
+            x.mul_(0.7)
+            x = x - 0.01
+    return x, best
+
+
+APART = [best_so_far, best_of_a_for, view_of_the_first, swapped, written_when_new, written_when_apart]
+
+
+@pytest.mark.parametrize("function", APART)
+def test_agree(function):
+    agree(function, X)
+
+
+def test_gradients():
+    x = torch.tensor(X, requires_grad=True)
+    best, error = best_of_a_for(x)
+    (best.sum() + error).backward()
+    found = jax.jit(jax.grad(lambda x: sum(map(jnp.sum, t2j(best_of_a_for)(x)))), compiler_options=QUICK)(X)
+    np.testing.assert_allclose(found, x.grad, 1e-5)
+
+
+def derived(x):
+    """The code takes derivatives itself: these tell apart what has one history."""
+    w = torch.zeros(2, requires_grad=True)
+    best = torch.zeros(2)
+    for _ in range(12):
+        w.grad = None
+        loss = (w - x[0]).square().sum()
+        loss.backward()
+        with torch.no_grad():
+            w -= 0.2 * w.grad
+            moved = w * 1.0
+        if loss < 2:
+            best = moved
+        if loss < 0.1:
+            break
+    return best, w.detach()
+
+
+def test_code_that_takes_derivatives():
+    for got, want in zip(jax.jit(t2j(derived), compiler_options=QUICK)(X), derived(torch.from_numpy(X)), strict=True):
+        np.testing.assert_allclose(got, want, 1e-5)
+
+
+def written(x):
+    best, x = x, x.clone()
+    while x.norm() > 0.5:
+        if x.sum() > 1:
+            best = x = x * 0.8
+        else:
+            x.mul_(0.7)
+    return x, best
+
+
+def view_written(x):
+    first, n = x[0], 0
+    while n < 30 and x.abs().sum() > 0.3:
+        if x.sum() > 2:
+            x = x * 0.5
+        else:
+            first.mul_(0.75)
+        n += 1
+    return x, first, n
+
+
+def asked(x):
+    best, n = x, 0
+    while x.norm() > 0.1:
+        n = n + 1 if best is x else n + 2
+        x = x * 0.8
+        if x.sum() < 3:
+            best = x
+    return best, n
+
+
+@pytest.mark.parametrize("function", [written, view_written, asked])
+def test_what_is_written_to_or_asked_for_is_refused(function):
+    with pytest.raises(BranchError, match=r"shares memory with another tensor in some iterations only.*\.clone\(\)"):
+        jax.make_jaxpr(t2j(function, max_paths=16))(X)
+
+
+def written_behind(x):
+    best = x
+    while x.norm() > 2:
+        x = x * 0.8
+        if x.sum() < 5:
+            best = x
+    best.mul_(2)
+    return x, best
+
+
+def test_writes_behind_the_loop():
+    """These show whether the variables are one tensor."""
+    with pytest.raises(BranchError, match="shares memory with another tensor in some iterations only"):
+        jax.make_jaxpr(t2j(written_behind, max_paths=16))(X)
