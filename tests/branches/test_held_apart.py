@@ -169,5 +169,5 @@ def written_behind(x):
 
 def test_writes_behind_the_loop():
     """These show whether the variables are one tensor."""
-    with pytest.raises(BranchError, match="shares memory with another tensor in some iterations only"):
+    with pytest.raises(BranchError, match=r"0 of these runs ended .* shares memory with another tensor in some"):
         jax.make_jaxpr(t2j(written_behind, max_paths=16))(X)

@@ -668,7 +668,7 @@ def compares_tenths(x):
         (changes_its_shape, r"x is first a tensor of torch.float32 and shape"),
         (
             changes_its_strides,
-            r"y is first a tensor of .* shape \[3, 3\], and then one of other strides",
+            r"y is first a tensor of .* shape \[3, 3\], and then one of other strides: call .contiguous\(\)",
         ),
     ],
 )

@@ -557,6 +557,7 @@ def _unlike(one: _Entry, other: _Entry, instead: str = "") -> Unlike:
     if first == then and isinstance(one.like, TensorEntry):
         is_other = one.like.geometry != other.like.geometry
         then = "one of other strides" if is_other else "one that shares memory with others"
+        instead = ": call .contiguous()" if is_other else ": keep a copy, by .clone()"
     elif first == then:
         then = "one of other content"
     return Unlike(f"{one.path} is first {first}, and then {then}{instead}")

@@ -110,7 +110,7 @@ class _Paths:
         self._run, self._policy, self._loops, self._pads = run, policy, loops, pads
         self._root = PathNode()
         self._checks: set[tuple[SourceLine, bool]] = set()
-        self._live = self._runs = self._asked = 0
+        self._live = self._runs = self._raised = self._asked = 0
         self._consts: dict[Any, Var] = {}
         self._values: dict[Var, Any] = {}
 
@@ -168,6 +168,7 @@ class _Paths:
             self._checks.add(run.asked[-1].side)
         self._live += run.end is not None and not is_check
         self._runs += 1
+        self._raised += isinstance(run.end, Raised)
         self._asked += len(run.asked)
         bound, (_, iterations) = max(self._policy.max_paths, _AT_LEAST), run.loop
         is_endless = run.end is None and iterations > _ITERATIONS * bound
@@ -201,11 +202,11 @@ class _Paths:
             self._loops.suspect_early()
             return Learned()
         place, iterations = run.loop
-        raised = self._runs - self._live
         return BranchError(
             f"bool(tensor) at {place} tests a traced value on too many paths: got more than {self._policy.max_paths} "
-            f"paths through the code, or many more that raise exceptions (the code ran {self._runs} times; {raised} of "
-            f"these runs ended in an exception, and the last path tested this line {iterations} times)"
+            "paths through the code, or many more that raise exceptions (the code ran "
+            f"{self._runs} times; {self._raised} of these runs ended in an exception, and the last path tested this line "
+            f"{iterations} times)"
             f"{self._loops.refused}. A loop becomes a loop of the graph if its iterations change only tensors and "
             "numbers. Otherwise use torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop "
             "around the call. To choose between tensors, use torch.where or torch.cond. If a condition always has the "
