@@ -205,7 +205,8 @@ class _Paths:
         return BranchError(
             f"bool(tensor) at {place} tests a traced value on too many paths: got more than {self._policy.max_paths} "
             f"paths through the code, or many more that raise exceptions (the code ran {self._runs} times; "
-            f"{self._raised} of these runs ended in an exception, and the last path tested this line {iterations} times)"
+            f"{self._raised} of these runs ended in an exception, and the last path tested this line "
+            f"{iterations} times)"
             f"{self._loops.refused}. A loop becomes a loop of the graph if its iterations change only tensors and "
             "numbers. Otherwise use torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop "
             "around the call. To choose between tensors, use torch.where or torch.cond. If a condition always has the "
