@@ -6,12 +6,15 @@ to either (`guards`), or asks whether they are the same object.
 """
 
 import dis
+import functools
 import itertools
+from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 
+from ..errors import is_library, is_translator
 from ..internals.frames import set_locals
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.storage import View, steps_to
@@ -30,10 +33,17 @@ class HeldApart(NamedTuple):
     entry: int
 
 
-def can_be_apart(code: CodeType) -> bool:
-    """Whether the code never asks if two of its tensors are the same object."""
+def can_be_apart(codes: Iterable[CodeType]) -> bool:
+    """Whether code never asks if two of its tensors are the same object. That of libraries is trusted not to."""
+    return not any(map(_compares_objects, codes))
+
+
+@functools.lru_cache(maxsize=512)
+def _compares_objects(code: CodeType) -> bool:
+    if is_library(code.co_filename) or is_translator(code.co_filename):
+        return False
     steps = [step.opname for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "NOP")]
-    return not any(step == "IS_OP" and before != "LOAD_CONST" for before, step in itertools.pairwise(steps))
+    return any(step == "IS_OP" and before != "LOAD_CONST" for before, step in itertools.pairwise(steps))
 
 
 def variables_that_share(begun: State, ended: State) -> set[str]:

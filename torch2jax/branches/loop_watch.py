@@ -250,7 +250,8 @@ class Loops:
 
     def hold_apart(self, code: CodeType, head: Head, variables: set[str]) -> bool:
         """Lets a loop hold variables apart; false if it does, or must not."""
-        held = self.held_apart.setdefault(HeldApart(code, head.entry), set() if can_be_apart(code) else None)
+        can_be = can_be_apart((code, *self.executed))
+        held = self.held_apart.setdefault(HeldApart(code, head.entry), set() if can_be else None)
         if held is None or variables <= held:
             return False
         held.update(variables)
@@ -265,6 +266,15 @@ class Loops:
             self._forget_all(*cause)
         else:
             self.meetings.refuse(cause, reason)
+
+    def must_join(self) -> bool:
+        """Whether code has run that asks which objects are the same: then no variables are held apart any more."""
+        held = [cause for cause, variables in self.held_apart.items() if variables]
+        if not held or can_be_apart(self.executed):
+            return False
+        for cause in held:
+            self.refuse_guarded(cause, "")
+        return True
 
     def _forget_all(self, code: CodeType, entry: int) -> None:
         self._ready.pop((code, entry), None)

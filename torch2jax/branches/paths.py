@@ -256,7 +256,7 @@ class _Paths:
             return arrays
 
         jaxpr = jax.make_jaxpr(traced)()
-        if end is not None and path.is_guard_broken():
+        if end is not None and (path.is_guard_broken() or self._loops.must_join()):
             raise Learned
         if self._loops.has_learned:
             raise Learned
