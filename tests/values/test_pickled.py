@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from torch2jax import t2j
+from torch2jax.internals.pickling import rebuilding
 
 X = jnp.arange(4.0)
 RUNS = pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
@@ -104,3 +105,25 @@ def test_pruning_and_parametrizations():
     difference, kept, _ = t2j(function)(X, rng=jax.random.key(0))
     np.testing.assert_array_equal(difference, 0)
     assert kept == 8
+
+
+@RUNS
+@pytest.mark.parametrize("copied", [again, through_file])
+@pytest.mark.parametrize("layout", ["coo", "csr", "bsr"])
+def test_sparse_tensors(run, copied, layout):
+    def function(x):
+        dense = torch.outer(x, torch.tensor([0.0, 1, 0, 2]))
+        indices = torch.tensor([[1, 2, 3], [1, 3, 1]])
+        matrix = torch.sparse_coo_tensor(indices, dense[tuple(indices)], (4, 4)).coalesce()
+        matrix = {"coo": matrix, "csr": matrix.to_sparse_csr()}.get(layout, matrix)
+        matrix = matrix.to_sparse_bsr((2, 2)) if layout == "bsr" else matrix
+        found = copied([matrix])[0]
+        assert found.layout is matrix.layout
+        assert layout != "coo" or found.is_coalesced()
+        matrix.mul_(2)
+        return found.to_dense()
+
+    expected = function(torch.tensor([0.0, 1, 2, 3]))
+    before = len(rebuilding._sparse_tensors_to_validate)
+    np.testing.assert_array_equal(run(t2j(function))(X), expected)
+    assert len(rebuilding._sparse_tensors_to_validate) <= before  # which PyTorch adds to

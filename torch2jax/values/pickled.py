@@ -17,6 +17,7 @@ from ..internals.pickling import rebuilding, weights_only_unpickler
 from ..patches import stands_in
 from ..tensors.tensor import Torchish, make_region
 from .call import current, this_call
+from .sparse import Sparse, size_of
 
 __all__ = ["Pickles", "as_real"]
 
@@ -122,8 +123,22 @@ class _as_pytorch:
             context.__exit__(*exc_info)
 
 
+@stands_in(rebuilding, "_rebuild_sparse_tensor")
+def _rebuild_sparse(layout: torch.layout, data: tuple):
+    """Without PyTorch's list of tensors to check, which only `torch.load` ends."""
+    if layout is not torch.sparse_coo:
+        return torch.sparse_compressed_tensor(*data, layout=layout, check_invariants=False)
+    indices, values, size, *is_coalesced = data
+    return torch.sparse_coo_tensor(
+        indices, values, size, check_invariants=False, is_coalesced=any(is_coalesced) or None
+    )
+
+
 @stands_in(torch.Tensor, "__reduce_ex__")
 def _reduce(given: Any, protocol: Any):
+    if isinstance(given, Sparse):
+        facts = (given.coalesced,) if given.kind is torch.sparse_coo else ()
+        return rebuilding._rebuild_sparse_tensor, (given.kind, (*given.index, given.elements, size_of(given), *facts))
     tensor: Any = this_call().standing_for(given)
     real = as_real(tensor)
     if real is not None:

@@ -9,5 +9,6 @@ from . import (
     metadata as metadata,
     products as products,
     reductions as reductions,
+    resizing as resizing,
     shapes as shapes,
 )

@@ -12,7 +12,7 @@ from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import dense, marked_elements, masked_by, to_layout
 from .declaring import implements_forms
 from .kernels import product
-from .places import coo, filled, first_places, known_places, of_known, scattered
+from .places import coo, filled, first_places, known_places, of_known, room, scattered
 from .shapes import transposed
 
 Tensor = torch.Tensor
@@ -221,10 +221,15 @@ def sampled_addmm(input, mat1, mat2, *, beta=1.0, alpha=1.0, out=None):
 
 
 @implements_sparse(torch.triangular_solve, Tensor.triangular_solve)
-def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
+def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False, *, out=None):
     """As of a strided matrix, whose copy PyTorch does not give back of a sparse one."""
-    found = torch.triangular_solve(dense(input), dense(A), upper, transpose, unitriangular)
-    return torch.return_types.triangular_solve((found.solution, torch.empty(0, dtype=A.dtype)))
+    if room(A):
+        solution = torch.triangular_solve(dense(input), dense(A), upper, transpose, unitriangular).solution
+    else:
+        solution = torch.full_like(dense(input), float("nan"))  # as in PyTorch, whatever the diagonal is said to be
+    if out is not None:
+        return torch.return_types.triangular_solve((out[0].copy_(solution), out[1].resize_(0)))
+    return torch.return_types.triangular_solve((solution, torch.empty(0, dtype=A.dtype)))
 
 
 # Of two sparse ones: where the elements are is known, or cannot be.

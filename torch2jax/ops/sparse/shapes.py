@@ -412,13 +412,3 @@ def widened(tensor: Sparse, size: tuple[int, ...]) -> Sparse:
     in_order = tensor.coalesced and max(fixed, default=-1) < min(grown, default=sparse)
     length = None if tensor.length is None else tensor.length * count
     return make_sparse(_COO, [rows], elements, size, in_order, length)
-
-
-@implements_forms("resize_as_sparse_", "sparse_resize_and_clear_", "sparse_resize_")
-def sparse_resize_(self, size, sparse_dim=None, dense_dim=None):
-    del dense_dim
-    if isinstance(size, Sparse):
-        size, sparse_dim = size_of(size), size.sparse_ndim
-    if sparse_dim != self.sparse_ndim and self.elements.shape[0]:
-        raise RuntimeError("changing the number of sparse dimensions on a non-empty sparse tensor is not supported")
-    return self.become(make_sparse(self.kind, self.index, self.elements, tuple(size), self.coalesced))
