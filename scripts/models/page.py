@@ -131,7 +131,7 @@ def page(outcomes: Mapping[str, Outcome], specs: Collection[str], rows: Rows | N
         yield from ("", "## Why these fail", "", "| model | reason |", "|---|---|")
         yield from (f"| {spec} | {_REASONS[spec]} |" for spec in known)
     if told := [spec for spec in ANSWERS if spec in outcomes]:
-        yield from ("", "## Told what to answer", "", "| model | answer | question |", "|---|---|---|")
+        yield from ("", "## Told what to answer", "", "| model | answer | condition |", "|---|---|---|")
         yield from (f"| {spec} | {ANSWERS[spec]} | {ANSWERS[spec].reason} |" for spec in told)
 
 

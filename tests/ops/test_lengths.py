@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from jax.experimental import checkify
 
 from torch2jax import Padded, TracedValueError, t2j
@@ -192,7 +193,7 @@ def test_eager_calls_give_what_pytorch_gives():
         check(results[name], wanted, name)
 
 
-def check_gradients(of_all, names) -> None:
+def check_gradients(of_all, names, masks=MASKS) -> None:
     """Compares the derivatives of ``of_all(x, mask, names)`` for all masks."""
 
     @jax.jit
@@ -203,7 +204,7 @@ def check_gradients(of_all, names) -> None:
 
         return jax.grad(loss)(x)
 
-    for mask in MASKS.values():
+    for mask in masks.values():
         got, leaf = gradient(t2j(X), t2j(mask)), X.clone().requires_grad_()
         (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask, names))), leaf)
         np.testing.assert_allclose(got, wanted.numpy(), 1e-4, 1e-4)
@@ -344,6 +345,32 @@ def test_every_result_tells_that_a_bound_was_too_small(bound, n, is_mapped):
             value = value.values
         missing = np.nan if value.dtype.kind == "f" else {"u": 255, "i": np.iinfo(value.dtype).min}[value.dtype.kind]
         assert np.isnan(value).any() if missing is np.nan else (np.asarray(value) == missing).any(), name
+
+
+def in_a_loop(x):
+    i, total = x.sum(), x.sum() * 0
+    while i < 100:
+        i, total = i * 2, total + neighbours(x)[2].sum()
+    return total
+
+
+def in_a_function(x):
+    return torch.utils.checkpoint.checkpoint(lambda x: neighbours(x)[2].sum(), x, use_reentrant=False)
+
+
+def in_a_branch(x):
+    return torch.cond(x.sum() < 100, lambda x: neighbours(x)[2].sum(), lambda x: x.sum(), (x,))
+
+
+@pytest.mark.parametrize("function", [in_a_loop, in_a_function, in_a_branch])
+def test_results_tell_of_a_bound_within(function):
+    x = X.abs()
+    for bound, fits in ((60, True), (3, False)):
+        found = jax.jit(t2j(function, bounds={"test_lengths.py:neighbours": bound}))(t2j(x))
+        if fits:
+            np.testing.assert_allclose(found, function(x), 1e-5)
+        else:
+            assert np.isnan(found)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 8, 300])

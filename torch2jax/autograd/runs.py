@@ -10,7 +10,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from jax import lax
 
 from ..abandoning import NeedsLengths
 from ..branches.path import Fork, Path
@@ -19,7 +21,7 @@ from ..branches.policy import BranchPolicy
 from ..tensors.derived import NeedsClasses
 from ..tensors.history import NeedsTape, Node, Source
 from ..tensors.physical import PhysicalArray
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tracebacks import name_place
 from ..tracing.collector import RareCollections
@@ -57,8 +59,9 @@ class Attempt:
     ):
         self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
         self.heeds_lengths = heeds_lengths
-        self.fits: list[Any] = []
-        """Whether what data decide is as short as was said, each time that it was: bools."""
+        self.fits: Torchish | None = None
+        """Whether all that data decide fits; a bool, which is written to like any other tensor, so that a loop carries
+        it, and a checkpoint or branch gives it. Only where lengths are heeded from the beginning."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
         self._begun: weakref.WeakSet[Source] | None = None
         self.given: list[tuple[Any, Torchish, Source]] = []
@@ -85,6 +88,22 @@ class Attempt:
     def is_differentiated(self, array: Any) -> bool:
         """Whether the run knows that JAX differentiates what it has in the place of an array from outside."""
         return self.inputs is not None and self.inputs.is_differentiated(array)
+
+    def expect_to_fit(self, fits: Any, text: str) -> None:
+        """Lets results of the call tell where a traced bool is false.
+
+        Args:
+            fits: whether what data decide fits, as an array.
+            text: what is said where it does not and somebody checks that.
+
+        Raises:
+            BaseException: to `Runs`, where lengths are not heeded from the beginning.
+        """
+        if self.fits is None:
+            raise NeedsLengths
+        self.path.policy.check(fits, text)
+        storage: Any = self.fits._node.storage
+        storage.write(PhysicalArray(lax.bitwise_and(storage.read(), fits), None), None)
 
     def expect_hook(self, hooks: Any, tensor: Torchish | None = None) -> None:
         """Is called before hooks on the gradient of a tensor, or of a node, are registered.
@@ -115,6 +134,8 @@ class Attempt:
 
     def begin(self) -> None:
         """Lets what the abandoned run left begin a history in this one."""
+        if self.heeds_lengths:
+            self.fits = wrap(np.array(True), torch.bool)  # pyright: ignore[reportArgumentType] - no value that JAX traces
         for tensor in self.left:
             tensor.start_history()
 

@@ -27,8 +27,12 @@ class _KeyStream(RandomStream, Protocol):
 class BranchesRun(TensorsRun, Protocol):
     """A run of a function whose conditions have answers."""
 
-    fits: list[Any]
-    """Whether what data decide is as short as was said, each time that it was: bools."""
+    fits: Torchish | None
+    """Whether all that data decide fits, where lengths are heeded from the beginning."""
+
+    def expect_to_fit(self, fits: Any, text: str) -> None:
+        """Lets results of the call tell where a traced bool is false."""
+        ...
 
     @property
     def path(self) -> "Path":

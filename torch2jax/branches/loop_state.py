@@ -162,6 +162,8 @@ class State:
             for name, value in roots.items():
                 self._visit(value, name)
             self._visit_globals(code, names)
+            if call.attempt.fits is not None:
+                self._visit(call.attempt.fits, "whether lengths fit")
             while self._chosen:  # after all others: nothing else is known by the path of a part
                 self._visit_parts(*self._chosen.pop())
             self._add("settings", _Leaf(_settings(call)), None)

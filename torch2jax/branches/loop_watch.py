@@ -764,8 +764,7 @@ class Watch:
                 continue
             fits = lax.le(next(given), np.int32(len(rows)))  # pyright: ignore[reportArgumentType]
             text = f"{change.path} became longer than max_steps= has room for, in the loop at {facts.place}"
-            run.path.policy.check(fits, text)
-            run.fits.append(fits)
+            run.expect_to_fit(fits, text)
 
     def _ended(self, facts: Facts, state: State, carried: list) -> list:
         """What an iteration ends with.

@@ -294,7 +294,7 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
     def leave(value: Any):
         if isinstance(value, Chosen):
             return value if is_inner else _leaving(call, value)
-        if call.attempt.fits and not is_inner:
+        if not is_inner and _fits(call) is not None:
             value = _expected_to_fit(call, value)
         if isinstance(value, torch.Tensor):
             if type(value) is not Torchish and is_wrapper(value):
@@ -337,8 +337,9 @@ def _expected_to_fit(call: Call, value: Any) -> Any:
 
 
 def _fits(call: Call) -> Any:
-    """Whether data decide no more than was said, in all places where something was."""
-    return functools.reduce(lax.bitwise_and, call.attempt.fits)
+    """Whether data decide what fits, in all places where that is in doubt; None if it is in none."""
+    fits: Any = call.attempt.fits
+    return None if fits is None or not is_traced(fits.read()) else fits.read()
 
 
 def _nothing(dtype: torch.dtype) -> int | bool:
@@ -367,8 +368,8 @@ def _leaving(call: Call, chosen: Chosen) -> Padded:
         values, fronts = unnested(in_compact_order(chosen), range(chosen.ndim))
         fronts = {axis: fronts[axis] for axis in sorted(fronts)}
         lengths = [front.length for front in fronts.values()]
-        if call.attempt.fits:
-            values, fits = _expected_to_fit(call, values), call.lift(_fits(call))
+        if (fits := _fits(call)) is not None:
+            values, fits = _expected_to_fit(call, values), call.lift(fits)
             rooms = [values.shape[axis] for axis in fronts]
             lengths = [torch.where(fits, length, room + 1) for length, room in zip(lengths, rooms, strict=True)]
     values, *lengths = [call.array_of(call.lift(x)) for x in (values, *lengths)]

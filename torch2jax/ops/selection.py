@@ -17,7 +17,7 @@ from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.moved import broadcast, merged, moved, needs_broadcast
+from ..values.moved import broadcast, merged, needs_broadcast
 from ..values.selected import (
     Chosen,
     Selected,
@@ -31,6 +31,7 @@ from ..values.selected import (
     select,
 )
 from .arrays import highest, lowest
+from .selection_filled import in_parts, in_rows, shown, whole
 from .selection_nested import chosen_of, flattened, viewed
 
 Tensor = torch.Tensor
@@ -237,49 +238,23 @@ def reshape(input, *shape):
         known = math.prod(size for size in rest if size != -1)
         if _is_length_of(first, input) and known and math.prod(of_row) % known == 0:
             first, rest = -1, tuple(math.prod(of_row) // known if size == -1 else size for size in rest)
-    parts = _in_parts(input, shape)
+    flat = functools.partial(reshape, input, -1)
+    parts = in_parts(input, flat, shape)
     if parts is not None:
         return parts
-    if any(map(is_traced_number, rest)) or -1 in rest or not (first == -1 if type(first) is int else first is not None):
-        raise TracedValueError(f"a view of shape {list(shape)} of a boolean-mask selection")
+    if any(map(is_traced_number, rest)) or -1 in rest:
+        raise TracedValueError(f"a view of shape {shown(shape)} of a boolean-mask selection")
+    if type(first) is int and first != -1:
+        return whole(flat(), shape)
     joined = next((k for k in range(len(of_row) + 1) if math.prod(of_row[k:]) == math.prod(rest)), None)
-    if joined is None and first == -1 and type(first) is int and math.prod(rest):
-        return _in_rows(input, rest)
     if joined is None or (is_traced_number(first) and not _is_length_of(first, input, math.prod(of_row[:joined]))):
-        raise TracedValueError(f"a view of shape {list(shape)} of a boolean-mask selection")
+        return in_rows(input, flat(), shape)
     if joined == 0:
         return map_rows(lambda rows: rows.reshape(*mask.shape, *rest), (input,), {}, "a view", safe=False)
     spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
     found = select(input.rows.reshape(*spread.shape, *rest), spread, input.is_safe)
     found.descend_from(input)
     return found
-
-
-def _in_rows(chosen: Selected, sizes: tuple[int, ...]) -> Selected:
-    """All elements, in rows of these sizes: that they fill them, which PyTorch asks, is taken to be so."""
-    flat, size = compacted(reshape(chosen, -1)), math.prod(sizes)
-    rows = F.pad(flat.rows, (0, -len(flat.rows) % size)).reshape(-1, *sizes)
-    return first_of(rows, flat.length // size, flat.is_safe)
-
-
-def _in_parts(chosen: Selected, shape: tuple) -> Any:
-    """A view whose only data-dependent dimension is a later one, so that there are equal parts; None if it is not."""
-    unknown = [i for i, size in enumerate(shape) if is_traced_number(size) or size == -1]
-    if len(unknown) != 1 or unknown[0] == 0:
-        return None
-    (at,) = unknown
-    before, behind = tuple(shape[:at]), tuple(shape[at + 1 :])
-    times = math.prod(chosen.rows.shape[chosen.mask.ndim :])
-    per_row = math.prod(before) * math.prod(behind)
-    if per_row < 1 or (is_traced_number(shape[at]) and not is_same_number(shape[at] * per_row, chosen.number * times)):
-        return None
-    flat, count = compacted(reshape(chosen, -1, *behind)), math.prod(before)
-    length, room = flat.length // count, len(flat.rows) // count
-    index = torch.arange(room)[:, None] + torch.arange(count) * length
-    rows = flat.rows[index.clamp(max=max(len(flat.rows) - 1, 0))]
-    found = first_of(rows.reshape(room, *before, *behind), length, flat.is_safe)
-    found.refuses_writes = True
-    return moved(found, at)
 
 
 def _is_length_of(number, chosen: Selected, times: int = 1) -> bool:
@@ -303,7 +278,7 @@ def flatten(input, start_dim=0, end_dim=-1):
 def unflatten(input, dim, sizes):
     dim = canonicalize_dim(input.ndim, dim)
     if dim == 0:
-        raise TracedValueError("torch.unflatten of the dimension that a boolean mask selected")
+        return reshape(input, *sizes, *input.shape[1:])
     return like(input.rows.unflatten(dim + input.mask.ndim - 1, sizes), input, input.is_safe)
 
 

@@ -16,7 +16,7 @@ from .bounds import known_values
 from .selection import is_whole
 from .selection_nested import by_places, element_of_nested
 from .selection_places import getitem as getitem_of_places, has_mask, setitem as setitem_of_places, with_places
-from .selection_views import element_at, rows_at
+from .selection_views import element_at, is_view, rows_at
 
 Tensor = torch.Tensor
 
@@ -119,13 +119,8 @@ def _in_compact_order(chosen: Selected, count: torch.Tensor, places: slice, begi
         rows = flat[index] if isinstance(flat, Chosen) else rows_at(flat, index, count)
     part = first(rows, count, chosen.is_safe)
     part.shares_memory = True
-    part.refuses_writes = chosen.refuses_writes or not _is_view(flat, chosen.rows)
+    part.refuses_writes = chosen.refuses_writes or not is_view(flat, chosen.rows)
     return part
-
-
-def _is_view(rows: Any, of: Any) -> bool:
-    base = lambda x: x.base if isinstance(x, Chosen) else x
-    return base(rows)._node.storage is base(of)._node.storage
 
 
 def of_tensor(tensor: Tensor, start, stop, step=1) -> Selected:

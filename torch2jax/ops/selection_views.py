@@ -12,10 +12,11 @@ from ..calls.call import current
 from ..tensors.storage import View
 from ..tensors.tensor import geometry, make_view
 from ..tensors.view_kind import ViewKind
+from ..values.selected import Chosen
 
 aten = torch.ops.aten
 
-__all__ = ["element_at", "rows_at"]
+__all__ = ["element_at", "is_view", "rows_at"]
 
 
 def rows_at(rows: Any, places: torch.Tensor, count: torch.Tensor) -> Any:
@@ -55,3 +56,9 @@ def element_at(rows: Any, place: torch.Tensor, is_there: torch.Tensor) -> Any:
 
     like = geometry(aten.select.int, rows, 0, 0)
     return make_view(rows, View(rows._node, ViewKind(read, write, traced=((0, index),))), like)
+
+
+def is_view(rows: Any, of: Any) -> bool:
+    """Whether rows are in the memory of others."""
+    base = lambda x: x.base if isinstance(x, Chosen) else x
+    return base(rows)._node.storage is base(of)._node.storage

@@ -80,7 +80,8 @@ class Padded:
             if length > room:
                 raise ValueError(
                     f"got a Padded with room for {room} rows, where data decided that there are more than bounds= "
-                    "says; wanted a greater bound in t2j(..., bounds=...)"
+                    "says, or elements that do not fill the shape of a view; wanted a greater bound in "
+                    "t2j(..., bounds=...), or another shape"
                 )
             parts[axis] = slice(int(length))
         return self.values[tuple(parts)]

@@ -31,7 +31,9 @@ __all__ = [
     "constant_of",
     "distance",
     "expect_room",
+    "expect_to_fit",
     "heed",
+    "is_multiple",
     "is_same_number",
     "is_traced_number",
     "number_in",
@@ -162,13 +164,23 @@ def expect_room(length: Any, bound: int) -> Any:
 
     Where it is greater, results of the call tell: see `expected_to_fit` of translated functions.
     """
+    expect_to_fit(
+        length <= bound, "a bound that is said", f"got more than the {bound} rows that bounds= says there are"
+    )
+    return length.clamp(max=bound)
+
+
+def expect_to_fit(fits: Any, what: str, text: str) -> None:
+    """Lets results of the call tell where a bool, as a tensor, is false: see `expected_to_fit` of translated functions.
+
+    Args:
+        what: names in an error what has to fit.
+        text: what is said where it does not and somebody checks that.
+    """
     call = this_call()
     if call.transformations:
-        raise TracedValueError("a bound that is said, within a transformation that the code has begun,")
-    fits: Any = (length <= bound).read()
-    call.attempt.path.policy.check(fits, f"got more than the {bound} rows that bounds= says there are")
-    call.attempt.fits.append(fits)
-    return length.clamp(max=bound)
+        raise TracedValueError(f"{what}, within a transformation that the code has begun,")
+    call.attempt.expect_to_fit(fits.read(), text)
 
 
 def said_bound() -> int | None:
@@ -181,6 +193,12 @@ def constant_of(value: Any) -> int | None:
     """The number that a number is, if the sums that compute it show that it is always the same."""
     constant, terms = terms_of(value.read())
     return constant if cancel_out(terms) else None
+
+
+def is_multiple(number: Any, size: int, times: int = 1) -> bool:
+    """Whether so many times a whole number, as a scalar tensor, is a multiple of a size, as the sums show."""
+    constant, terms = terms_of(number.read())
+    return all(count * times % size == 0 for count in (constant, *(count for _, count in terms)))
 
 
 def tensor_of(value: Any) -> Any:
