@@ -557,9 +557,11 @@ def _number_kind(entry: _Entry) -> type | None:
 def _unlike(one: _Entry, other: _Entry, instead: str = "") -> Unlike:
     first, then = _shown(one), _shown(other)
     if first == then and isinstance(one.like, TensorEntry):
-        is_other = one.like.geometry != other.like.geometry
-        then = "one of other strides" if is_other else "one that shares memory with others"
-        instead = ": call .contiguous()" if is_other else ": keep a copy, by .clone()"
+        then, instead = "one that shares memory with others", ": keep a copy, by .clone()"
+        if one.like.geometry[1] != other.like.geometry[1]:
+            then, instead = "one of other strides", ": call .contiguous()"
+        elif one.like.geometry != other.like.geometry:
+            then = "one that is another part of its memory"
     elif first == then:
         then = "one of other content"
     return Unlike(f"{one.path} is first {first}, and then {then}{instead}")
