@@ -86,6 +86,7 @@ CODE = {
     "a short size": lambda: _checked(CROW, COL, torch.ones(4), (2,)),
     "too few values": lambda: _checked(CROW, COL, torch.ones(3), (2, 3)),
     "indices of two dtypes": lambda: _checked(CROW, COL.int(), torch.ones(4), (2, 3)),
+    "sspaddmm": lambda: torch.sspaddmm(torch.eye(2).to_sparse(), _coo(), torch.eye(3, 2), beta=0.5, alpha=2).to_dense(),
     "sparse_resize_": lambda: _coo().sparse_resize_((5, 6), 2, 0),
     "sparse_resize_ and clear": lambda: _coo().sparse_resize_and_clear_((5, 6), 1, 1),
     "resize_as_": lambda: _coo().resize_as_(torch.eye(5).to_sparse()),

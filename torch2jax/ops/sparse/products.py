@@ -178,9 +178,16 @@ def _added(input, multiplied, beta, alpha):
     return (input if beta == 1 else input * beta) + multiplied
 
 
-@implements_forms("addmm", "sspaddmm", "_sparse_addmm")
+@implements_forms("addmm", "_sparse_addmm")
 def addmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
     return _written(_added(input, _mm("addmm", mat1, mat2), beta, alpha), out)
+
+
+@implements_forms("sspaddmm", "saddmm")
+def sspaddmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
+    """Of which everything but `mat2` is sparse."""
+    product = to_layout(_mm("sspaddmm", mat1, mat2), torch.sparse_coo)
+    return _written(_added(input, product, beta, alpha), out)
 
 
 @implements_forms("addmv")
