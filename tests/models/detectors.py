@@ -221,7 +221,8 @@ def targets_of(model: nn.Module, images: Sequence[torch.Tensor]) -> list[dict[st
         if has_points:
             points = model.roi_heads.keypoint_predictor.kps_score_lowres.out_channels
             seen = (torch.arange(points) % 3 < 2).to(image.dtype).expand(count, points)[..., None]
-            target["keypoints"] = torch.cat([corner[:, None] + draw(count, points, 2) * 0.16 * size, seen], 2)
+            keypoints = torch.cat([corner[:, None] + draw(count, points, 2) * 0.16 * size, seen], 2)
+            target["keypoints"] = keypoints.float()  # which torchvision asks for, whatever the images are
         targets.append(target)
     return targets
 
