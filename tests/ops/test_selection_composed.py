@@ -47,6 +47,7 @@ FUNCTIONS = {
         torch.cat([x[m], x]).cov(correction=0),
         torch.cat([x[m], x])[:, 0].cov(),
         torch.cat([x[m], x]).T.corrcoef(),
+        *(torch.cat([x[m], x])[:, :1].T.corrcoef(), torch.cat([x[m], x])[:, :1].T.cov(), torch.cat([x[m], x]).cov()),
     ),
     "rolled": lambda x, m: (x[m].roll(1, 1), x[m].roll((1, -1), (1, -1)), x[m].unfold(1, 2, 1)),
     "rows": lambda x, m: (
@@ -93,7 +94,7 @@ def test_random_draws():
     [
         lambda x, m: x[m].chunk(2),
         lambda x, m: x[m].roll(1, 0),
-        lambda x, m: x[m].view(2, len(x), 3),
+        lambda x, m: x[m].view(2, -1, len(x[m])),
         lambda x, m: torch.isin(x, x[m]),
         lambda x, m: torch.bucketize(x, x[m][:, 0]),
     ],

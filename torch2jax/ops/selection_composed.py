@@ -50,7 +50,7 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     rows = input if input.ndim > 1 else input.unsqueeze(0)
     rows = rows - rows.mean(1, keepdim=True)
     found = rows @ rows.transpose(0, 1).conj() / (tensor_of(rows.shape[1]) - correction).clamp(min=0)
-    return found if input.ndim > 1 else found[0, 0]
+    return found.squeeze()
 
 
 @implements_chosen(torch.corrcoef, Tensor.corrcoef)
@@ -59,7 +59,7 @@ def corrcoef(input):
     rows = rows - rows.mean(1, keepdim=True)
     rows = rows / torch.linalg.vector_norm(rows, 2, 1, True)
     found = (rows @ rows.transpose(0, 1).conj()).clamp(-1, 1)
-    return found if input.ndim > 1 else found[0, 0]
+    return found.squeeze()
 
 
 @implements_chosen(F.cosine_similarity)
