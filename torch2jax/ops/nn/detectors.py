@@ -38,8 +38,9 @@ def torch_choice(original, self, k):
 
 def _pasted(masks, boxes, height: int, width: int):
     """Each mask ``(K, M, M)``, enlarged to its box of whole numbers as by bilinear `interpolate`, in an image."""
-    across = _enlarged(boxes[:, 0], boxes[:, 2], width, masks.shape[2])
-    down = _enlarged(boxes[:, 1], boxes[:, 3], height, masks.shape[1])
+    dtype = torch.promote_types(masks.dtype, torch.float32)
+    across = _enlarged(boxes[:, 0], boxes[:, 2], width, masks.shape[2], dtype)
+    down = _enlarged(boxes[:, 1], boxes[:, 3], height, masks.shape[1], dtype)
     columns = [place[:, None].expand(-1, masks.shape[1], -1) for place in across[:2]]
     share = across[2][:, None]
     lines = masks.gather(2, columns[0]) * (1 - share) + masks.gather(2, columns[1]) * share
@@ -49,11 +50,11 @@ def _pasted(masks, boxes, height: int, width: int):
     return torch.where(down[3][:, :, None] & across[3][:, None], image, 0.0)
 
 
-def _enlarged(first, last, size: int, count: int):
+def _enlarged(first, last, size: int, count: int, dtype: torch.dtype):
     """For each element along an image: between which two of `count` it is, the share of the second, whether inside."""
     place = torch.arange(size)
     index = place - first[:, None]
-    step = count / (last - first + 1).clamp(min=1)[:, None].to(torch.float32)
+    step = count / (last - first + 1).clamp(min=1)[:, None].to(dtype)
     source = ((index + 0.5) * step - 0.5).clamp(min=0)
     low = source.floor().long().clamp(max=count - 1)
     is_inside = (index >= 0) & (place < last[:, None] + 1)
