@@ -77,3 +77,15 @@ def test_the_version_counts_writes():
 
     t2j(program)(jnp.array([1.5, 0.5]))
     assert versions == [True, True]
+
+
+def test_a_clone_keeps_its_places():
+    def program(values):
+        matrix = _csr(values.clone())
+        matrix.clone().copy_(torch.sparse_csr_tensor(torch.tensor([0, 0, 2]), torch.tensor([0, 1]), values, (2, 2)))
+        other = matrix.clone().copy_(matrix.to_dense().flip(0).to_sparse_csr())
+        return matrix.to_dense(), other.to_dense(), torch.ops.aten.clone(_coo(values), memory_format=None).to_dense()
+
+    given = torch.tensor([1.5, 0.5])
+    for found, wanted in zip(t2j(program)(jnp.array(given.tolist())), program(given), strict=True):
+        torch.testing.assert_close(torch.tensor(found.tolist()), wanted)

@@ -352,8 +352,8 @@ _FORMATS = {
 
 
 @implements_forms("clone")
-def clone(self, *, memory_format=torch.preserve_format):
-    if self.kind is _COO and memory_format is not torch.preserve_format:
+def clone(self, *, memory_format=None):
+    if self.kind is _COO and memory_format not in (None, torch.preserve_format):
         raise RuntimeError(f"unsupported memory format option {_FORMATS[memory_format]}")
     return self.of_values(self.elements.clone())
 
@@ -426,9 +426,8 @@ def copy_(self, src, non_blocking=False):
     if self.kind is _COO:
         return self.become(src.of_values(src.elements.to(self.dtype, copy=True)))
     _expect_alike(self, src)
-    for mine, given in zip((*self.index, self.elements), (*src.index, src.elements), strict=True):
-        if mine is not given:
-            mine.copy_(given)
+    self.elements.copy_(src.elements)
+    self.index = src.index  # not written to: clones have the same
     return self
 
 
