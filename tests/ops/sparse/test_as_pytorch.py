@@ -47,7 +47,19 @@ def _gradient_of_copy():
 CODE = {
     **{
         f"{name} of what is not coalesced": lambda name=name: getattr(_twice(), name)()
-        for name in ("abs_", "asin_", "deg2rad_", "floor_", "log1p_", "nan_to_num_", "relu_", "sin_", "sqrt_", "neg_")
+        for name in (
+            "abs_",
+            "arcsin_",
+            "asin_",
+            "deg2rad_",
+            "floor_",
+            "log1p_",
+            "nan_to_num_",
+            "relu_",
+            "sin_",
+            "sqrt_",
+            "neg_",
+        )
     },
     "in place": lambda: _coo().sin_(),
     "a size alone": lambda: torch.sparse_coo_tensor(size=(2, 3)),
@@ -70,6 +82,11 @@ CODE = {
     "base of a permuted one": lambda: _coo().permute(1, 0)._base,
     "base of a transposed CSR": lambda: _csr().t()._base,
     "base of a transposed BSR": lambda: _blocks().t()._base,
+    "batches exchanged": lambda: torch.arange(24.0).reshape(2, 3, 2, 2).to_sparse_csr().transpose(0, 1),
+    "dense dimensions exchanged": lambda: (
+        torch.arange(120.0).reshape(2, 4, 3, 5).to_sparse_bsr((1, 2), 2).transpose(2, 3).values()
+    ),
+    "dimensions of two kinds exchanged": lambda: torch.ones(2, 3, 2).to_sparse_csr().transpose(0, 1),
     "full_like CSR": lambda: torch.full_like(_csr(), 2.5),
     "full_like, strided": lambda: torch.full_like(_coo(), 2.5, layout=torch.strided),
     "ones_like, strided": lambda: torch.ones_like(_coo(), layout=torch.strided),

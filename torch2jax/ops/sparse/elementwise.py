@@ -50,12 +50,15 @@ def _of_elements(name: str, coalesces: bool):
     return rule
 
 
+_ALIASES = {"absolute": "abs", "fix": "trunc"} | {f"arc{x}": f"a{x}" for x in ("sin", "sinh", "tan", "tanh")}
+
+
 def _in_place(name: str):
     function = getattr(torch, name)
 
     def rule(self, *args, **kwargs):
         if self.kind is _COO and not self.coalesced:
-            raise RuntimeError(f"{name}_ requires coalesced input")
+            raise RuntimeError(f"{_ALIASES.get(name, name)}_ requires coalesced input")
         return written(self, function(self, *args, **kwargs), in_values=True)
 
     return rule

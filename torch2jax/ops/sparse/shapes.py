@@ -45,10 +45,21 @@ def _transposed(tensor: Sparse, dim0: int, dim1: int) -> Sparse:
     if one == other:
         return tensor.of_values(tensor.elements.clone())
     if tensor.kind is not _COO:
-        batch = tensor.batch_ndim
-        if {one, other} != {batch, batch + 1}:
-            raise RuntimeError(f"transpose(): can transpose only the sparse dimensions of {tensor.kind}")
-        values = tensor.elements
+        batch, values = tensor.batch_ndim, tensor.elements
+        names = ["Batch" if x < batch else "Sparse" if x < batch + 2 else "Dense" for x in (one, other)]
+        if names[0] != names[1]:
+            raise RuntimeError(
+                "transpose(): can only transpose dimensions of the same type (Batch, Sparse, Dense), got "
+                f"{dim0}({names[0]}) and {dim1}({names[1]})"
+            )
+        if names[0] != "Sparse":
+            index, shift = tensor.index, 0
+            if names[0] == "Batch":
+                index = [x.transpose(one, other) for x in index]
+            else:
+                shift = len(tensor.block) - 1
+            values = values.transpose(one + shift, other + shift)
+            return make_sparse(tensor.kind, index, values, _swapped(shape, one, other), True, tensor.length)
         if tensor.kind in BLOCKED:
             values = values.transpose(batch + 1, batch + 2)
         return make_sparse(
