@@ -47,18 +47,16 @@ def _transposed(tensor: Sparse, dim0: int, dim1: int) -> Sparse:
     if tensor.kind is not _COO:
         batch, values = tensor.batch_ndim, tensor.elements
         names = ["Batch" if x < batch else "Sparse" if x < batch + 2 else "Dense" for x in (one, other)]
+        if tensor.dense_ndim and names != ["Sparse", "Sparse"]:
+            raise RuntimeError("transpose(): hybrid sparse compressed tensors with dense dimensions are not supported")
         if names[0] != names[1]:
             raise RuntimeError(
                 "transpose(): can only transpose dimensions of the same type (Batch, Sparse, Dense), got "
                 f"{dim0}({names[0]}) and {dim1}({names[1]})"
             )
-        if names[0] != "Sparse":
-            index, shift = tensor.index, 0
-            if names[0] == "Batch":
-                index = [x.transpose(one, other) for x in index]
-            else:
-                shift = len(tensor.block) - 1
-            values = values.transpose(one + shift, other + shift)
+        if names[0] == "Batch":
+            index = [x.transpose(one, other) for x in tensor.index]
+            values = values.transpose(one, other)
             return make_sparse(tensor.kind, index, values, _swapped(shape, one, other), True, tensor.length)
         if tensor.kind in BLOCKED:
             values = values.transpose(batch + 1, batch + 2)
