@@ -51,14 +51,14 @@ def _in_another_layout(like, layout, dtype):
     return without_elements(layout, size_of(like), dense_ndim, block, like.index[0].dtype, dtype)
 
 
-def _expect_no_memory_format(like, options) -> None:
-    if like.kind is _COO and options.get("memory_format") is not None:
+def _expect_no_memory_format(like, layout, options) -> None:
+    if like.kind is _COO and layout in (None, _COO) and options.get("memory_format") is not None:
         raise RuntimeError("memory format option is only supported by strided tensors")
 
 
 @implements_sparse(torch.zeros_like, torch.ops.aten.zeros_like)
 def zeros_like(input, *, dtype=None, layout=None, requires_grad=False, **options):
-    _expect_no_memory_format(input, options)
+    _expect_no_memory_format(input, layout, options)
     if layout is not None and layout is not input.kind:
         return finished(_in_another_layout(input, layout, dtype or input.dtype), requires_grad)
     return finished(empty_of(input, dtype or input.dtype), requires_grad)
@@ -66,7 +66,7 @@ def zeros_like(input, *, dtype=None, layout=None, requires_grad=False, **options
 
 @implements_sparse(torch.empty_like, torch.ops.aten.empty_like)
 def empty_like(input, *, dtype=None, layout=None, requires_grad=False, **options):
-    _expect_no_memory_format(input, options)
+    _expect_no_memory_format(input, layout, options)
     if layout is not None and layout is not input.kind:
         raise RuntimeError(
             f"empty_like with different sparse layout is not supported (self is {layout_name(input.kind)} but you "
