@@ -648,14 +648,6 @@ def changes_its_strides(x):
     return y
 
 
-def becomes_a_part(x):
-    box = [x.sum()]
-    while box[0] > 1:
-        x = x * 0.5
-        box[0] = x[0] if x.sum() > 3 else x.sum()
-    return box[0]
-
-
 def compares_tenths(x):
     t = 0.0
     while x.norm() > 1:
@@ -668,7 +660,6 @@ def compares_tenths(x):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (becomes_a_part, r"box\[0\] is first .*, and then one that is another part of its memory: .* \.clone\(\)"),
         (compares_tenths, "the comparison got t, a Python float that the loop at .* changes in steps"),
         (grows, r"found is first a list of length \d, and then a list of length \d: keep a mask of what it would hold"),
         (toggles, "up is first (True, and then False|False, and then True)"),

@@ -31,6 +31,7 @@ from ..tensors.known import evaluate, real
 from ..tensors.objects import codec_of, has_attributes, leaf_of
 from ..tensors.storage import Storage, steps_to
 from ..tensors.tensor import Torchish
+from ..tensors.view_kind import ViewKind
 from .call import this_call
 
 __all__ = ["Change", "State", "TensorEntry", "Unlike", "WrittenAndReplaced", "is_same_array", "item_names"]
@@ -118,6 +119,11 @@ class _Entry(NamedTuple):
     @property
     def is_number(self) -> bool:
         return isinstance(self.like, _CarriedNumber)
+
+    def is_like(self, other: "_Entry") -> bool:
+        """Whether both are alike, but for values."""
+        kind = _number_kind(self)
+        return kind is _number_kind(other) if kind is not None else self.like == other.like
 
 
 class State:
@@ -273,16 +279,14 @@ class State:
         storage, steps = node.storage, steps_to(node)
         if storage.is_outgrown:
             raise Unlike(f"{path} is in memory that grows")
-        if any(kind.traced for kind, _ in steps):
-            raise Unlike(f"{path} is a view at a traced offset")
-        self._kept.extend((storage, storage.memory))
+        self._kept.extend((storage, storage.memory, steps))
         first = self.seen.setdefault(id(storage), path)
         if first == path:
             self.storages[path] = storage
         memory = self._memory(storage, path)
         restriction = tensor._restriction and tensor._restriction.kind
         geometry = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset(), restriction
-        places = tuple([(kind.bit, kind.permutation, kind.overlaps, place) for kind, place in steps])
+        places = tuple([(kind.bit, kind.permutation, kind.overlaps, _offset(kind), place) for kind, place in steps])
         of_storage = (storage.frame, storage.dtype, storage.gaps, _kind_of_history(storage.history), memory)
         of_storage = of_storage if first == path else memory
         self._add(path, TensorEntry(first, type(tensor), tensor.dtype, (*geometry, places), of_storage), value)
@@ -462,6 +466,12 @@ class State:
                 if first != path:
                     yield path, first
 
+    def tensor_at(self, path: str) -> TensorEntry | None:
+        """What the tensor at a path is like, if there is one, perhaps known by another path."""
+        like = self.entries[path].like if path in self.entries else None
+        like = self.entries[like.path].like if isinstance(like, _Seen) else like
+        return like if isinstance(like, TensorEntry) else None
+
     def rows_and_length(self, change: Change) -> tuple[Any, Any]:
         """The array of what is carried of another size, with that dimension in front, and its length.
 
@@ -581,6 +591,11 @@ def _shown(entry: _Entry) -> str:
     head = like[1] if type(like) is tuple else None
     length = head if isinstance(head, int) else len(head) if isinstance(head, tuple) else None
     return f"a {type(value).__name__}" + ("" if length is None else f" of length {length}")
+
+
+def _offset(kind: ViewKind) -> int | None:
+    """What a view at a traced offset is known by: another one is at another offset."""
+    return id(kind) if kind.traced else None
 
 
 def _kind_of_history(history: Node | None) -> Any:

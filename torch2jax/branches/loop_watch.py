@@ -43,7 +43,7 @@ from ..tracing.manual_axes import varying
 from ..tracing.traces import current_trace, running
 from ..tracing.value_ranges import range_of
 from .call import current, this_call
-from .held_apart import HeldApart, can_be_apart, hold_apart, variables_that_share
+from .held_apart import HeldApart, can_be_apart, hold_apart, paths_that_share, variables_that_share
 from .loop_bounds import MOST
 from .loop_carry import number, put, with_room
 from .loop_heads import Head, heads_of
@@ -169,7 +169,7 @@ class Loops:
         self.are_suspected_early = False
         """Whether a loop is looked for at the third condition: a way of some iterations cannot be translated."""
         self.held_apart: dict[HeldApart, set[str] | None] = {}
-        """The local variables that loops hold apart; None of one that writes to what they share."""
+        """The paths of tensors that loops hold apart; None of one that writes to what they share."""
         self.recounted: Counter[tuple[CodeType, int]] = Counter()
         """How often a `for` was counted again."""
         self._facts: dict[Any, Facts] = {}
@@ -248,18 +248,20 @@ class Loops:
         self._ready.pop((code, head.entry), None)
         self.note(facts)
 
-    def hold_apart(self, code: CodeType, head: Head, variables: set[str]) -> bool:
-        """Lets a loop hold variables apart; false if it does, or must not."""
+    def hold_apart(self, code: CodeType, head: Head, paths: set[str]) -> bool:
+        """Lets a loop hold tensors apart; false if it does, or must not."""
+        if not paths:
+            return False
         can_be = can_be_apart((code, *self.executed))
         held = self.held_apart.setdefault(HeldApart(code, head.entry), set() if can_be else None)
-        if held is None or variables <= held:
+        if held is None or paths <= held:
             return False
-        held.update(variables)
+        held.update(paths)
         self._forget_all(code, head.entry)
         return True
 
     def refuse_guarded(self, cause: CodeType | HeldApart, reason: str) -> None:
-        """Lets paths not meet, or variables not be apart: what they share is written to."""
+        """Lets paths not meet, or tensors not be apart: what they share is written to."""
         self.has_learned = True
         if isinstance(cause, HeldApart):
             self.held_apart[cause] = None
@@ -617,16 +619,29 @@ class Watch:
             raise Unlike("it is part of a derivative")
         if not self._is_plain(call):
             raise Unlike("it is inside a transformation that the code has started")
-        shown = frame.f_locals
-        roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
-        state = State(roots, frame.f_code, frame.f_globals, self._loops.executed)
+        state = self._taken_down(instance)
         cause = HeldApart(frame.f_code, instance.head.entry)
         apart = self._loops.held_apart.get(cause)
-        if apart and hold_apart(state, apart, frame, self._path.guards, cause):
-            return self._state(instance)
+        undo = hold_apart(state, apart, frame, self._path.guards, cause) if apart else None
+        if undo is not None:
+            self._undo.extend(undo)
+            state = self._taken_down(instance)
         if instance.first is None and instance.before + instance.arrivals == 0:
             instance.first = state
         return state
+
+    def _expect_apart(self, instance: _RunningLoop, state: State) -> None:
+        """Begins anew where something that iterations change shares memory with others on this path alone."""
+        made = [change.path for change in instance.facts.changes if change.kind == "made"]
+        shared = {path for path in made if path not in state.storages and state.tensor_at(path) is not None}
+        if shared and self._loops.hold_apart(instance.frame.f_code, instance.head, shared):
+            self._path.abandon()
+
+    def _taken_down(self, instance: _RunningLoop) -> State:
+        frame = instance.frame
+        shown = frame.f_locals
+        roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
+        return State(roots, frame.f_code, frame.f_globals, self._loops.executed)
 
     def _is_there(self, call: Any) -> bool:
         """As `_is_plain`, also where the code has a tape of its own within another one."""
@@ -658,6 +673,8 @@ class Watch:
         except Unlike as unlike:
             if isinstance(unlike, WrittenAndReplaced):
                 self._loops.writes_to_new.add(key)
+            elif self._loops.hold_apart(instance.frame.f_code, instance.head, paths_that_share(before, instance.state)):
+                self._path.abandon()
             if count == _SEEN:
                 self._hold_apart(instance, before, instance.state)
                 raise
@@ -702,6 +719,7 @@ class Watch:
         if facts.begins is not None and facts.begins != state.outline:
             self._begin_here(instance)
             return
+        self._expect_apart(instance, state)
         if len(this_call().paths) > 1 and any(change.kind == "draws" for change in facts.changes):
             raise Unlike("it draws random numbers inside other control flow")
         facts.is_detached = not is_fwd_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -832,20 +850,20 @@ class Watch:
             self._path.abandon()
 
     def _hold_apart(self, instance: _RunningLoop, begun: State, state: State) -> None:
-        """Begins anew if variables can be held apart that share memory when one of two iterations begins.
+        """Begins anew if tensors can be held apart that share memory when one of two iterations begins.
 
         Raises:
             Unlike: they must not be.
         """
         code, head = instance.frame.f_code, instance.head
-        variables = variables_that_share(begun, state)
-        if not variables:
+        paths = paths_that_share(begun, state) or variables_that_share(begun, state)
+        if not paths:
             return
-        if self._loops.hold_apart(code, head, variables):
+        if self._loops.hold_apart(code, head, paths):
             self._path.abandon()
         if self._loops.held_apart[HeldApart(code, head.entry)] is None:
             raise Unlike(
-                f"{min(variables)} shares memory with another tensor in some iterations only, and the code writes to "
+                f"{min(paths)} shares memory with another tensor in some iterations only, and the code writes to "
                 "it or asks whether they are the same: keep a copy, by .clone()"
             )
 

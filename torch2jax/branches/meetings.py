@@ -30,7 +30,9 @@ from jax.extend.core import jaxpr_as_fun
 
 from ..errors import is_library
 from ..tensors.journal import Journal, Uncontained
+from ..tensors.rebinding import set_geometry
 from ..tensors.storage import lose_traced
+from ..tensors.tensor import strides_of_shape
 from ..tracing.tensor_spec import TensorSpec
 from .call import this_call
 from .handlers import is_handled
@@ -63,6 +65,8 @@ class _ExploredPath(NamedTuple):
 
     outcome: ResultTree
     specs: list[TensorSpec]
+    places: list[tuple[tuple[int, ...], Any]]
+    """The strides of its tensors, and where they begin in memory."""
     script: list[bool]
     guarded: tuple[str, ...]
     """What must not be written to from now on, by its path before."""
@@ -244,7 +248,9 @@ class Meeting:
         are_guarded = tuple([path.guards.cause(x._node.storage.memory) is not None for x in lifted])
         script = [condition.answer for condition in path.asked]
         specs = [TensorSpec.of(x) for x in lifted]
-        return [call.leaving(x.read()) for x in lifted], _ExploredPath(outcome, specs, script, guarded, are_guarded)
+        places = [(x.stride(), x.storage_offset()) for x in lifted]
+        path_found = _ExploredPath(outcome, specs, places, script, guarded, are_guarded)
+        return [call.leaving(x.read()) for x in lifted], path_found
 
     def give(self, result: Any) -> None:
         """Lets what the call gives hold the values of all paths.
@@ -258,7 +264,7 @@ class Meeting:
         put: list[Any] = [None] * len(tensors)
         for i, (leaf, tensor) in enumerate(zip(outcome.leaves, tensors, strict=True)):
             if self._differ[i]:
-                new = self._tensor(i, tensor)
+                new = self._tensor(i)
                 self._guard(i, new)
                 if leaf.existing is None:
                     _take(tensor, new)
@@ -267,8 +273,8 @@ class Meeting:
         with_tensors(result, iter(put))
         self._guard_lists(containers)
 
-    def _tensor(self, place: int, like: Any) -> Any:
-        """The tensor that holds the values of all paths."""
+    def _tensor(self, place: int) -> Any:
+        """The tensor that holds the values of all paths; where their strides differ, it is contiguous."""
         specs = [path.specs[place] for path in self._paths]
         if len({(spec.dtype, spec.device) for spec in specs}) > 1:
             raise Unlike("it gives tensors of different dtypes")
@@ -278,7 +284,9 @@ class Meeting:
             raise Unlike("its result requires grad")
         if not is_recorded and spec.is_differentiable:
             array = lax.stop_gradient(array)
-        new = spec.at(array, like.stride(), like.storage_offset())
+        found = {path.places[place] for path in self._paths}
+        strides, offset = found.pop() if len(found) == 1 else (strides_of_shape(array.shape), 0)
+        new = spec.at(array, strides, offset)
         if not is_recorded:
             new._node.storage.differentiable = False
         return new
@@ -310,7 +318,9 @@ class Meeting:
 
 
 def _take(tensor: Any, new: Any) -> None:
-    """Lets a tensor be on the memory of another of its geometry."""
+    """Lets a tensor be where another is."""
+    if (tensor.stride(), tensor.storage_offset()) != (new.stride(), new.storage_offset()):
+        set_geometry(tensor, new)
     tensor._node, tensor._writes = new._node, new._writes
     tensor._viewed = tensor._restriction = None
 

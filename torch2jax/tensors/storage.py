@@ -306,13 +306,6 @@ class Storage(Journaled):
         twin.differentiable = False
         return twin
 
-    def copied(self) -> "Storage":
-        """New memory with the same values, of a storage that has not grown."""
-        self._settle()
-        found = Storage(self._physical, self._known, self.order, None, self.gaps)
-        found.differentiable = self.differentiable
-        return found
-
     def grafted(self, physical: PhysicalArray) -> "Storage | View":
         """The same memory with a history of its own, which begins with `physical`: the same values."""
         self._settle()
