@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.branches.test_paths import QUICK, counting
+from tests.branches.test_paths import QUICK, Counted
 from torch2jax import t2j
 
 INPUTS = [np.array(x, np.float32) for x in ([3, 1, 2], [0.5, 0.25, -1], [-9, 8, 5])]
@@ -108,7 +108,7 @@ FUNCTIONS = [for_in_while, for_in_for, while_in_while, of_functions, three, newt
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_loops_in_loops(function):
     """As many runs as there are lines to learn from, not as there are paths through the iterations of the outer one."""
-    counted = counting(function)
+    counted = Counted(function)
     jitted = jax.jit(t2j(counted), compiler_options=QUICK)
     for x in INPUTS:
         wanted = jax.tree.map(np.asarray, function(torch.from_numpy(x)))

@@ -610,10 +610,10 @@ def grows(x):
 
 
 def toggles(x):
-    up = False
+    direction = "down"
     while x.norm() > 1:
-        x = x / 2 + (0.1 if up else 0)
-        up = not up
+        x = x / 2 + (0.1 if direction == "up" else 0)
+        direction = "down" if direction == "up" else "up"
     return x
 
 
@@ -662,7 +662,7 @@ def compares_tenths(x):
     [
         (compares_tenths, "the comparison got t, a Python float that the loop at .* changes in steps"),
         (grows, r"found is first a list of length \d, and then a list of length \d: keep a mask of what it would hold"),
-        (toggles, "up is first (True, and then False|False, and then True)"),
+        (toggles, "direction is first ('up', and then 'down'|'down', and then 'up')"),
         (advances, "numbers is a generator, whose position cannot be read"),
         (counts_in_a_class, r"Counter\.count changes in a way that no loop can carry"),
         (changes_its_shape, r"x is first a tensor of torch.float32 and shape"),

@@ -537,20 +537,24 @@ def loop_that_waits_for_what_never_changes(x):
     return y
 
 
-def counting(function):
-    """A function that counts its runs."""
+class Counted:
+    """A function that counts its runs, in an array: each run finds Python's own objects as they were."""
 
-    def counted(x):
-        counted.runs += 1
-        return function(x)
+    def __init__(self, function):
+        self._function, self._runs = function, np.zeros(1, np.int64)
 
-    counted.runs = 0
-    return counted
+    def __call__(self, x):
+        self._runs += 1
+        return self._function(x)
+
+    @property
+    def runs(self):
+        return int(self._runs[0])
 
 
 @pytest.mark.parametrize("function", [grown, loop_that_waits_for_what_never_changes])
 def test_no_loop_on_data_is_traced_without_end(function):
-    start, counted = time.process_time(), counting(function)
+    start, counted = time.process_time(), Counted(function)
     with pytest.raises(BranchError, match=r"bool\(tensor\) at .*in \w+ tests a traced value"):
         jax.make_jaxpr(t2j(counted))(INPUTS[0])
     assert counted.runs < 200
@@ -567,7 +571,7 @@ def test_no_loop_on_data_is_traced_without_end(function):
     ],
 )
 def test_loops_that_nothing_but_exceptions_end(function, message):
-    counted = counting(function)
+    counted = Counted(function)
     with pytest.raises(ValueError, match=message):
         jax.make_jaxpr(t2j(counted))(INPUTS[0])
     assert counted.runs < 12
@@ -580,7 +584,7 @@ def test_a_loop_that_answers_keep_going_is_no_endless_one():
 
 
 def test_few_runs_tell_that_a_loop_has_no_end():
-    counted = counting(grown)
+    counted = Counted(grown)
     with pytest.raises(BranchError, match=r"more than 64 paths.*while_loop.*branches=.*max_paths="):
         jax.make_jaxpr(t2j(counted))(INPUTS[0])
     assert counted.runs < 12
@@ -831,11 +835,10 @@ def test_an_answer_holds_for_the_same_condition():
 
 
 def test_code_that_is_not_the_same_again():
-    runs = []
+    runs = itertools.count(1)
 
     def function(x):
-        runs.append(0)
-        for _ in runs:
+        for _ in range(next(runs)):
             x = x.sin()
         return x if x.sum() > 0 else -x
 

@@ -29,6 +29,7 @@ from ..tracing.rolling import Rolling
 from ..tracing.traces import Bookmark, current_trace, is_transforming
 from .call import current, this_call
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
+from .outer_state import OuterState
 
 __all__ = ["Attempt", "Runs"]
 
@@ -165,10 +166,17 @@ class Runs:
         policy: how conditions on traced values are answered.
         inputs: what the first runs know of the arrays from outside.
         rolling: finds the loops of what runs leave; None if they stay unrolled.
+        function: what runs; what it closes over is as it was for each run. None for what closes over nothing.
     """
 
-    def __init__(self, policy: BranchPolicy, inputs: Inputs | None = None, rolling: Rolling | None = None):
-        self._policy, self._inputs, self._rolling = policy, inputs, rolling
+    def __init__(
+        self,
+        policy: BranchPolicy,
+        inputs: Inputs | None = None,
+        rolling: Rolling | None = None,
+        function: Callable | None = None,
+    ):
+        self._policy, self._inputs, self._rolling, self._function = policy, inputs, rolling, function
         self._depth, self._asks, self._known = 0, False, RunKnowledge()
         self._heeds_lengths = False
         self._says_of_places = policy.branches is not None or policy.bounds is not None
@@ -185,7 +193,8 @@ class Runs:
         """
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt(), given)
-        run = functools.partial(self._rolled, body, has_layers)
+        outer = None if self._function is None else OuterState(self._function)
+        run = functools.partial(self._rolled, body, has_layers, outer)
         try:
             if not self._asks:
                 bookmark = Bookmark()
@@ -205,16 +214,25 @@ class Runs:
             name_place(error)
             raise
 
-    def _rolled(self, body: Callable[[Attempt, Any], T], has_layers: bool, inputs: Inputs | None, given: Any) -> T:
-        run = functools.partial(self._attempts, body, inputs)
+    def _rolled(
+        self,
+        body: Callable[[Attempt, Any], T],
+        has_layers: bool,
+        outer: OuterState | None,
+        inputs: Inputs | None,
+        given: Any,
+    ) -> T:
         if not is_transforming():
-            return run(given)
+            return self._attempts(body, None, inputs, given)
+        run = functools.partial(self._attempts, body, outer, inputs)
         with RareCollections():
             if self._rolling is None:
                 return run(given)
             return self._rolling.run(run, given, inputs is self._inputs, has_layers)
 
-    def _attempts(self, body: Callable[[Attempt, Any], T], inputs: Inputs | None, given: Any) -> T:
+    def _attempts(
+        self, body: Callable[[Attempt, Any], T], outer: OuterState | None, inputs: Inputs | None, given: Any
+    ) -> T:
         left: list[Torchish] = []
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
 
@@ -224,6 +242,8 @@ class Runs:
             attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths)
             if inputs is not None:
                 inputs.begin()
+            if outer is not None:
+                outer.begin()
             try:
                 return body(attempt, given)
             finally:
@@ -241,7 +261,10 @@ class Runs:
                 except Fork:
                     pass
                 bookmark.return_to()
-                return followed(lambda path: (attempt(path), None), self._policy, path.warned, pads=True)[0]
+                result, _ = followed(lambda path: (attempt(path), None), self._policy, path.warned, pads=True)
+                if outer is not None:
+                    outer.restore()
+                return result
             except NeedsClasses:  # which from now on they do
                 pass
             except NeedsLengths:

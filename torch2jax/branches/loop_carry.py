@@ -60,6 +60,7 @@ def put(
     frame: FrameType,
     refuse: Callable[[], None],
     carried_float: Callable[[str], CarriedFloat],
+    ask: Callable[[Any], bool],
 ) -> list[Callable[[], None]]:
     """Lets what a loop carries hold other values.
 
@@ -69,6 +70,7 @@ def put(
         frame: whose local variables are the roots.
         refuse: is called where a derivative leads back to iterations before, and raises.
         carried_float: gives what is known of a float, by its path.
+        ask: gives the path's answer to whether a bool is True.
 
     Returns:
         What undoes changes of objects.
@@ -76,7 +78,7 @@ def put(
     Raises:
         Unlike: something cannot be put where it belongs.
     """
-    return _Putting(state, changes, arrays, refuse, carried_float).into(frame)
+    return _Putting(state, changes, arrays, refuse, carried_float, ask).into(frame)
 
 
 def with_room(rows: Any, room: int) -> Any:
@@ -100,6 +102,7 @@ class _Putting:
         arrays: Sequence,
         refuse: Callable[[], None],
         carried_float: Callable[[str], CarriedFloat],
+        ask: Callable[[Any], bool],
     ):
         self._state, self._refuse, self._carried_float = state, refuse, carried_float
         given = iter(arrays)
@@ -109,6 +112,7 @@ class _Putting:
             if x.is_carried
         }
         self._kinds = {x.path: x.kind for x in changes}
+        self._flags = {x.path: ask(self._arrays[x.path]) for x in changes if x.kind == "flag"}
         self._done: set[str] = set()
         self._memo: dict[int, Any] = {}
         self._storages: dict[int, Storage] = {}
@@ -157,6 +161,9 @@ class _Putting:
 
     def _put(self, value: Any, path: str) -> Any:
         """What takes the place of a value."""
+        if path in self._flags:
+            self._done.add(path)
+            return self._flags[path]
         if self._kinds.get(path) == "number" or (path in self._kinds and type(value) in (int, float)):
             self._done.add(path)
             return self._number(value, path)

@@ -34,7 +34,10 @@ from ..tensors.tensor import Torchish
 from ..tensors.view_kind import ViewKind
 from .call import this_call
 
-__all__ = ["Change", "State", "TensorEntry", "Unlike", "WrittenAndReplaced", "is_same_array", "item_names"]
+__all__ = [
+    *("Change", "FlagDiffers", "State", "TensorEntry", "Unlike", "WrittenAndReplaced"),
+    *("is_same_array", "item_names"),
+]
 
 
 class Unlike(Exception):
@@ -45,13 +48,22 @@ class WrittenAndReplaced(Unlike):
     """A tensor is written in place and also replaced by another one, and who sees the memory is not known."""
 
 
+class FlagDiffers(Unlike):
+    """A Python bool is True in some iterations, and False in others."""
+
+    def __init__(self, text: str, path: str):
+        super().__init__(text)
+        self.path = path
+
+
 class Change(NamedTuple):
     """What an iteration changes."""
 
     path: str
     kind: str
-    """``"number"``; ``"written"``, values in memory that stays; ``"made"``, values in new memory; ``"sized"``, the same
-    of another size; ``"object"``, another one of the same structure; ``"draws"``, how far the random stream is."""
+    """``"number"``; ``"flag"``, a Python bool; ``"written"``, values in memory that stays; ``"made"``, values in new
+    memory; ``"sized"``, the same of another size; ``"object"``, another one of the same structure; ``"draws"``, how far
+    the random stream is."""
     axis: int = 0
     """The dimension of another size."""
     growth: int = 0
@@ -90,6 +102,10 @@ class _CarriedNumber(NamedTuple):
     """A Python number, which a loop may carry."""
 
     kind: type
+
+
+class _CarriedFlag(NamedTuple):
+    """A Python bool, which a loop carries."""
 
 
 class _Seen(NamedTuple):
@@ -135,6 +151,7 @@ class State:
         names: these globals.
         executed: the code that has run. What other functions close over and the globals that they name, these functions
             have neither read nor changed. One that is another function in each iteration is added.
+        flags: the paths of bools that a loop carries.
 
     Raises:
         Unlike: something is of a kind that no loop can carry.
@@ -146,8 +163,10 @@ class State:
         code: types.CodeType,
         names: dict[str, Any],
         executed: set[types.CodeType],
+        flags: Collection[str] = (),
     ):
         call: Any = this_call()
+        self._flags = flags
         self.roots, self.code, self.globals, self._executed = dict(roots), code, names, executed
         self.entries: dict[str, _Entry] = {}
         self.storages: dict[str, Storage] = {}
@@ -194,6 +213,8 @@ class State:
             self._visit_tensor(value, path)
         elif kind in (int, float):
             self._add(path, _CarriedNumber(kind), value)
+        elif path in self._flags and kind is bool:
+            self._add(path, _CarriedFlag(), value)
         elif isinstance(value, type):
             self._visit_class(value, path)
         elif _is_translators(value):
@@ -345,6 +366,7 @@ class State:
 
         Raises:
             WrittenAndReplaced: an iteration has done so with what others may see.
+            FlagDiffers: a bool differs.
             Unlike: that is nothing that a loop can carry.
         """
         found: dict[str, Change] = {}
@@ -491,6 +513,8 @@ class State:
         if change.kind == "draws":
             return self.draws.before + np.int32(self.draws.taken)
         entry, call = self.entries[change.path], this_call()
+        if isinstance(entry.like, _CarriedFlag):
+            return call.lift(torch.tensor(entry.value)).read()
         if isinstance(entry.like, _CarriedNumber):
             dtype = torch.float64 if entry.like.kind is float else torch.int64
             return call.lift(torch.tensor(entry.value, dtype=dtype)).read()
@@ -519,6 +543,10 @@ def _change(one: _Entry, other: _Entry) -> str | None:
             and repr(one.value) == repr(other.value)
         )
         return None if is_same else "number"
+    if type(one.value) is bool is type(other.value) and one.value is not other.value:
+        if isinstance(one.like, _CarriedFlag):
+            return "flag"
+        raise FlagDiffers(str(_unlike(one, other)), one.path)
     if one.like != other.like:
         instead = ": keep a mask of what it would hold" if isinstance(one.value, list) else ""
         raise _unlike(one, other, instead)

@@ -47,7 +47,7 @@ from .held_apart import HeldApart, can_be_apart, hold_apart, paths_that_share, v
 from .loop_bounds import MOST
 from .loop_carry import number, put, with_room
 from .loop_heads import Head, heads_of
-from .loop_state import Change, State, Unlike, WrittenAndReplaced
+from .loop_state import Change, FlagDiffers, State, Unlike, WrittenAndReplaced
 from .meetings import Meeting, Meetings
 from .programs import distance
 
@@ -164,6 +164,8 @@ class Loops:
         """The code that has run while loops were watched."""
         self.has_learned = False
         """Whether the run that goes on has to begin anew."""
+        self.flags: dict[tuple[CodeType, int], set[str]] = {}
+        """The paths of Python's bools that loops carry. A condition tells where an iteration begins which it is."""
         self.writes_to_new: set[tuple[CodeType, int]] = set()
         """The loops that write to tensors which they replace: these have to be new when the first iteration begins."""
         self.are_suspected_early = False
@@ -339,6 +341,8 @@ class _RunningLoop:
         """Whether data have ended a `for` before its end, so that the run does not tell how many iterations it has."""
         self.is_left = False
         """Whether the last iteration has begun, and others follow that are not like it."""
+        self.unlike: Unlike | None = None
+        """Why they are not."""
         self.is_over = False
         """Whether the code is where no iteration follows any more."""
 
@@ -641,7 +645,8 @@ class Watch:
         frame = instance.frame
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
-        return State(roots, frame.f_code, frame.f_globals, self._loops.executed)
+        flags = self._loops.flags.get((frame.f_code, instance.head.entry), ())
+        return State(roots, frame.f_code, frame.f_globals, self._loops.executed, flags)
 
     def _is_there(self, call: Any) -> bool:
         """As `_is_plain`, also where the code has a tape of its own within another one."""
@@ -676,6 +681,7 @@ class Watch:
             elif self._loops.hold_apart(instance.frame.f_code, instance.head, paths_that_share(before, instance.state)):
                 self._path.abandon()
             if count == _SEEN:
+                self._carry_flag(instance, unlike)
                 self._hold_apart(instance, before, instance.state)
                 raise
             return
@@ -706,7 +712,7 @@ class Watch:
             if instance.arrivals == facts.iterations:
                 self._end_skip(instance)
         elif instance.is_left:
-            return
+            self._carry_flag(instance, instance.unlike)
         elif instance.carried is not None:
             self._come_back(instance)
         elif instance.arrivals == facts.at:
@@ -824,7 +830,8 @@ class Watch:
         facts, carried = instance.facts, instance.carried or []
         first = 0 if facts.iterations is None else 1
         refuse = functools.partial(self._refuse_derivative, instance)
-        self._undo.extend(put(state, facts.changes, carried[first:], instance.frame, refuse, facts.carried_float))
+        ask = functools.partial(self._path.ask, place=facts.place)
+        self._undo.extend(put(state, facts.changes, carried[first:], instance.frame, refuse, facts.carried_float, ask))
         instance.state = self._state(instance)
         for path, cause in facts.guarded.items():
             self._path.guards.add(_guardable(instance.state, path), cause)
@@ -847,6 +854,17 @@ class Watch:
             self._refuse_guarded(cause, "what it gives is written to in a loop")
         if guards and self._path.is_guard_broken():
             self._loops.has_learned = True
+            self._path.abandon()
+
+    def _carry_flag(self, instance: _RunningLoop, unlike: Unlike | None) -> None:
+        """Begins anew if a bool differs where iterations begin, and lets the loop carry it.
+
+        One that ends the loop where it differs is none of these: the path on which it does is left there.
+        """
+        if isinstance(unlike, FlagDiffers):
+            code, head = instance.frame.f_code, instance.head
+            self._loops.flags.setdefault((code, head.entry), set()).add(unlike.path)
+            self._loops.forget(instance.facts, code, head)
             self._path.abandon()
 
     def _hold_apart(self, instance: _RunningLoop, begun: State, state: State) -> None:
@@ -883,8 +901,10 @@ class Watch:
             self._loops.writes_to_new.add((code, head.entry))
             self._loops.forget(instance.facts, code, head)
             return self._path.abandon()
-        except Unlike:
+        except Unlike as unlike:
             self._expect_executed(instance)
+            if instance.head.is_for:
+                self._carry_flag(instance, unlike)
             if not instance.facts.is_guess:
                 self._hold_apart(instance, begun, state)
             raise
@@ -919,7 +939,7 @@ class Watch:
                 raise
             if instance.head.is_for:  # how far it is only Python knows
                 raise
-            facts.unlike, instance.is_left = str(unlike), True
+            facts.unlike, instance.unlike, instance.is_left = str(unlike), unlike, True
             return
         if facts.add(changes) | self._note_guarded(facts, state) | _note_rounded(facts, begun, state):
             self._loops.note(facts)

@@ -98,7 +98,7 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
         stands_for: StandsFor | None = None,
         rolling: Rolling | None = None,
     ):
-        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling)
+        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling, function)
         self._stands_for = stands_for
         functools.update_wrapper(self, function, updated=())
 
