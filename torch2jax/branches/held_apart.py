@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..errors import is_library, is_translator
@@ -29,6 +30,7 @@ __all__ = ["HeldApart", "can_be_apart", "hold_apart", "paths_that_share", "varia
 
 
 _SILENT = ("EXTENDED_ARG", "NOP", "CACHE")
+_NUMPY = str(np.__file__).removesuffix("__init__.py")
 
 
 class HeldApart(NamedTuple):
@@ -45,7 +47,8 @@ def can_be_apart(codes: Iterable[CodeType]) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _compares_objects(code: CodeType) -> bool:
-    if is_library(code.co_filename) or is_translator(code.co_filename):
+    file = code.co_filename
+    if is_library(file) or is_translator(file) or file.startswith(_NUMPY):
         return False
     steps = [step for step in dis.get_instructions(code) if step.opname not in _SILENT]
     return any(step.opname == "IS_OP" and not _is_for_good(code, steps[:i]) for i, step in enumerate(steps))

@@ -34,10 +34,8 @@ from ..tensors.tensor import Torchish
 from ..tensors.view_kind import ViewKind
 from .call import this_call
 
-__all__ = [
-    *("Change", "FlagDiffers", "State", "TensorEntry", "Unlike", "WrittenAndReplaced"),
-    *("is_same_array", "item_names"),
-]
+__all__ = ["Change", "FlagDiffers", "State", "TensorEntry", "Unlike", "WrittenAndReplaced", "is_same_array"]
+__all__ += ["item_names"]
 
 
 class Unlike(Exception):

@@ -395,7 +395,10 @@ class Watch:
         self._given.append(value)
 
     def note_other_answers(self) -> None:
-        """Lets a `for` be counted again whose dropped iterations ask more than they did: they have had other loops."""
+        """Lets a `for` be counted again whose dropped iterations do not do what they did: they have had other loops.
+
+        They ask more then, or come back to the beginning of an inner loop.
+        """
         for instance in self._running.values():
             if instance.is_skipping:
                 code, head = instance.frame.f_code, instance.head
@@ -930,6 +933,7 @@ class Watch:
     def _come_back(self, instance: _RunningLoop) -> None:
         facts, carried, begun = instance.facts, instance.carried or [], instance.state
         assert begun is not None
+        self.note_other_answers()
         self._expect_executed(instance)
         state = self._state(instance)
         try:
