@@ -17,8 +17,8 @@ from ..loops.program import Program, free, pruned
 from ..tracing.traces import is_float
 from .ends import End, StaticLeaf, alike
 from .loop_bounds import IterationPath
+from .loop_facts import Facts, Loops
 from .loop_room import expect_room, iterations_back
-from .loop_watch import Facts, Loops
 from .path import Condition
 from .policy import BranchPolicy
 from .programs import (

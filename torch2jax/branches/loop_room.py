@@ -7,7 +7,7 @@ from jax.extend.core import Var
 
 from ..errors import BranchError
 from .loop_bounds import MOST, most_iterations
-from .loop_watch import Facts, Loops
+from .loop_facts import Facts, Loops
 from .policy import BranchPolicy
 
 __all__ = ["Learned", "expect_room", "guess_room", "iterations_back"]

@@ -1,18 +1,16 @@
 """Loops that end on traced conditions: found while the code runs, they become loops of the graph.
 
 Code asks the same condition at the same line again and again: it is in a loop. Its frame is then run with Python's
-tracing on, which tells where iterations begin (`loop_heads`). What is learned there lasts from run to run:
+tracing on, which tells where iterations begin (`loop_heads`). What is learned there lasts from run to run
+(`loop_facts`):
 
 - The first runs look on. What lives where two iterations begin (`loop_state`) is compared: what has changed is what the
-loop
-  carries. Where that cannot be carried, the loop stays what it was, one way for each iteration.
+  loop carries. Where that cannot be carried, the loop stays what it was, one way for each iteration.
 - Later ones put tracers into what is carried, at the beginning of an iteration. A path that comes back there ends: what
-has
-  come of the values is what the next iteration begins with. All other ways leave the loop, and go on to the end of the
-  code, with the values that the last iteration began with.
+  has come of the values is what the next iteration begins with. All other ways leave the loop, and go on to the end of
+  the code, with the values that the last iteration began with.
 - How many iterations a `for` has is seen in a run that goes on to its end, and what it assigns to its variables. Where
-it
-  ends by itself, the iterations run for Python's sake, and what they compute is dropped.
+  it ends by itself, the iterations run for Python's sake, and what they compute is dropped.
 
 Of a path that comes back, what lives must be what lived when it began, but for what is carried. That makes every
 iteration like the one that was seen: the code has nothing else to go by.
@@ -23,10 +21,10 @@ import dis
 import functools
 import itertools
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,24 +32,24 @@ import torch
 from jax import lax
 from jax.extend.core import Primitive
 
-from ..errors import SourceLine, is_translator
+from ..errors import is_translator
 from ..internals.frames import set_locals
 from ..internals.gradients import is_fwd_grad_enabled
 from ..internals.jax_traces import varying_axes
-from ..tracing.carried_floats import CarriedFloat
 from ..tracing.manual_axes import varying
 from ..tracing.traces import current_trace, running
 from ..tracing.value_ranges import range_of
 from .call import current, this_call
-from .held_apart import HeldApart, can_be_apart, hold_apart, paths_that_share, variables_that_share
 from .loop_bounds import MOST
 from .loop_carry import number, put, with_room
-from .loop_heads import Head, heads_of
+from .loop_facts import Facts, Loops, Variable
+from .loop_heads import Head
 from .loop_state import Change, FlagDiffers, State, Unlike, WrittenAndReplaced
-from .meetings import Meeting, Meetings
+from .meetings import Meeting
 from .programs import distance
+from .unaliased import Unaliased, paths_that_share, unalias, variables_that_share
 
-__all__ = ["Loops", "Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
+__all__ = ["Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
 
 _SEEN = 4  # iterations that are compared, until two begin alike
 _NONE: dict[int, Head] = {}
@@ -73,247 +71,6 @@ again_p = _marker("iteration", lambda *_, **__: [])
 """Marks where an iteration ends, with what the next one has."""
 skip_p = _marker("skip", lambda *_, **__: [])
 """Marks both ends of what is dropped."""
-
-
-class Variable(NamedTuple):
-    """What a `for` assigns to a local variable."""
-
-    name: str
-    start: int
-    step: int
-
-
-class Facts:
-    """What is known of one loop, where it is on one path."""
-
-    def __init__(self, place: SourceLine):
-        self.place = place
-        self.refusal: str | None = None
-        """Why it is none of the graph."""
-        self.unlike: str | None = None
-        """What some iterations change that a loop cannot carry: with these it ends."""
-        self.is_ready = False
-        self.is_guess = False
-        """Whether that is taken from another run of the same loop, as of a function that is called again."""
-        self.at = 0
-        """Before how many iterations it begins."""
-        self.begins: list | None = None
-        """What lives there is like, where iterations come before: on other paths it may be other things."""
-        self.changes: list[Change] = []
-        self.guarded: dict[str, Any] = {}
-        """The paths of what is carried that must not be written to, and why."""
-        self.is_detached = False
-        """Whether it is in the forward of a custom function: nothing of what that computes has a derivative."""
-        self.floats: dict[str, CarriedFloat] = {}
-        """The Python floats among what is carried, by their paths."""
-        self.axes: dict[int, frozenset[str]] = {}
-        """Of a mesh: those over which what is carried differs when iterations end, by its place."""
-        self.iterations: int | None = None
-        """How many a `for` has, where it does not end before."""
-        self.variables: list[Variable] = []
-        self.script: list[bool] = []
-        """The answers with which it goes on to its end."""
-        self.growth: dict[str, int] = {}
-        """How much longer what it carries becomes in each iteration at most, by the path."""
-        self.shrinks: set[str] = set()
-        """What may become shorter."""
-        self.most: int | None = None
-        """How many iterations come back at most, as the paths tell that have been gone, where something grows."""
-        self.is_promised = False
-        """Whether the user says so."""
-
-    @property
-    def grows(self) -> bool:
-        return any(self.growth.values())
-
-    @property
-    def needs_room(self) -> bool:
-        """Whether something grows, and nobody has said for how many iterations."""
-        return self.iterations is None and self.most is None and self.grows
-
-    @property
-    def room(self) -> int:
-        """For how many iterations there is room."""
-        if self.iterations is not None:
-            return self.iterations - self.at
-        return MOST if self.most is None else self.most
-
-    def carried_float(self, path: str) -> CarriedFloat:
-        """What is known of a float that it carries."""
-        return self.floats.setdefault(path, CarriedFloat(path, self.place))
-
-    def add(self, changes: list[Change]) -> bool:
-        """Takes note of what iterations change; false if it was known."""
-        known = {change.path: change for change in self.changes}
-        new = [x for x in changes if x.path not in known or (x.kind == "sized" != known[x.path].kind)]
-        for change in new:
-            known[change.path] = change
-        self.changes = [*known.values()]
-        return bool(new)
-
-
-class Loops:
-    """What some runs of the same code have found out of its loops."""
-
-    def __init__(self, meetings: Meetings):
-        self.meetings = meetings
-        """The functions whose paths meet where they return."""
-        self.heads: dict[CodeType, dict[int, Head]] = {}
-        """The loops that are watched, by their offsets."""
-        self.executed: set[CodeType] = set()
-        """The code that has run while loops were watched."""
-        self.has_learned = False
-        """Whether the run that goes on has to begin anew."""
-        self.flags: dict[tuple[CodeType, int], set[str]] = {}
-        """The paths of Python's bools that loops carry. A condition tells where an iteration begins which it is."""
-        self.writes_to_new: set[tuple[CodeType, int]] = set()
-        """The loops that write to tensors which they replace: these have to be new when the first iteration begins."""
-        self.are_suspected_early = False
-        """Whether a loop is looked for at the third condition: a way of some iterations cannot be translated."""
-        self.held_apart: dict[HeldApart, set[str] | None] = {}
-        """The paths of tensors that loops hold apart; None of one that writes to what they share."""
-        self.recounted: Counter[tuple[CodeType, int]] = Counter()
-        """How often a `for` was counted again."""
-        self._facts: dict[Any, Facts] = {}
-        self._given_up: dict[tuple[CodeType, Head], str] = {}  # why, since the paths are gone
-        self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end
-        self._known: set[tuple[CodeType, int]] = set()  # the loops that are watched, or were
-
-    def suspect(self, frames: list[FrameType], before: list[FrameType]) -> bool:
-        """Watches the loop that asks again and again; false if there is none that could be watched.
-
-        Args:
-            frames: those on the stack, from the outermost.
-            before: those at the condition before.
-        """
-        common = [one for one, other in zip(frames, before, strict=False) if one is other]
-        if not common:
-            return False
-        frame = common[-1]
-        for head in reversed(heads_of(frame.f_code)):
-            if frame.f_lasti in head.within and (frame.f_code, head.entry) not in self._known:
-                self._watch(frame.f_code, head)
-                return True
-        return False
-
-    def suspect_early(self) -> None:
-        """Looks for loops of few iterations, as of one over as many rows as a tensor has."""
-        self.has_learned = self.has_learned or not self.are_suspected_early
-        self.are_suspected_early = True
-
-    def expect(self, codes: Iterable[CodeType]) -> bool:
-        """Watches all loops of some code; false if they are watched, or were."""
-        new = [(code, head) for code in codes for head in heads_of(code) if (code, head.entry) not in self._known]
-        for code, head in new:
-            self._watch(code, head)
-        return bool(new)
-
-    def _watch(self, code: CodeType, head: Head) -> None:
-        self._known.add((code, head.entry))
-        watched = self.heads.setdefault(code, {})
-        watched[head.entry] = head
-        if head.again is not None:
-            watched[head.again] = head
-        self.has_learned = True
-
-    def facts(self, code: CodeType, head: Head, key: Any) -> Facts:
-        found = self._facts.get((code, head.entry, key))
-        if found is None:
-            found = Facts(SourceLine(code.co_filename, head.line, code.co_name))
-            like = self._ready.get((code, head.entry))
-            if like is not None:
-                found.is_ready = found.is_guess = True
-                found.at, found.changes, found.axes = like.at, [*like.changes], dict(like.axes)
-                found.growth, found.shrinks = {**like.growth}, {*like.shrinks}
-                found.most = None if like.is_promised else like.most
-            found.refusal = self._given_up.get((code, head))
-            self._facts[code, head.entry, key] = found
-        return found
-
-    def note(self, facts: Facts) -> None:
-        """What follows on the loop has to be learned again."""
-        self.has_learned = True
-        if facts.is_ready and facts.iterations is None:
-            for code, entry, _ in [key for key, found in self._facts.items() if found is facts]:
-                self._ready[code, entry] = facts
-        for _, _, (answers, count) in [key for key, found in self._facts.items() if found is facts]:
-            for key in [*self._facts]:
-                _, _, (others, other_count) = key
-                if other_count > count and others[: len(answers)] == answers:
-                    del self._facts[key]
-
-    def forget(self, facts: Facts, code: CodeType, head: Head) -> None:
-        """Lets what is known of a loop be found again."""
-        facts.is_ready, facts.is_guess, facts.begins, facts.iterations, facts.at = False, False, None, None, 0
-        facts.changes, facts.variables, facts.script = [], [], []
-        facts.growth, facts.shrinks, facts.most = {}, set(), None
-        self._ready.pop((code, head.entry), None)
-        self.note(facts)
-
-    def hold_apart(self, code: CodeType, head: Head, paths: set[str]) -> bool:
-        """Lets a loop hold tensors apart; false if it does, or must not."""
-        if not paths:
-            return False
-        can_be = can_be_apart((code, *self.executed))
-        held = self.held_apart.setdefault(HeldApart(code, head.entry), set() if can_be else None)
-        if held is None or paths <= held:
-            return False
-        held.update(paths)
-        self._forget_all(code, head.entry)
-        return True
-
-    def refuse_guarded(self, cause: CodeType | HeldApart, reason: str) -> None:
-        """Lets paths not meet, or tensors not be apart: what they share is written to."""
-        self.has_learned = True
-        if isinstance(cause, HeldApart):
-            self.held_apart[cause] = None
-            self._forget_all(*cause)
-        else:
-            self.meetings.refuse(cause, reason)
-
-    def must_join(self) -> bool:
-        """Whether code has run that asks which objects are the same: then no variables are held apart any more."""
-        held = [cause for cause, variables in self.held_apart.items() if variables]
-        if not held or can_be_apart(self.executed):
-            return False
-        for cause in held:
-            self.refuse_guarded(cause, "")
-        return True
-
-    def _forget_all(self, code: CodeType, entry: int) -> None:
-        self._ready.pop((code, entry), None)
-        self._facts = {key: facts for key, facts in self._facts.items() if key[:2] != (code, entry)}
-        self.has_learned = True
-
-    def give_up(self, code: CodeType, head: Head, reason: str) -> None:
-        """Lets a loop be none of the graph, wherever it is met for the first time from now on."""
-        self._given_up[code, head] = reason
-
-    def begin(self) -> None:
-        """Is called before all paths are gone anew. What is watched stays the same until then, as do marks of loops."""
-        self.has_learned = False
-        for code, head in self._given_up:
-            watched = {at: other for at, other in self.heads.get(code, {}).items() if other is not head}
-            if watched:
-                self.heads[code] = watched
-            else:
-                self.heads.pop(code, None)
-        self._given_up.clear()
-
-    @property
-    def refused(self) -> str:
-        """What errors say of the loops that are none of the graph; nothing if there are none."""
-        return "".join(f". {refusal}" for refusal in self.refusals[:3])
-
-    @property
-    def refusals(self) -> list[str]:
-        reasons = [(facts.place, facts.refusal or facts.unlike) for facts in self._facts.values()]
-        found = [
-            f"The loop at {place} is not a loop of the graph: {reason}"
-            for place, reason in reasons
-            if reason is not None
-        ]
-        return list(dict.fromkeys(found))
 
 
 class _RunningLoop:
@@ -500,7 +257,7 @@ class Watch:
         except Unlike as unlike:
             self._refuse_guarded(frame.f_code, str(unlike))
 
-    def _refuse_guarded(self, cause: CodeType | HeldApart, reason: str) -> None:
+    def _refuse_guarded(self, cause: CodeType | Unaliased, reason: str) -> None:
         self._loops.refuse_guarded(cause, reason)
         self._path.abandon()
 
@@ -627,9 +384,9 @@ class Watch:
         if not self._is_plain(call):
             raise Unlike("it is inside a transformation that the code has started")
         state = self._taken_down(instance)
-        cause = HeldApart(frame.f_code, instance.head.entry)
-        apart = self._loops.held_apart.get(cause)
-        undo = hold_apart(state, apart, frame, self._path.guards, cause) if apart else None
+        cause = Unaliased(frame.f_code, instance.head.entry)
+        paths = self._loops.unaliased.get(cause)
+        undo = unalias(state, paths, frame, self._path.guards, cause) if paths else None
         if undo is not None:
             self._undo.extend(undo)
             state = self._taken_down(instance)
@@ -637,11 +394,11 @@ class Watch:
             instance.first = state
         return state
 
-    def _expect_apart(self, instance: _RunningLoop, state: State) -> None:
+    def _expect_unaliased(self, instance: _RunningLoop, state: State) -> None:
         """Begins anew where something that iterations change shares memory with others on this path alone."""
         made = [change.path for change in instance.facts.changes if change.kind == "made"]
         shared = {path for path in made if path not in state.storages and state.tensor_at(path) is not None}
-        if shared and self._loops.hold_apart(instance.frame.f_code, instance.head, shared):
+        if shared and self._loops.unalias(instance.frame.f_code, instance.head, shared):
             self._path.abandon()
 
     def _taken_down(self, instance: _RunningLoop) -> State:
@@ -681,11 +438,11 @@ class Watch:
         except Unlike as unlike:
             if isinstance(unlike, WrittenAndReplaced):
                 self._loops.writes_to_new.add(key)
-            elif self._loops.hold_apart(instance.frame.f_code, instance.head, paths_that_share(before, instance.state)):
+            elif self._loops.unalias(instance.frame.f_code, instance.head, paths_that_share(before, instance.state)):
                 self._path.abandon()
             if count == _SEEN:
                 self._carry_flag(instance, unlike)
-                self._hold_apart(instance, before, instance.state)
+                self._unalias(instance, before, instance.state)
                 raise
             return
         if count > 1 and self._is_learning:  # with what is known now, iterations may be alike before
@@ -728,7 +485,7 @@ class Watch:
         if facts.begins is not None and facts.begins != state.outline:
             self._begin_here(instance)
             return
-        self._expect_apart(instance, state)
+        self._expect_unaliased(instance, state)
         if len(this_call().paths) > 1 and any(change.kind == "draws" for change in facts.changes):
             raise Unlike("it draws random numbers inside other control flow")
         facts.is_detached = not is_fwd_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -870,8 +627,8 @@ class Watch:
             self._loops.forget(instance.facts, code, head)
             self._path.abandon()
 
-    def _hold_apart(self, instance: _RunningLoop, begun: State, state: State) -> None:
-        """Begins anew if tensors can be held apart that share memory when one of two iterations begins.
+    def _unalias(self, instance: _RunningLoop, begun: State, state: State) -> None:
+        """Begins anew if tensors that share memory when one of two iterations begins can get their own.
 
         Raises:
             Unlike: they must not be.
@@ -880,9 +637,9 @@ class Watch:
         paths = paths_that_share(begun, state) or variables_that_share(begun, state)
         if not paths:
             return
-        if self._loops.hold_apart(code, head, paths):
+        if self._loops.unalias(code, head, paths):
             self._path.abandon()
-        if self._loops.held_apart[HeldApart(code, head.entry)] is None:
+        if self._loops.unaliased[Unaliased(code, head.entry)] is None:
             raise Unlike(
                 f"{min(paths)} shares memory with another tensor in some iterations only, and the code writes to "
                 "it or asks whether they are the same: keep a copy, by .clone()"
@@ -909,7 +666,7 @@ class Watch:
             if instance.head.is_for:
                 self._carry_flag(instance, unlike)
             if not instance.facts.is_guess:
-                self._hold_apart(instance, begun, state)
+                self._unalias(instance, begun, state)
             raise
 
     def _end_skip(self, instance: _RunningLoop) -> None:

@@ -20,7 +20,8 @@ from ..tensors.tensor import Torchish
 from ..tracing.traces import decides, running, without_derivatives
 from .call import this_call
 from .guards import Guards
-from .loop_watch import Facts, Loops, Watch, frames_of_code
+from .loop_facts import Facts, Loops
+from .loop_watch import Watch, frames_of_code
 from .policy import BranchPolicy
 from .programs import is_same_value, values_alike
 from .warnings_once import Warned

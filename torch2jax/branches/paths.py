@@ -25,8 +25,9 @@ from ..tracing.traces import current_trace, ending_with_errors
 from .call import current
 from .ends import StaticLeaf
 from .joined_paths import Again, Ended, PathNode, Raised, Side, program_of
+from .loop_facts import Loops
 from .loop_room import Learned, guess_room
-from .loop_watch import Loops, again_p, enter_p, skip_p
+from .loop_watch import again_p, enter_p, skip_p
 from .meetings import Meetings
 from .path import Condition, Fork, Path, condition_p
 from .policy import BranchPolicy
@@ -35,6 +36,7 @@ from .warnings_once import Warned, give
 
 __all__ = ["followed"]
 
+_LEARNED = 2**10  # times that all paths are gone anew, since something was learned of loops; most programs take ten
 _MANY = 24  # paths: where there are more, those of functions meet
 _FEW = 4  # conditions that a way may ask though there may be no room for its other ways: they may be checks
 
@@ -95,7 +97,7 @@ def followed(
     around = None if call is None else call.paths[-1].meetings
     meetings = around or Meetings(followed)
     loops, before = Loops(meetings), {warning.key for warning in warned} if warned else set()
-    while True:
+    for _ in range(_LEARNED):
         were_on = meetings.are_on
         try:
             return _Paths(run, policy, loops, pads).joined(before)
@@ -103,6 +105,10 @@ def followed(
             loops.begin()
             if meetings.are_on and not were_on:
                 loops = Loops(meetings)
+    raise BranchError(
+        f"the loops and functions of the code are not the same in any two of {_LEARNED} tries to trace its paths"
+        f"{loops.refused}. Write the loop with torch.while_loop (torch._higher_order_ops.while_loop)"
+    )
 
 
 class _Paths:
@@ -256,7 +262,7 @@ class _Paths:
             return arrays
 
         jaxpr = jax.make_jaxpr(traced)()
-        if end is not None and (path.is_guard_broken() or self._loops.must_join()):
+        if end is not None and (path.is_guard_broken() or self._loops.must_keep_aliases()):
             raise Learned
         if self._loops.has_learned:
             raise Learned

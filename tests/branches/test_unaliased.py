@@ -68,7 +68,7 @@ def written_when_new(x):
     return x, best
 
 
-def written_when_apart(x):
+def written_when_two(x):
     """When iterations begin, these never are one tensor."""
     best, x = x, x.clone()
     while x.norm() > 0.5:
@@ -81,10 +81,10 @@ def written_when_apart(x):
     return x, best
 
 
-APART = [best_so_far, best_of_a_for, view_of_the_first, swapped, written_when_new, written_when_apart]
+FUNCTIONS = [best_so_far, best_of_a_for, view_of_the_first, swapped, written_when_new, written_when_two]
 
 
-@pytest.mark.parametrize("function", APART)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_agree(function):
     agree(function, X)
 

@@ -1,4 +1,4 @@
-"""Tensors that share memory when some iterations begin, and in others do not: each is held apart.
+"""Tensors that share memory when some iterations begin, and in others do not: each gets memory of its own.
 
 ``best = x`` in an iteration, where `x` is better, lets two variables be one tensor; where it is not, they are two. So
 do the parts of a solver's state: its polynomial begins as five times the first value. A loop carries them as two: where
@@ -26,21 +26,21 @@ from .call import this_call
 from .guards import Guards
 from .loop_state import State, TensorEntry, item_names
 
-__all__ = ["HeldApart", "can_be_apart", "hold_apart", "paths_that_share", "variables_that_share"]
+__all__ = ["Unaliased", "can_unalias", "paths_that_share", "unalias", "variables_that_share"]
 
 
 _SILENT = ("EXTENDED_ARG", "NOP", "CACHE")
 _NUMPY = str(np.__file__).removesuffix("__init__.py")
 
 
-class HeldApart(NamedTuple):
-    """Of which loop tensors are held apart."""
+class Unaliased(NamedTuple):
+    """A loop whose tensors get memory of their own."""
 
     code: CodeType
     entry: int
 
 
-def can_be_apart(codes: Iterable[CodeType]) -> bool:
+def can_unalias(codes: Iterable[CodeType]) -> bool:
     """Whether code never asks if two of its tensors are the same object. That of libraries is trusted not to."""
     return not any(map(_compares_objects, codes))
 
@@ -117,7 +117,7 @@ def _are_tensors(before: State, one: Any, later: State, other: Any) -> bool:
 
 
 def _kind(state: State, entry: Any) -> Any:
-    """What a tensor is like by itself; None for what could not be set apart."""
+    """What a tensor is like by itself; None for what cannot get memory of its own."""
     like = state.tensor_at(entry.path)
     if like is None or like.kind is not Torchish or getattr(entry.value, "stands_for", None) is not None:
         return None
@@ -127,8 +127,8 @@ def _kind(state: State, entry: Any) -> Any:
     return like.dtype, shape, strides
 
 
-def hold_apart(
-    state: State, paths: Collection[str], frame: FrameType, guards: Guards, cause: HeldApart
+def unalias(
+    state: State, paths: Collection[str], frame: FrameType, guards: Guards, cause: Unaliased
 ) -> list[Callable[[], None]] | None:
     """Gives tensors memory of their own that share it.
 
@@ -143,7 +143,7 @@ def hold_apart(
         What undoes changes of objects; None if all have memory of their own already.
     """
     shared = {path for path in paths if not _is_by_itself(state, path)}
-    return _HoldingApart(state, shared, guards, cause).into(frame) if shared else None
+    return _Unaliasing(state, shared, guards, cause).into(frame) if shared else None
 
 
 def _is_by_itself(state: State, path: str) -> bool:
@@ -157,7 +157,7 @@ def _is_by_itself(state: State, path: str) -> bool:
     return is_first and path not in state.shared and not places and offset == 0
 
 
-class _HoldingApart:
+class _Unaliasing:
     def __init__(self, state: State, paths: set[str], guards: Guards, cause: Any):
         self._state, self._paths, self._guards, self._cause = state, paths, guards, cause
         self._memo: dict[int, Any] = {}
