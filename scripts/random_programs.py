@@ -161,7 +161,7 @@ KINDS = {
         75,
     ),
     "entangled loops": Kind(
-        "the same with questions anywhere and tensors that change their shapes; with at most 16 paths",
+        "the same with conditions anywhere and tensors that change their shapes; with at most 16 paths",
         _numbered(
             functools.partial(_loops_on_data, is_entangled=True),
             lambda number: random_loops.program(number, is_entangled=True)[0],
