@@ -129,6 +129,31 @@ def test_each_path_finds_them_as_they_were(make):
             np.testing.assert_allclose(transformed(x), wanted, 1e-6)
 
 
+class Argument:
+    def __init__(self):
+        self.count, self.listed = 0, []
+
+
+class Model(torch.nn.Module):
+    def forward(self, given, x):
+        return of_an_argument(given, x)
+
+
+def of_an_argument(given, x):
+    if x.sum() > 0:
+        given.count = 5
+        given.listed.append(1)
+        x = x + 1
+    return x + given.count + len(given.listed)
+
+
+@pytest.mark.parametrize("function", [of_an_argument, Model()])
+def test_arguments(function):
+    for x in INPUTS:
+        found = jax.jit(lambda x: t2j(function)(Argument(), x))(x)
+        np.testing.assert_array_equal(found, function(Argument(), torch.from_numpy(x)))
+
+
 def test_derivatives_find_them_as_they_were():
     """A function that runs again for each derivative."""
     x = INPUTS[0]

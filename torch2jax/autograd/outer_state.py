@@ -11,7 +11,7 @@ names lead to, and containers of many items.
 import dis
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,10 +27,13 @@ _NOTHING: Any = object()
 
 
 class OuterState:
-    """What a function closes over, names or is a method of, and globals that it assigns to, before its first run."""
+    """What some objects lead to, before the first run.
 
-    def __init__(self, function: Callable):
-        self._function, self._is_noted = function, False
+    Of functions that is what they close over, name or are methods of, and the globals that they assign to.
+    """
+
+    def __init__(self, roots: Iterable):
+        self._roots, self._is_noted = roots, False
         self._objects: list[tuple[Any, Any, Any, Sequence]] = []
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
 
@@ -43,13 +46,13 @@ class OuterState:
             self._is_noted = True
 
     def _note(self) -> None:
-        seen, pending = set(), [self._function]
+        seen, pending = set(), [*self._roots]
         while pending:
             value = pending.pop()
-            if id(value) in seen or _is_left_out(value):
+            codec: Any = codec_of(type(value))
+            if codec is None or id(value) in seen or _is_left_out(value):
                 continue
             seen.add(id(value))
-            codec: Any = codec_of(type(value))
             head, items = codec.open(value)
             items = list(items)
             if len(items) > _MANY:
@@ -82,7 +85,7 @@ class OuterState:
 
 def _is_left_out(value: Any) -> bool:
     kind = type(value)
-    if codec_of(kind) is None or issubclass(kind, torch.nn.Module):
+    if issubclass(kind, torch.nn.Module):
         return True
     if kind is types.FunctionType:
         return is_library(value.__code__.co_filename)

@@ -166,22 +166,21 @@ class Runs:
         policy: how conditions on traced values are answered.
         inputs: what the first runs know of the arrays from outside.
         rolling: finds the loops of what runs leave; None if they stay unrolled.
-        function: what runs; what it closes over is as it was for each run. None for what closes over nothing.
     """
 
-    def __init__(
-        self,
-        policy: BranchPolicy,
-        inputs: Inputs | None = None,
-        rolling: Rolling | None = None,
-        function: Callable | None = None,
-    ):
-        self._policy, self._inputs, self._rolling, self._function = policy, inputs, rolling, function
+    def __init__(self, policy: BranchPolicy, inputs: Inputs | None = None, rolling: Rolling | None = None):
+        self._policy, self._inputs, self._rolling = policy, inputs, rolling
         self._depth, self._asks, self._known = 0, False, RunKnowledge()
         self._heeds_lengths = False
         self._says_of_places = policy.branches is not None or policy.bounds is not None
 
-    def run(self, body: Callable[[Attempt, Any], T], given: Any = (), has_layers: bool = False) -> T:
+    def run(
+        self,
+        body: Callable[[Attempt, Any], T],
+        given: Any = (),
+        has_layers: bool = False,
+        reached: tuple = (),
+    ) -> T:
         """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
 
         Where it asks for a traced value it is called for each way that the answers lead, and where it asks which inputs
@@ -190,10 +189,11 @@ class Runs:
         Args:
             given: a tree with the arrays from outside, which `body` gets, or others in their places.
             has_layers: whether layers are stacked in the tree, which are to be a loop.
+            reached: the user's objects that the code can reach: each run finds them as they were before the first.
         """
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt(), given)
-        outer = None if self._function is None else OuterState(self._function)
+        outer = OuterState(reached)
         run = functools.partial(self._rolled, body, has_layers, outer)
         try:
             if not self._asks:
@@ -218,7 +218,7 @@ class Runs:
         self,
         body: Callable[[Attempt, Any], T],
         has_layers: bool,
-        outer: OuterState | None,
+        outer: OuterState,
         inputs: Inputs | None,
         given: Any,
     ) -> T:

@@ -98,7 +98,7 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
         stands_for: StandsFor | None = None,
         rolling: Rolling | None = None,
     ):
-        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling, function)
+        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling)
         self._stands_for = stands_for
         functools.update_wrapper(self, function, updated=())
 
@@ -118,7 +118,7 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
                 result = run_on_arrays(call, self._function, args, kwargs, self._stands_for)
                 return finished(attempt, result) if attempt.passes else result
 
-        return self._runs.run(run, (args, kwargs, rng))
+        return self._runs.run(run, (args, kwargs, rng), reached=(self._function, args, kwargs))
 
     def __repr__(self) -> str:
         return f"t2j({self._function!r})"
@@ -200,7 +200,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
 
         is_stacked = state_dict is not None and has_layers(state_dict)
         given = args, kwargs, state_dict if is_stacked else names.given(state_dict), rng
-        return self._runs.run(run, given, is_stacked)
+        return self._runs.run(run, given, is_stacked, reached=(args, kwargs))
 
     if not TYPE_CHECKING:  # which would take all names for known
 

@@ -85,7 +85,7 @@ class StatefulFunction(TellsOfArguments):
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
         self._named = dict(zip(self._names, self._objects, strict=True))
-        self._runs = Runs(policy, Inputs(), rolling, function)
+        self._runs = Runs(policy, Inputs(), rolling)
         self._axes = [axis for _, axes in policy.groups for axis in axes]
         self._numbers: set[Key] = set()  # those that the function changes
         self._dtypes: dict[Key, torch.dtype] = {}
@@ -252,7 +252,8 @@ class StatefulFunction(TellsOfArguments):
                 results = result, outgoing
                 return finished(attempt, results) if attempt.passes else results
 
-        return self._runs.run(run, (state, args, kwargs, rng), bool(stacked))
+        reached = self._function, args, kwargs
+        return self._runs.run(run, (state, args, kwargs, rng), bool(stacked), reached)
 
     def _has_changed(self, key: Key, before: Any, after: Any) -> bool:
         """Whether a Python number has changed, that is not part of the state yet."""
