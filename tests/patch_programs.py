@@ -386,6 +386,11 @@ def pickles(x):
     return pickle.loads(pickle.dumps(x))
 
 
+@comes_by("torch._utils._rebuild_sparse_tensor")
+def pickled_sparse_tensors(x):
+    return pickle.loads(pickle.dumps(torch.diag(torch.ones(2)).to_sparse() * x[:2].sum())).to_dense()
+
+
 @comes_by("torch.nn.parameter.Parameter.__reduce_ex__")
 def pickled_parameters(x):
     return x[:2] + pickle.loads(pickle.dumps(PARAMETER))

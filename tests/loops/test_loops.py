@@ -441,20 +441,20 @@ def test_what_code_puts_aside_while_it_is_differentiated():
 
 
 def test_a_run_ends_when_it_has_shown_a_loop():
-    iterations = []
+    iterations = np.zeros(1, int)  # an array: each run finds Python's own objects as they were
 
     def f(x, w):
-        for t in range(200):
-            iterations.append(t)
+        for _ in range(200):
+            iterations[0] += 1
             x = torch.tanh(x @ w) + x.sin() * 0.5
         return x.sum()
 
     rolled = t2j(f)
     assert scans(jax.grad(rolled), X, W)
-    assert 200 < len(iterations) < 300
-    iterations.clear()
+    assert 200 < iterations[0] < 300
+    iterations[0] = 0
     assert scans(jax.grad(rolled), X, W)
-    assert len(iterations) == 200
+    assert iterations[0] == 200
 
 
 def test_a_run_is_over_with_its_arrays():

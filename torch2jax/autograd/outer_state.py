@@ -2,7 +2,8 @@
 
 Code that asks for traced values runs once for each path. What it assigns on one path, to an attribute of an object that
 it closes over or to an item of a list, must not be there on another. A module is copied for each run. Other objects are
-the user's own: they are looked at before the first run, and set back before each later one.
+the user's own: they are looked at before the first run, and set back before each later one. The last run leaves them as
+they are then, as any function that JAX traces does.
 
 Not looked into are PyTorch's modules, classes, objects and functions of libraries, functions of other files that global
 names lead to, and containers of many items.
@@ -40,7 +41,7 @@ class OuterState:
     def begin(self) -> None:
         """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
         if self._is_noted:
-            self.restore()
+            self._restore()
         else:
             self._note()
             self._is_noted = True
@@ -70,7 +71,7 @@ class OuterState:
             for name in {step.argval for step in dis.get_instructions(code) if step.opcode == _STORES_GLOBAL}:
                 self._globals[id(names), name] = names, names.get(name, _NOTHING)
 
-    def restore(self) -> None:
+    def _restore(self) -> None:
         """Lets all of it be as it was."""
         for value, codec, head, items in self._objects:
             head_now, items_now = codec.open(value)

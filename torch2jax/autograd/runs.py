@@ -261,10 +261,7 @@ class Runs:
                 except Fork:
                     pass
                 bookmark.return_to()
-                result, _ = followed(lambda path: (attempt(path), None), self._policy, path.warned, pads=True)
-                if outer is not None:
-                    outer.restore()
-                return result
+                return followed(lambda path: (attempt(path), None), self._policy, path.warned, pads=True)[0]
             except NeedsClasses:  # which from now on they do
                 pass
             except NeedsLengths:
