@@ -12,13 +12,14 @@ names lead to, and containers of many items.
 import dis
 import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..errors import is_library
 from ..tensors.objects import codec_of, has_attributes
+from ..tensors.trees import flatten
 
 __all__ = ["OuterState"]
 
@@ -28,12 +29,13 @@ _NOTHING: Any = object()
 
 
 class OuterState:
-    """What some objects lead to, before the first run.
+    """What the leaves of a tree lead to, before the first run.
 
-    Of functions that is what they close over, name or are methods of, and the globals that they assign to.
+    Of functions that is what they close over, name or are methods of, and the globals that they assign to. It may live
+    as long as a derivative that runs the code again, and so it keeps no arrays of the tree.
     """
 
-    def __init__(self, roots: Iterable):
+    def __init__(self, roots: Any):
         self._roots, self._is_noted = roots, False
         self._objects: list[tuple[Any, Any, Any, Sequence]] = []
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
@@ -43,11 +45,11 @@ class OuterState:
         if self._is_noted:
             self._restore()
         else:
-            self._note()
-            self._is_noted = True
+            self._note(flatten(self._roots)[0])
+            self._roots, self._is_noted = None, True
 
-    def _note(self) -> None:
-        seen, pending = set(), [*self._roots]
+    def _note(self, leaves: list) -> None:
+        seen, pending = set(), [*leaves]
         while pending:
             value = pending.pop()
             codec: Any = codec_of(type(value))
