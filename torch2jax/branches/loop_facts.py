@@ -115,6 +115,8 @@ class Loops:
         """The paths of tensors that get memory of their own in loops; None in one that writes to what they share."""
         self.recounted: Counter[tuple[CodeType, int]] = Counter()
         """How often a `for` was counted again."""
+        self.found: Counter[tuple[CodeType, int]] = Counter()
+        """How often a loop was found, each time on another path."""
         self._facts: dict[Any, Facts] = {}
         self._given_up: dict[tuple[CodeType, Head], str] = {}  # why, since the paths are gone
         self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end

@@ -55,6 +55,7 @@ _SEEN = 4  # iterations that are compared, until two begin alike
 _NONE: dict[int, Head] = {}
 _NOP, _PREFIX = dis.opmap["NOP"], dis.opmap["EXTENDED_ARG"]
 _FEWEST = 3  # iterations that a `for` is a loop for
+_FOUND = 64  # paths on which one loop is found: it may be in one that is none of the graph
 _RECOUNTED = 16  # how often a `for` is counted again at most
 
 
@@ -309,7 +310,7 @@ class Watch:
                 return
         asked = self._path.asked[instance.begun[at] :]
         facts.at, facts.iterations, facts.script = at, count, [condition.answer for condition in asked]
-        self._is_ready(facts, changes)
+        self._is_ready(instance, changes)
 
     def _is_given(self, value: Any) -> bool:
         """Whether it is what an iterator gives that heeds `count`, or a part of that."""
@@ -452,9 +453,15 @@ class Watch:
         facts.begins = before.outline if count > 1 else None
         if not instance.head.is_for:
             facts.at = count - 1
-            self._is_ready(facts, changes)
+            self._is_ready(instance, changes)
 
-    def _is_ready(self, facts: Facts, changes: list[Change]) -> None:
+    def _is_ready(self, instance: _RunningLoop, changes: list[Change]) -> None:
+        facts, loop = instance.facts, (instance.frame.f_code, instance.head.entry)
+        self._loops.found[loop] += 1
+        if self._loops.found[loop] > _FOUND:
+            self._refuse(instance, "too many paths through the code around it lead there")
+            self._loops.has_learned = True
+            self._path.abandon()
         facts.add(changes)
         facts.growth.update((change.path, change.growth) for change in changes if change.kind == "sized")
         facts.is_ready = True
