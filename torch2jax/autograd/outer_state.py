@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..branches.loop_state import named_by
 from ..errors import is_library
 from ..tensors.objects import codec_of, has_attributes
 from ..tensors.trees import flatten
@@ -65,7 +66,7 @@ class OuterState:
             pending.extend(items)
             for function in _functions_of(value):
                 self._note_stored(function)
-                pending.extend(_named_by(function, function.__code__))
+                pending.extend(_named_by(function))
 
     def _note_stored(self, function: types.FunctionType) -> None:
         code, names = function.__code__, function.__globals__
@@ -108,13 +109,8 @@ def _functions_of(value: Any) -> Iterator[types.FunctionType]:
         yield from (x for x in methods if type(x) is types.FunctionType)
 
 
-def _named_by(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
-    """What code of a function has global names for, but functions of other files."""
+def _named_by(function: types.FunctionType) -> Iterator[Any]:
+    """What a function has global names for, but functions of other files."""
     names = function.__globals__
-    for name in code.co_names:
-        value = names.get(name)
-        if type(value) is not types.FunctionType or value.__globals__ is names:
-            yield value
-    for constant in code.co_consts:
-        if type(constant) is types.CodeType:
-            yield from _named_by(function, constant)
+    values = (names.get(name) for name in named_by(function.__code__))
+    yield from (x for x in values if type(x) is not types.FunctionType or x.__globals__ is names)

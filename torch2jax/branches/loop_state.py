@@ -34,8 +34,17 @@ from ..tensors.tensor import Torchish
 from ..tensors.view_kind import ViewKind
 from .call import this_call
 
-__all__ = ["Change", "FlagDiffers", "State", "TensorEntry", "Unlike", "WrittenAndReplaced", "is_same_array"]
-__all__ += ["item_names"]
+__all__ = [
+    "Change",
+    "FlagDiffers",
+    "State",
+    "TensorEntry",
+    "Unlike",
+    "WrittenAndReplaced",
+    "is_same_array",
+    "item_names",
+    "named_by",
+]
 
 
 class Unlike(Exception):
@@ -250,7 +259,7 @@ class State:
         """What code of the user's names outside of itself."""
         if is_library(code.co_filename):
             return
-        for name in _named_by(code):
+        for name in named_by(code):
             path = f"{names.get('__name__')}.{name}"
             if path in self.entries or name not in names:
                 continue
@@ -263,7 +272,7 @@ class State:
                 self._visit_globals_of(value, code)
 
     def _visit_globals_of(self, module: types.ModuleType, code: types.CodeType) -> None:
-        for name in _named_by(code):
+        for name in named_by(code):
             path, value = f"{module.__name__}.{name}", vars(module).get(name)
             if value is not None and path not in self.entries and not isinstance(value, types.ModuleType):
                 self._visit(value, path)
@@ -706,12 +715,12 @@ def _file_of(module: str) -> str:
     return getattr(sys.modules.get(module), "__file__", None) or "<builtin>"
 
 
-def _named_by(code: types.CodeType) -> Iterable[str]:
+def named_by(code: types.CodeType) -> Iterable[str]:
     """The names that code has, and functions that it makes."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _named_by(constant)
+            yield from named_by(constant)
 
 
 def item_names(value: Any, count: int) -> list[str]:

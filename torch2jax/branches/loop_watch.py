@@ -212,9 +212,8 @@ class Watch:
             frame.f_trace_opcodes = True
         elif event == "opcode":
             at, steps, before = frame.f_lasti, frame.f_code.co_code, self._last.get(id(frame))
-            while (
-                steps[at] == _PREFIX
-            ):  # Python 3.11 tells of the first one only, later ones of all and of what follows
+            # Python 3.11 tells of the first prefix only, later ones tell of all and of what follows.
+            while steps[at] == _PREFIX:
                 at += 2
             if steps[at] == _NOP or at == before:
                 return self._step

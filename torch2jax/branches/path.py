@@ -223,7 +223,7 @@ class Path:
             self.abandon()
 
     def is_guard_broken(self) -> bool:
-        """Whether something was written to that must not be: then the paths meet no longer that led to it."""
+        """Whether something was written to that must not be: then what it was guarded for is given up."""
         cause = self.guards.broken()
         if cause is not None:
             reason = "what it gives is written to, and is one of its arguments on some paths only"

@@ -42,14 +42,15 @@ class Unaliased(NamedTuple):
 
 def can_unalias(codes: Iterable[CodeType]) -> bool:
     """Whether code never asks if two of its tensors are the same object. That of libraries is trusted not to."""
-    return not any(map(_compares_objects, codes))
+    return not any(_compares_objects(code) for code in codes if not _is_trusted(code.co_filename))
+
+
+def _is_trusted(file: str) -> bool:
+    return is_library(file) or is_translator(file) or file.startswith(_NUMPY)
 
 
 @functools.lru_cache(maxsize=512)
 def _compares_objects(code: CodeType) -> bool:
-    file = code.co_filename
-    if is_library(file) or is_translator(file) or file.startswith(_NUMPY):
-        return False
     steps = [step for step in dis.get_instructions(code) if step.opname not in _SILENT]
     return any(step.opname == "IS_OP" and not _is_for_good(code, steps[:i]) for i, step in enumerate(steps))
 
@@ -103,10 +104,11 @@ def paths_that_share(before: State, later: State) -> set[str]:
     if before.entries.keys() != later.entries.keys():
         return found
     for one, other in zip(before.entries.values(), later.entries.values(), strict=True):
-        if one.path != other.path or not (one.is_like(other) or _are_tensors(before, one, later, other)):
+        if one.path == other.path and one.is_like(other):
+            continue
+        if one.path != other.path or not _are_tensors(before, one, later, other):
             return set()
-        if not one.is_like(other):
-            found.add(one.path)
+        found.add(one.path)
     return found
 
 

@@ -111,8 +111,8 @@ def resize_as_sparse_(self, the_template):
             f"resize_as_sparse_: expected layouts to be the same, but got {self.kind} and {the_template.kind}"
         )
     if self.kind is _COO:
-        template = the_template
-        return _resized_coo(self, tuple(size_of(template)), template.sparse_ndim, template.dense_ndim)
+        size = tuple(size_of(the_template))
+        return _resized_coo(self, size, the_template.sparse_ndim, the_template.dense_ndim)
     index = [x.clone() for x in the_template.index]
     elements = torch.zeros(the_template.elements.shape, dtype=self.dtype)
     return self.become(make_sparse(self.kind, index, elements, size_of(the_template), True, the_template.length))
