@@ -79,6 +79,8 @@ class _RunningLoop:
 
     def __init__(self, frame: FrameType, head: Head, facts: Facts):
         self.frame, self.head, self.facts = frame, head, facts
+        self.key = frame.f_code, head.entry
+        """Which loop of the code it is."""
         self.before = 0
         """The iterations that came before those which are counted."""
         self.arrivals = 0
@@ -159,11 +161,10 @@ class Watch:
         """
         for instance in self._running.values():
             if instance.is_skipping:
-                code, head = instance.frame.f_code, instance.head
-                self._loops.recounted[code, head.entry] += 1
-                if self._loops.recounted[code, head.entry] > _RECOUNTED:
+                self._loops.recounted[instance.key] += 1
+                if self._loops.recounted[instance.key] > _RECOUNTED:
                     self._refuse(instance, "its iterations test other conditions each time that they run")
-                self._loops.forget(instance.facts, code, head)
+                self._loops.forget(instance.facts, instance.frame.f_code, instance.head)
                 self._path.abandon()
 
     def note_failure(self, error: Exception) -> None:
@@ -384,7 +385,7 @@ class Watch:
         if not self._is_plain(call):
             raise Unlike("it is inside a transformation that the code has started")
         state = self._taken_down(instance)
-        cause = Unaliased(frame.f_code, instance.head.entry)
+        cause = Unaliased(*instance.key)
         paths = self._loops.unaliased.get(cause)
         undo = unalias(state, paths, frame, self._path.guards, cause) if paths else None
         if undo is not None:
@@ -405,7 +406,7 @@ class Watch:
         frame = instance.frame
         shown = frame.f_locals
         roots = {name: shown[name] for name in sorted(instance.head.live) if name in shown}
-        flags = self._loops.flags.get((frame.f_code, instance.head.entry), ())
+        flags = self._loops.flags.get(instance.key, ())
         return State(roots, frame.f_code, frame.f_globals, self._loops.executed, flags)
 
     def _is_there(self, call: Any) -> bool:
@@ -429,7 +430,7 @@ class Watch:
         if count > _SEEN:
             raise Unlike(facts.refusal or "no two iterations start alike")
         before, instance.state = instance.state, self._state(instance)
-        key = instance.frame.f_code, instance.head.entry
+        key = instance.key
         if before is None or (instance.before + count == 1 and key in self._loops.writes_to_new):
             return
         self._is_learning = self._is_learning or not before.unexecuted.isdisjoint(self._loops.executed)
@@ -455,9 +456,9 @@ class Watch:
             self._is_ready(instance, changes)
 
     def _is_ready(self, instance: _RunningLoop, changes: list[Change]) -> None:
-        facts, loop = instance.facts, (instance.frame.f_code, instance.head.entry)
-        self._loops.found[loop] += 1
-        if self._loops.found[loop] > _FOUND:
+        facts = instance.facts
+        self._loops.found[instance.key] += 1
+        if self._loops.found[instance.key] > _FOUND:
             self._refuse(instance, "too many paths through the code around it lead there")
             self._loops.has_learned = True
             self._path.abandon()
@@ -469,10 +470,7 @@ class Watch:
 
     def _iteration(self, instance: _RunningLoop) -> None:
         facts = instance.facts
-        if (
-            instance.arrivals == 0 < facts.at
-            and (instance.frame.f_code, instance.head.entry) in self._loops.writes_to_new
-        ):
+        if instance.arrivals == 0 < facts.at and instance.key in self._loops.writes_to_new:
             self._state(instance)
         if instance.is_skipping:
             if instance.arrivals == facts.iterations:
@@ -486,7 +484,7 @@ class Watch:
 
     def _enter(self, instance: _RunningLoop) -> None:
         facts = instance.facts
-        self._path.expect_loop_around((instance.frame.f_code, instance.head.entry))
+        self._path.expect_loop_around(instance.key)
         state = self._state(instance)
         if facts.begins is not None and facts.begins != state.outline:
             self._begin_here(instance)
@@ -628,9 +626,8 @@ class Watch:
         One that ends the loop where it differs is none of these: the path on which it does is left there.
         """
         if isinstance(unlike, FlagDiffers):
-            code, head = instance.frame.f_code, instance.head
-            self._loops.flags.setdefault((code, head.entry), set()).add(unlike.path)
-            self._loops.forget(instance.facts, code, head)
+            self._loops.flags.setdefault(instance.key, set()).add(unlike.path)
+            self._loops.forget(instance.facts, instance.frame.f_code, instance.head)
             self._path.abandon()
 
     def _unalias(self, instance: _RunningLoop, begun: State, state: State) -> None:
@@ -645,7 +642,7 @@ class Watch:
             return
         if self._loops.unalias(code, head, paths):
             self._path.abandon()
-        if self._loops.unaliased[Unaliased(code, head.entry)] is None:
+        if self._loops.unaliased[Unaliased(*instance.key)] is None:
             raise Unlike(
                 f"{min(paths)} shares memory with another tensor in some iterations only, and the code writes to "
                 "it or asks whether they are the same: keep a copy, by .clone()"
@@ -660,12 +657,11 @@ class Watch:
         try:
             return begun.changes_until(state, instance.new)
         except WrittenAndReplaced:
-            code, head = instance.frame.f_code, instance.head
             is_behind_others = instance.before + instance.facts.at > 0
-            if is_behind_others and (code, head.entry) in self._loops.writes_to_new:
+            if is_behind_others and instance.key in self._loops.writes_to_new:
                 raise
-            self._loops.writes_to_new.add((code, head.entry))
-            self._loops.forget(instance.facts, code, head)
+            self._loops.writes_to_new.add(instance.key)
+            self._loops.forget(instance.facts, instance.frame.f_code, instance.head)
             return self._path.abandon()
         except Unlike as unlike:
             self._expect_executed(instance)
