@@ -176,3 +176,21 @@ def test_writes_behind_the_loop():
     """These show whether the variables are one tensor."""
     with pytest.raises(BranchError, match=r"0 of these runs ended .* shares memory with another tensor in some"):
         jax.make_jaxpr(t2j(written_behind, max_paths=16))(X)
+
+
+def test_refused_loops_leave_no_copies():
+    """Other runs do not have what was made for a loop that then is none of the graph."""
+
+    def program(x, b):
+        v, w, n = b[1], torch.zeros(16), 0
+        while True:
+            x, n = x.T, n + 1
+            if n >= 12 or not (x.abs() < 4).all():
+                break
+            w[n] = x.mean()
+        return x, b, v, w, n
+
+    compiled = jax.jit(t2j(program), compiler_options=QUICK)
+    for x in X, 4 * X:
+        for got, want in zip(compiled(x, X), program(torch.from_numpy(x), torch.from_numpy(X)), strict=True):
+            np.testing.assert_allclose(got, want, 1e-5)

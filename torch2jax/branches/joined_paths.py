@@ -117,6 +117,16 @@ class PathNode:
             for path in side.paths(loop):
                 yield IterationPath([*steps, *path.steps], [*answers, *path.answers], path.results)
 
+    def forget(self, answers: tuple[bool, ...]) -> None:
+        """Lets it be as if nobody had been behind some answers."""
+        node: PathNode | None = self
+        for answer in answers:
+            while node is not None and node.iteration is not None:
+                node = node.iteration
+            node = None if node is None else node.sides.get(answer)
+        if node is not None:
+            vars(node).update(vars(PathNode()))
+
     def comes_back(self, loop: Facts | None) -> bool:
         """Whether a path is an iteration of a loop."""
         return any(isinstance(end, Again) and end.loop is loop for end in self.ends)

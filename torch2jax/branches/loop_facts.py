@@ -105,6 +105,10 @@ class Loops:
         """The code that has run while loops were watched."""
         self.has_learned = False
         """Whether the run that goes on has to begin anew."""
+        self.learned_behind: tuple[bool, ...] | None = None
+        """The answers behind which alone paths have to be gone anew; None if all have to."""
+        self.tries = 0
+        """How often paths were gone anew."""
         self.flags: dict[tuple[CodeType, int], set[str]] = {}
         """The paths of Python's bools that loops carry. A condition tells where an iteration begins which it is."""
         self.writes_to_new: set[tuple[CodeType, int]] = set()
@@ -117,6 +121,7 @@ class Loops:
         """How often a `for` was counted again."""
         self.found: Counter[tuple[CodeType, int]] = Counter()
         """How often a loop was found, each time on another path."""
+        self._is_everywhere = False  # whether what was learned meanwhile is so on all paths
         self._facts: dict[Any, Facts] = {}
         self._given_up: dict[tuple[CodeType, Head], str] = {}  # why, since the paths are gone
         self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end
@@ -141,7 +146,8 @@ class Loops:
 
     def suspect_early(self) -> None:
         """Looks for loops of few iterations, as of one over as many rows as a tensor has."""
-        self.has_learned = self.has_learned or not self.are_suspected_early
+        if not self.are_suspected_early:
+            self.learn_anew()
         self.are_suspected_early = True
 
     def expect(self, codes: Iterable[CodeType]) -> bool:
@@ -157,7 +163,7 @@ class Loops:
         watched[head.entry] = head
         if head.again is not None:
             watched[head.again] = head
-        self.has_learned = True
+        self.learn_anew()
 
     def facts(self, code: CodeType, head: Head, key: Any) -> Facts:
         found = self._facts.get((code, head.entry, key))
@@ -173,9 +179,23 @@ class Loops:
             self._facts[code, head.entry, key] = found
         return found
 
+    def learn_anew(self) -> None:
+        """Lets all paths be gone anew."""
+        self.has_learned, self.learned_behind, self._is_everywhere = True, None, True
+
+    def carry_flag(self, loop: tuple[CodeType, int], path: str) -> None:
+        """Lets a loop carry a bool of Python's, on all paths."""
+        self.flags.setdefault(loop, set()).add(path)
+        self.learn_anew()
+
+    def write_to_new(self, loop: tuple[CodeType, int]) -> None:
+        """Lets a loop write to tensors which it replaces, on all paths."""
+        self._is_everywhere = self._is_everywhere or loop not in self.writes_to_new
+        self.writes_to_new.add(loop)
+
     def note(self, facts: Facts) -> None:
         """What follows on the loop has to be learned again."""
-        self.has_learned = True
+        self._learn_behind(facts)
         if facts.is_ready and facts.iterations is None:
             for code, entry, _ in [key for key, found in self._facts.items() if found is facts]:
                 self._ready[code, entry] = facts
@@ -184,6 +204,14 @@ class Loops:
                 _, _, (others, other_count) = key
                 if other_count > count and others[: len(answers)] == answers:
                     del self._facts[key]
+
+    def _learn_behind(self, facts: Facts) -> None:
+        """Lets paths that lead to a loop be gone anew."""
+        found = [answers for (_, _, (answers, _)), other in self._facts.items() if other is facts]
+        if self._is_everywhere or len(found) != 1 or not found[0]:
+            self.learn_anew()
+        else:
+            self.has_learned, self.learned_behind = True, min(found[0], self.learned_behind or found[0], key=len)
 
     def forget(self, facts: Facts, code: CodeType, head: Head) -> None:
         """Lets what is known of a loop be found again."""
@@ -207,7 +235,7 @@ class Loops:
 
     def refuse_guarded(self, cause: CodeType | Unaliased, reason: str) -> None:
         """Lets paths not meet, or tensors share memory again: what they share is written to."""
-        self.has_learned = True
+        self.learn_anew()
         for facts in self._facts.values():
             facts.guarded.clear()
         if isinstance(cause, Unaliased):
@@ -228,15 +256,22 @@ class Loops:
     def _forget_all(self, code: CodeType, entry: int) -> None:
         self._ready.pop((code, entry), None)
         self._facts = {key: facts for key, facts in self._facts.items() if key[:2] != (code, entry)}
-        self.has_learned = True
+        self.learn_anew()
 
     def give_up(self, code: CodeType, head: Head, reason: str) -> None:
         """Lets a loop be none of the graph, wherever it is met for the first time from now on."""
+        self._is_everywhere = self._is_everywhere or (code, head) not in self._given_up
         self._given_up[code, head] = reason
+
+    def begin_behind(self) -> None:
+        """Is called before some paths are gone anew."""
+        self.has_learned, self.learned_behind = False, None
+        self.tries += 1
 
     def begin(self) -> None:
         """Is called before all paths are gone anew. What is watched stays the same until then, as do marks of loops."""
-        self.has_learned = False
+        self.begin_behind()
+        self._is_everywhere = False
         for code, head in self._given_up:
             watched = {at: other for at, other in self.heads.get(code, {}).items() if other is not head}
             if watched:

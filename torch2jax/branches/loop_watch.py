@@ -363,10 +363,14 @@ class Watch:
     def _refuse(self, instance: _RunningLoop, reason: str) -> None:
         facts = instance.facts
         facts.refusal = reason
-        self._loops.give_up(instance.frame.f_code, instance.head, reason)
-        if facts.is_ready:
-            facts.is_ready = False
+        was_ready, facts.is_ready = facts.is_ready, False
+        has_unaliased = bool(self._loops.unaliased.get(Unaliased(*instance.key)))
+        if has_unaliased and not was_ready:  # the copies are in the trace, and in no other run's
             self._loops.note(facts)
+        self._loops.give_up(instance.frame.f_code, instance.head, reason)
+        if was_ready:
+            self._loops.note(facts)
+        if was_ready or has_unaliased:
             self._path.abandon()
 
     def _refuse_derivative(self, instance: _RunningLoop) -> None:
@@ -438,7 +442,7 @@ class Watch:
             changes = before.changes_until(instance.state, before.new_since(instance.first))
         except Unlike as unlike:
             if isinstance(unlike, WrittenAndReplaced):
-                self._loops.writes_to_new.add(key)
+                self._loops.write_to_new(key)
             elif self._loops.unalias(instance.frame.f_code, instance.head, paths_that_share(before, instance.state)):
                 self._path.abandon()
             if count == _SEEN:
@@ -460,7 +464,7 @@ class Watch:
         self._loops.found[instance.key] += 1
         if self._loops.found[instance.key] > _FOUND:
             self._refuse(instance, "too many paths through the code around it lead there")
-            self._loops.has_learned = True
+            self._loops.learn_anew()
             self._path.abandon()
         facts.add(changes)
         facts.growth.update((change.path, change.growth) for change in changes if change.kind == "sized")
@@ -617,7 +621,7 @@ class Watch:
         if cause is not None:
             self._refuse_guarded(cause, "what it gives is written to in a loop")
         if guards and self._path.is_guard_broken():
-            self._loops.has_learned = True
+            self._loops.learn_anew()
             self._path.abandon()
 
     def _carry_flag(self, instance: _RunningLoop, unlike: Unlike | None) -> None:
@@ -626,7 +630,7 @@ class Watch:
         One that ends the loop where it differs is none of these: the path on which it does is left there.
         """
         if isinstance(unlike, FlagDiffers):
-            self._loops.flags.setdefault(instance.key, set()).add(unlike.path)
+            self._loops.carry_flag(instance.key, unlike.path)
             self._loops.forget(instance.facts, instance.frame.f_code, instance.head)
             self._path.abandon()
 
@@ -660,7 +664,7 @@ class Watch:
             is_behind_others = instance.before + instance.facts.at > 0
             if is_behind_others and instance.key in self._loops.writes_to_new:
                 raise
-            self._loops.writes_to_new.add(instance.key)
+            self._loops.write_to_new(instance.key)
             self._loops.forget(instance.facts, instance.frame.f_code, instance.head)
             return self._path.abandon()
         except Unlike as unlike:

@@ -184,7 +184,7 @@ class Path:
         if self._answers is None:
             self.abandon()
         if settled is None and self._loops is not None and self._loops.meetings.note_condition(self.base):
-            self._loops.has_learned = True
+            self._loops.learn_anew()
             self.abandon()
         number, given = len(self.asked), self._answers or ()
         if settled is not None:

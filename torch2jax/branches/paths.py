@@ -66,6 +66,15 @@ class _PathRun(NamedTuple):
         return max(asking.items(), key=lambda item: item[1], default=(SourceLine("", 0, ""), 0))
 
 
+class _Gone(NamedTuple):
+    """What counts of a run."""
+
+    answers: tuple[bool, ...]
+    is_live: bool
+    """Whether it has ended, but not in a check."""
+    is_raised: bool
+
+
 class _PathStart(NamedTuple):
     """Where paths are still to be gone."""
 
@@ -97,7 +106,7 @@ def followed(
     around = None if call is None else call.paths[-1].meetings
     meetings = around or Meetings(followed)
     loops, before = Loops(meetings), {warning.key for warning in warned} if warned else set()
-    for _ in range(_LEARNED):
+    while loops.tries < _LEARNED:
         were_on = meetings.are_on
         try:
             return _Paths(run, policy, loops, pads).joined(before)
@@ -116,9 +125,15 @@ class _Paths:
         self._run, self._policy, self._loops, self._pads = run, policy, loops, pads
         self._root = PathNode()
         self._checks: set[tuple[SourceLine, bool]] = set()
-        self._live = self._runs = self._raised = self._asked = 0
+        self._passed: set[tuple[SourceLine, bool]] = set()
+        """Answers that are on paths which end, but not in checks."""
+        self._gone: list[_Gone] = []
         self._consts: dict[Any, Var] = {}
         self._values: dict[Var, Any] = {}
+
+    @property
+    def _live(self) -> int:
+        return sum(gone.is_live for gone in self._gone)
 
     def joined(self, warned: set) -> tuple[Any, list]:
         self._explore()
@@ -140,15 +155,23 @@ class _Paths:
         return side.structure.unflatten(leaves), side.notes
 
     def _explore(self) -> None:
-        """Goes all paths, the last first that part from one which was gone."""
+        """Goes all paths, the last first that part from one which was gone.
+
+        Those behind answers that have led to an end are gone later, the shortest first: these are paths too, and more
+        follow from a short one, so it shows soon if there are too many.
+        """
         pending = [_PathStart((), None)]
         while pending:
-            start = pending.pop()
+            start = pending.pop(self._next(pending))
             expected = sum(other.side is not None and other.side not in self._checks for other in pending)
             budget = self._policy.max_paths - self._live - expected
             if start.unfinished is not None and budget <= 0:
                 raise self._too_many(start.unfinished)
-            run = self._go(start.answers, max(budget, _FEW))
+            try:
+                run = self._go(start.answers, max(budget, _FEW))
+            except Learned:
+                pending = self._anew(start, pending)
+                continue
             if run.end is None and budget <= 0:  # neither way out of a loop is one of a few
                 raise self._too_many(run)
             self._insert(run)
@@ -157,6 +180,38 @@ class _Paths:
             self._count(run)
             pending.extend(self._others(start, run))
             self._let_meet(run, pending)
+            if self._live + self._certain(pending) > self._policy.max_paths:
+                raise self._too_many(run)
+
+    def _next(self, pending: list[_PathStart]) -> int:
+        """Which one is next."""
+        last = len(pending) - 1
+        unknown = (i for i in range(last, -1, -1) if pending[i].side not in self._passed)
+        return next(unknown, min(range(last + 1), key=lambda i: len(pending[i].answers)))
+
+    def _certain(self, pending: list[_PathStart]) -> int:
+        """How many paths there are at least, where some are still to be gone: other paths have ended behind these."""
+        return sum(other.side in self._passed for other in pending)
+
+    def _anew(self, start: _PathStart, pending: list[_PathStart]) -> list[_PathStart]:
+        """Where paths are still to be gone if some have to be anew, since something was learned of a loop there.
+
+        Raises:
+            Learned: all have to be.
+        """
+        behind = self._loops.learned_behind
+        if behind is None or self._loops.tries + 1 >= _LEARNED:
+            raise
+        self._loops.begin_behind()
+        if len(behind) > len(start.answers):  # nobody has been there
+            return [*pending, start]
+
+        def is_behind(answers: tuple[bool, ...]) -> bool:
+            return answers[: len(behind)] == behind
+
+        self._root.forget(behind)
+        self._gone = [gone for gone in self._gone if not is_behind(gone.answers)]
+        return [*(other for other in pending if not is_behind(other.answers)), _PathStart(behind, None)]
 
     def _let_meet(self, run: _PathRun, pending: list[_PathStart]) -> None:
         """Lets the paths through functions meet where these return, if there are many."""
@@ -164,7 +219,7 @@ class _Paths:
         if meetings.are_on or not meetings.are_possible:
             return
         expected = sum(other.side is not None and other.side not in self._checks for other in pending)
-        if self._live + (expected if _asks_again(run.asked) else 0) > _MANY:
+        if self._live + (expected if _asks_again(run.asked) else self._certain(pending)) > _MANY:
             meetings.are_on = True
             raise Learned
 
@@ -172,13 +227,14 @@ class _Paths:
         is_check = isinstance(run.end, Raised) and run.end.is_check
         if is_check:
             self._checks.add(run.asked[-1].side)
-        self._live += run.end is not None and not is_check
-        self._runs += 1
-        self._raised += isinstance(run.end, Raised)
-        self._asked += len(run.asked)
+        elif run.end is not None:
+            self._passed.update(condition.side for condition in run.asked)
+        answers = tuple([condition.answer for condition in run.asked])
+        self._gone.append(_Gone(answers, run.end is not None and not is_check, isinstance(run.end, Raised)))
+        asked = sum(len(gone.answers) for gone in self._gone)
         bound, (_, iterations) = max(self._policy.max_paths, _AT_LEAST), run.loop
         is_endless = run.end is None and iterations > _ITERATIONS * bound
-        are_many = self._live > self._policy.max_paths or self._runs > _RUNS * bound or self._asked > _ASKED * bound
+        are_many = self._live > self._policy.max_paths or len(self._gone) > _RUNS * bound or asked > _ASKED * bound
         if is_endless or are_many:
             raise self._too_many(run)
 
@@ -208,11 +264,11 @@ class _Paths:
             self._loops.suspect_early()
             return Learned()
         place, iterations = run.loop
+        raised = sum(gone.is_raised for gone in self._gone)
         return BranchError(
             f"bool(tensor) at {place} tests a traced value on too many paths: got more than {self._policy.max_paths} "
-            f"paths through the code, or many more that raise exceptions (the code ran {self._runs} times; "
-            f"{self._raised} of these runs ended in an exception, and the last path tested this line "
-            f"{iterations} times)"
+            f"paths through the code, or many more that raise exceptions (the code ran {len(self._gone)} times; "
+            f"{raised} of these runs ended in an exception, and the last path tested this line {iterations} times)"
             f"{self._loops.refused}. A loop becomes a loop of the graph if its iterations change only tensors and "
             "numbers. Otherwise use torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop "
             "around the call. To choose between tensors, use torch.where or torch.cond. If a condition always has the "
