@@ -9,6 +9,7 @@ import torch
 
 from tests.branches.test_paths import QUICK, Counted
 from torch2jax import t2j
+from torch2jax.errors import BranchError
 
 INPUTS = [np.array(x, np.float32) for x in ([3, 1, 2], [0.5, 0.25, -1], [-9, 8, 5])]
 
@@ -143,3 +144,47 @@ def test_long_loops(name):
     names = {"math": math}
     exec(LONG_LOOPS, names)
     test_loops_in_loops(names[name])
+
+
+def changes_strides(x):
+    for _ in range(7):
+        x = x.T.sin()
+        for _ in range(9):
+            if x.sum() < 1:
+                break
+            x = x * 0.5
+        else:
+            x = x + 1
+    return x
+
+
+def loops_on_three_paths(x):
+    if x.sum() > 0:
+        while x.norm() > 1:
+            x = x / 2
+    elif x.min() > -3:
+        while x.norm() > 2:
+            x = x / 3
+    else:
+        for _ in range(20):
+            if x.norm() < 3:
+                break
+            x = x * 0.9
+    return x
+
+
+def test_it_shows_soon_that_there_are_too_many_paths():
+    """The outer loop is none of the graph, and the inner one is found on each path through it: that took 740 runs."""
+    counted = Counted(changes_strides)
+    with pytest.raises(BranchError, match="other strides"):
+        jax.jit(t2j(counted))(np.ones((2, 2), np.float32))
+    assert counted.runs < 120
+
+
+def test_what_is_learned_of_a_loop_leaves_other_paths():
+    """These are not gone anew: 27 runs if they were."""
+    counted = Counted(loops_on_three_paths)
+    compiled = jax.jit(t2j(counted), compiler_options=QUICK)
+    for x in INPUTS:
+        np.testing.assert_allclose(compiled(x), loops_on_three_paths(torch.from_numpy(x)), 1e-5)
+    assert counted.runs < 25
