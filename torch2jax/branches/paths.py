@@ -127,6 +127,8 @@ class _Paths:
         self._checks: set[tuple[SourceLine, bool]] = set()
         self._passed: set[tuple[SourceLine, bool]] = set()
         """Answers that are on paths which end, but not in checks."""
+        self._ask_again = False
+        """Whether a path asks more than twice at one line."""
         self._gone: list[_Gone] = []
         self._consts: dict[Any, Var] = {}
         self._values: dict[Var, Any] = {}
@@ -229,6 +231,7 @@ class _Paths:
             self._checks.add(run.asked[-1].side)
         elif run.end is not None:
             self._passed.update(condition.side for condition in run.asked)
+        self._ask_again = self._ask_again or _asks_again(run.asked)
         answers = tuple([condition.answer for condition in run.asked])
         self._gone.append(_Gone(answers, run.end is not None and not is_check, isinstance(run.end, Raised)))
         asked = sum(len(gone.answers) for gone in self._gone)
@@ -260,7 +263,7 @@ class _Paths:
 
     def _too_many(self, run: _PathRun) -> Exception:
         """What is raised: the first time, for loops to be looked for in what asks more than twice at one line."""
-        if not self._loops.are_suspected_early and _asks_again(run.asked):
+        if not self._loops.are_suspected_early and (self._ask_again or _asks_again(run.asked)):
             self._loops.suspect_early()
             return Learned()
         place, iterations = run.loop
