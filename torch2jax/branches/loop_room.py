@@ -14,7 +14,7 @@ __all__ = ["Learned", "expect_room", "guess_room", "iterations_back"]
 
 
 class Learned(Exception):
-    """What is known of loops has changed, and all paths are gone anew."""
+    """What is known of loops has changed, and paths are gone anew: all of them, or those that lead to one loop."""
 
 
 def iterations_back(node: Any, values: dict[Var, Any]) -> int | None:

@@ -36,7 +36,7 @@ from .warnings_once import Warned, give
 
 __all__ = ["followed"]
 
-_LEARNED = 2**10  # times that all paths are gone anew, since something was learned of loops; most programs take ten
+_LEARNED = 2**10  # times that paths are gone anew, since something was learned of loops; most programs take ten
 _MANY = 24  # paths: where there are more, those of functions meet
 _FEW = 4  # conditions that a way may ask though there may be no room for its other ways: they may be checks
 
@@ -127,6 +127,8 @@ class _Paths:
         self._checks: set[tuple[SourceLine, bool]] = set()
         self._passed: set[tuple[SourceLine, bool]] = set()
         """Answers that are on paths which end, but not in checks."""
+        self._confirmed = 0
+        """How many paths were expected to be such ones, and were."""
         self._ask_again = False
         """Whether a path asks more than twice at one line."""
         self._gone: list[_Gone] = []
@@ -182,18 +184,23 @@ class _Paths:
             self._count(run)
             pending.extend(self._others(start, run))
             self._let_meet(run, pending)
-            if self._live + self._certain(pending) > self._policy.max_paths:
+            self._confirmed += self._is_certain(start) and run.end is not None
+            if self._confirmed >= _FEW and self._live + self._certain(pending) > self._policy.max_paths:
                 raise self._too_many(run)
 
     def _next(self, pending: list[_PathStart]) -> int:
         """Which one is next."""
         last = len(pending) - 1
-        unknown = (i for i in range(last, -1, -1) if pending[i].side not in self._passed)
+        unknown = (i for i in range(last, -1, -1) if not self._is_certain(pending[i]))
         return next(unknown, min(range(last + 1), key=lambda i: len(pending[i].answers)))
 
+    def _is_certain(self, start: _PathStart) -> bool:
+        """Whether it begins a path that counts: others have ended behind the same answer, and none in a check."""
+        return start.side in self._passed and start.side not in self._checks
+
     def _certain(self, pending: list[_PathStart]) -> int:
-        """How many paths there are at least, where some are still to be gone: other paths have ended behind these."""
-        return sum(other.side in self._passed for other in pending)
+        """How many paths there are at least that are still to be gone."""
+        return sum(map(self._is_certain, pending))
 
     def _anew(self, start: _PathStart, pending: list[_PathStart]) -> list[_PathStart]:
         """Where paths are still to be gone if some have to be anew, since something was learned of a loop there.
