@@ -209,3 +209,29 @@ def test_views_at_traced_offsets_within_loops():
     x = np.arange(1, 13, dtype=np.float32).reshape(6, 2)
     got = jax.jit(t2j(at_traced_offsets), compiler_options=QUICK)(x)
     np.testing.assert_allclose(got, at_traced_offsets(torch.tensor(x)), 1e-5)
+
+
+class Solution:
+    def __init__(self, y, best):
+        self.y, self.best = y, best
+
+
+def ends_with_code_that_has_not_run(x):
+    """Its first iteration is before the loop, and the paths through that begin the loop in turn."""
+    best = None
+    while True:
+        if x.sum() > 3:
+            x = x * 0.9
+        best = x.norm() if best is None else torch.minimum(best, x.norm())
+        x = x * 0.8
+        if x.norm() > 1:
+            continue
+        found = Solution(x, best)
+        return found.y, found.best
+
+
+@pytest.mark.parametrize("x", [[3.0, 4.0], [1.0, 0.1]])
+def test_loop_begins_alike_though_a_path_has_run_more_code(x):
+    got = jax.jit(t2j(ends_with_code_that_has_not_run), compiler_options=QUICK)(np.array(x, np.float32))
+    for leaf, want in zip(got, ends_with_code_that_has_not_run(torch.tensor(x)), strict=True):
+        np.testing.assert_allclose(leaf, want, 1e-5)

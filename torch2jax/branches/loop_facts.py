@@ -40,6 +40,8 @@ class Facts:
         """Before how many iterations it begins."""
         self.begins: list | None = None
         """What lives there is like, where iterations come before: on other paths it may be other things."""
+        self.unexecuted: set[CodeType] = set()
+        """Code that was not looked into then, since it had not run."""
         self.changes: list[Change] = []
         self.guarded: dict[str, Any] = {}
         """The paths of what is carried that must not be written to, and why."""
@@ -216,7 +218,7 @@ class Loops:
     def forget(self, facts: Facts, code: CodeType, head: Head) -> None:
         """Lets what is known of a loop be found again."""
         facts.is_ready, facts.is_guess, facts.begins, facts.iterations, facts.at = False, False, None, None, 0
-        facts.changes, facts.variables, facts.script = [], [], []
+        facts.changes, facts.variables, facts.script, facts.unexecuted = [], [], [], set()
         facts.growth, facts.shrinks, facts.most = {}, set(), None
         self._ready.pop((code, head.entry), None)
         self.note(facts)

@@ -356,7 +356,7 @@ class Watch:
         return self._loops.facts(frame.f_code, head, (answers, self._count))
 
     def _look_again(self, instance: _RunningLoop) -> None:
-        """Takes back what was taken from elsewhere."""
+        """Lets a loop be found again: what is known of it is of another run, or of less code."""
         self._loops.forget(instance.facts, instance.frame.f_code, instance.head)
         self._path.abandon()
 
@@ -454,7 +454,7 @@ class Watch:
             self._loops.note(facts)
             self._path.abandon()
         instance.found = count - 1, changes
-        facts.begins = before.outline if count > 1 else None
+        facts.begins, facts.unexecuted = (before.outline, before.unexecuted) if count > 1 else (None, set())
         if not instance.head.is_for:
             facts.at = count - 1
             self._is_ready(instance, changes)
@@ -491,6 +491,8 @@ class Watch:
         self._path.expect_loop_around(instance.key)
         state = self._state(instance)
         if facts.begins is not None and facts.begins != state.outline:
+            if not facts.unexecuted.isdisjoint(self._loops.executed):  # what that has is seen since it has run
+                self._look_again(instance)
             self._begin_here(instance)
             return
         self._expect_unaliased(instance, state)
