@@ -24,6 +24,7 @@ UNARY = [
     lambda x: -x,
     lambda x: x.flip(0),
     lambda x: x.sort()[0],
+    lambda x: x.float().topk(32)[1].int(),
     lambda x: x.cummax(0)[0],
     lambda x: x.to(torch.uint8).int(),
     lambda x: x.to(torch.int8).int(),

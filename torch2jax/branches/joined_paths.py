@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
 from ..errors import BranchError, TracedValueError
 from ..loops.program import Program, free, pruned
 from ..tracing.traces import is_float
 from .ends import End, StaticLeaf, alike
+from .joins import Join
 from .loop_bounds import IterationPath
 from .loop_facts import Facts, Loops
 from .loop_room import expect_room, iterations_back
@@ -30,7 +31,7 @@ from .programs import (
 from .warnings_once import Warned
 from .while_loops import Same, While
 
-__all__ = ["Again", "Ended", "PathNode", "Raised", "Side", "program_of"]
+__all__ = ["Again", "Ended", "Met", "PathNode", "Raised", "Side", "program_of"]
 
 
 class Ended(NamedTuple):
@@ -51,6 +52,12 @@ class Again(NamedTuple):
     """The end of an iteration."""
 
     loop: Facts
+
+
+class Met(NamedTuple):
+    """The end of a path where others join it."""
+
+    join: Join
 
 
 class Side(NamedTuple):
@@ -81,7 +88,7 @@ class PathNode:
         self.flag: Any = None
         self.condition: Any = None
         self.sides: dict[bool, PathNode] = {}
-        self.end: Ended | Raised | Again | None = None
+        self.end: Ended | Raised | Again | Met | None = None
         self.results: list = []
         self.loop: Facts | None = None
         """The loop that begins there."""
@@ -90,9 +97,17 @@ class PathNode:
         self.carried: list[Var] = []
         """The same, of every iteration."""
         self.iteration: PathNode | None = None
+        self.joined: PathNode | None = None
+        """Where the paths from a condition go on as one."""
+        self.chosen: list[Var] = []
+        """What they have computed."""
+        self.read_again: list[JaxprEqn] = []
+        """What the path that goes on has read of older tensors before, and reads again since others have not."""
 
     @property
     def next(self) -> "Iterable[PathNode]":
+        if self.joined is not None:
+            return [*self.sides.values(), self.joined]
         return self.sides.values() if self.iteration is None else [self.iteration]
 
     @property
@@ -103,16 +118,29 @@ class PathNode:
             yield from node.nodes
 
     @cached_property
-    def ends(self) -> list["Ended | Raised | Again"]:
-        """Those of all paths from there on."""
+    def ends(self) -> list["Ended | Raised | Again | Met"]:
+        """Those of all paths from there on; where these go on as one, those behind."""
+        if self.joined is not None:
+            own = [end for side in self.sides.values() for end in side.ends]
+            return [*(end for end in own if not isinstance(end, Met)), *self.joined.ends]
         return [self.end] if self.end is not None else [end for node in self.next for end in node.ends]
+
+    @property
+    def parted(self) -> dict[Var, JaxprEqn | None]:
+        """All that is computed before the paths from a condition join; None stands for what no equation gives."""
+        found: dict[Var, JaxprEqn | None] = {}
+        for side in self.sides.values():
+            for node in side.nodes:
+                found.update((var, step) for step in (*(node.steps or ()), *node.read_again) for var in step.outvars)
+                found.update(dict.fromkeys((*node.carried, *node.chosen)))
+        return found
 
     def paths(self, loop: Facts | None) -> "Iterable[IterationPath]":
         """Those from there on that are iterations of a loop."""
         steps = self.steps or []
         if isinstance(self.end, Again) and self.end.loop is loop:
             yield IterationPath(steps, [], self.results)
-        for side in self.next:
+        for side in self.next if self.joined is None else [self.joined]:
             answers = [(self.flag, answer) for answer, other in self.sides.items() if other is side]
             for path in side.paths(loop):
                 yield IterationPath([*steps, *path.steps], [*answers, *path.answers], path.results)
@@ -179,11 +207,25 @@ class _Joining:
                 return None
             side = _end_of_iteration(node.results, goes_on=True)
             return side._replace(program=Program(node.steps or [], side.program.results))
+        if isinstance(node.end, Met):
+            return Side(Program(node.steps or [], node.results), [None] * len(node.results), None, [], [])
         if node.end is not None:
             program = Program(node.steps or [], node.results)
             return Side(program, node.end.leaves, node.end.structure, [node.end.note], node.end.warned)
         if node.iteration is not None:
             return self._looped(node, node.iteration, view)
+        if node.joined is not None:
+            rest = self.side(node.joined, view)
+            if not isinstance(rest, Side):
+                return rest
+            found = self._parted(node, _LoopContext())
+            if not isinstance(found, Side):
+                return found
+            return rest.behind([*found.program.statements, Same(node.chosen, found.program.results), *node.read_again])
+        return self._parted(node, view)
+
+    def _parted(self, node: PathNode, view: _LoopContext) -> Side | Raised | None:
+        """What the paths compute that part at a condition."""
         condition = node.condition
         sides = {given: self.side(side, view) for given, side in node.sides.items()}
         if len(sides) == 1:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ..errors import SourceLine
 from ..tracing.carried_floats import CarriedFloat
+from .joins import AskedAt
 from .loop_bounds import MOST
 from .loop_heads import Head, heads_of
 from .loop_state import Change
@@ -129,6 +130,12 @@ class Loops:
         self._ready: dict[tuple[CodeType, int], Facts] = {}  # what was found last of loops that Python does not end
         self._known: set[tuple[CodeType, int]] = set()  # the loops that are watched, or were
 
+    @property
+    def are_watched(self) -> bool:
+        """Whether code runs with Python's tracing on."""
+        meetings = self.meetings
+        return bool(self.heads or meetings.codes or (meetings.are_on and meetings.points.codes))
+
     def suspect(self, frames: list[FrameType], before: list[FrameType]) -> bool:
         """Watches the loop that asks again and again; false if there is none that could be watched.
 
@@ -235,7 +242,7 @@ class Loops:
         self._forget_all(code, head.entry)
         return True
 
-    def refuse_guarded(self, cause: CodeType | Unaliased, reason: str) -> None:
+    def refuse_guarded(self, cause: CodeType | AskedAt | Unaliased, reason: str) -> None:
         """Lets paths not meet, or tensors share memory again: what they share is written to."""
         self.learn_anew()
         for facts in self._facts.values():
@@ -243,12 +250,16 @@ class Loops:
         if isinstance(cause, Unaliased):
             self.unaliased[cause] = None
             self._forget_all(*cause)
+        elif isinstance(cause, AskedAt):
+            self.meetings.points.refuse(cause, reason)
         else:
             self.meetings.refuse(cause, reason)
 
     def must_keep_aliases(self) -> bool:
         """Whether code has run that asks which objects are the same: then all share memory again."""
         loops = [loop for loop, paths in self.unaliased.items() if paths]
+        if self.meetings.are_on and self.meetings.points.must_keep_aliases(self.executed):
+            return True
         if not loops or can_unalias(self.executed):
             return False
         for loop in loops:

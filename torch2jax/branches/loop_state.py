@@ -26,7 +26,7 @@ from jax.core import Tracer
 from ..errors import is_library, is_translator
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import default_dtype
-from ..tensors.history import Node, Source
+from ..tensors.history import UNRECORDED, Node, Source
 from ..tensors.known import evaluate, real
 from ..tensors.objects import codec_of, has_attributes, leaf_of
 from ..tensors.storage import Storage, steps_to
@@ -35,8 +35,10 @@ from ..tensors.view_kind import ViewKind
 from .call import this_call
 
 __all__ = [
+    "EVERYTHING",
     "Change",
     "FlagDiffers",
+    "Place",
     "State",
     "TensorEntry",
     "Unlike",
@@ -45,6 +47,15 @@ __all__ = [
     "item_names",
     "named_by",
 ]
+
+
+class _Everything(set[types.CodeType]):
+    def __contains__(self, code: object) -> bool:
+        return True
+
+
+EVERYTHING = _Everything()
+"""All code has run: what functions see that do not run on one path may be seen on another."""
 
 
 class Unlike(Exception):
@@ -105,6 +116,37 @@ class SizedEntry(NamedTuple):
         return self.shape.index(None)
 
 
+class Place(NamedTuple):
+    """Where an object keeps something: an attribute, or an item of a list or dictionary."""
+
+    owner: Any
+    key: Any
+    value: Any
+    """What it kept there."""
+
+    def read(self) -> Any:
+        """What it keeps there now.
+
+        Raises:
+            LookupError: nothing.
+        """
+        return self._items[self.key]
+
+    def write(self, value: Any) -> None:
+        self._items[self.key] = value
+
+    @property
+    def _items(self) -> Any:
+        return self.owner if type(self.owner) in (list, dict) else vars(self.owner)
+
+    @property
+    def has_changed(self) -> bool:
+        try:
+            return self.read() is not self.value
+        except LookupError:
+            return True
+
+
 class _CarriedNumber(NamedTuple):
     """A Python number, which a loop may carry."""
 
@@ -159,6 +201,9 @@ class State:
         executed: the code that has run. What other functions close over and the globals that they name, these functions
             have neither read nor changed. One that is another function in each iteration is added.
         flags: the paths of bools that a loop carries.
+        without: the paths of what is not looked at.
+        heeds_grad: whether tensors are unlike of which one requires grad; else they are only if the code takes
+            derivatives itself.
 
     Raises:
         Unlike: something is of a kind that no loop can carry.
@@ -171,8 +216,13 @@ class State:
         names: dict[str, Any],
         executed: set[types.CodeType],
         flags: Collection[str] = (),
+        *,
+        without: Collection[str] = (),
+        heeds_grad: bool = True,
     ):
         call: Any = this_call()
+        self._without = without
+        self._heeds_grad = heeds_grad or call.tape is not None
         self._flags = flags
         self.roots, self.code, self.globals, self._executed = dict(roots), code, names, executed
         self.entries: dict[str, _Entry] = {}
@@ -184,6 +234,8 @@ class State:
         """That of functions that were not looked into, since it has not run."""
         self.shared: set[str] = set()
         """The first paths to memory that several tensors see."""
+        self.places: dict[str, Place] = {}
+        """Where objects keep what is reached through them, by its path."""
         self.draws = call.stream.state
         self.parts: dict[str, list[str]] = {}
         """The paths of what tensors are held in that are as long as data decide."""
@@ -235,7 +287,12 @@ class State:
         elif self._is_new(value, path):
             head, items = codec.open(value)
             self._add(path, (kind, head), value)
-            for name, item in zip(item_names(value, len(items)), items, strict=True):
+            keys = _keys(value, len(items))
+            for name, key, item in zip(item_names(value, len(items)), keys, items, strict=True):
+                if path + name in self._without:
+                    continue
+                if key is not None:
+                    self.places.setdefault(path + name, Place(value, key, item))
                 self._visit(item, path + name)
             if kind is types.FunctionType:
                 self._visit_globals(value.__code__, value.__globals__)
@@ -315,7 +372,8 @@ class State:
         restriction = tensor._restriction and tensor._restriction.kind
         geometry = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset(), restriction
         places = tuple([(kind.bit, kind.permutation, kind.overlaps, _offset(kind), place) for kind, place in steps])
-        of_storage = (storage.frame, storage.dtype, storage.gaps, _kind_of_history(storage.history), memory)
+        wants_grad = None if storage.history is UNRECORDED and not self._heeds_grad else storage.history
+        of_storage = (storage.frame, storage.dtype, storage.gaps, _kind_of_history(wants_grad), memory)
         of_storage = of_storage if first == path else memory
         self._add(path, TensorEntry(first, type(tensor), tensor.dtype, (*geometry, places), of_storage), value)
         for name, item in tensor.attributes.items():
@@ -364,6 +422,10 @@ class State:
         if first is None:
             return set()
         return {path for path, storage in self.storages.items() if id(storage.memory) not in first.seen}
+
+    def written(self) -> list[str]:
+        """The paths of what has been written to since then."""
+        return [path for path, storage in self.storages.items() if not is_same_array(self.held[path], _held(storage))]
 
     def changes_until(self, later: "State", new: Collection[str] = ()) -> list[Change]:
         """What an iteration has changed that began with this and ended with that.
@@ -721,6 +783,19 @@ def named_by(code: types.CodeType) -> Iterable[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from named_by(constant)
+
+
+def _keys(value: Any, count: int) -> list:
+    """By what an object keeps its items; None where they are not kept in a list, a dictionary or attributes."""
+    if type(value) is list:
+        return [*range(count)]
+    if type(value) is dict:
+        return [*value]
+    if has_attributes(type(value)) and hasattr(value, "__dict__"):
+        head = codec_of(type(value)).open(value)[0]  # pyright: ignore[reportOptionalMemberAccess]
+        names = [name if name in vars(value) else None for name in head]
+        return [*names, *[None] * (count - len(names))]
+    return [None] * count
 
 
 def item_names(value: Any, count: int) -> list[str]:

@@ -197,28 +197,31 @@ class Watch:
         del event, arg
         code = frame.f_code
         self._loops.executed.add(code)
-        if code in self._loops.meetings.codes:
+        meetings = self._loops.meetings
+        is_explored = meetings.explored is code
+        if is_explored:
+            meetings.explored = None
+        elif code in meetings.codes:
             return self._meet(frame)
-        if code not in self._loops.heads:
+        if code not in self._loops.heads and code not in meetings.points.codes:
             return None
-        frame.f_trace_opcodes = frame.f_trace_lines = True
-        self._frames.append(frame)
-        self._last.pop(id(frame), None)
+        self._look_into(frame, True)
         return self._step
+
+    def _look_into(self, frame: FrameType, at_steps: bool) -> None:
+        """Lets a frame tell of its instructions, or only of its end."""
+        frame.f_trace_opcodes = frame.f_trace_lines = at_steps
+        if at_steps:
+            self._frames.append(frame)
+            self._last.pop(id(frame), None)
 
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
         del arg
-        if event == "line":  # the first: since Python 3.12 a frame heeds only what is set after its call has begun
-            frame.f_trace_opcodes = frame.f_trace_lines = False
-            frame.f_trace_opcodes = True
-        elif event == "opcode":
-            at, steps, before = frame.f_lasti, frame.f_code.co_code, self._last.get(id(frame))
-            # Python 3.11 tells of the first prefix only, later ones tell of all and of what follows.
-            while steps[at] == _PREFIX:
-                at += 2
-            if steps[at] == _NOP or at == before:
-                return self._step
-            self._last[id(frame)] = at
+        before = self._last.get(id(frame))
+        at = self._offset(frame, event)
+        if at is not None:
+            if self._path.conditions is not None:
+                self._path.conditions.arrive(frame, at)
             if self._running:
                 self._within(frame, at, before)
             head = self._loops.heads.get(frame.f_code, _NONE).get(at)
@@ -226,15 +229,27 @@ class Watch:
                 self._arrive(frame, head, head.is_come_back(before) or at == head.again)
         return self._step
 
+    def _offset(self, frame: FrameType, event: str) -> int | None:
+        """The offset of the instruction that a frame has come to; None if it was told of, or does nothing."""
+        if event == "line":  # the first: since Python 3.12 a frame heeds only what is set after its call has begun
+            frame.f_trace_opcodes = frame.f_trace_lines = False
+            frame.f_trace_opcodes = True
+        if event != "opcode":
+            return None
+        at, steps = frame.f_lasti, frame.f_code.co_code
+        # Python 3.11 tells of the first prefix only, later ones tell of all and of what follows.
+        while steps[at] == _PREFIX:
+            at += 2
+        if steps[at] == _NOP or at == self._last.get(id(frame)):
+            return None
+        self._last[id(frame)] = at
+        return at
+
     # Functions whose paths meet where they return.
 
     def _meet(self, frame: FrameType) -> Any:
-        path, meetings = self._path, self._loops.meetings
-        if meetings.explored is frame.f_code:
-            meetings.explored = None
-            return None
-        call = current()
-        if path.is_abandoned or call is None or call.paths[-1] is not path or not self._is_there(call):
+        path, meetings, call = self._path, self._loops.meetings, current()
+        if path.is_abandoned or call is None or call.paths[-1] is not path or not path.is_in_its_trace(call):
             return None
         try:
             meeting = Meeting(meetings, path, frame, path.base)
@@ -243,12 +258,15 @@ class Watch:
         with running(path.trace):
             skip_p.bind(depth=1)
         path.begin_script(meeting.script, knows=False)
-        frame.f_trace_lines = False
+        self._look_into(frame, frame.f_code in meetings.points.codes)
         return functools.partial(self._return, meeting)
 
     def _return(self, meeting: Meeting, frame: FrameType, event: str, result: Any) -> Any:
         path = self._path
         if event != "return" or path.is_abandoned:
+            at = self._offset(frame, event)
+            if at is not None and path.conditions is not None:
+                path.conditions.arrive(frame, at)
             return functools.partial(self._return, meeting)
         with running(path.trace):
             skip_p.bind(depth=-1)
@@ -413,14 +431,8 @@ class Watch:
         flags = self._loops.flags.get(instance.key, ())
         return State(roots, frame.f_code, frame.f_globals, self._loops.executed, flags)
 
-    def _is_there(self, call: Any) -> bool:
-        """As `_is_plain`, also where the code has a tape of its own within another one."""
-        trace, tape = self._path.trace, call.tape
-        is_there = current_trace() is trace if tape is None else tape.is_beside(trace)
-        return is_there and not call.transformations and call.dual is None
-
     def _is_plain(self, call: Any) -> bool:
-        """Whether the code runs in the path's own trace, within no transformation that it has started."""
+        """As `Path.is_in_its_trace`, and no tape of the code's own is within another one."""
         trace, tape = self._path.trace, call.tape
         is_there = current_trace() is trace if tape is None else tape.is_all_beside(trace)
         return is_there and not call.transformations and call.dual is None

@@ -24,27 +24,24 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import jax
-import torch
-from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 from ..errors import is_library
 from ..tensors.journal import Journal, Uncontained
-from ..tensors.rebinding import set_geometry
 from ..tensors.storage import lose_traced
-from ..tensors.tensor import strides_of_shape
-from ..tracing.tensor_spec import TensorSpec
 from .call import this_call
+from .code_graph import can_see_through
 from .handlers import is_handled
+from .joins import JoinPoints
 from .leaves import beginning_anew
 from .loop_heads import heads_of
-from .loop_state import State, Unlike
-from .outcomes import ResultTree, joined, outcome_of, with_tensors
+from .loop_state import EVERYTHING, State, Unlike
+from .met_paths import MetPaths, PathResult
+from .outcomes import outcome_of
 from .remembered import Beginning, Computed
 
 __all__ = ["Meeting", "Meetings"]
 
-_OPTIMIZED, _SUSPENDED = 0x1, 0x20 | 0x80 | 0x100 | 0x200  # code flags: has fast locals; generators, coroutines
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _REBINDS = ("STORE_DEREF", "DELETE_DEREF")
 
@@ -53,25 +50,11 @@ class _CannotMeet(BaseException):
     """The paths through a function cannot meet: no `Exception`, which would be that of one path."""
 
 
-class _All(set[CodeType]):
-    """All code: what functions see that do not run on one path may be seen on another."""
-
-    def __contains__(self, code: object) -> bool:
-        return True
-
-
 class _ExploredPath(NamedTuple):
     """What is kept of one path through a function."""
 
-    outcome: ResultTree
-    specs: list[TensorSpec]
-    places: list[tuple[tuple[int, ...], Any]]
-    """The strides of its tensors, and where they begin in memory."""
+    result: PathResult
     script: list[bool]
-    guarded: tuple[str, ...]
-    """What must not be written to from now on, by its path before."""
-    are_guarded: tuple[bool, ...]
-    """The same of the tensors that it gives."""
 
 
 class _Explored(NamedTuple):
@@ -95,12 +78,17 @@ class Meetings:
     def __init__(self, follow: Callable):
         self.follow = follow
         self.are_on = self.are_possible = False
-        """Whether paths meet, and whether a function has asked whose paths might."""
+        """Whether paths meet, and whether a condition was asked whose paths might."""
         self.codes: set[CodeType] = set()
         self.refusals: dict[CodeType, str] = {}
         self.explored: CodeType | None = None
         """The function that is about to be run by itself."""
         self.known: dict[CodeType, list[_Explored]] = {}
+
+    @functools.cached_property
+    def points(self) -> JoinPoints:
+        """The conditions whose paths join at the next statement."""
+        return JoinPoints()
 
     def note_condition(self, base: FrameType | None) -> bool:
         """Takes note of the functions that a condition is asked in; whether the paths of a new one shall meet.
@@ -108,12 +96,18 @@ class Meetings:
         Args:
             base: the frame of this package that has called the code.
         """
-        code = next((x for x in _asking(base) if x not in self.refusals), None)
-        self.are_possible = self.are_possible or code is not None
-        if code is None or not self.are_on or code in self.codes:
+        if not self.are_on:
+            self.are_possible = self.are_possible or bool(self.around(base) or self.points.around(base))
+            return False
+        code = self.around(base)
+        if code is None or code in self.codes:
             return False
         self.codes.add(code)
         return True
+
+    def around(self, base: FrameType | None) -> CodeType | None:
+        """The innermost function that runs whose paths may meet."""
+        return next((x for x in _asking(base) if x not in self.refusals), None)
 
     def refuse(self, code: CodeType, reason: str) -> None:
         """Lets the paths through a function be followed to the end of the code."""
@@ -128,7 +122,7 @@ def _asking(base: FrameType | None) -> list[CodeType]:
     while frame is not None and frame is not base:
         code = frame.f_code
         if not is_library(code.co_filename):
-            if not code.co_flags & _OPTIMIZED or code.co_flags & _SUSPENDED:
+            if not can_see_through(code):
                 return found
             if any(frame.f_lasti in head.within for head in heads_of(code)):
                 return found
@@ -153,7 +147,7 @@ class Meeting:
         self._meetings, self._path, self._code, self._frame = meetings, path, frame.f_code, frame
         shown = dict(frame.f_locals)
         self._free = {name: shown.get(name) for name in self._code.co_freevars}
-        self._before = State(shown, self._code, frame.f_globals, _All())
+        self._before = State(shown, self._code, frame.f_globals, EVERYTHING)
         beginning = Beginning(self._before)
         known = meetings.known.setdefault(self._code, [])
         found = next((x for x in known if x.beginning.is_like(beginning)), None)
@@ -166,9 +160,8 @@ class Meeting:
         if found.may_raise and is_handled(frame.f_back, base):
             raise Unlike("an exception of it may be handled")
         path.executed.update(found.executed)
-        self._paths = found.paths
-        self._differ, chosen = joined([path.outcome for path in found.paths])
-        self._chosen = found.paths[chosen]
+        self._met = MetPaths([path.result for path in found.paths])
+        self._chosen = found.paths[self._met.chosen]
 
     @property
     def script(self) -> deque[bool]:
@@ -219,7 +212,7 @@ class Meeting:
             lose_traced(journal.survivors())
 
     def _state(self) -> State:
-        return State(self._before.roots, self._code, self._before.globals, _All())
+        return State(self._before.roots, self._code, self._before.globals, EVERYTHING)
 
     def _expect_unchanged(self, before: State, path: Any, journal: Journal) -> None:
         shown = self._frame.f_locals
@@ -240,17 +233,12 @@ class Meeting:
         call, before = this_call(), self._before
         self._executed.update(path.executed)
         try:
-            outcome, tensors, _ = outcome_of(result, before)
+            found = outcome_of(result, before)
         except Unlike as unlike:
             raise _CannotMeet(str(unlike)) from unlike
-        lifted = [call.lift(tensor) for tensor in tensors]
-        guarded = tuple([before.seen[id(x)] for x in path.guards.things() if id(x) in before.seen])
-        are_guarded = tuple([path.guards.cause(x._node.storage.memory) is not None for x in lifted])
+        given, arrays = PathResult.of(found, before, path.guards)
         script = [condition.answer for condition in path.asked]
-        specs = [TensorSpec.of(x) for x in lifted]
-        places = [(x.stride(), x.storage_offset()) for x in lifted]
-        path_found = _ExploredPath(outcome, specs, places, script, guarded, are_guarded)
-        return [call.leaving(x.read()) for x in lifted], path_found
+        return [*map(call.leaving, arrays)], _ExploredPath(given, script)
 
     def give(self, result: Any) -> None:
         """Lets what the call gives hold the values of all paths.
@@ -258,71 +246,8 @@ class Meeting:
         Raises:
             Unlike: the call has not gone the path that it was to go.
         """
-        outcome, tensors, containers = outcome_of(result, self._before)
-        if outcome != self._chosen.outcome:
-            raise Unlike("it does not do the same each time")
-        put: list[Any] = [None] * len(tensors)
-        for i, (leaf, tensor) in enumerate(zip(outcome.leaves, tensors, strict=True)):
-            if self._differ[i]:
-                new = self._tensor(i)
-                self._guard(i, new)
-                if leaf.existing is None:
-                    _take(tensor, new)
-                else:
-                    put[i] = new
-        with_tensors(result, iter(put))
-        self._guard_lists(containers)
-
-    def _tensor(self, place: int) -> Any:
-        """The tensor that holds the values of all paths; where their strides differ, it is contiguous."""
-        specs = [path.specs[place] for path in self._paths]
-        if len({(spec.dtype, spec.device) for spec in specs}) > 1:
-            raise Unlike("it gives tensors of different dtypes")
-        array, spec, tape = self._arrays[place], specs[0]._replace(wants_grad=False, layout=None), this_call().tape
-        is_recorded = torch.is_grad_enabled()
-        if is_recorded and tape is not None and tape.knows(array):
-            raise Unlike("its result requires grad")
-        if not is_recorded and spec.is_differentiable:
-            array = lax.stop_gradient(array)
-        found = {path.places[place] for path in self._paths}
-        strides, offset = found.pop() if len(found) == 1 else (strides_of_shape(array.shape), 0)
-        new = spec.at(array, strides, offset)
-        if not is_recorded:
-            new._node.storage.differentiable = False
-        return new
-
-    def _guard(self, place: int, new: Any) -> None:
-        leaves = [path.outcome.leaves[place] for path in self._paths]
-        is_alias = any(leaf.existing is not None or leaf.shares is not None or leaf.is_entangled for leaf in leaves)
-        if is_alias or any(path.are_guarded[place] for path in self._paths):
-            self._path.guards.add(new._node.storage.memory, self._code)
-        for leaf in leaves:
-            if leaf.shares is not None:
-                self._add_guard(leaf.shares)
-
-    def _guard_lists(self, containers: list) -> None:
-        for place, container in enumerate(containers):
-            existing = {path.outcome.containers[place] for path in self._paths}
-            if len(existing) > 1:
-                self._path.guards.add(container, self._code)
-                for path in existing - {None}:
-                    self._add_guard(path)
-        for path in self._paths:
-            for guarded in path.guarded:
-                self._add_guard(guarded)
-
-    def _add_guard(self, path: str | None) -> None:
-        before: Any = self._before
-        storage = before.storages.get(path)
-        self._path.guards.add(before.entries[path].value if storage is None else storage.memory, self._code)
-
-
-def _take(tensor: Any, new: Any) -> None:
-    """Lets a tensor be where another is."""
-    if (tensor.stride(), tensor.storage_offset()) != (new.stride(), new.storage_offset()):
-        set_geometry(tensor, new)
-    tensor._node, tensor._writes = new._node, new._writes
-    tensor._viewed = tensor._restriction = None
+        found = outcome_of(result, self._before)
+        self._met.give(found, self._arrays, self._before, self._path.guards, self._code)
 
 
 def _called(frame: FrameType) -> tuple[Callable, list, dict]:

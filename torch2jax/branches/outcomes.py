@@ -1,16 +1,22 @@
 """What a function gives on one way through it: a tree of tensors, and which of them were there before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from ..tensors.history import UNRECORDED
 from ..tensors.tensor import Torchish
+from .call import this_call
 from .loop_state import State, Unlike
 
-__all__ = ["ResultTree", "joined", "outcome_of", "with_tensors"]
+__all__ = ["TRACED", "ResultTree", "joined", "outcome_of", "outcome_of_variables", "with_tensors"]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+TRACED = "traced"
+_SAME = "the same"
 
 
 class ResultLeaf(NamedTuple):
@@ -22,8 +28,17 @@ class ResultLeaf(NamedTuple):
     """The path of the memory that it has in common with what was there before."""
     is_entangled: bool
     """Whether another tensor of the outcome has the same memory."""
-    can_change: bool
-    """Whether another tensor can take its place: it is new, or in a new list."""
+    can_be_replaced: bool
+    """Whether another tensor can be put there: it is in a new list, or in a variable."""
+    same_as: int = 0
+    """The number of the first tensor of the outcome that is the same object."""
+    number: str | None = None
+    """Of a Python int in a variable, that one; `TRACED` of one that was taken out of a tensor."""
+
+    @property
+    def can_change(self) -> bool:
+        """Whether it can get other values: one that is new can itself."""
+        return self.can_be_replaced or self.existing is None
 
 
 class ResultTree(NamedTuple):
@@ -39,6 +54,7 @@ class ResultTree(NamedTuple):
 class FoundResult(NamedTuple):
     """An outcome, and the objects in it."""
 
+    result: Any
     outcome: ResultTree
     tensors: list[Any]
     containers: list[Any]
@@ -51,14 +67,25 @@ def outcome_of(result: Any, before: State) -> FoundResult:
         Unlike: it is nothing that could be chosen.
     """
     looking = _Looking(before)
-    signature = looking.at(result, "result", False)
-    memories = [_memory(tensor) for tensor in looking.tensors]
-    leaves = [
-        leaf._replace(is_entangled=leaf.existing is None and sum(other is memory for other in memories) > 1)
-        for leaf, memory in zip(looking.leaves, memories, strict=True)
-    ]
-    found = ResultTree(signature, leaves, [before.seen.get(id(x)) for x in looking.containers])
-    return FoundResult(found, looking.tensors, looking.containers)
+    return looking.found(result, looking.at(result, "its result", False))
+
+
+def outcome_of_variables(variables: Mapping[str, Any], before: State, assigned: Collection[str] = ()) -> FoundResult:
+    """Looks at what code has in its variables; that which is no tree of tensors was there before.
+
+    Args:
+        assigned: the paths of what is in objects among `variables`.
+
+    Raises:
+        Unlike: it is nothing that could be chosen.
+    """
+    looking = _Looking(before)
+    signature = {
+        name: looking.variable(name, value, any(_is_within(path, name) for path in assigned))
+        for name, value in sorted(variables.items())
+    }
+    result = {name: variables[name] for name in signature if signature[name] is not _SAME}
+    return looking.found({**result, **looking.numbers}, signature)
 
 
 def joined(outcomes: Sequence[ResultTree]) -> tuple[list[bool], int]:
@@ -71,15 +98,34 @@ def joined(outcomes: Sequence[ResultTree]) -> tuple[list[bool], int]:
     if any(outcome.signature != first.signature for outcome in outcomes):
         raise Unlike("it gives something else on each path")
     columns = zip(*[outcome.leaves for outcome in outcomes], strict=True)
-    differ = [column[0].existing is None or len({leaf.existing for leaf in column}) > 1 for column in columns]
+    differ = [_differs(column) for column in columns]
     for i, outcome in enumerate(outcomes):
-        if all(leaf.can_change for leaf, differs in zip(outcome.leaves, differ, strict=True) if differs):
+        changing = [at for at, differs in enumerate(differ) if differs]
+        if all(_can_change(at, outcome.leaves[at], outcomes) for at in changing):
             return differ, i
     raise Unlike("it gives one of its arguments on each path")
 
 
+def _can_change(at: int, leaf: ResultLeaf, outcomes: Sequence[ResultTree]) -> bool:
+    """Whether a tensor can get the values of all paths; one that is two on another path cannot itself."""
+    is_one = all(outcome.leaves[at].same_as == leaf.same_as for outcome in outcomes)
+    return leaf.can_be_replaced or (leaf.can_change and (is_one or _is_alone(at, outcomes)))
+
+
+def _is_alone(at: int, outcomes: Sequence[ResultTree]) -> bool:
+    return all(sum(x.same_as == outcome.leaves[at].same_as for x in outcome.leaves) == 1 for outcome in outcomes)
+
+
+def _differs(leaves: Sequence[ResultLeaf]) -> bool:
+    """Whether a tensor or number is not the same on all paths."""
+    numbers = {leaf.number for leaf in leaves}
+    if numbers != {None}:
+        return len(numbers) > 1 or TRACED in numbers
+    return leaves[0].existing is None or len({leaf.existing for leaf in leaves}) > 1
+
+
 def with_tensors(result: Any, tensors: Iterator[torch.Tensor | None]) -> Any:
-    """Puts tensors into the new lists of a tree; None for those that stay."""
+    """A tree with other tensors, which are put into the lists that it has; None for those that stay."""
     if isinstance(result, torch.Tensor):
         new = next(tensors)
         return result if new is None else new
@@ -90,47 +136,96 @@ def with_tensors(result: Any, tensors: Iterator[torch.Tensor | None]) -> Any:
             if new is not item:
                 result[key] = new
     elif _is_tuple(kind):
-        for item in result:
-            with_tensors(item, tensors)
+        items = [with_tensors(item, tensors) for item in result]
+        if any(x is not y for x, y in zip(items, result, strict=True)):
+            return kind(items) if kind is tuple else kind(*items)  # pyright: ignore[reportCallIssue]
     return result
+
+
+def _is_within(path: str, name: str) -> bool:
+    return path != name and path.startswith(name) and path[len(name)] in ".["
 
 
 class _Looking:
     def __init__(self, before: State):
-        self._seen = before.seen
+        self._seen, self._roots = before.seen, before.roots
         self.leaves: list[ResultLeaf] = []
         self.tensors: list[Any] = []
         self.containers: list[Any] = []
+        self.numbers: dict[str, Any] = {}
+        """The ints in variables, as tensors."""
 
-    def at(self, value: Any, path: str, is_in_new_list: bool) -> Any:
+    def found(self, result: Any, signature: Any) -> FoundResult:
+        memories = [_memory(tensor) for tensor in self.tensors]
+        leaves = [
+            leaf._replace(
+                is_entangled=leaf.existing is None and sum(other is memory for other in memories) > 1,
+                same_as=next(i for i, other in enumerate(self.tensors) if other is tensor),
+            )
+            for leaf, memory, tensor in zip(self.leaves, memories, self.tensors, strict=True)
+        ]
+        outcome = ResultTree(signature, leaves, [self._seen.get(id(x)) for x in self.containers])
+        return FoundResult(result, outcome, self.tensors, self.containers)
+
+    def variable(self, name: str, value: Any, is_assigned_to: bool) -> Any:
+        """What must be the same on all paths of what is in a variable.
+
+        Args:
+            is_assigned_to: whether items of it are variables as well.
+        """
+        if is_assigned_to:
+            if self._roots.get(name) is not value:
+                raise Unlike(f"{name} is another object on some paths, and is assigned to on others")
+            return _SAME
+        if type(value) is int or getattr(value, "stands_for", None) is int:
+            is_traced = type(value) is not int
+            self.leaves.append(ResultLeaf(None, None, False, True, 0, TRACED if is_traced else repr(value)))
+            self.numbers[name] = value if is_traced else torch.tensor(value)
+            self.tensors.append(self.numbers[name])
+            return int
+        is_same, counts = self._roots.get(name) is value, (len(self.leaves), len(self.containers))
+        try:
+            return self.at(value, name, True)
+        except Unlike:
+            if not is_same or isinstance(value, torch.Tensor):
+                raise
+        del self.leaves[counts[0] :], self.tensors[counts[0] :], self.containers[counts[1] :]
+        return _SAME
+
+    def at(self, value: Any, path: str, can_be_replaced: bool) -> Any:
+        """What must be the same on all paths.
+
+        Args:
+            can_be_replaced: whether another tensor can be put there.
+        """
         kind = type(value)
         if isinstance(value, torch.Tensor):
-            self.leaves.append(self._leaf(value, path, is_in_new_list))
+            self.leaves.append(self._leaf(value, path, can_be_replaced))
             self.tensors.append(value)
             return "tensor", getattr(value, "stands_for", None)
         if kind in _PLAIN:
             return kind, repr(value)
         if kind in (list, dict) or _is_tuple(kind):
-            is_new_list = kind in (list, dict) and id(value) not in self._seen
             if kind in (list, dict):
+                can_be_replaced = id(value) not in self._seen
                 self.containers.append(value)
             keys = tuple(map(repr, value)) if kind is dict else len(value)
             items = value.values() if kind is dict else value
-            return kind, keys, *[self.at(x, f"{path}[{i}]", is_new_list) for i, x in enumerate(items)]
+            return kind, keys, *[self.at(x, f"{path}[{i}]", can_be_replaced) for i, x in enumerate(items)]
         if id(value) in self._seen:
             return "object", self._seen[id(value)]
-        raise Unlike(f"its {path} is a {kind.__name__}")
+        raise Unlike(f"{path} is a {kind.__name__}")
 
-    def _leaf(self, tensor: Any, path: str, is_in_new_list: bool) -> ResultLeaf:
+    def _leaf(self, tensor: Any, path: str, can_be_replaced: bool) -> ResultLeaf:
         memory = _memory(tensor)
         existing, shares = self._seen.get(id(tensor)), self._seen.get(id(memory))
         if existing is not None:
-            return ResultLeaf(existing, shares, False, is_in_new_list)
+            return ResultLeaf(existing, shares, False, can_be_replaced)
         if type(tensor) is not Torchish or tensor.attributes.keys() - {"_restriction"}:
-            raise Unlike(f"its {path} is a {type(tensor).__name__} of its own kind")
-        if tensor.history is not None:
-            raise Unlike(f"its {path} requires grad")
-        return ResultLeaf(None, shares, False, True)
+            raise Unlike(f"{path} is a {type(tensor).__name__} of its own kind")
+        if tensor.history is not None and (tensor.history is not UNRECORDED or this_call().tape is not None):
+            raise Unlike(f"{path} requires grad")
+        return ResultLeaf(None, shares, False, can_be_replaced)
 
 
 def _memory(tensor: Any) -> Any:

@@ -17,9 +17,10 @@ from jax.extend.core import Primitive
 from ..abandoning import Abandoned, Patience
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
-from ..tracing.traces import decides, running, without_derivatives
-from .call import this_call
+from ..tracing.traces import current_trace, decides, running, without_derivatives
+from .call import BranchesCall, this_call
 from .guards import Guards
+from .joins import Join, OpenConditions
 from .loop_facts import Facts, Loops
 from .loop_watch import Watch, frames_of_code
 from .policy import BranchPolicy
@@ -30,6 +31,7 @@ __all__ = ["Condition", "Fork", "Path", "answer", "condition_p"]
 
 _OFTEN = 8  # conditions of one line on one path: more are those of a loop
 
+_FEW = 3  # conditions, with which there are not many paths yet
 _ANSWERED = 2**11  # answers on one path that are known already: more are a loop which they do not end
 
 
@@ -74,6 +76,7 @@ class Path:
         limit: how many conditions more get an answer.
         checks: sides of conditions on which the code has raised an exception of its own.
         loops: what is known of the loops in the code.
+        joins: the conditions whose paths join, by the answers that were given before.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Path:
         limit: int = 0,
         checks: Collection[tuple[SourceLine, bool]] = (),
         loops: Loops | None = None,
+        joins: dict[tuple[bool, ...], Join] | None = None,
     ):
         self.policy, self.trace, self._answers, self._limit, self._checks = policy, trace, answers, limit, checks
         self.asked: list[Condition] = []
@@ -92,7 +96,8 @@ class Path:
         """Why it cannot be followed, if it was abandoned for that."""
         self.warned: list[Warned] = []
         self._patience: Patience | None = None
-        self._known: dict[Any, list[tuple[Any, bool]]] = {}
+        self.known: dict[Any, list[tuple[Any, bool]]] = {}
+        """Conditions, and what was answered."""
         self._count = 0
         self._loops, self._frames = loops, {}
         self.base: Any = sys._getframe(1)
@@ -102,9 +107,15 @@ class Path:
             self._often = 1
         self._script: deque[bool] | None = None
         self._scripts: list[tuple] = []
-        self.watch = Watch(loops, self) if loops is not None and (loops.heads or loops.meetings.codes) else None
+        self.conditions: OpenConditions | None = None
+        """The conditions whose paths have not joined yet; None where none joins."""
+        if loops is not None and joins is not None and loops.meetings.are_on:
+            self.conditions = OpenConditions(loops.meetings.points, self, joins)
+        self.watch = Watch(loops, self) if loops is not None and loops.are_watched else None
         self.came_back: Facts | None = None
         """The loop of which it was an iteration."""
+        self.joined_at: Join | None = None
+        """Where it has ended since others join it."""
 
     @property
     def patience(self) -> Patience:
@@ -137,6 +148,12 @@ class Path:
     def is_one_of_several(self) -> bool:
         return self._answers is not None
 
+    def is_in_its_trace(self, call: BranchesCall) -> bool:
+        """Whether the code runs in the path's own trace, within no transformation that it has started."""
+        tape = call.tape
+        is_there = current_trace() is self.trace if tape is None else tape.is_beside(self.trace)
+        return is_there and not call.transformations and call.dual is None
+
     def can_answer(self, tensor: Torchish) -> bool:
         """Whether conditions on a tensor can be asked where the code is."""
         return self.policy.max_paths > 1 and decides(_array(tensor), self.trace)
@@ -161,17 +178,21 @@ class Path:
         flag = _flag(tensor)
         if not decides(flag, self.trace) or (settled is None and self.policy.max_paths == 1):
             raise TracedValueError(what)
-        alike = self._known.setdefault(values_alike(flag), [])
+        alike = self.known.setdefault(values_alike(flag), [])
         for before, found in alike:
             if is_same_value(flag, before):
                 return found
         if self._script is not None:
             if not self._script and self.watch is not None:
                 self.watch.note_other_answers()
+            if self.conditions is not None:
+                self.conditions.note(repeats=True)
             found = self._script.popleft() if self._script else self.abandon()
         else:
             if len(self.asked) >= self._often and settled is None:
                 self._suspect(place)
+            if self.conditions is not None and settled is None and self._loops.meetings.around(self.base) is None:  # pyright: ignore[reportOptionalMemberAccess]
+                self.conditions.note(repeats=False)
             found = self._ask(flag, place, asking.file, settled)
         alike.append((flag, found))
         return found
@@ -183,10 +204,10 @@ class Path:
     def _ask(self, flag: Any, place: SourceLine, asked_in: str, settled: bool | None) -> bool:
         if self._answers is None:
             self.abandon()
-        if settled is None and self._loops is not None and self._loops.meetings.note_condition(self.base):
-            self._loops.learn_anew()
-            self.abandon()
         number, given = len(self.asked), self._answers or ()
+        meetings = self.meetings if settled is None else None
+        if meetings is not None and (meetings.are_on or number >= _FEW) and meetings.note_condition(self.base):
+            self.begin_anew()
         if settled is not None:
             found = settled
         elif number < len(given):
@@ -236,21 +257,35 @@ class Path:
         Args:
             knows: whether conditions that were answered before are not among them.
         """
-        self._scripts.append((self._script, self._known))
-        self._known = {key: list(alike) for key, alike in self._known.items()} if knows else {}
+        self._scripts.append((self._script, self.known))
+        self.known = {key: list(alike) for key, alike in self.known.items()} if knows else {}
         self._script = answers
 
     def end_script(self) -> None:
-        self._script, self._known = self._scripts.pop()
+        self._script, self.known = self._scripts.pop()
 
     def come_back(self, loop: Facts) -> NoReturn:
         """Ends the run, which was one iteration of a loop."""
         self.came_back = loop
         self.abandon()
 
+    def end_at(self, join: Join) -> NoReturn:
+        """Ends the run where other paths join it."""
+        self.joined_at = join
+        self.abandon()
+
+    def learn(self) -> None:
+        """Lets all paths be gone anew, since something was learned."""
+        self._loops.learn_anew()  # pyright: ignore[reportOptionalMemberAccess]
+
+    def begin_anew(self) -> NoReturn:
+        """Ends the run, for all paths to be gone anew."""
+        self.learn()
+        self.abandon()
+
     def end(self) -> None:
         """Lets go of what is of the run that ends."""
-        self._known.clear()
+        self.known.clear()
         self._frames.clear()
         self._scripts.clear()
         self.base = None

@@ -24,9 +24,11 @@ from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, ending_with_errors
 from .call import current
 from .ends import StaticLeaf
-from .joined_paths import Again, Ended, PathNode, Raised, Side, program_of
+from .joined_paths import Again, Ended, Met, PathNode, Raised, Side, program_of
+from .joins import AskedAt, Join, JoinPoints, join_p, joined_p
 from .loop_facts import Loops
 from .loop_room import Learned, guess_room
+from .loop_state import Unlike
 from .loop_watch import again_p, enter_p, skip_p
 from .meetings import Meetings
 from .path import Condition, Fork, Path, condition_p
@@ -46,14 +48,30 @@ _ITERATIONS = 4  # conditions of one line on one path: a loop that nothing but e
 _RUNS = 16  # paths of all kinds
 _ASKED = 512  # conditions on all of them: what is traced grows with the square of a loop's iterations
 
-_MARKS = (condition_p, enter_p, again_p)
+_READS = frozenset(
+    ("reshape", "transpose", "slice", "squeeze", "broadcast_in_dim", "expand_dims", "rev", "dynamic_slice", "gather")
+    + (
+        "copy",
+        "copy_p",
+        "real",
+        "imag",
+        "complex",
+        "conj",
+        "neg",
+        "convert_element_type",
+        "bitcast_convert_type",
+        "iota",
+    )
+)
+"""Operations that take elements out of memory."""
+_MARKS = (condition_p, enter_p, again_p, join_p, joined_p)
 
 
 class _PathRun(NamedTuple):
     """One run of the code: what it asked, and the equations that it left."""
 
     asked: list[Condition]
-    end: Ended | Raised | Again | None
+    end: Ended | Raised | Again | Met | None
     """None if the path was left unfinished."""
     steps: list
     results: list
@@ -120,10 +138,40 @@ def followed(
     )
 
 
+class _ReadsAgain:
+    """What a path has read of older tensors before others join it, for it to be read again on all.
+
+    Reads are kept: a view's elements, once they are taken out of its memory, are there for later reads.
+    """
+
+    def __init__(self, node: PathNode, asked: AskedAt, points: JoinPoints):
+        self._node, self._asked, self._points, self._parted = node, asked, points, node.parted
+        self._found: dict[Var, Var] = {}
+
+    def again(self, var: Any) -> Any:
+        """The variable itself, or one that has the same value behind the join.
+
+        Raises:
+            Learned: the path has kept something else there, where nobody looks.
+        """
+        if not isinstance(var, Var) or var not in self._parted:
+            return var
+        step = self._parted[var]
+        if var not in self._found:
+            if step is None or step.primitive.name not in _READS:
+                self._points.refuse(self._asked, "what is computed there is kept where nobody sees it")
+                raise Learned
+            outvars = [new_var(x.aval) for x in step.outvars]
+            self._node.read_again.append(step.replace(invars=[*map(self.again, step.invars)], outvars=outvars))
+            self._found.update(zip(step.outvars, outvars, strict=True))
+        return self._found[var]
+
+
 class _Paths:
     def __init__(self, run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, loops: Loops, pads: bool):
         self._run, self._policy, self._loops, self._pads = run, policy, loops, pads
         self._root = PathNode()
+        self._joins: dict[tuple[bool, ...], Join] = {}
         self._checks: set[tuple[SourceLine, bool]] = set()
         self._passed: set[tuple[SourceLine, bool]] = set()
         """Answers that are on paths which end, but not in checks."""
@@ -183,14 +231,23 @@ class _Paths:
                 guess_room(self._loops, run.end.loop, self._root, self._values)
             self._count(run)
             pending.extend(self._others(start, run))
-            self._let_meet(run, pending)
             self._confirmed += self._is_certain(start) and run.end is not None
-            if self._confirmed >= _FEW and self._live + self._certain(pending) > self._policy.max_paths:
+            self._let_meet(run, pending)
+            if self._are_certainly_many(pending):
                 raise self._too_many(run)
+            if self._joins:
+                self._go_on_joined(pending)
+
+    def _are_certainly_many(self, pending: list[_PathStart]) -> bool:
+        """Whether there are too many paths, as those tell that were gone."""
+        is_known = self._confirmed >= _FEW and not self._joins  # what joins others is no path of its own
+        return is_known and self._live + self._certain(pending) > self._policy.max_paths
 
     def _next(self, pending: list[_PathStart]) -> int:
         """Which one is next."""
         last = len(pending) - 1
+        if not last:
+            return last
         unknown = (i for i in range(last, -1, -1) if not self._is_certain(pending[i]))
         return next(unknown, min(range(last + 1), key=lambda i: len(pending[i].answers)))
 
@@ -209,7 +266,7 @@ class _Paths:
             Learned: all have to be.
         """
         behind = self._loops.learned_behind
-        if behind is None or self._loops.tries + 1 >= _LEARNED:
+        if behind is None or self._joins or self._loops.tries + 1 >= _LEARNED:
             raise
         self._loops.begin_behind()
         if len(behind) > len(start.answers):  # nobody has been there
@@ -221,6 +278,21 @@ class _Paths:
         self._root.forget(behind)
         self._gone = [gone for gone in self._gone if not is_behind(gone.answers)]
         return [*(other for other in pending if not is_behind(other.answers)), _PathStart(behind, None)]
+
+    def _go_on_joined(self, pending: list[_PathStart]) -> None:
+        """Lets one path go on for all that part at a condition, when all are known; the innermost first."""
+        for key in sorted(self._joins, key=len, reverse=True):
+            join = self._joins[key]
+            if join.met is not None or not join.paths:
+                continue
+            if any(len(start.answers) > len(key) and start.answers[: len(key)] == key for start in pending):
+                continue
+            try:
+                join.meet()
+            except Unlike as unlike:
+                self._loops.meetings.points.refuse(join.asked, str(unlike))
+                raise Learned from unlike
+            pending.append(_PathStart(join.answers, None))
 
     def _let_meet(self, run: _PathRun, pending: list[_PathStart]) -> None:
         """Lets the paths through functions meet where these return, if there are many."""
@@ -236,12 +308,13 @@ class _Paths:
         is_check = isinstance(run.end, Raised) and run.end.is_check
         if is_check:
             self._checks.add(run.asked[-1].side)
-        elif run.end is not None:
+        elif run.end is not None and not isinstance(run.end, Met):
             self._passed.update(condition.side for condition in run.asked)
         self._ask_again = self._ask_again or _asks_again(run.asked)
         answers = tuple([condition.answer for condition in run.asked])
-        self._gone.append(_Gone(answers, run.end is not None and not is_check, isinstance(run.end, Raised)))
-        asked = sum(len(gone.answers) for gone in self._gone)
+        is_live = run.end is not None and not is_check and not isinstance(run.end, Met)
+        self._gone.append(_Gone(answers, is_live, isinstance(run.end, Raised)))
+        asked = sum(len(gone.answers) for gone in self._gone) if len(self._gone) > _FEW else 0
         bound, (_, iterations) = max(self._policy.max_paths, _AT_LEAST), run.loop
         is_endless = run.end is None and iterations > _ITERATIONS * bound
         are_many = self._live > self._policy.max_paths or len(self._gone) > _RUNS * bound or asked > _ASKED * bound
@@ -297,14 +370,14 @@ class _Paths:
 
         def go():
             nonlocal path, end
-            path = Path(self._policy, current_trace(), answers, limit, self._checks, self._loops)
+            path = Path(self._policy, current_trace(), answers, limit, self._checks, self._loops, self._joins)
             try:
                 with contextlib.nullcontext() if path.watch is None else path.watch.watching():
                     tree, note = self._run(path)
             except Fork as fork:
                 if fork.path is not path:
                     raise
-                end = None if path.came_back is None else Again(path.came_back)
+                end = _end_of(path)
                 return []
             except Exception as error:
                 if not path.asked:
@@ -314,12 +387,14 @@ class _Paths:
                     path.watch.note_failure(error)
                 elif not is_check and _asks_again(path.asked):
                     self._loops.suspect_early()
+                if not is_check and path.conditions is not None:
+                    path.conditions.refuse_joined(error)
                 end = Raised(_to_raise_later(error), is_check)
                 return []
             finally:
                 path.end()
             if path.is_abandoned:  # the code has handled even that
-                end = None if path.came_back is None else Again(path.came_back)
+                end = _end_of(path)
                 return []
             leaves, structure = flatten(tree)
             arrays = [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))]
@@ -330,6 +405,8 @@ class _Paths:
         jaxpr = jax.make_jaxpr(traced)()
         if end is not None and (path.is_guard_broken() or self._loops.must_keep_aliases()):
             raise Learned
+        if path.conditions is not None and isinstance(end, (Ended, Again)):
+            path.conditions.end()
         if self._loops.has_learned:
             raise Learned
         if path.refusal is not None:
@@ -342,6 +419,7 @@ class _Paths:
         names: dict[Var, Any] = {}
         consts = dict(run.consts)
         same: dict[Var, Any] = {}  # what loops of dropped iterations begin with
+        joined: list[_ReadsAgain] = []
 
         def named(atom: Any):
             while isinstance(atom, Var) and atom in same:
@@ -350,6 +428,8 @@ class _Paths:
                 return atom
             if atom not in names and atom in consts:
                 names[atom] = self._const(consts[atom])
+            for reads in joined:
+                names[atom] = reads.again(names[atom])
             return names[atom]
 
         segments: list[list] = [[]]
@@ -364,7 +444,7 @@ class _Paths:
                 same.update(zip(step.outvars, step.invars, strict=True))
             elif not dropped or not (step.effects or step.primitive in _MARKS):  # what was first read there serves
                 segments[-1].append(step)
-        node, asked = self._root, 0
+        node, asked = self._root, []
         for i, segment in enumerate(segments):
             mark = marks[i] if i < len(marks) else None
             if node.steps is None:
@@ -381,12 +461,13 @@ class _Paths:
                 else:
                     node.end, node.results = run.end, [named(x) for x in run.results]
             elif mark.primitive is condition_p:
+                condition = run.asked[len(asked)]
                 if node.condition is None:
-                    node.condition, node.flag = run.asked[asked], named(mark.invars[0])
-                elif node.condition.place != run.asked[asked].place:
+                    node.condition, node.flag = condition, named(mark.invars[0])
+                elif node.condition.place != condition.place:
                     raise self._uneven(run)
-                node = node.sides.setdefault(run.asked[asked].answer, PathNode())
-                asked += 1
+                asked.append(node)
+                node = node.sides.setdefault(condition.answer, PathNode())
             elif mark.primitive is enter_p:
                 if node.iteration is None:
                     node.loop, node.iteration = mark.params["loop"], PathNode()
@@ -395,6 +476,13 @@ class _Paths:
                     raise self._uneven(run)
                 names.update(zip(mark.outvars, node.carried, strict=True))
                 node = node.iteration
+            elif mark.primitive is joined_p:
+                node = asked[mark.params["number"]]
+                if node.joined is None:
+                    node.joined, node.chosen = PathNode(), [new_var(x.aval) for x in mark.outvars]
+                joined.append(_ReadsAgain(node, mark.params["asked"], self._loops.meetings.points))
+                names.update(zip(mark.outvars, node.chosen, strict=True))
+                node = node.joined
             else:
                 node.end, node.results = run.end, [named(x) for x in mark.invars]
                 break
@@ -424,6 +512,13 @@ class _Paths:
         return self._consts[key]
 
 
+def _end_of(path: Path) -> Again | Met | None:
+    """Where a run has ended that was abandoned."""
+    if path.joined_at is not None:
+        return Met(path.joined_at)
+    return None if path.came_back is None else Again(path.came_back)
+
+
 def _to_raise_later(error: Exception) -> Exception:
     """An exception; without its frames, which have what is traced, where JAX looks for that after the trace."""
     config: Any = jax.config
@@ -436,7 +531,7 @@ def _to_raise_later(error: Exception) -> Exception:
 
 def _asks_again(asked: list[Condition]) -> bool:
     """Whether a line has asked three times: it may be that of a loop whose later iterations are never reached."""
-    return max(Counter(condition.place for condition in asked).values(), default=0) > 2
+    return len(asked) > 2 and max(Counter(condition.place for condition in asked).values()) > 2
 
 
 def _key_of(value: Any) -> Any:
