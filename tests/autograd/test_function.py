@@ -847,3 +847,36 @@ def test_results_that_share_memory_have_the_derivatives_of_their_function(functi
         return torch.autograd.grad(y.cos().sum(), w)[0]
 
     np.testing.assert_allclose(jax.jit(t2j(inside))(x.numpy()), inside(x), rtol=1e-5)
+
+
+class Field:
+    def __init__(self, function):
+        self.function = function
+
+
+class FieldModule(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+
+class Along(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, field, y):
+        ctx.field = field
+        ctx.save_for_backward(y)
+        return y.detach()
+
+    @staticmethod
+    def backward(ctx, *grads):
+        (y,) = ctx.saved_tensors
+        return None, grads[0] * ctx.field.function(y)
+
+
+@pytest.mark.parametrize("kind", [Field, FieldModule])
+def test_backward_finds_traced_values_that_objects_close_over(kind):
+    def function(y, w):
+        return Along.apply(kind(lambda y: torch.tanh(y * w)), y).sum()
+
+    y, w = np.array([3, 4], np.float32), np.float32(0.2)
+    np.testing.assert_allclose(jax.jit(jax.grad(t2j(function)))(y, w), np.tanh(y * w), 1e-5)

@@ -235,3 +235,75 @@ def test_loop_begins_alike_though_a_path_has_run_more_code(x):
     got = jax.jit(t2j(ends_with_code_that_has_not_run), compiler_options=QUICK)(np.array(x, np.float32))
     for leaf, want in zip(got, ends_with_code_that_has_not_run(torch.tensor(x)), strict=True):
         np.testing.assert_allclose(leaf, want, 1e-5)
+
+
+class Dynamics(torch.nn.Module):
+    """A module with a list where PyTorch's modules have a method."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        self.parameters: Any = list(self.layer.parameters())
+
+
+class Solved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, dynamics, y, *parameters):
+        ctx.dynamics = dynamics
+        ctx.save_for_backward(y)
+        return dynamics.layer(y)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (y,) = ctx.saved_tensors
+        with torch.enable_grad():
+            y = y.detach().requires_grad_()
+            grads = torch.autograd.grad(ctx.dynamics.layer(y), [y, *ctx.dynamics.parameters], grad)
+        return None, *grads
+
+
+def test_attribute_with_the_name_of_a_method_of_modules():
+    torch.manual_seed(0)
+    dynamics, y = Dynamics(), torch.tensor(Y, requires_grad=True)
+    loss = lambda y: Solved.apply(dynamics, y, *dynamics.parameters).square().sum()
+    (wanted,) = torch.autograd.grad(loss(y), y)
+    np.testing.assert_allclose(jax.jit(jax.grad(t2j(loss)))(Y), wanted, 1e-5)
+
+
+def descent(x):
+    """The leaf, and its values beside it, which the next iteration writes to."""
+    point = x.detach().clone().requires_grad_()
+    values, n = point.detach(), 0
+    while n < 50:
+        (slope,) = torch.autograd.grad(point.square().sum(), point)
+        values.sub_(0.1 * slope)
+        moved = point.detach() * 0.9
+        point = moved.requires_grad_()
+        values = point.detach()
+        n += 1
+        if slope.norm() < 0.1:
+            break
+    return values, point.detach(), n
+
+
+def test_loop_carries_a_leaf_and_its_values_on_one_memory():
+    assert str(jax.make_jaxpr(t2j(descent))(Y)).count(" while[") == 1
+    got = jax.jit(t2j(descent), compiler_options=QUICK)(Y)
+    for leaf, want in zip(got, descent(torch.tensor(Y)), strict=True):
+        np.testing.assert_allclose(leaf, want, 1e-5)
+
+
+def bisected(x):
+    """As many steps as a tolerance wants."""
+    low, high = x.min(), x.max()
+    for _ in range(torch.log2((high - low) / 1e-3).ceil().long()):
+        middle = (low + high) / 2
+        low, high = torch.where(middle > 0.3, torch.stack([low, middle]), torch.stack([middle, high]))
+    return low, high
+
+
+@pytest.mark.parametrize(("bound", "holds"), [(16, True), (5, False)])
+def test_said_bound_of_a_range(bound, holds):
+    got = jax.jit(t2j(bisected, bounds={"test_solvers.py:bisected": bound}), compiler_options=QUICK)(Y)
+    for leaf, want in zip(got, bisected(torch.tensor(Y)), strict=True):
+        np.testing.assert_allclose(leaf, want if holds else np.nan, 1e-5)

@@ -20,6 +20,7 @@ from jax import lax
 from ..internals.frames import set_locals
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.history import UNRECORDED, Node, Source
+from ..tensors.memory import Memory
 from ..tensors.objects import codec_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
@@ -116,6 +117,7 @@ class _Putting:
         self._done: set[str] = set()
         self._memo: dict[int, Any] = {}
         self._storages: dict[int, Storage] = {}
+        self._memories: dict[int, Memory] = {}  # what takes the place of memory that a leaf and its values share
         self._undo: list[Callable[[], None]] = []
 
     def into(self, frame: FrameType) -> list[Callable[[], None]]:
@@ -241,11 +243,14 @@ class _Putting:
     def _again(self, tensor: Torchish, array: Any) -> Torchish:
         """A tensor like another, in new memory."""
         old = tensor._node.storage
-        if self._state.seen[id(old.memory)] != self._state.seen[id(old)]:
-            raise Unlike(f"{self._state.seen[id(old)]} shares memory with a tensor that it was detached from")
         node: Any = self._storages.get(id(old))
         if node is None:
-            node = self._storages[id(old)] = Storage(PhysicalArray(array, None), None, old.order, None, old.gaps)
+            memory, first = self._memories.get(id(old.memory)), self._state.seen[id(old.memory)]
+            is_alone = first == self._state.seen[id(old)]
+            if (memory is None and not is_alone) or (memory is not None and old.is_data):
+                raise Unlike(f"{self._state.seen[id(old)]} shares memory with a tensor that it was detached from")
+            node = self._storages[id(old)] = Storage(PhysicalArray(array, None), None, old.order, memory, old.gaps)
+            self._memories[id(old.memory)] = node.memory
             if old.history is not None and not isinstance(old.history, Source):
                 node.replace(PhysicalArray(self._cut(node, old.history, array), None), None, is_written=False)
         for kind, place in steps_to(tensor._node):

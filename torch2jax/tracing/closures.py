@@ -1,4 +1,4 @@
-"""The tensors and arrays that code closes over, found without running the code."""
+"""The tensors and arrays that code closes over, or that its objects hold, found without running the code."""
 
 import functools
 import types
@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..tensors.objects import attributes_of, has_attributes
 from ..tensors.tensor import Torchish
 
 __all__ = ["closed_over"]
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 
 def closed_over(*values: Any, kind: type[T] = Torchish) -> list[T]:
-    """The tensors that modules and functions among some values hold, at any depth; not those that are among them.
+    """The tensors that objects and functions among some values hold, at any depth; not those that are among them.
 
     Args:
         kind: what is looked for in their place.
@@ -35,13 +36,15 @@ def closed_over(*values: Any, kind: type[T] = Torchish) -> list[T]:
     return list(found.values())
 
 
+_PACKAGE = __name__.partition(".")[0]
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
 def _owned_by(value: Any) -> Iterator[Any]:
     if isinstance(value, torch.nn.Module):
-        yield from value.parameters()
-        yield from value.buffers()
+        yield from torch.nn.Module.parameters(value)  # an attribute may have that name
+        yield from torch.nn.Module.buffers(value)
+        yield from vars(value).values()
     elif isinstance(value, types.MethodType):
         yield value.__self__
         yield value.__func__
@@ -60,3 +63,5 @@ def _owned_by(value: Any) -> Iterator[Any]:
         yield from value.values()
     elif isinstance(value, _CONTAINERS):
         yield from value
+    elif has_attributes(type(value)) and type(value).__module__.partition(".")[0] != _PACKAGE:
+        yield from attributes_of(value).values()

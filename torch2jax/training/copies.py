@@ -121,7 +121,7 @@ class Copies:
         if id(value) in self._memo:
             return self._memo[id(value)]
         if isinstance(value, torch.nn.Module):
-            for tensor in (*value.parameters(), *value.buffers()):
+            for tensor in (*torch.nn.Module.parameters(value), *torch.nn.Module.buffers(value)):
                 if id(tensor) not in self._memo:
                     self._memo[id(tensor)] = self._owned(tensor)
             result = copy_structure(value, self._memo)

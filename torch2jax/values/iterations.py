@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import TracedValueError
 from .call import this_call
 from .item import Item
-from .lengths import bound_of, is_traced_number, number_in, steps_between
+from .lengths import bound_of, expect_room, is_traced_number, number_in, said_bound, steps_between, tensor_of
 
 __all__ = ["Counted", "TracedRange", "heed_ranges"]
 
@@ -30,14 +30,18 @@ class Counted(Iterator):
     """
 
     def __init__(self, number: Any, give: Callable[[Any], Any]):
-        self._number, self._give, self._at = number, give, 0
+        self._give, self._at = give, 0
         self._bound: Any = bound_of(number)
         if self._bound is None:
-            raise TracedValueError(
-                "a loop of as many iterations as a number says, of which no bound is seen,",
-                instead="give the number a bound, as n.clamp(max=100) does; for a range, write `i = 0`, `while i < n:` "
-                "and `i += 1` at its end",
-            )
+            self._bound = said_bound()
+            if self._bound is None:
+                raise TracedValueError(
+                    "a loop of as many iterations as a number says, of which no bound is seen, or said (t2j(bounds=)),",
+                    instead="give the number a bound, as n.clamp(max=100) does; for a range, write `i = 0`, "
+                    "`while i < n:` and `i += 1` at its end",
+                )
+            number = Item.of(expect_room(tensor_of(number), self._bound))
+        self._number = number
 
     def __next__(self) -> Any:
         if self._at >= self._bound:
