@@ -173,3 +173,37 @@ def symmetric_operator():
         return values, vectors.abs(), xitorch.linalg.solve(operator, right)
 
     return f, (torch.randn(4, 4), torch.randn(4, 2))
+
+
+@use("torchode", "differential equations", "a neural ODE by adaptive steps for each example, with its adjoint")
+def parallel_ode():
+    import torchode
+
+    class Field(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+        def forward(self, t, y):
+            return self.layers(y)
+
+    term = torchode.ODETerm(Field())
+    control = torchode.IntegralController(atol=1e-5, rtol=1e-4, term=term)
+    solver = torchode.BacksolveAdjoint(term, torchode.Dopri5(term=term), control)
+
+    def run(solver, y):
+        begin = torch.zeros(len(y))
+        return solver.solve(torchode.InitialValueProblem(y, begin, begin + 1)).ys
+
+    return On(run, solver), (torch.randn(3, 2),)
+
+
+@use("torch-kmeans", "clustering", "centers and labels of points", gradients=False)
+def centers():
+    from torch_kmeans import KMeans
+
+    def run(points):
+        found = KMeans(n_clusters=3, max_iter=20, num_init=1, verbose=False)(points, centers=points[:, None, :3])
+        return found.centers, found.labels
+
+    return run, (torch.randn(2, 12, 2),)
