@@ -210,6 +210,58 @@ def test_what_cannot_join_is_followed(function, monkeypatch):
     compared(function, monkeypatch)
 
 
+def a_selection_stays(x):
+    y = x[x > 0]
+    for i in range(6):
+        x = x + 1 if x[i] > 0 else x - 1
+    return x, y.sum()
+
+
+def a_sparse_tensor_stays(x):
+    eye = torch.eye(8).to_sparse()
+    for i in range(6):
+        x = x + 1 if x[i] > 0 else eye @ x
+    return x, eye.to_dense()
+
+
+def numbers_of_tensors(x):
+    largest, n = 0, 0
+    for i in range(6):
+        size = x.sum().item()
+        if x[i] > 0:
+            size = x[i].item()
+            n = i
+        largest = largest + size
+    return x * largest, n
+
+
+def dropped_out(x):
+    for i in range(4):
+        if x[i] > 0:
+            x = torch.nn.functional.dropout(x, 0.5)
+    return x
+
+
+@pytest.mark.parametrize("function", [a_selection_stays, a_sparse_tensor_stays, numbers_of_tensors])
+def test_tensors_of_other_kinds(function, monkeypatch):
+    monkeypatch.setattr(paths, "_MANY", 2)
+    compiled = jax.jit(t2j(function, max_paths=8), compiler_options=QUICK)
+    for x in (X, -X, X[::-1].copy()):
+        for got, want in zip(compiled(x), function(torch.from_numpy(x.copy())), strict=True):
+            np.testing.assert_allclose(got, want, 1e-5, 1e-6)
+
+
+def test_random_numbers_differ_from_condition_to_condition(monkeypatch):
+    monkeypatch.setattr(paths, "_MANY", 2)
+    x = np.arange(1.0, 257, dtype=np.float32)
+    translated = lambda x, key: t2j(dropped_out)(x, rng=key)
+    found = [jax.jit(translated)(x, jax.random.key(seed)) for seed in range(3)]
+    eager = [translated(x, jax.random.key(seed)) for seed in range(3)]
+    for one, other in zip(found, eager, strict=True):
+        np.testing.assert_allclose(one, other)
+    assert len({int((y == 0).sum()) for y in found}) > 1
+
+
 def test_a_condition_is_once_in_the_graph():
     counted = []
 

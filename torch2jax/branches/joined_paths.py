@@ -103,6 +103,8 @@ class PathNode:
         """What they have computed."""
         self.read_again: list[JaxprEqn] = []
         """What the path that goes on has read of older tensors before, and reads again since others have not."""
+        self.found_again: dict[Var, Var] = {}
+        """The results of the latter, by those of the former."""
 
     @property
     def next(self) -> "Iterable[PathNode]":

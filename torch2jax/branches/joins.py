@@ -31,7 +31,6 @@ from .join_points import JoinPoint, join_point
 from .loop_state import EVERYTHING, Place, State, Unlike
 from .met_paths import MetPaths, PathResult
 from .outcomes import outcome_of_variables
-from .unaliased import can_unalias
 
 __all__ = ["AskedAt", "Join", "JoinPoints", "OpenConditions", "join_p", "joined_p"]
 
@@ -43,6 +42,9 @@ joined_p = Primitive("joined")
 """Marks where they go on as one: from what the path has on which the run is, to what any has."""
 joined_p.multiple_results = True
 joined_p.def_abstract_eval(lambda *avals, **_: [aval.strip_weak_type() for aval in avals])
+
+
+_MOST = 32  # refused conditions: each has cost some runs, and others are likely to be refused as well
 
 
 class AskedAt(NamedTuple):
@@ -59,8 +61,6 @@ class JoinPoints:
         self.codes: set[CodeType] = set()
         """The code in which paths join."""
         self.refusals: dict[AskedAt, str] = {}
-        self.aliased: set[AskedAt] = set()
-        """Those after which tensors are two that are one on some paths."""
         self.written: dict[AskedAt, set[str]] = {}
         """The paths of memory that is written to before they join."""
         self.assigned: dict[AskedAt, set[str]] = {}
@@ -73,6 +73,8 @@ class JoinPoints:
             base: the frame of this package that has called the code.
         """
         frame = sys._getframe(1)
+        if len(self.refusals) > _MOST:
+            return None
         while frame is not None and frame is not base:
             code = frame.f_code
             if not is_translator(code.co_filename):
@@ -83,15 +85,6 @@ class JoinPoints:
                     return frame, asked, point
             frame = frame.f_back
         return None
-
-    def must_keep_aliases(self, executed: set[CodeType]) -> bool:
-        """Whether code has run that asks which objects are the same: then these stay one."""
-        if not self.aliased or can_unalias(executed):
-            return False
-        for asked in self.aliased:
-            self.refuse(asked, "the code asks whether tensors are the same")
-        self.aliased.clear()
-        return True
 
     def refuse(self, asked: AskedAt, reason: str) -> None:
         self.refusals[asked] = reason
@@ -269,7 +262,7 @@ class OpenConditions:
             return path.end_at(join)
         self.joined.add(condition.asked)
         if met.has_aliases:
-            self._points.aliased.add(condition.asked)
+            path.meetings.aliased.add(condition.asked)
         with running(path.trace):
             arrays = joined_p.bind(*arrays, number=condition.number, asked=condition.asked)
         marks = zip(*[other.written for other in join.paths], strict=True)

@@ -257,13 +257,13 @@ class Loops:
 
     def must_keep_aliases(self) -> bool:
         """Whether code has run that asks which objects are the same: then all share memory again."""
-        loops = [loop for loop, paths in self.unaliased.items() if paths]
-        if self.meetings.are_on and self.meetings.points.must_keep_aliases(self.executed):
-            return True
-        if not loops or can_unalias(self.executed):
+        aliased = self.meetings.aliased
+        causes = [*(loop for loop, paths in self.unaliased.items() if paths), *aliased]
+        if not causes or can_unalias(self.executed):
             return False
-        for loop in loops:
-            self.refuse_guarded(loop, "")
+        for cause in causes:
+            self.refuse_guarded(cause, "the code asks whether tensors are the same")
+        aliased.clear()
         return True
 
     def _forget_all(self, code: CodeType, entry: int) -> None:

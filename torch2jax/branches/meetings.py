@@ -32,7 +32,7 @@ from ..tensors.storage import lose_traced
 from .call import this_call
 from .code_graph import can_see_through
 from .handlers import is_handled
-from .joins import JoinPoints
+from .joins import AskedAt, JoinPoints
 from .leaves import beginning_anew
 from .loop_heads import heads_of
 from .loop_state import EVERYTHING, State, Unlike
@@ -79,6 +79,8 @@ class Meetings:
         self.follow = follow
         self.are_on = self.are_possible = False
         """Whether paths meet, and whether a condition was asked whose paths might."""
+        self.aliased: set[CodeType | AskedAt] = set()
+        """The functions and conditions behind which tensors are two that are one on some paths."""
         self.codes: set[CodeType] = set()
         self.refusals: dict[CodeType, str] = {}
         self.explored: CodeType | None = None
@@ -247,6 +249,8 @@ class Meeting:
             Unlike: the call has not gone the path that it was to go.
         """
         found = outcome_of(result, self._before)
+        if self._met.has_aliases:
+            self._meetings.aliased.add(self._code)
         self._met.give(found, self._arrays, self._before, self._path.guards, self._code)
 
 

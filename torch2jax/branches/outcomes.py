@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.history import UNRECORDED
 from ..tensors.tensor import Torchish
 from .call import this_call
@@ -33,7 +34,7 @@ class ResultLeaf(NamedTuple):
     same_as: int = 0
     """The number of the first tensor of the outcome that is the same object."""
     number: str | None = None
-    """Of a Python int in a variable, that one; `TRACED` of one that was taken out of a tensor."""
+    """Of a Python int in a variable, that one; `TRACED` of a number that was taken out of a tensor."""
 
     @property
     def can_change(self) -> bool:
@@ -153,7 +154,7 @@ class _Looking:
         self.tensors: list[Any] = []
         self.containers: list[Any] = []
         self.numbers: dict[str, Any] = {}
-        """The ints in variables, as tensors."""
+        """The numbers in variables, as tensors."""
 
     def found(self, result: Any, signature: Any) -> FoundResult:
         memories = [_memory(tensor) for tensor in self.tensors]
@@ -177,17 +178,17 @@ class _Looking:
             if self._roots.get(name) is not value:
                 raise Unlike(f"{name} is another object on some paths, and is assigned to on others")
             return _SAME
-        if type(value) is int or getattr(value, "stands_for", None) is int:
-            is_traced = type(value) is not int
-            self.leaves.append(ResultLeaf(None, None, False, True, 0, TRACED if is_traced else repr(value)))
-            self.numbers[name] = value if is_traced else torch.tensor(value)
+        kind = getattr(value, "stands_for", None)
+        if type(value) is int or (kind is not None and getattr(value, "computed", None) is None):
+            self.leaves.append(ResultLeaf(None, None, False, True, 0, TRACED if kind else repr(value)))
+            self.numbers[name] = value if kind else torch.tensor(value)
             self.tensors.append(self.numbers[name])
-            return int
+            return kind or int
         is_same, counts = self._roots.get(name) is value, (len(self.leaves), len(self.containers))
         try:
             return self.at(value, name, True)
         except Unlike:
-            if not is_same or isinstance(value, torch.Tensor):
+            if not is_same or (isinstance(value, torch.Tensor) and _is_plain(value)):
                 raise
         del self.leaves[counts[0] :], self.tensors[counts[0] :], self.containers[counts[1] :]
         return _SAME
@@ -217,15 +218,27 @@ class _Looking:
         raise Unlike(f"{path} is a {kind.__name__}")
 
     def _leaf(self, tensor: Any, path: str, can_be_replaced: bool) -> ResultLeaf:
-        memory = _memory(tensor)
-        existing, shares = self._seen.get(id(tensor)), self._seen.get(id(memory))
+        existing = self._seen.get(id(tensor))
+        if not _is_plain(tensor) or (existing is None and tensor.attributes.keys() - {"_restriction"}):
+            raise Unlike(f"{path} is a {type(tensor).__name__} of its own kind")
+        shares = self._seen.get(id(_memory(tensor)))
         if existing is not None:
             return ResultLeaf(existing, shares, False, can_be_replaced)
-        if type(tensor) is not Torchish or tensor.attributes.keys() - {"_restriction"}:
-            raise Unlike(f"{path} is a {type(tensor).__name__} of its own kind")
         if tensor.history is not None and (tensor.history is not UNRECORDED or this_call().tape is not None):
             raise Unlike(f"{path} requires grad")
         return ResultLeaf(None, shares, False, can_be_replaced)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether it is a strided tensor and none of a class of its own, as a selection or a number is."""
+    if isinstance(tensor, Torchish):
+        return type(tensor) is Torchish
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return (
+            type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and tensor.layout is torch.strided
+            and not tensor.is_nested
+        )
 
 
 def _memory(tensor: Any) -> Any:

@@ -25,7 +25,7 @@ from ..tracing.traces import current_trace, ending_with_errors
 from .call import current
 from .ends import StaticLeaf
 from .joined_paths import Again, Ended, Met, PathNode, Raised, Side, program_of
-from .joins import AskedAt, Join, JoinPoints, join_p, joined_p
+from .joins import Join, join_p, joined_p
 from .loop_facts import Loops
 from .loop_room import Learned, guess_room
 from .loop_state import Unlike
@@ -34,6 +34,7 @@ from .meetings import Meetings
 from .path import Condition, Fork, Path, condition_p
 from .policy import BranchPolicy
 from .programs import is_same_step, new_var
+from .reads_again import ReadsAgain
 from .warnings_once import Warned, give
 
 __all__ = ["followed"]
@@ -48,22 +49,6 @@ _ITERATIONS = 4  # conditions of one line on one path: a loop that nothing but e
 _RUNS = 16  # paths of all kinds
 _ASKED = 512  # conditions on all of them: what is traced grows with the square of a loop's iterations
 
-_READS = frozenset(
-    ("reshape", "transpose", "slice", "squeeze", "broadcast_in_dim", "expand_dims", "rev", "dynamic_slice", "gather")
-    + (
-        "copy",
-        "copy_p",
-        "real",
-        "imag",
-        "complex",
-        "conj",
-        "neg",
-        "convert_element_type",
-        "bitcast_convert_type",
-        "iota",
-    )
-)
-"""Operations that take elements out of memory."""
 _MARKS = (condition_p, enter_p, again_p, join_p, joined_p)
 
 
@@ -136,35 +121,6 @@ def followed(
         f"the loops and functions of the code are not the same in any two of {_LEARNED} tries to trace its paths"
         f"{loops.refused}. Write the loop with torch.while_loop (torch._higher_order_ops.while_loop)"
     )
-
-
-class _ReadsAgain:
-    """What a path has read of older tensors before others join it, for it to be read again on all.
-
-    Reads are kept: a view's elements, once they are taken out of its memory, are there for later reads.
-    """
-
-    def __init__(self, node: PathNode, asked: AskedAt, points: JoinPoints):
-        self._node, self._asked, self._points, self._parted = node, asked, points, node.parted
-        self._found: dict[Var, Var] = {}
-
-    def again(self, var: Any) -> Any:
-        """The variable itself, or one that has the same value behind the join.
-
-        Raises:
-            Learned: the path has kept something else there, where nobody looks.
-        """
-        if not isinstance(var, Var) or var not in self._parted:
-            return var
-        step = self._parted[var]
-        if var not in self._found:
-            if step is None or step.primitive.name not in _READS:
-                self._points.refuse(self._asked, "what is computed there is kept where nobody sees it")
-                raise Learned
-            outvars = [new_var(x.aval) for x in step.outvars]
-            self._node.read_again.append(step.replace(invars=[*map(self.again, step.invars)], outvars=outvars))
-            self._found.update(zip(step.outvars, outvars, strict=True))
-        return self._found[var]
 
 
 class _Paths:
@@ -419,7 +375,7 @@ class _Paths:
         names: dict[Var, Any] = {}
         consts = dict(run.consts)
         same: dict[Var, Any] = {}  # what loops of dropped iterations begin with
-        joined: list[_ReadsAgain] = []
+        joined: list[ReadsAgain] = []
 
         def named(atom: Any):
             while isinstance(atom, Var) and atom in same:
@@ -480,7 +436,7 @@ class _Paths:
                 node = asked[mark.params["number"]]
                 if node.joined is None:
                     node.joined, node.chosen = PathNode(), [new_var(x.aval) for x in mark.outvars]
-                joined.append(_ReadsAgain(node, mark.params["asked"], self._loops.meetings.points))
+                joined.append(ReadsAgain(node, mark.params["asked"], self._loops.meetings.points))
                 names.update(zip(mark.outvars, node.chosen, strict=True))
                 node = node.joined
             else:
