@@ -218,6 +218,60 @@ def test_what_cannot_meet_is_followed(function, monkeypatch):
             np.testing.assert_allclose(got, want, 1e-4, 1e-5)
 
 
+def one_or_two(x):
+    new = x * 2
+    if x.sum() > 1:
+        return new, new
+    return (new, x - 1) if x[0] > 0.3 else (x + 1, new)
+
+
+def shares_on_a_path(x):
+    for _ in range(3):
+        y, z = one_or_two(x)
+        x = y.sin() - z
+    return x, y, z
+
+
+def itself_or_new(x):
+    if x.sum() > 1:
+        return x
+    return x * 2 if x[0] > 0.3 else x + 1
+
+
+def gives_an_argument_without_grad(x):
+    """What a function gives under ``no_grad`` has a gradient where it is the argument."""
+    for _ in range(3):
+        with torch.no_grad():
+            y = itself_or_new(x)
+        x = x * 0.7 + y * 0.2
+    return x
+
+
+def asks_for_identity(x):
+    n = 0
+    for _ in range(3):
+        y = itself_or_new(x)
+        n += 1 if y is x else 0
+        x = y * 0.8
+    return x, n
+
+
+@pytest.mark.parametrize("function", [shares_on_a_path, gives_an_argument_without_grad, asks_for_identity])
+def test_tensors_that_are_one_on_some_paths(function, monkeypatch):
+    monkeypatch.setattr(paths, "_MANY", 2)
+    translated = t2j(function, max_paths=256)
+    total = lambda x: sum(y.sum() for y in jax.tree.leaves(translated(x)) if y.dtype.kind == "f")
+    compiled = jax.jit(translated, compiler_options=QUICK)
+    gradient = jax.jit(jax.grad(total), compiler_options=QUICK)
+    for x in (X, X * 3, -X, X * 1.2, X * 0.7):
+        given = torch.from_numpy(x.copy()).requires_grad_()
+        wanted = jax.tree.leaves(function(given), is_leaf=lambda y: isinstance(y, torch.Tensor))
+        for got, want in zip(jax.tree.leaves(compiled(x)), wanted, strict=True):
+            np.testing.assert_allclose(got, want.detach() if isinstance(want, torch.Tensor) else want, 1e-4, 1e-5)
+        sum(y.sum() for y in wanted if isinstance(y, torch.Tensor)).backward()
+        np.testing.assert_allclose(gradient(x), given.grad, 1e-4, 1e-5)
+
+
 class _Descent(torch.autograd.Function):
     """Its backward asks in functions that take derivatives themselves, as an adjoint does."""
 
