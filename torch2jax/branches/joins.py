@@ -14,6 +14,7 @@ Paths for which that does not hold join in the function that has called this one
 """
 
 import sys
+from collections.abc import Container, Iterable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -288,13 +289,8 @@ class OpenConditions:
             Unlike: one is not always there.
         """
         known = self._points.assigned[condition.asked]
-        new = {path for path, place in before.places.items() if place.has_changed} - known
-        if new:
-            known.update(new)
-            self._path.begin_anew()
-        missing = next((path for path in known if path not in before.places), None)
-        if missing is not None:
-            raise Unlike(f"it assigns to {missing}, which is not always there")
+        changed = (path for path, place in before.places.items() if place.has_changed)
+        self._expect_known(changed, known, before.places, "assigns to")
         try:
             for path in known:
                 before.places[path].read()
@@ -314,14 +310,22 @@ class OpenConditions:
         other = next((change for change in rest.changes_until(later) if change.kind != "written"), None)
         if other is not None:
             raise Unlike(f"it changes {other.path}")
-        new = {*before.written()} - known
+        self._expect_known(before.written(), known, before.storages, "writes to")
+        return [before.storages[path] for path in sorted(known)]
+
+    def _expect_known(self, found: Iterable[str], known: set[str], there: Container[str], what: str) -> None:
+        """Begins anew if a path changes what was not known.
+
+        Raises:
+            Unlike: not all that is known is there.
+        """
+        new = {*found} - known
         if new:
             known.update(new)
             self._path.begin_anew()
-        missing = next((path for path in known if path not in before.storages), None)
+        missing = next((path for path in known if path not in there), None)
         if missing is not None:
-            raise Unlike(f"it writes to {missing}, which is not always there")
-        return [before.storages[path] for path in sorted(known)]
+            raise Unlike(f"it {what} {missing}, which is not always there")
 
 
 def _state(frame: FrameType, roots: Any, without: Any = ()) -> State:

@@ -36,11 +36,6 @@ class ResultLeaf(NamedTuple):
     number: str | None = None
     """Of a Python int in a variable, that one; `TRACED` of a number that was taken out of a tensor."""
 
-    @property
-    def can_change(self) -> bool:
-        """Whether it can get other values: one that is new can itself."""
-        return self.can_be_replaced or self.existing is None
-
 
 class ResultTree(NamedTuple):
     """What a function gives on one path."""
@@ -108,13 +103,9 @@ def joined(outcomes: Sequence[ResultTree]) -> tuple[list[bool], int]:
 
 
 def _can_change(at: int, leaf: ResultLeaf, outcomes: Sequence[ResultTree]) -> bool:
-    """Whether a tensor can get the values of all paths; one that is two on another path cannot itself."""
+    """Whether a tensor can get the values of all paths; a new one can itself, unless it is two on another path."""
     is_one = all(outcome.leaves[at].same_as == leaf.same_as for outcome in outcomes)
-    return leaf.can_be_replaced or (leaf.can_change and (is_one or _is_alone(at, outcomes)))
-
-
-def _is_alone(at: int, outcomes: Sequence[ResultTree]) -> bool:
-    return all(sum(x.same_as == outcome.leaves[at].same_as for x in outcome.leaves) == 1 for outcome in outcomes)
+    return leaf.can_be_replaced or (leaf.existing is None and is_one)
 
 
 def _differs(leaves: Sequence[ResultLeaf]) -> bool:

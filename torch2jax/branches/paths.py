@@ -262,13 +262,13 @@ class _Paths:
 
     def _count(self, run: _PathRun) -> None:
         is_check = isinstance(run.end, Raised) and run.end.is_check
+        is_live = run.end is not None and not is_check and not isinstance(run.end, Met)
         if is_check:
             self._checks.add(run.asked[-1].side)
-        elif run.end is not None and not isinstance(run.end, Met):
+        elif is_live:
             self._passed.update(condition.side for condition in run.asked)
         self._ask_again = self._ask_again or _asks_again(run.asked)
         answers = tuple([condition.answer for condition in run.asked])
-        is_live = run.end is not None and not is_check and not isinstance(run.end, Met)
         self._gone.append(_Gone(answers, is_live, isinstance(run.end, Raised)))
         asked = sum(len(gone.answers) for gone in self._gone) if len(self._gone) > _FEW else 0
         bound, (_, iterations) = max(self._policy.max_paths, _AT_LEAST), run.loop
