@@ -575,20 +575,22 @@ class _Sine(nn.Module):
         return x.sin()
 
 
+def _sine(x: torch.Tensor):
+    return torch.sin(x)
+
+
 SCRIPTED = torch.jit.script(_Sine().eval())
+SCRIPTED_FUNCTION = torch.jit.script(_sine)
 
 
-@comes_by("torch.jit.torch.jit.ScriptFunction.__call__", "torch.jit._builtins._find_builtin")
+@comes_by("torch.jit.torch.jit.ScriptFunction.__call__")
 def scripted_functions(x):
-    def sine(x: torch.Tensor):
-        return torch.sin(x)
-
-    return torch.jit.script(sine)(x)
+    return SCRIPTED_FUNCTION(x)
 
 
-@comes_by("torch.ScriptMethod.__call__", "torch._jit_internal.get_closure")
+@comes_by("torch.ScriptMethod.__call__")
 def scripted_modules(x):
-    return torch.jit.script(_Sine())(x)
+    return SCRIPTED(x)
 
 
 @comes_by("torch.jit._script.RecursiveScriptModule.__deepcopy__")
@@ -596,12 +598,16 @@ def copies_of_scripted_modules(x):
     return copy.deepcopy(SCRIPTED)(x)
 
 
-@comes_by("torch.jit.save", "torch.jit.load")
-def files_of_scripted_modules(x):
-    file = io.BytesIO()
-    torch.jit.save(SCRIPTED, file)
-    file.seek(0)
-    return torch.jit.load(file)(x)
+@comes_by("torch.jit.script")
+def scripted_within(x):
+    return torch.jit.script(_Sine())(x)
+
+
+@comes_by("torch.jit.save")
+def saved_scripts(x):
+    with contextlib.suppress(NotImplementedError):
+        torch.jit.save(SCRIPTED, io.BytesIO())
+    return x
 
 
 @comes_by("torch.jit.trace")
@@ -614,21 +620,9 @@ def traced_modules(x):
     return torch.jit.trace_module(_Sine(), {"forward": (x,)})(x)
 
 
-@comes_by("torch.jit._get_trace_graph")
-def traced_graphs(x):
-    torch.jit._get_trace_graph(_Sine(), (torch.ones(2),))
-    return x
-
-
 @comes_by("torch.jit.freeze")
 def frozen(x):
     return torch.jit.freeze(SCRIPTED)(x)
-
-
-@comes_by("torch._C._freeze_module")
-def frozen_objects(x):
-    torch._C._freeze_module(SCRIPTED._c)
-    return x
 
 
 @comes_by("torch.jit.optimize_for_inference")

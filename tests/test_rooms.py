@@ -17,7 +17,7 @@ FLOORS = [
     {"__init__", "__main__"},
     {"sharding", "tools"},
     {"convert"},
-    {"bridge", "checkpoints", "exporting", "ops", "torchscript", "training"},
+    {"bridge", "checkpoints", "exporting", "ops", "training"},
     {"modules"},
     {"calls"},
     {"autograd", "values"},
@@ -127,7 +127,7 @@ def test_the_call_provides_what_rooms_ask(room):
 def test_upper_rooms_ask_of_the_call_what_it_has():
     known: set[str] = set()
     torch2jax.t2j(lambda x: known.update(dir(this_call())) or x)(jnp.ones(2))
-    for room in ("calls", "modules", "ops", "torchscript", "training", "sharding", "exporting"):
+    for room in ("calls", "modules", "ops", "training", "sharding", "exporting"):
         for path in (ROOT / room).rglob("*.py"):
             unknown = [f"{path.name}:{line} {name}" for name, line in _asked_in(path) if name not in known]
             assert not unknown

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from . import ops as ops, sharding as sharding, torchscript as torchscript  # registers the rules, and what stands in
+from . import ops as ops, sharding as sharding  # registers the rules, and what stands in
 from .bridge.call_torch import torch2jax, torch2jax_auto
 from .bridge.compat import (
     Size,

@@ -81,7 +81,6 @@ ATTRIBUTES = {
         "_c": "The module in C++.",
     },
     "torch._C.ScriptObject": {
-        "_get_method": "A method: one of the object's methods, by name.",
         "_type": "A method: its type of TorchScript's.",
     },
     "jax.core.Tracer": {

@@ -217,7 +217,12 @@ def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
     if id(module) in memo:
         return memo[id(module)]
     cls = type(module)
-    if not _copies_attributes(cls) and not (is_fully_sharded(cls) and _copies_attributes(wrapped_class(cls))):
+    # e3nn's modules pickle parts that are TorchScript, and what is in them, whose tensors `memo` would not replace.
+    has_scripts = any(isinstance(part, torch.jit.ScriptModule) for part in module._modules.values())
+    has_own_copy = not _copies_attributes(cls) and not (
+        is_fully_sharded(cls) and _copies_attributes(wrapped_class(cls))
+    )
+    if has_own_copy and (not has_scripts or isinstance(module, torch.jit.ScriptModule)):
         return copy.deepcopy(module, memo)
     made = memo[id(module)] = object.__new__(cls)
     attributes = {}
@@ -236,7 +241,7 @@ def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
                 parts[key] = None if part is None else memo[id(part)] if id(part) in memo else copied(part, memo)
         else:
             attributes[name] = copy.deepcopy(value, memo)
-    made.__setstate__(attributes)
+    _Module.__setstate__(made, attributes) if has_own_copy else made.__setstate__(attributes)
     return made
 
 

@@ -19,7 +19,7 @@ from ..tensors.tensor import Torchish, make_region
 from .call import current, this_call
 from .sparse import Sparse, size_of
 
-__all__ = ["Pickles", "as_real"]
+__all__ = ["Pickles"]
 
 _reduce_tensor, _reduce_parameter = torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__
 _storage_of = torch.Tensor._typed_storage

@@ -1,0 +1,150 @@
+"""TorchScript within translated code: PyTorch's interpreter runs it, and calls the operators on the call's tensors."""
+
+import copy
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..calls.aten_mode import AtenMode
+from ..calls.call import this_call
+from ..errors import EndedCallError
+from ..internals.torchscript import (
+    BufferDict,
+    ConcreteModuleType,
+    ModuleDict,
+    ParameterDict,
+    ScriptFunction,
+    ScriptMethod,
+    wrap_cpp_module,
+)
+from ..patches import stands_in
+
+__all__ = ["bound_method"]
+
+
+class _Errors(AtenMode):
+    """Keeps what the rule of an operator raises: the interpreter drops it, and raises an error without its message."""
+
+    error: BaseException | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None):
+        try:
+            return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+def _run(call: Callable, code: Any, args: tuple, kwargs: dict) -> Any:
+    errors = _Errors(this_call())
+    try:
+        # Optimized code is compiled for what the first calls got.
+        with torch.jit.optimized_execution(False), errors:
+            return call(code, *args, **kwargs)
+    except RuntimeError as error:
+        cause = error if errors.error is None else errors.error
+        if isinstance(cause, EndedCallError) or "does not require grad" in str(cause):
+            cause.add_note(_WAY)
+        if cause is error:
+            raise
+        raise cause from error
+
+
+_WAY = (
+    "TorchScript takes gradients by PyTorch, which does not record this call, and torch.jit.fork runs on other "
+    "threads, which are not in it: give t2j the Python function or nn.Module that was scripted"
+)
+
+
+_call_function = vars(ScriptFunction)["__call__"]
+_call_method = vars(ScriptMethod)["__call__"]
+
+
+@stands_in(torch._C.ScriptFunction, "__call__")
+def _function(function: ScriptFunction, *args: Any, **kwargs: Any):
+    return _run(_call_function, function, args, kwargs)
+
+
+@stands_in(torch._C.ScriptMethod, "__call__")
+def _method(method: ScriptMethod, *args: Any, **kwargs: Any):
+    return _run(_call_method, method, args, kwargs)
+
+
+def bound_method(method: ScriptMethod) -> types.MethodType:
+    """A method of a TorchScript module as one of its module in Python."""
+
+    def run(module: Any, *args: Any, **kwargs: Any):
+        return getattr(module, method.name)(*args, **kwargs)
+
+    run.__name__ = method.name
+    return types.MethodType(run, wrap_cpp_module(method.owner))
+
+
+_script = torch.jit.script
+
+
+@stands_in(torch.jit, "script")
+def _as_python(obj: Any, *args: Any, **kwargs: Any):
+    """A module stays Python, since its tensors may be the call's. Libraries compile functions on import."""
+    return obj if isinstance(obj, torch.nn.Module) else _script(obj, *args, **kwargs)
+
+
+@stands_in(torch.jit, "freeze")
+@stands_in(torch.jit, "optimize_for_inference")
+@stands_in(torch.jit, "trace")
+@stands_in(torch.jit, "trace_module")
+def _as_it_is(thing: Any = None, *args: Any, **kwargs: Any):
+    """Code that is to be compiled stays Python, which does the same for all inputs."""
+    return thing
+
+
+@stands_in(torch.jit, "save")
+def _refuse_to_save(m: Any, *args: Any, **kwargs: Any):
+    raise NotImplementedError(
+        "torch.jit.save was called in translated code, where tensors have no memory that could go into a file; save "
+        "the module before or after the call"
+    )
+
+
+@stands_in(torch.jit.RecursiveScriptModule, "__deepcopy__")
+def _copy_module(module: Any, memo: dict[int, Any]):
+    """As PyTorch's, which copies the memory of the tensors instead of what stands for them in `memo`."""
+    copied = wrap_cpp_module(_copied(module._c, memo))
+    pairs = (each.named_modules(remove_duplicate=False) for each in (module, copied))
+    for (_, before), (_, after) in zip(*pairs, strict=True):
+        _copy_python(before, after)
+    return copied
+
+
+def _copy_python(module: Any, copied: Any) -> None:
+    """Gives a copy what only Python knows of a module: methods that are not compiled, attributes."""
+    for name, value in vars(module).items():
+        if isinstance(value, types.MethodType) and value.__self__ is module:
+            vars(copied)[name] = types.MethodType(value.__func__, copied)
+        elif name not in vars(copied) and not isinstance(value, ScriptMethod):
+            vars(copied)[name] = value
+
+
+def _copied(module: Any, memo: dict[Any, Any]) -> Any:
+    """A copy of TorchScript's own object, with the copies of its tensors and parts in their places."""
+    key = ("torchscript", hash(module))
+    if key in memo:
+        return memo[key][1]
+    result = copy.copy(module)
+    memo[key] = (module, result)
+    for name, part in ModuleDict(module).items():
+        result.setattr(name, _copied(part, memo))
+    parameters: Any = ParameterDict(module)
+    buffers: Any = BufferDict(module)
+    for name, _ in (*parameters.items(), *buffers.items()):
+        result.setattr(name, copy.deepcopy(module.getattr(name), memo))
+    declared: Any = ConcreteModuleType.from_jit_type(module._type())
+    for name, (kind, _) in declared.get_attributes().items():
+        if kind.kind() in _HOLDERS:
+            result.setattr(name, copy.deepcopy(module.getattr(name), memo))
+    return result
+
+
+_HOLDERS = ("TensorType", "ListType", "DictType", "TupleType", "OptionalType")
