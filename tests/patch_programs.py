@@ -669,21 +669,6 @@ def sparse_steps(x):
     return x + weight[:, 0]
 
 
-@comes_by("torch.optim.lbfgs.LBFGS.step")
-def quasi_newton_steps(x):
-    weight = nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.LBFGS([weight], max_iter=2)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = ((weight - x) ** 2).sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return x + weight
-
-
 def _scheduled(make: Callable, *loss_or_epoch) -> None:
     scheduler = make(torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=1.0))
     with warnings.catch_warnings():

@@ -1,89 +1,71 @@
-"""`torch.optim.LBFGS` under `jit`: PyTorch's iterations, evaluations and values, also as a state between steps."""
+"""`torch.optim.LBFGS`: PyTorch's own iterations outside of `jit`, and an error that names optax's under it."""
 
 import jax
 import numpy as np
+import optax
 import pytest
 import torch
 
-from tests.branches.test_paths import QUICK
-from torch2jax import t2j
+from torch2jax import TracedValueError, t2j
 
-STARTS = np.array([[1.5, -0.7, 2.0], [0.3, 0.2, -0.1]], np.float32)
-OPTIONS = {"max_iter": 6, "history_size": 3, "lr": 0.8}
+START = np.array([1.5, -0.7, 2.0], np.float32)
+
+
+def valley(w):
+    return ((w[1:] - w[:-1] ** 2) ** 2).sum() * 3 + ((1 - w) ** 2).sum()
 
 
 def minimize(line_search):
     def minimized(x):
         w = x.clone().requires_grad_()
-        optimizer = torch.optim.LBFGS([w], **OPTIONS, line_search_fn=line_search)
+        optimizer = torch.optim.LBFGS([w], max_iter=6, history_size=3, lr=0.8, line_search_fn=line_search)
 
         def closure():
             optimizer.zero_grad()
-            loss = ((w[1:] - w[:-1] ** 2) ** 2).sum() * 3 + ((1 - w) ** 2).sum()
+            loss = valley(w)
             loss.backward()
             return loss
 
         losses = [optimizer.step(closure).detach() for _ in range(2)]
-        state = optimizer.state[w]
-        return w.detach(), losses, state["n_iter"], state["func_evals"]
+        return w.detach(), losses, optimizer.state[w]["func_evals"]
 
     return minimized
 
 
 @pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
-def test_minimized_in_one_program(line_search):
+def test_minimized(line_search):
     function = minimize(line_search)
-    translated = t2j(function)
-    found = jax.tree.leaves(jax.jit(jax.vmap(translated), compiler_options=QUICK)(STARTS))
-    for i, start in enumerate(STARTS):
-        wanted = jax.tree.leaves(function(torch.from_numpy(start)))
-        for leaf, want in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(leaf[i], np.asarray(want), 2e-3, 1e-4)
-        assert [int(leaf[i]) for leaf in found[-2:]] == [int(want) for want in wanted[-2:]]
+    found, losses, evaluations = t2j(function)(START)
+    wanted, wanted_losses, wanted_evaluations = function(torch.from_numpy(START))
+    np.testing.assert_allclose(found, wanted, 2e-3, 1e-4)
+    np.testing.assert_allclose(losses, wanted_losses, 2e-3, 1e-4)
+    assert evaluations == wanted_evaluations
 
 
-def train(model, optimizer, x, y):
-    def closure():
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        loss.backward()
-        return loss
+def test_under_jit_the_error_names_optax():
+    with pytest.raises(TracedValueError, match=r"LBFGS.step needs .* optax.lbfgs\(\)"):
+        jax.jit(t2j(minimize(None)))(START)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters())
 
-    return optimizer.step(closure)
+    def step(model, optimizer, x):
+        return optimizer.step(lambda: model(x).sum())
 
-
-def build():
-    torch.manual_seed(0)
-    model = torch.nn.Linear(3, 2)
-    return model, torch.optim.LBFGS(model.parameters(), max_iter=2, max_eval=9, history_size=2)
+    with pytest.raises(TracedValueError, match=r"optax\.lbfgs"):
+        t2j(step, state=(model, optimizer)).init(START)
 
 
-def test_a_state_between_steps():
-    """Eager and compiled steps take turns, after one of PyTorch's; PyTorch goes on from where they have been."""
-    wanted, found = build(), build()
-    x, y = torch.randn(8, 3), torch.randn(8, 2)
-    for model, optimizer in (wanted, found):
-        train(model, optimizer, x, y)
-    step = t2j(train, state=found)
-    state = step.init(x.numpy(), y.numpy())
-    assert state["optimizer"]["state.0.old_dirs"].shape == (2, 8)
-    for run in (jax.jit(step, compiler_options=QUICK), step):
-        loss, state = run(state, x.numpy(), y.numpy())
-        np.testing.assert_allclose(loss, train(*wanted, x, y).detach(), 1e-4)
-    step.load(state)
-    torch.testing.assert_close(found[0].weight, wanted[0].weight, rtol=1e-3, atol=1e-3)
-    losses = [train(model, optimizer, x, y) for model, optimizer in (wanted, found)]
-    torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-4)
-    one, other = (optimizer.state[model.weight] for model, optimizer in (wanted, found))
-    assert (one["n_iter"], one["func_evals"]) == (other["n_iter"], other["func_evals"])
-    assert len(one["old_dirs"]) == len(other["old_dirs"]) == 2
+def test_optax_in_its_place():
+    loss, optimizer = t2j(valley), optax.lbfgs()
+    value_and_grad = optax.value_and_grad_from_state(loss)
 
+    @jax.jit
+    def step(w, state):
+        value, gradient = value_and_grad(w, state=state)
+        updates, state = optimizer.update(gradient, state, w, value=value, grad=gradient, value_fn=loss)
+        return optax.apply_updates(w, updates), state
 
-def test_what_is_no_line_search():
-    def function(x):
-        w = x.clone().requires_grad_()
-        optimizer = torch.optim.LBFGS([w], line_search_fn="armijo")
-        optimizer.step(lambda: w.sum())
-
-    with pytest.raises(RuntimeError, match="only 'strong_wolfe' is supported"):
-        t2j(function)(STARTS)
+    w, state = START, optimizer.init(START)
+    for _ in range(20):
+        w, state = step(w, state)
+    np.testing.assert_allclose(w, np.ones(3), atol=1e-3)

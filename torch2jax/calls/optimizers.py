@@ -17,6 +17,7 @@ from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
+from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
 from ..rules.inline import Scalars
@@ -50,10 +51,16 @@ def expect_own(thing: object) -> None:
 
 def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
     """``optimizer.step``, told to compute with tensors in place of numbers if these are traced."""
-    if isinstance(self, LBFGS):  # whose closure is the code's, and which computes with tensors anyway: `lbfgs`
-        return type(self).step(self, *args, **kwargs)
+    if isinstance(self, LBFGS):  # it decides how often to call its closure by values
+        try:
+            return type(self).step(self, *args, **kwargs)
+        except TracedValueError as error:
+            raise TracedValueError("torch.optim.LBFGS.step", instead=_LBFGS) from error
     with _abstract_where_traced(self):
         return type(self).step(self, *args, **kwargs)
+
+
+_LBFGS = "minimize with optax.lbfgs() and optax.value_and_grad_from_state, which run under jit"
 
 
 @contextmanager

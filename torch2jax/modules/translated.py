@@ -18,7 +18,6 @@ from ..autograd.inputs import Inputs
 from ..autograd.runs import Attempt, Runs
 from ..branches.policy import FOLLOWING, BranchPolicy
 from ..calls import (  # what stands in for PyTorch's
-    lbfgs as lbfgs,
     optimizers as optimizers,
     process_state as process_state,
 )

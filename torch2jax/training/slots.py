@@ -5,16 +5,15 @@ from typing import Any
 
 import torch
 from torch.amp import GradScaler
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
-from ..calls.lbfgs import is_unpadded, pad, unpad
 from ..calls.optimizers import numbers_of
 from ..hints import nearest
 from ..modules.states import expect_shape
 from ..tensors.ties import ties
 from ..values.both_answers import Slot
 
-__all__ = ["GRADIENT", "Gradient", "Inserted", "Key", "end", "expect_apart", "fitting", "places", "start"]
+__all__ = ["GRADIENT", "Gradient", "Inserted", "Key", "expect_apart", "fitting", "places", "start"]
 
 Key = tuple[str, str]  # the object's name, and the path within it
 GRADIENT = ".grad"
@@ -70,7 +69,7 @@ def _places_in(thing: Any) -> Iterator[Slot]:
                 yield Slot(group["params"], j, f"param_groups.{i}.params.{j}")
             yield from numbers_of(group, f"param_groups.{i}")
         for i, parameter in enumerate(parameters):
-            if parameter in thing.state and not is_unpadded(thing):  # which its copies are not
+            if parameter in thing.state:
                 yield from numbers_of(thing.state[parameter], f"state.{i}")
     own = {key: value for key, value in vars(thing).items() if key not in _NOT_STATE}
     for place in numbers_of(own, ""):
@@ -122,17 +121,9 @@ def expect_apart(names: Sequence[str], objects: Sequence[Any]) -> None:
 
 
 def start(thing: Any) -> None:
-    """Lets a scaler make what it otherwise makes when it first scales, and `LBFGS` what it keeps in all steps."""
-    if isinstance(thing, LBFGS):
-        pad(thing)
+    """Lets a scaler make what it otherwise makes when it first scales."""
     if isinstance(thing, GradScaler) and thing.is_enabled() and thing._scale is None:
         thing._lazy_init_scale_growth_tracker(torch.device(thing._device))
-
-
-def end(thing: Any) -> None:
-    """Gives what `start` has made the form that PyTorch goes on from."""
-    if isinstance(thing, LBFGS):
-        unpad(thing)
 
 
 def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: Any):

@@ -39,7 +39,7 @@ from ..values.sparse import Sparse
 from ..values.wrapper_subclasses import leaving
 from .copies import Copies
 from .layers import parts_with_layers, with_layers_apart, with_layers_stacked
-from .slots import GRADIENT, Gradient, Inserted, Key, end, expect_apart, fitting, places, start
+from .slots import GRADIENT, Gradient, Inserted, Key, expect_apart, fitting, places, start
 
 __all__ = ["StatefulFunction"]
 
@@ -205,8 +205,6 @@ class StatefulFunction(TellsOfArguments):
             for key, value in given.items():
                 tensor = tensor_of_entry(value) if isinstance(value, Wrapped) else _tensor(value, self._dtypes.get(key))
                 inserted.put(key, tensor.item() if key in self._numbers else tensor)
-        for thing in self._objects:
-            end(thing)
 
     def __repr__(self) -> str:
         return f"t2j({self._function!r}, state=({', '.join(self._names)}))"
