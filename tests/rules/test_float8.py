@@ -83,3 +83,34 @@ def test_gradients_are_the_identitys_and_saturate(dtype):
         np.testing.assert_array_equal(differentiate(t2j(x.detach())), x.grad)
     rows = jax.vmap(jax.grad(t2j(function)))(t2j(x.detach()[None].repeat(2, 1)))
     np.testing.assert_array_equal(rows, x.grad[None].repeat(2, 1))
+
+
+def test_jax_computes_what_pytorch_has_no_kernel_for():
+    x = torch.tensor([0.5, -1.0, 3.0]).to(torch.float8_e4m3fn)
+
+    def function(x):
+        return (x * 2, x.sum(), torch.softmax(x, 0), x < 1)
+
+    for run in (t2j(function), jax.jit(t2j(function))):
+        for found, wanted in zip(run(t2j(x)), function(x.float()), strict=True):
+            np.testing.assert_allclose(_values(found), wanted, rtol=0.1)
+            assert str(found.dtype) == ("bool" if wanted.dtype == torch.bool else "float8_e4m3fn")
+
+
+MIXED = [
+    lambda x, y: x * y,
+    lambda x, y: y.clone().add_(x),
+    lambda x, y: torch.cat([y, x]),
+    lambda x, y: torch.where(y > 0, x, y),
+    lambda x, y: x @ y,
+]
+
+
+@pytest.mark.parametrize("function", MIXED)
+def test_with_another_dtype_they_are_refused(function):
+    y = torch.ones(3)
+    x = y.to(torch.float8_e4m3fn)
+    with pytest.raises(RuntimeError):
+        function(x, y)
+    with pytest.raises(RuntimeError, match="dtype"):
+        t2j(function)(t2j(x), t2j(y))

@@ -69,7 +69,6 @@ from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
-from . import float8_kernels as float8_kernels
 from .aten_mode import AtenMode
 from .bodies import body_of
 from .call import current, this_call
@@ -384,20 +383,12 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             result = feature.run_rule(self, func, rule, args, kwargs)
             if result is not NEXT:
                 return result
-        checks = self.features.checks
         try:
-            for check in checks:
-                check.expect(self, func, rule, args, kwargs)
             if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
-                result = run_known(func, rule, args, kwargs)
-            elif not rule.is_pure and self.stages and _writes(func, rule) and write_known(func, args, kwargs):
-                result = None if func is torch.Tensor.__setitem__ else args[0]
-            else:
-                result = run_named(func, rule, args, kwargs)
-            if self.features.checks is not checks:  # one that the rule has begun is of the rule as well
-                for check in self.features.checks:
-                    check.expect(self, func, rule, args, kwargs)
-            return result
+                return run_known(func, rule, args, kwargs)
+            if not rule.is_pure and self.stages and _writes(func, rule) and write_known(func, args, kwargs):
+                return None if func is torch.Tensor.__setitem__ else args[0]
+            return run_named(func, rule, args, kwargs)
         except WithoutValuesError:
             raise
         except REFUSALS as error:
@@ -411,8 +402,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             raise
 
     def run_decomposition(self, func: Callable[..., Any], decomposition: Callable, args: tuple, kwargs: dict):
-        for check in self.features.checks:
-            check.expect(self, func, None, args, kwargs)
         try:
             with self.inside():
                 return decomposition(*args, **kwargs)

@@ -257,8 +257,6 @@ def _first(
     try:
         with DisableTorchFunction():
             meant = Meant.of(function, rule, args, kwargs)
-            for check in call.features.checks:
-                check.expect(call, function, meant.rule, meant.args, meant.kwargs)
             _plans[key] = write_plan_of(meant) if type(meant.rule) is InPlace else plan_of(meant)
     except Bypass as bypass:
         _plans[key] = str(bypass)

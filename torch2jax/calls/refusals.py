@@ -11,7 +11,7 @@ import torch
 from ..functional.vmap import Batch
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import is_integral
-from ..tensors.tensor import Torchish, strides_of_shape
+from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..values.valueless import natively
 
@@ -44,16 +44,11 @@ def refusal_of(
     kwargs: dict,
     device: str,
     whole: Numbers = Numbers(),  # noqa: B008
-    largest: int | None = None,
 ) -> Exception | None:
-    """What PyTorch raises for such tensors on a device, if it does.
-
-    Args:
-        largest: the size that larger ones are cut to.
-    """
+    """What PyTorch raises for such tensors on a device, if it does."""
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
-            run = _asked(call, func, args, kwargs, device, whole, largest)
+            run = _asked(call, func, args, kwargs, device, whole)
         with natively(call), torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings(action="ignore"):
             run()
     except MemoryError:
@@ -63,15 +58,13 @@ def refusal_of(
     return None
 
 
-def _asked(
-    call: "Call", func: Any, args: tuple, kwargs: dict, device: str, whole: Numbers, largest: int | None
-) -> Callable[[], Any]:
+def _asked(call: "Call", func: Any, args: tuple, kwargs: dict, device: str, whole: Numbers) -> Callable[[], Any]:
     """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
     if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
         raise MemoryError  # there is none that PyTorch could read
     leaves, structure = flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    given = [_stand_in(device, leaves[place], whole, largest) for place in places]
+    given = [_stand_in(device, leaves[place], whole) for place in places]
     level = call.transformations[-1] if call.transformations and isinstance(call.transformations[-1], Batch) else None
     dims = [None if level is None else _dim(level, leaves[place]) for place in places]
 
@@ -91,13 +84,9 @@ def _dim(level: Batch, tensor: torch.Tensor) -> int | None:
     return 0 if isinstance(tensor, Torchish) and level.is_batched(tensor) else None
 
 
-def _stand_in(device: str, tensor: torch.Tensor, whole: Numbers, largest: int | None) -> torch.Tensor:
-    shape, strides = tuple(tensor.shape), tensor.stride()
-    if largest is not None and max(shape, default=0) > largest:
-        shape = tuple(min(size, largest) for size in shape)
-        strides = strides_of_shape(shape)
-    elif device == "cpu" and tensor.numel() > _MOST:
+def _stand_in(device: str, tensor: torch.Tensor, whole: Numbers) -> torch.Tensor:
+    if device == "cpu" and tensor.numel() > _MOST:
         raise MemoryError
     dtype = torch.int64 if whole.is_wide and tensor.dtype == torch.int32 else tensor.dtype
-    made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=device)
     return made if device == "meta" else made.fill_(whole.value if is_integral(dtype) else 1)

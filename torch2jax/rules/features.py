@@ -12,7 +12,7 @@ import operator
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["NEXT", "CallCheck", "Feature", "Features"]
+__all__ = ["NEXT", "Feature", "Features"]
 
 NEXT: Any = object()
 """What a feature gives that has nothing to say: the next one is asked, then the rule."""
@@ -66,22 +66,9 @@ class Feature:
         return True
 
 
-class CallCheck:
-    """Refuses what a rule would serve and PyTorch does not; entered by what makes it necessary, as features are.
-
-    It changes nothing, so that plans serve beside it: it is asked once where one is made.
-    """
-
-    def expect(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> None:
-        """Raises if a function with these arguments, for which there is a rule, is not allowed."""
-        raise NotImplementedError
-
-
 class Features(list[Feature]):
     """The stack of a call: empty as long as its code uses no feature."""
 
-    checks: tuple[CallCheck, ...] = ()
-    """What refuses; calls within have it too, and hand it to the call around."""
     first: tuple[Feature, ...] = ()
     """Those that override `Feature.run_first`; the others are of the other methods."""
     instead: tuple[Feature, ...] = ()
@@ -95,11 +82,6 @@ class Features(list[Feature]):
             self.append(feature)
             self._sort()
 
-    def add_check(self, check: CallCheck) -> None:
-        """Lets a check be asked from now on, until the outermost call ends."""
-        if check not in self.checks:
-            self.checks = (*self.checks, check)
-
     def pop(self, feature: Feature) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Ends a feature, if it acts."""
         self[:] = [other for other in self if other is not feature]
@@ -109,7 +91,6 @@ class Features(list[Feature]):
         """Those that a call within has from the beginning."""
         found = Features([feature for feature in self if feature.is_shared])
         found._sort()
-        found.checks = self.checks
         return found
 
     def return_to(self, outer: "Features") -> None:
@@ -117,8 +98,6 @@ class Features(list[Feature]):
         for feature in self:
             if feature.is_shared:
                 outer.push(feature)
-        for check in self.checks:
-            outer.add_check(check)
 
     def _sort(self) -> None:
         self.sort(key=operator.attrgetter("rank"))

@@ -16,7 +16,7 @@ from ..tensors.dtypes import canonical
 from ..tensors.physical import PhysicalArray
 from ..tensors.scalars import number_in_dtype
 from ..tensors.storage import Storage
-from ..tensors.tensor import CPU, WATCHED, Torchish
+from ..tensors.tensor import CPU, Torchish
 from .plan import NOT_PLANNED, Bypass
 
 __all__ = ["FILLED", "FilledPlan", "filled_plan_of", "full_at_once"]
@@ -71,8 +71,6 @@ def filled_plan_of(function: Callable, args: tuple, kwargs: dict, made: Any) -> 
             or made._node.history is not None
         ):
             raise Bypass("a new tensor that is known, or requires grad")
-        if made.dtype in WATCHED:
-            raise Bypass("a new tensor with which a check begins")
         if not made.is_contiguous():
             raise Bypass("a new tensor with strides of its own")
         return FilledPlan(number_in_dtype(FILLED[function](*args, **kwargs), canonical(made.dtype)), made)

@@ -9,7 +9,7 @@ import torch
 
 from ..internals.guards import DisableTorchFunction
 from ..internals.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, computation_dtype, elementwise_dtypes
-from ..tensors.dtypes import default_dtype
+from ..tensors.dtypes import FLOAT8, default_dtype
 from ..tensors.scalars import expect_integer
 from ..tensors.tensor import Torchish
 
@@ -70,7 +70,11 @@ def _is_short(number: Any) -> bool:
 
 
 def promoted(kind: Promotion, kinds: tuple[tuple[torch.dtype | type, bool], ...]) -> tuple[torch.dtype, torch.dtype]:
-    """The dtype to compute in and the dtype of the result, for operands of these kinds."""
+    """The dtype to compute in and the dtype of the result, for operands of these kinds.
+
+    Raises:
+        RuntimeError: one is an 8-bit float, and another has another dtype.
+    """
     compute, result = _promoted(_ROUNDED_ONCE.get(kind, kind), kinds, default_dtype())
     if compute != result and kind in _ROUNDED_ONCE and all(short for of, short in kinds if isinstance(of, type)):
         compute = result
@@ -83,6 +87,10 @@ def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torc
     found = _of_one_dtype(kind, kinds)
     if found is not None:
         return found
+    dtypes = {of for of, _ in kinds if isinstance(of, torch.dtype)}
+    if len(dtypes) > 1 and not dtypes.isdisjoint(FLOAT8):  # what PyTorch computes the answer with would take the first
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise RuntimeError(f"Promotion for Float8 Types is not supported, got {names}: convert them to one dtype first")
     with DisableTorchFunction():
         examples = [
             of(1) if isinstance(of, type) else torch.empty((() if is_scalar else (1,)), dtype=of)

@@ -27,7 +27,6 @@ from .view_kind import Gaps, all_of
 __all__ = [
     "CPU",
     "OF_NO_SUBCLASS",
-    "WATCHED",
     "Restriction",
     "Torchish",
     "expect_values",
@@ -51,8 +50,6 @@ __all__ = [
 CPU = torch.device("cpu")
 OF_NO_SUBCLASS = (torch.Tensor, torch.nn.Parameter)
 """The classes of PyTorch's own tensors that are of no subclass: such a tensor wraps no others."""
-WATCHED: dict[torch.dtype, Callable[[], None]] = {}
-"""What is called where a tensor of a dtype comes about, for the dtypes with which something begins."""
 _takes_tangents = is_fwd_grad_enabled
 _as_subclass = torch.Tensor.as_subclass  # for which something else may stand in
 _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes", "_ended"))
@@ -453,8 +450,6 @@ def make_tensor(
     device: torch.device,
 ) -> Torchish:
     """The tensor that reads `node`, with this geometry."""
-    if dtype in WATCHED:
-        WATCHED[dtype]()
     tensor = make_wrapper_subclass(Torchish, shape, strides=strides, storage_offset=offset, dtype=dtype)
     tensor._node = node
     tensor._label = device
