@@ -767,14 +767,6 @@ def copies_of_scalers(x):
 # The state of the process.
 
 
-@comes_by("warnings.warn")
-def warning(x):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.warn("of a program", stacklevel=2)
-    return x
-
-
 @comes_by(
     "torch.amp.autocast_mode.autocast.__enter__",
     "torch.amp.autocast_mode.autocast.__exit__",

@@ -261,7 +261,7 @@ class Runs:
                 except Fork:
                     pass
                 bookmark.return_to()
-                return followed(lambda path: (attempt(path), None), self._policy, path.warned, pads=True)[0]
+                return followed(lambda path: (attempt(path), None), self._policy, pads=True)[0]
             except NeedsClasses:  # which from now on they do
                 pass
             except NeedsLengths:

@@ -21,7 +21,6 @@ from ..tracing.traces import current_trace, ending_with_errors
 from .call import this_call
 from .path import Fork, Path
 from .paths import followed
-from .warnings_once import Warned
 
 __all__ = ["Block", "BlockEffects", "Given", "trace_blocks", "uncaptured"]
 
@@ -81,8 +80,8 @@ class BlockEffects:
     def __init__(self):
         self.draws = False
         """Whether those that repeat draw from the random stream."""
-        self.follows: list[Warned] | None = None
-        """Whether a block asks for traced values: then it runs for each answer. What it has warned of before that."""
+        self.follows = False
+        """Whether a block asks for traced values: then it runs for each answer."""
         self._key: Any = None
         self._storages: list[Storage] = []
         self._layouts: list[tuple[int, ...] | None] = []
@@ -204,16 +203,16 @@ class Block:
             arrays = self._trace(path, args, written, key, taken)
             return (*arrays, self.spec), (self.given, self.taken)
 
-        if effects.follows is None:
+        if not effects.follows:
             path = Path(policy, current_trace())
             try:
                 return run(path)[0][:2]
             except Fork as fork:
                 if fork.path is not path:
                     raise
-            effects.follows = path.warned
+            effects.follows = True
             effects.trace_again()
-        (results, changed, _), notes = followed(run, policy, effects.follows or ())
+        (results, changed, _), notes = followed(run, policy)
         self.taken = max(taken for _, taken in notes)
         self.given = [_likewise(tensors) for tensors in zip(*(given for given, _ in notes), strict=True)]
         return results, changed
@@ -255,7 +254,7 @@ class Block:
         leaves, self.spec = tree_flatten(result)
         tensors = [self._call.lift(leaf) for leaf in leaves]
         self.given = [Given(TensorSpec.of(tensor), tensor.shape) for tensor in tensors]
-        if self._effects.follows is not None:  # as all paths are to give them
+        if self._effects.follows:  # as all paths are to give them
             self.given = [given.in_order for given in self.given]
             return [self._call.array_of(tensor) for tensor in tensors]
         return [self._call.leaving(tensor.physical.array) for tensor in tensors]

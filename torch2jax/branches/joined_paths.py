@@ -28,7 +28,6 @@ from .programs import (
     constant,
     joined,
 )
-from .warnings_once import Warned
 from .while_loops import Same, While
 
 __all__ = ["Again", "Ended", "Met", "PathNode", "Raised", "Side", "program_of"]
@@ -40,7 +39,6 @@ class Ended(NamedTuple):
     leaves: list
     structure: Any
     note: Any
-    warned: list[Warned]
 
 
 class Raised(NamedTuple):
@@ -68,8 +66,6 @@ class Side(NamedTuple):
     structure: Any
     notes: list
     """Of all paths."""
-    warned: list[Warned]
-    """Of every path."""
 
     @property
     def end(self) -> End:
@@ -210,10 +206,10 @@ class _Joining:
             side = _end_of_iteration(node.results, goes_on=True)
             return side._replace(program=Program(node.steps or [], side.program.results))
         if isinstance(node.end, Met):
-            return Side(Program(node.steps or [], node.results), [None] * len(node.results), None, [], [])
+            return Side(Program(node.steps or [], node.results), [None] * len(node.results), None, [])
         if node.end is not None:
             program = Program(node.steps or [], node.results)
-            return Side(program, node.end.leaves, node.end.structure, [node.end.note], node.end.warned)
+            return Side(program, node.end.leaves, node.end.structure, [node.end.note])
         if node.iteration is not None:
             return self._looped(node, node.iteration, view)
         if node.joined is not None:
@@ -257,9 +253,7 @@ class _Joining:
         end, other = alike(yes.end, no.end, condition.place, pads=pads, may_overflow=self._policy.bounds is not None)
         rest = joined(node.flag, end.program, other.program)
         program = Program([*(node.steps or []), *rest.statements], rest.results)
-        keys = {warned.key for warned in no.warned}
-        warned = [warned for warned in yes.warned if warned.key in keys]
-        return Side(program, end.leaves, end.structure, [*yes.notes, *no.notes], warned)
+        return Side(program, end.leaves, end.structure, [*yes.notes, *no.notes])
 
     def _looped(self, node: PathNode, iteration: PathNode, view: _LoopContext) -> Side | Raised | None:
         """What the paths compute from a node on where a loop begins."""
@@ -349,7 +343,7 @@ def _results_of_iteration(iteration: Program, carried: Sequence[Var], used: set[
 
 def _end_of_iteration(results: Sequence, goes_on: bool) -> Side:
     results = [*results, constant(goes_on, np.bool_)]
-    return Side(Program([], results), [None] * len(results), None, [], [])
+    return Side(Program([], results), [None] * len(results), None, [])
 
 
 def _message(error: Exception) -> str | None:

@@ -101,8 +101,6 @@ class _JoiningPath(NamedTuple):
     """Of what is written to, whether it has derivatives, and requires grad."""
     answers: tuple[bool, ...]
     """To all conditions up to there."""
-    warned: frozenset
-    """The keys of what it has warned of."""
 
 
 class Join:
@@ -146,8 +144,6 @@ class _OpenCondition(NamedTuple):
     """The answers that were known when it was asked."""
     number: int
     """How many conditions had been asked."""
-    warned: int
-    """How many warnings there had been."""
     before: State | None
     """What lived there; None where the run only repeats what another one has done."""
     rest: State | None
@@ -181,7 +177,7 @@ class OpenConditions:
         frame, asked, point = found
         known = {key: list(alike) for key, alike in path.known.items()}
         if repeats:
-            self._open.append(_OpenCondition(frame, asked, point, known, 0, 0, None, None))
+            self._open.append(_OpenCondition(frame, asked, point, known, 0, None, None))
             return
         if frame.f_code not in self._points.codes:
             self._points.codes.add(frame.f_code)
@@ -192,8 +188,7 @@ class OpenConditions:
             rest = _state(frame, frame.f_locals, assigned) if assigned else before
         except Unlike as unlike:
             return self._refuse(asked, str(unlike))
-        counts = len(path.asked), len(path.warned)
-        self._open.append(_OpenCondition(frame, asked, point, known, *counts, before, rest))
+        self._open.append(_OpenCondition(frame, asked, point, known, len(path.asked), before, rest))
 
     def arrive(self, frame: FrameType, offset: int) -> None:
         """Is called where a watched frame has come to an instruction."""
@@ -254,10 +249,10 @@ class OpenConditions:
             raise Unlike("it requires grad")
         met = join.met
         if met is None:
-            answers, warned = tuple([x.answer for x in path.asked]), frozenset([x.key for x in path.warned])
+            answers = tuple([x.answer for x in path.asked])
             forms = [(x.shape, x.dtype) for x in arrays]
             marks = [(x.differentiable, x.history is not None) for x in written]
-            join.paths.append(_JoiningPath(result, forms, marks, answers, warned))
+            join.paths.append(_JoiningPath(result, forms, marks, answers))
             with running(path.trace):
                 join_p.bind(*arrays)
             return path.end_at(join)
@@ -279,8 +274,6 @@ class OpenConditions:
         for name, place in places.items():
             if name in new:
                 place.write(new[name])
-        later = path.warned[condition.warned :]
-        path.warned[condition.warned :] = [x for x in later if all(x.key in other.warned for other in join.paths)]
 
     def _assigned(self, condition: _OpenCondition, before: State) -> dict[str, Place]:
         """The attributes and items that are assigned to on any path.

@@ -25,7 +25,6 @@ from .loop_facts import Facts, Loops
 from .loop_watch import Watch, frames_of_code
 from .policy import BranchPolicy
 from .programs import is_same_value, values_alike
-from .warnings_once import Warned
 
 __all__ = ["Condition", "Fork", "Path", "answer", "condition_p"]
 
@@ -94,7 +93,6 @@ class Path:
         self.is_abandoned = False
         self.refusal: BranchError | None = None
         """Why it cannot be followed, if it was abandoned for that."""
-        self.warned: list[Warned] = []
         self._patience: Patience | None = None
         self.known: dict[Any, list[tuple[Any, bool]]] = {}
         """Conditions, and what was answered."""

@@ -10,7 +10,7 @@ A path that ends in an exception that the code itself raises is a check: it is a
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +35,6 @@ from .path import Condition, Fork, Path, condition_p
 from .policy import BranchPolicy
 from .programs import is_same_step, new_var
 from .reads_again import ReadsAgain
-from .warnings_once import Warned, give
 
 __all__ = ["followed"]
 
@@ -88,14 +87,11 @@ class _PathStart(NamedTuple):
     """The run that goes on there."""
 
 
-def followed(
-    run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, warned: Iterable[Warned] = (), pads: bool = False
-) -> tuple[Any, list]:
+def followed(run: Callable[[Path], tuple[Any, Any]], policy: BranchPolicy, pads: bool = False) -> tuple[Any, list]:
     """Runs code on every way through it, and computes in the current trace what it gives.
 
     Args:
         run: gives a tree of arrays and other things, and anything to note. It can run again and again.
-        warned: what it has warned of before, when it was abandoned.
         pads: whether an array that is longer on one path than on another becomes a padded one.
 
     Returns:
@@ -108,11 +104,11 @@ def followed(
     call = current()
     around = None if call is None else call.paths[-1].meetings
     meetings = around or Meetings(followed)
-    loops, before = Loops(meetings), {warning.key for warning in warned} if warned else set()
+    loops = Loops(meetings)
     while loops.tries < _LEARNED:
         were_on = meetings.are_on
         try:
-            return _Paths(run, policy, loops, pads).joined(before)
+            return _Paths(run, policy, loops, pads).joined()
         except Learned:
             loops.begin()
             if meetings.are_on and not were_on:
@@ -143,7 +139,7 @@ class _Paths:
     def _live(self) -> int:
         return sum(gone.is_live for gone in self._gone)
 
-    def joined(self, warned: set) -> tuple[Any, list]:
+    def joined(self) -> tuple[Any, list]:
         self._explore()
         try:
             side = program_of(self._root, self._values, self._policy, self._loops, self._pads)
@@ -156,9 +152,6 @@ class _Paths:
             ) from error
         if isinstance(side, Raised):
             raise side.error
-        new = {warning.key: warning for warning in side.warned if warning.key not in warned}
-        if new:
-            give(new.values())
         leaves = [next(results) if leaf is None else leaf.value for leaf in side.leaves]
         return side.structure.unflatten(leaves), side.notes
 
@@ -355,7 +348,7 @@ class _Paths:
             leaves, structure = flatten(tree)
             arrays = [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))]
             static = [None if isinstance(leaf, (jax.Array, np.ndarray)) else StaticLeaf(leaf) for leaf in leaves]
-            end = Ended(static, structure, note, path.warned)
+            end = Ended(static, structure, note)
             return arrays
 
         jaxpr = jax.make_jaxpr(traced)()
