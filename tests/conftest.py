@@ -42,7 +42,7 @@ def _random_numbers_are_those_of_a_seed():
 @pytest.fixture(autouse=True)
 def _plans_are_compared(request):
     """Where operators themselves are tested, the long way runs beside plans; with --full everywhere, each time."""
-    from torch2jax.calls.plan_checks import checking_plans
+    from tests.plan_checks import checking_plans
 
     folder = request.path.relative_to(request.config.rootpath / "tests").parts[0]
     is_full = request.config.getoption("--full")

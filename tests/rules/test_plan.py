@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.plan_checks import PlanError, checking_plans
 from torch2jax import t2j
 from torch2jax.calls import plans
-from torch2jax.calls.plan_checks import PlanError, checking_plans
 from torch2jax.rules.plan import ArrayPlan
 from torch2jax.rules.registry import Rules, implements
 

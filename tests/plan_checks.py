@@ -10,17 +10,17 @@ import jax
 import numpy as np
 import torch
 
-from ..internals.guards import DisableTorchFunction
-from ..internals.jax_traces import eval_trace, trace_ctx
-from ..rules.features import Feature
-from ..rules.inplace import InPlace, WithFlag
-from ..rules.plan import NOT_PLANNED
-from ..rules.tables import PROVIDED
-from ..tensors.storage import Storage, steps_to
-from ..tensors.tensor import Torchish, wrap
-from ..tracing.traces import Bookmark
-from .dispatch import Call
-from .plans import run_planned
+from torch2jax.calls.dispatch import Call
+from torch2jax.calls.plans import run_planned
+from torch2jax.internals.guards import DisableTorchFunction
+from torch2jax.internals.jax_traces import eval_trace, trace_ctx
+from torch2jax.rules.features import Feature
+from torch2jax.rules.inplace import InPlace, WithFlag
+from torch2jax.rules.plan import NOT_PLANNED
+from torch2jax.rules.tables import PROVIDED
+from torch2jax.tensors.storage import Storage, steps_to
+from torch2jax.tensors.tensor import Torchish, wrap
+from torch2jax.tracing.traces import Bookmark
 
 __all__ = ["PlanError", "checking_plans"]
 
