@@ -10,7 +10,7 @@ import torch
 
 from ..internals.operators import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
 
-__all__ = ["BodyParameters", "by_schema", "is_in_old_order", "run_named", "schemas", "shared_name"]
+__all__ = ["BodyParameters", "by_schema", "is_in_old_order", "run_named", "schemas"]
 
 # numpy's spellings, which PyTorch's argument parser takes everywhere; and what it calls the first tensor.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "x2": "other", **dict.fromkeys(("self", "x", "a", "x1"), "input")}
@@ -135,14 +135,6 @@ def _signatures(function: Callable[..., Any]) -> list[tuple[str, ...]]:
     else:
         found = [tuple(name for name, _ in _positional(schema)) for schema in schemas(function)]
     return [tuple("input" if name == "self" else name for name in names) for names in found]
-
-
-def shared_name(name: str, names: Iterable[str]) -> str:
-    """Which of PyTorch's names for arguments is meant by one of a body's; the same where none is."""
-    if name in names:
-        return name
-    name = _ALIASES.get(name, name)
-    return next((other for other in names if _ALIASES.get(other, other) == name), name)
 
 
 def schemas(function: Callable[..., Any]) -> list:

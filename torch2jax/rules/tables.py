@@ -19,7 +19,7 @@ from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_get_all
 from ..tensors import history
 from ..tensors.dtypes import Takes
 from .array_rule import ArrayRule
-from .fitting import expect_fitting, expect_no_writes, results_of
+from .fitting import expect_no_writes, results_of
 from .inplace import InPlace, WithFlag
 from .module_rules import replace_forward
 from .options import RuleKeywords, RuleOptions
@@ -122,8 +122,7 @@ class Rules:
             options: further options of the rule; see `RuleOptions`.
 
         Raises:
-            TypeError: one of `functions` is a class, or not a function, or writes to its arguments; or the decorated
-                function does not have its parameters, as far as PyTorch knows them.
+            TypeError: one of `functions` is a class, or not a function, or writes to its arguments.
             ValueError: one of them is an unknown name in a library that is loaded; or has another rule already.
         """
         functions, told = _without_classes(_checked(functions)), RuleOptions(**options)
@@ -133,8 +132,6 @@ class Rules:
         def register(body: Callable) -> Callable:
             self._expect_new(functions, body, replace)
             self._expect_no_writes(functions, body)
-            if told.prepare is None:  # which may give the body more
-                self._expect_fitting(functions, body, skipped=1 if told.random else 0)
             name = name_of(functions[0])
             rule = ArrayRule(body, name, told)
             if self.are_pytorchs and not isinstance(functions[0], str):
@@ -171,7 +168,6 @@ class Rules:
 
         def register(body: Callable) -> Callable:
             self._expect_new(functions, body, replace)
-            self._expect_fitting(functions, body)
             rule = TensorRule(body, name_of(functions[0]), takes, tags)
             self._forget()
             for function in functions:
@@ -194,12 +190,6 @@ class Rules:
                         f"implements got a second rule for {name_of(function)}, {_place(body)}; the first is "
                         f"{_place(before)}. Give replace=True to let this one stand in its place, or keep it in a Rules"
                     )
-
-    def _expect_fitting(self, functions: tuple, body: Callable, skipped: int = 0) -> None:
-        """Refuses a body of the user's that does not have the parameters of a function."""
-        if not self.are_pytorchs:
-            for function in functions:
-                expect_fitting(function, body, name_of(function), _place(body), skipped)
 
     def _expect_no_writes(self, functions: tuple, body: Callable) -> None:
         """Refuses a rule of the user's, from arrays to arrays, for a function that writes to its arguments."""
