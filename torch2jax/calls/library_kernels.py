@@ -1,9 +1,6 @@
 """Operators of ``torch.library``, by their own kernels if these are written in Python."""
 
-import functools
 import re
-import sys
-import weakref
 from collections.abc import Callable, Iterator
 from operator import is_
 from typing import Any
@@ -64,20 +61,11 @@ def _kernels_of(operator: HigherOrderOperator) -> list[Callable]:
 
 
 class Kernels:
-    """The kernels that a call is running, and the libraries that its code makes."""
+    """The kernels that a call is running."""
 
     def __init__(self):
         self._running: list[tuple[OpOverload, str]] = []
         self._higher: list[tuple] = []
-
-    @functools.cached_property
-    def libraries(self) -> "weakref.WeakSet[torch.library.Library]":
-        return weakref.WeakSet()  # they end with their last user
-
-    def undo(self) -> None:
-        """Forgets the operators that the code has defined, since it is to run again and define them again."""
-        for library in list(self.libraries):
-            library._destroy()
 
     def run_higher(self, operator: HigherOrderOperator, args: tuple, kwargs: dict) -> Any:
         """Runs the kernel of an operator on functions; called within that, the operator runs the next one."""
@@ -188,23 +176,3 @@ def _run_for_batch(interpreter: Any, vmap_function: Callable[..., Any], op: Any,
     del interpreter, op
     batch: Any = innermost_batch(operands)
     return run_rule(lambda info, dims, *wholes: vmap_function(info, dims, *wholes, **kwargs), operands, batch)
-
-
-_begin_library = torch.library.Library.__init__
-
-
-@stands_in(torch.library.Library, "__init__")
-def _make_library(library: torch.library.Library, *args: Any, **kwargs: Any):
-    _begin_library(library, *args, **kwargs)
-    if not _is_importing():
-        this_call().kernels.libraries.add(library)
-
-
-def _is_importing() -> bool:
-    """Whether the call's code imports a module: that defines operators for good, since it is not imported again."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") != f"{__package__}.translated":
-        if frame.f_code.co_name == "<module>":
-            return True
-        frame = frame.f_back
-    return False

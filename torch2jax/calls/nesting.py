@@ -78,8 +78,6 @@ class Session:
         """Prepares for another run, with a deeper tape."""
         self.settings.abandon()
         self.attempt.abandon()
-        if "kernels" in vars(self):
-            self.kernels.undo()
 
 
 class FeatureSlot:
