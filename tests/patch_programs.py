@@ -20,7 +20,6 @@ from torch.autograd import forward_ad
 from torch.optim import lr_scheduler, swa_utils
 from torch.utils.checkpoint import checkpoint
 
-from torch2jax.calls.process_state import SWITCHES
 from torch2jax.tracing.manual_axes import alone
 
 __all__ = ["PROGRAMS"]
@@ -289,9 +288,7 @@ def _library(name: str):
     return operator
 
 
-@comes_by(
-    "torch.library.Library.__init__", "torch._C._any_requires_grad", "torch._C._any_output_is_alias_to_input_or_output"
-)
+@comes_by("torch._C._any_requires_grad", "torch._C._any_output_is_alias_to_input_or_output")
 def custom_operators(x):
     operator = _library("patch_programs::sine")
     operator.register_autograd(lambda ctx, grad: grad)
@@ -369,12 +366,6 @@ def dirichlet(x):
 @comes_by("torch.distributions.von_mises._rejection_sample")
 def von_mises(x):
     return torch.distributions.VonMises(x, x.exp(), validate_args=False).sample()
-
-
-@comes_by("torch.distributions.distribution.Distribution.set_default_validate_args")
-def validation_of_distributions(x):
-    torch.distributions.Distribution.set_default_validate_args(False)
-    return x
 
 
 # Tensors, memory, files.
@@ -844,35 +835,6 @@ def default_tensor_type(x):
 def profiled(x):
     with torch.profiler.record_function("sine"):
         return x.sin()
-
-
-@comes_by("torch._tensor_str.set_printoptions")
-def print_options(x):
-    torch.set_printoptions(precision=3)
-    return x
-
-
-@comes_by("torch._C._set_deterministic_algorithms")
-def deterministic_algorithms(x):
-    torch.use_deterministic_algorithms(False)
-    return x
-
-
-@comes_by("torch.backends.ContextProp.__set__")
-def backends(x):
-    with torch.backends.__allow_nonbracketed_mutation():  # PyTorch's own test tools forbid it in a whole process
-        torch.backends.cudnn.benchmark = False
-    return x
-
-
-@comes_by(*(f"{owner.__name__}.{name}" for name in SWITCHES for owner in (torch, torch._C) if hasattr(owner, name)))
-def switches(x):
-    for name, read in SWITCHES.items():
-        value = read() or False  # of a backend that is not there it is None
-        for owner in (torch, torch._C):
-            if hasattr(owner, name):
-                getattr(owner, name)(*value if isinstance(value, tuple) else (value,))
-    return x
 
 
 # Process groups. There is no mesh around these programs, which is an error that comes by what stands in.

@@ -7,6 +7,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import sys
 import types
 from collections.abc import Iterator
 
@@ -195,3 +196,24 @@ def test_every_prim_that_stands_for_functions_has_a_rule():
     prims = [prim for prim in vars(prims_module).values() if isinstance(prim, torch._ops.OpOverload)]
     assert len(prims) > 100
     assert not [prim for prim in prims if registry.lookup_aten(prim) is None]
+
+
+def test_what_notes_pytorchs_functions_when_it_is_imported_in_a_call_sees_the_originals(tmp_path, monkeypatch):
+    original, within = torch.compiler.is_compiling, []
+    (tmp_path / "noting_functions.py").write_text("import torch\nnoted = torch.compiler.is_compiling\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(patches, "_NOTING", frozenset(("noting_functions",)))
+    finders = list(sys.meta_path)
+
+    def function(x):
+        within.append(torch.compiler.is_compiling)
+        module = importlib.import_module("noting_functions")
+        within.append(torch.compiler.is_compiling)
+        assert inspect.getsource(module).startswith("import torch")
+        return x * 2
+
+    t2j(function)(jax.numpy.ones(2))
+    assert importlib.import_module("noting_functions").noted is original
+    assert within[0] is within[1] is not original
+    assert torch.compiler.is_compiling is original
+    assert sys.meta_path == finders

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.amp import autocast_mode
 from torch.cuda.amp import common
+from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import user_level
@@ -25,8 +26,7 @@ from ..internals.autocast import (
     set_autocast_enabled,
 )
 from ..internals.modes import DEVICE_CONTEXT
-from ..internals.modules import import_dotted_name
-from ..internals.switches import C
+from ..internals.modules import C, import_dotted_name
 from ..patches import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
 from .call import current, this_call
@@ -189,6 +189,27 @@ def _is_not_available():
 @stands_in(torch.cuda, "is_bf16_supported")
 def _is_bf16_supported(including_emulation: bool = True):
     return True
+
+
+# Parametrizations.
+
+
+class _Parametrizations:
+    """What ``parametrize.cached()`` keeps within a call: the call's own, for the tensors are its."""
+
+    def get(self, key: Any):
+        call = current()
+        return None if call is None else call.settings.parametrizations.get(key)
+
+    def __setitem__(self, key: Any, tensor: torch.Tensor) -> None:
+        call = current()
+        if call is not None:
+            call.settings.parametrizations[key] = tensor
+
+
+# A region around the call is none within it: what it keeps was computed from weights that the call does not have.
+exchange(parametrize, "_cache", _Parametrizations())
+exchange(parametrize, "_cache_enabled", 0)
 
 
 # The default dtype.

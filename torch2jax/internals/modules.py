@@ -1,10 +1,13 @@
 """Private names of `torch.nn`, `torch.optim` and others."""
 
+from typing import Any
+
 import torch
 from torch.nn import _reduction
 from torch.optim import _adafactor, _functional
 
 __all__ = [
+    "C",
     "adafactor",
     "disable_dynamo",
     "get_enum",
@@ -12,6 +15,9 @@ __all__ = [
     "load_from_state_dict",
     "sparse_adam",
 ]
+
+C: Any = torch._C
+"""The module of all that is C++, for what is exchanged in it by more than one name."""
 
 get_enum = _reduction.get_enum
 """The number that operators of losses take for "none", "mean" or "sum"; its errors for anything else."""

@@ -17,10 +17,7 @@ from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
 from ..autograd.runs import Attempt, Runs
 from ..branches.policy import FOLLOWING, BranchPolicy
-from ..calls import (  # what stands in for PyTorch's
-    optimizers as optimizers,
-    process_state as process_state,
-)
+from ..calls import optimizers as optimizers  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import StandsFor

@@ -6,7 +6,7 @@ import torch
 from ..calls.call import current
 from ..internals.guards import DisableTorchFunction
 from ..internals.memory import to_dlpack
-from ..internals.switches import C
+from ..internals.modules import C
 from ..patches import runs_instead_of, stands_in
 from ..rules.registry import implements_tensors
 from ..tensors.capsules import tensor_of
