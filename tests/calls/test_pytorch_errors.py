@@ -1,7 +1,5 @@
 """What cannot be served is refused in PyTorch's words, and with its types of errors."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -133,26 +131,13 @@ def test_what_cannot_be_written_to_out_is_refused_in_pytorchs_words(case):
     assert str(expected.value) in str(found.value)
 
 
-OUT_OF_ANOTHER_DTYPE = {
-    "nonzero": lambda x: torch.nonzero(x, out=torch.empty(0)),
-    "cross": lambda x: torch.cross(x[:3], x[:3], dim=0, out=torch.empty(0, dtype=torch.float64)),
-    "diag": lambda x: torch.diag(x, out=torch.empty(0, dtype=torch.float64)),
-    "isin": lambda x: torch.isin(x, x, out=torch.empty(0, dtype=torch.int64)),
-    "kthvalue": lambda x: torch.kthvalue(
-        x, 1, out=(torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.int64))
-    ),
-    "linspace": lambda x: torch.linspace(0, 1, 3, dtype=torch.float32, out=torch.empty(0, dtype=torch.float64)),
-    "quantile": lambda x: torch.quantile(x, 0.5, out=torch.empty(0, dtype=torch.float64)),
-}
+def test_an_out_of_another_dtype_gets_the_result_cast():
+    def function(x):
+        return torch.mm(x, x, out=torch.empty(0, dtype=torch.float16))
 
-
-@pytest.mark.parametrize("function", OUT_OF_ANOTHER_DTYPE.values(), ids=OUT_OF_ANOTHER_DTYPE)
-def test_out_that_pytorch_does_not_cast_to_is_refused_in_its_words(function):
-    with pytest.raises(RuntimeError) as expected:
-        function(torch.eye(4))
-    for run in (t2j(function), jax.jit(t2j(function))):
-        with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
-            run(jnp.eye(4))
+    assert t2j(function)(jnp.eye(4)).dtype == jnp.float16
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        t2j(lambda x: torch.mm(x, x, out=torch.empty(0, dtype=torch.int64)))(jnp.eye(4))
 
 
 def test_one_out_for_several_results_is_refused():

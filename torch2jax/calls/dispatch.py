@@ -78,12 +78,7 @@ from .nesting import Nesting, Session
 from .observers import observer
 from .overloads import decomposition_of, functional_of, outputs_of
 from .plans import NOT_PLANNED, PLAIN, run_planned
-from .pytorch_errors import (
-    expect_out_of_dtype,
-    name_rule,
-    refuse_as_pytorch,
-    refuse_rule_as_pytorch,
-)
+from .pytorch_errors import name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 
 __all__ = ["Call"]
@@ -307,7 +302,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if kwargs and type(kwargs.get("dtype")) is type:  # PyTorch takes Python's types for its own
                 kwargs = {**kwargs, "dtype": dtype_of_type(kwargs["dtype"])}
             if kwargs and kwargs.get("out") is not None and not isinstance(func, types.FunctionType):
-                expect_out_of_dtype(self, func, rule, args, kwargs)
                 kwargs = kwargs if rule is None else with_dtype_of_out(rule, kwargs)
             if rule is not None and not is_in_old_order(func, args):
                 if has_numpys(args, kwargs):

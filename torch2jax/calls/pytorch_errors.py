@@ -18,19 +18,13 @@ from .refusals import other_numbers, refusal_of
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = [
-    "expect_out_of_dtype",
-    "name_rule",
-    "refuse_as_pytorch",
-    "refuse_rule_as_pytorch",
-]
+__all__ = ["name_rule", "refuse_as_pytorch", "refuse_rule_as_pytorch"]
 
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
 _OF_PYTORCHS_INSIDE = re.compile(
     r"[Ii]nternal error|INTERNAL ASSERT|SymInt|NestedTensorImpl|empty_strided not supported"
 )
 """In messages that say how PyTorch is made, not what to do: the rule's own is better."""
-_FEW = 2**16  # elements that PyTorch may compute with, to refuse
 
 
 def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
@@ -106,33 +100,8 @@ def refuse_as_pytorch(
     raise refusal from error
 
 
-def expect_out_of_dtype(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict) -> None:
-    """Refuses an ``out`` of another dtype than the operands where PyTorch does for its sake.
-
-    Only some functions cast to it.
-
-    Raises:
-        RuntimeError: it does, in its words.
-    """
-    operands = _tensors(args)
-    given = (getattr(rule, "dtype", None), kwargs.get("dtype"))
-    dtypes = {x.dtype for x in (*operands, *_tensors(kwargs))} | {x for x in given if isinstance(x, torch.dtype)}
-    if len(dtypes) <= 1 and not callable(given[0]):  # which may give another one
-        return
-    device = "cpu" if sum(x.numel() for x in operands) <= _FEW else "meta"  # where PyTorch refuses less
-    refused = refusal_of(call, func, args, kwargs, device)
-    if isinstance(refused, RuntimeError):
-        rest = {name: value for name, value in kwargs.items() if name != "out"}
-        if str(refusal_of(call, func, args, rest, device)) != str(refused):
-            raise refused
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
-
-
 def _is_jagged(args: tuple, kwargs: dict) -> bool:
-    return any(type(x) is NestedTensor for x in _tensors((args, kwargs)))
+    return any(type(x) is NestedTensor for x in flatten((args, kwargs))[0])
 
 
 def _is_of_arguments(func: Any, rule: Any) -> bool:
