@@ -42,9 +42,6 @@ ATTRIBUTES = {
     "torch._ops.OpOverloadPacket": {
         "_qualified_op_name": "The name as ``aten::add``.",
     },
-    "torch.library.Library": {
-        "_destroy": "A method: forgets what was defined and registered.",
-    },
     "torch.nn.Module": {
         "_buffers": "A module's own buffers by name.",
         "_call_impl": "A method: hooks around ``forward``.",
