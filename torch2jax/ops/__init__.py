@@ -26,7 +26,6 @@ from . import (
     indexing as indexing,
     jagged as jagged,
     jagged_gradients as jagged_gradients,
-    keyed_random as keyed_random,
     ldl as ldl,
     lengths as lengths,
     linalg as linalg,
