@@ -100,7 +100,8 @@ def equations(jaxpr: Any) -> int:
     count = 0
     for equation in jaxpr.eqns:
         inner = [x for x in jax.tree.leaves(list(equation.params.values())) if hasattr(x, "eqns")]
-        count += sum(equations(getattr(x, "jaxpr", x)) for x in inner) + (equation.primitive.name not in ("jit", "pjit"))
+        count += sum(equations(getattr(x, "jaxpr", x)) for x in inner)
+        count += equation.primitive.name not in ("jit", "pjit")
     return count
 
 
