@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...rules.memory_formats import as_copy, as_input, like_input
+from ...rules.memory_formats import as_copy, like_input
 from ...rules.promotion import Promotion
-from ...rules.registry import implements, implements_tensors
+from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, REALS, canonical
 from ..arrays import axis_of, cast, is_unsigned, like, spread, where, widened
 
@@ -246,16 +246,7 @@ def logsigmoid(input):
     return lax.neg(_softplus(1, -math.log(jnp.finfo(input.dtype).eps), lax.neg(input)))
 
 
-@implements(F.glu, takes=FLOATS, strides=as_input)
-def glu(input, dim=-1):
-    dim = axis_of(input, dim)
-    if input.ndim == 0:
-        raise RuntimeError("glu does not support 0-dimensional tensors")
-    half, odd = divmod(input.shape[dim], 2)
-    if odd:
-        raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {input.shape[dim]}")
-    value, gate = (widened(lax.slice_in_dim(input, start, start + half, axis=dim)) for start in (0, half))
-    return cast(lax.mul(value, lax.logistic(gate)), input.dtype)
+limit_decomposed(aten.glu.default, takes=FLOATS)
 
 
 # Softmax, in float32 for half precision.
