@@ -41,16 +41,6 @@ def relu(input):
     return _relu(input)
 
 
-@implements_tensors(aten._add_relu.Tensor, aten._add_relu.Scalar)
-def _add_relu(self, other, alpha=1):
-    return torch.add(self, other, alpha=alpha).relu()
-
-
-@implements_tensors(aten._add_relu_.Tensor, aten._add_relu_.Scalar)
-def _add_relu_(self, other, alpha=1):
-    return self.add_(other, alpha=alpha).relu_()
-
-
 def _clamp(x, low, high):
     # The derivative of lax.clamp is zero at both bounds.
     return lax.clamp(like(x, low), x, like(x, high))
@@ -316,18 +306,3 @@ def _safe_softmax(input, dim, dtype=None):
 @implements(aten._log_softmax, takes=FLOATS)
 def _log_softmax(input, dim, half_to_float):
     return log_softmax(input, dim, torch.float32 if half_to_float else None)
-
-
-@implements(torch._masked_softmax, takes=FLOATS)
-def _masked_softmax(input, mask, dim=None, mask_type=None):
-    """Softmax of what `mask` does not hide: a mask of attention (0), of keys (1), or of the input's shape (2)."""
-    if mask.dtype != bool:
-        raise RuntimeError(f"Mask should be a boolean tensor, but got one of {mask.dtype}")
-    if mask_type == 1 and mask.ndim == 2 < input.ndim:
-        mask = lax.expand_dims(mask, range(1, input.ndim - 1))
-    mask = jnp.broadcast_to(mask, input.shape)
-    axis = axis_of(input, -1 if dim is None else dim)
-    hidden = lax.expand_dims(lax.reduce_and(mask, (axis,)), (axis,))
-    x = widened(input)
-    kept = softmax_over(where(mask & ~hidden, like(x, -np.inf), x), (axis,))
-    return cast(where(hidden, like(x, np.nan), kept), input.dtype)
