@@ -542,20 +542,11 @@ def parametrizations(x):
 
 @comes_by(
     "torch.ao.quantization.observer.UniformQuantizationObserverBase._calculate_qparams",
-    "torch.ao.quantization.observer.HistogramObserver.forward",
     "torch.ao.quantization.observer.MovingAverageMinMaxObserver.forward",
     "torch.ao.quantization.fake_quantize.FakeQuantize.forward",
 )
 def fake_quantization(x):
-    return torch.ao.quantization.FakeQuantize()(torch.ao.quantization.HistogramObserver(bins=8)(x))
-
-
-@comes_by("torch.ao.quantization._learnable_fake_quantize._LearnableFakeQuantize.forward")
-def learned_quantization(x):
-    from torch.ao.quantization._learnable_fake_quantize import _LearnableFakeQuantize
-    from torch.ao.quantization.observer import MovingAverageMinMaxObserver
-
-    return _LearnableFakeQuantize(MovingAverageMinMaxObserver)(x)
+    return torch.ao.quantization.FakeQuantize()(torch.ao.quantization.MovingAverageMinMaxObserver()(x))
 
 
 # TorchScript.

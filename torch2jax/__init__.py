@@ -31,7 +31,6 @@ from .errors import (
 )
 from .exporting.export import export
 from .modules.layers import stack_layers, unstack_layers
-from .ops.nn.fused import fused_attention
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 from .tensors.padded import Padded
@@ -60,7 +59,6 @@ __all__ = [
     "dtype_j2t",
     "dtype_t2j",
     "export",
-    "fused_attention",
     "implements",
     "implements_tensors",
     "j2t",

@@ -166,17 +166,6 @@ def test_int4_is_differentiated_for_the_input():
     np.testing.assert_allclose(jax.jit(jax.grad(function))(t2j(x.detach())), x.grad, 1e-4, 1e-3)
 
 
-@pytest.mark.parametrize(("block", "bias"), [(64, None), (64, _random(16)), (32, None)])
-def test_int4_with_rounded_rows(block, bias):
-    packed, scales = _integers(0, 256, 16, 32, dtype=torch.uint8), torch.rand(16, 64 // block, generator=_GENERATOR)
-    scales = scales if block == 64 else scales.bfloat16()
-    _compare(lambda w, s: aten._dyn_quant_pack_4bit_weight(w, s, bias, block, 64, 16), packed, scales, atol=0)
-    x = _random(4, 64)
-    x[1], x[2] = x[1].abs(), 0
-    packed = aten._dyn_quant_pack_4bit_weight(packed, scales, bias, block, 64, 16)
-    _compare(lambda x, w: aten._dyn_quant_matmul_4bit(x, w, block, 64, 16), x, packed, atol=1e-3)
-
-
 W8, W4 = _integers(-128, 128, 16, 32), _integers(0, 256, 16, 16, dtype=torch.uint8)
 
 

@@ -203,16 +203,6 @@ def test_subscripts_are_letters():
         t2j(lambda x: torch.einsum("i->1", x))(jnp.ones(2))
 
 
-def test_sums_of_rows():
-    def sums(x, coefficients):
-        out = torch.ones(5, 2, 4)
-        torch._compute_linear_combination(x, coefficients, out=out)
-        return torch._compute_linear_combination(x, coefficients), out
-
-    x, coefficients = torch.randn(3, 2, 4), torch.randn(5, 3)
-    compare_trees(t2j(sums)(t2j(x), t2j(coefficients)), sums(x, coefficients))
-
-
 @pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.int64, torch.float32), (torch.float32,) * 2])
 def test_an_inner_product_with_a_number_is_one_of_each_element(dtypes):
     number, row = torch.tensor(3, dtype=dtypes[0]), torch.tensor([0.1, 0.2], dtype=dtypes[1])

@@ -1,4 +1,4 @@
-"""Fake quantization, bit for bit, with PyTorch's gradients: straight through, and of what is learned."""
+"""Fake quantization, bit for bit, with PyTorch's gradients, straight through."""
 
 import itertools
 
@@ -96,37 +96,6 @@ def test_what_is_no_number_and_what_is_infinite():
     assert jnp.array_equal(by_channel, (levels - t2j(ZEROS)) * t2j(SCALES))  # PyTorch's integers overflow
 
 
-LEARNED = {
-    "tensor": lambda x, s, z: torch._fake_quantize_learnable_per_tensor_affine(x, s[:1], z[:1], *BOUNDS),
-    "negative": lambda x, s, z: torch._fake_quantize_learnable_per_tensor_affine(x, s[:1], z[1:2], *BOUNDS, 0.3),
-    "channels": lambda x, s, z: torch._fake_quantize_learnable_per_channel_affine(x, s, z, 1, *BOUNDS, 0.3),
-    "first axis": lambda x, s, z: torch._fake_quantize_learnable_per_channel_affine(x.T, s, z, 0, 0, 15),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [*((name, torch.float32) for name in LEARNED), ("channels", torch.bfloat16)], ids=str
-)
-def test_steps_that_are_learned(name, dtype):
-    function = LEARNED[name]
-    given = [x.clone().requires_grad_() for x in (torch.cat([X, TIES]).to(dtype), SCALES, OFFSETS)]
-    wanted = function(*given)
-    weights = (torch.arange(wanted.numel()).reshape(wanted.shape) % 7 - 3).to(dtype)
-    (wanted * weights).sum().backward()
-
-    def weighed(*arrays):
-        result = t2j(function)(*arrays)
-        return (result * t2j(weights)).sum(), result
-
-    arrays = to_jax(given)
-    (_, result), gradients = jax.jit(jax.value_and_grad(weighed, (0, 1, 2), has_aux=True))(*arrays)
-    assert torch.equal(j2t(result), wanted)
-    for gradient, tensor in zip(gradients, given, strict=True):
-        torch.testing.assert_close(j2t(gradient), tensor.grad, rtol=1e-5, atol=1e-3)
-    one = jax.grad(lambda s: (t2j(function)(arrays[0], s, arrays[2]) * t2j(weights)).sum())(arrays[1])
-    torch.testing.assert_close(j2t(one), given[1].grad, rtol=1e-5, atol=1e-3)
-
-
 def test_a_scale_that_is_no_constant_is_refused():
     def through(scale):
         return torch.fake_quantize_per_tensor_affine(torch.ones(3), scale, torch.tensor(0), *BOUNDS)
@@ -139,7 +108,7 @@ def test_a_scale_that_is_no_constant_is_refused():
         with pytest.raises(RuntimeError, match="not differentiable with respect to argument 'scale'"):
             call()
     for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f))):
-        with pytest.raises(RuntimeError, match=r"argument 'scale'.*learn it with torch._fake_quantize_learnable"):
+        with pytest.raises(RuntimeError, match=r"argument 'scale'.*learn it by a torch.autograd.Function"):
             transformed(lambda s: t2j(through)(s).sum())(t2j(scale))
 
 

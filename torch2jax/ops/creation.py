@@ -84,12 +84,6 @@ def _physical(values: Callable) -> PhysicalArray:
     return PhysicalArray(values(), None)
 
 
-def literal(value, dtype: torch.dtype, device: Any = None, requires_grad: bool = False) -> Torchish:
-    """A tensor of given values, an array of numpy."""
-    made = in_pytorch(torch.tensor, value, dtype=dtype)
-    return _requiring_grad(constant(made, device=label_of(device)), requires_grad)
-
-
 def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     """A tensor of one value.
 
@@ -583,24 +577,6 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     return made_of(_range, start, step, count, canonical(dtype), shape=(count,), make=make, dtype=dtype, **options)
 
 
-@factory(torch.range, *[getattr(aten.range, name) for name in aten.range.overloads()], counts=True)
-def range_(start=0, end=None, step=1, *, dtype=None, **options):
-    start, end, step = (_real_number(x) for x in ((0, start, step) if end is None else (start, end, step)))
-    dtype = dtype or torch.get_default_dtype()
-    if step == 0:
-        raise RuntimeError("step must be nonzero")
-    if (end - start) * step < 0:
-        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    count = math.floor((end - start) / step) + 1
-    make = functools.partial(_range_in_pytorch, start, end, step)
-    return made_of(_range, start, step, count, canonical(dtype), shape=(count,), make=make, dtype=dtype, **options)
-
-
-def _range_in_pytorch(start, end, step, *, dtype) -> Tensor:
-    with warnings.catch_warnings(action="ignore"):  # that it is deprecated
-        return torch.range(start, end, step, dtype=dtype)
-
-
 def _linspace(start, end, steps: int, dtype) -> jax.Array:
     """`steps` values from `start` to `end`, computed from the nearer end, as PyTorch does."""
     if steps < 2 or start == end:
@@ -628,9 +604,9 @@ def linspace(start, end, steps, *, dtype=None, device=None, requires_grad=False)
         start, end = (_end(x, dtype).to(wide) if isinstance(x, torch.Tensor) else _end(x, dtype) for x in (start, end))
         return (start + (end - start) * linspace(0, 1, steps, dtype=wide)).to(dtype)
     start, end = _number(start), _number(end)
-    if is_integral(dtype):
-        return literal(_linspace_integers(start, end, steps, np.float32), dtype, device=device)
     make = functools.partial(torch.linspace, start, end, steps)
+    if is_integral(dtype):
+        return constant(in_pytorch(make, dtype=dtype), device=label_of(device))
     arguments = start, end, steps, canonical(dtype)
     made = made_of(_linspace, *arguments, shape=(steps,), make=make, dtype=dtype, device=device)
     return made.requires_grad_(requires_grad)
@@ -678,15 +654,6 @@ def _end(value, dtype):
     return float(np.asarray(value).astype(canonical(dtype))) if dtype.itemsize == 2 else value
 
 
-def _linspace_integers(start, end, steps: int, dtype) -> np.ndarray:
-    """Values between integers, computed in `dtype` and not rounded."""
-    start, end = dtype(int(start)), dtype(int(end))
-    if steps < 2:
-        return np.full(steps, start)
-    step, index = (end - start) / dtype(steps - 1), np.arange(steps, dtype=dtype)
-    return np.where(index < steps // 2, start + index * step, end - (steps - 1 - index) * step)
-
-
 def _is_known(tensor: Tensor) -> bool:
     return current().lift(tensor).known is not None
 
@@ -701,8 +668,8 @@ def logspace(start, end, steps, base=10.0, *, dtype=None, device=None, requires_
         exponents = linspace(start, end, steps, dtype=_exact_dtype(dtype), device=device)
         return torch.pow(base, exponents).to(dtype).requires_grad_(requires_grad)
     if all(_is_known(x) for x in (start, end, base) if isinstance(x, torch.Tensor)):
-        exponents = _linspace_integers(_number(start), _number(end), _steps(steps), np.float64)
-        return literal(np.power(float(_number(base)), exponents), dtype, device=device)
+        made = in_pytorch(torch.logspace, *(_number(x) for x in (start, end, steps, base)), dtype=dtype)
+        return constant(made, device=label_of(device))
     exponents = linspace(_end(start, dtype), _end(end, dtype), steps, dtype=_exact_dtype(dtype), device=device)
     return torch.pow(base, exponents).to(dtype)
 
@@ -724,57 +691,27 @@ def eye(n, m=None, *, dtype=None, **options):
     return made_of(_eye, *arguments, shape=(rows, columns), make=make, dtype=dtype, **options)
 
 
-_INDICES = frozenset({torch.int32, torch.int64})
+# What PyTorch itself makes at trace time: few values, or such as nobody asks for.
 
 
-@factory(torch.tril_indices, aten.tril_indices.default)
-def tril_indices(row, col, offset=0, *, dtype=torch.int64, **options):
-    expect("tril_indices", dtype, _INDICES)
-    return literal(np.stack(np.tril_indices(row, offset, col)), dtype, **options)
+def _made_by_pytorch(function: Callable, packet: Any, **options: bool) -> None:
+    keeps_integers = function in (torch.tril_indices, torch.triu_indices)
+
+    def rule(*args, dtype=None, device=None, requires_grad=False, **keywords):
+        dtype = dtype or (torch.int64 if keeps_integers else torch.get_default_dtype())
+        made = in_pytorch(function, *map(_number, args), dtype=dtype, device=CPU, **keywords)
+        return _requiring_grad(constant(made, device=label_of(device)), requires_grad)
+
+    overloads = [getattr(packet, name) for name in packet.overloads() if name != "out" or function is torch.range]
+    factory(function, *overloads, counts=True, **options)(rule)
 
 
-@factory(torch.triu_indices, aten.triu_indices.default)
-def triu_indices(row, col, offset=0, *, dtype=torch.int64, **options):
-    expect("triu_indices", dtype, _INDICES)
-    return literal(np.stack(np.triu_indices(row, offset, col)), dtype, **options)
-
-
-# Windows: few values, made at trace time.
-
-
-def _window(name: str, formula: Callable) -> None:
-    """A window function; `formula` takes the positions from 0 to 1 and the window's own parameters."""
-
-    def window(window_length, periodic=True, *parameters, dtype=None, **options):
-        dtype = dtype or torch.get_default_dtype()
-        keywords = {key: options.pop(key) for key in ("alpha", "beta") if key in options}
-        if not dtype.is_floating_point:
-            raise RuntimeError(f"{name}() expects floating point dtypes, got: {dtype}")
-        if window_length < 0:
-            raise RuntimeError(f"{name}() requires non-negative window_length, got window_length={window_length}")
-        if window_length == 1:
-            return literal(np.ones(1), dtype, **options)
-        positions = np.arange(window_length) / (window_length - (0 if periodic else 1) or 1)
-        return literal(formula(positions, *parameters, **keywords), dtype, **options)
-
-    packet = getattr(aten, name)
-    overloads = [getattr(packet, overload) for overload in packet.overloads() if not overload.endswith("out")]
-    factory(getattr(torch, name), *overloads)(window)
-
-
-def _cosines(x, alpha=0.54, beta=0.46):
-    return alpha - beta * np.cos(2 * np.pi * x)
-
-
-def _kaiser(x, beta=12.0):
-    return np.i0(beta * np.sqrt(1 - (2 * x - 1) ** 2)) / np.i0(beta)
-
-
-_window("hamming_window", _cosines)
-_window("hann_window", lambda x: _cosines(x, 0.5, 0.5))
-_window("blackman_window", lambda x: _cosines(x, 0.42, 0.5) + 0.08 * np.cos(4 * np.pi * x))
-_window("bartlett_window", lambda x: 1 - np.abs(2 * x - 1))
-_window("kaiser_window", _kaiser)
+for _name in ("hamming_window", "hann_window", "blackman_window", "bartlett_window", "kaiser_window"):
+    _made_by_pytorch(getattr(torch, _name), getattr(aten, _name))
+for _name in ("tril_indices", "triu_indices", "range"):
+    _made_by_pytorch(getattr(torch, _name), getattr(aten, _name))
+for _name in ("fftfreq", "rfftfreq"):
+    _made_by_pytorch(getattr(torch.fft, _name), getattr(aten, f"fft_{_name}"), warns=True)
 
 
 @implements_tensors(aten._new_zeros_with_same_feature_meta.default)

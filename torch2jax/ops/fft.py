@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import torch
 from jax import lax
 from jax.lax import FftType
@@ -10,7 +9,6 @@ from jax.lax import FftType
 from ..internals.promotion import corresponding_complex_dtype, corresponding_real_dtype
 from ..rules.registry import implements
 from .arrays import like
-from .creation import factory, literal
 
 aten = torch.ops.aten
 
@@ -65,16 +63,3 @@ def _along_last(x, kind, dim, lengths):
         return lax.fft(x, kind, tuple(lengths))
     transformed = lax.fft(lax.transpose(x, order), kind, tuple(lengths))
     return lax.transpose(transformed, [order.index(d) for d in range(x.ndim)])
-
-
-def _frequencies(function, overload, frequencies) -> None:
-    """Sample frequencies: few values, made at trace time."""
-
-    def rule(n, d=1.0, *, dtype=None, **options):
-        return literal(frequencies(n, d), dtype or torch.get_default_dtype(), **options)
-
-    factory(function, overload, counts=True, warns=True)(rule)
-
-
-_frequencies(torch.fft.fftfreq, aten.fft_fftfreq.default, np.fft.fftfreq)
-_frequencies(torch.fft.rfftfreq, aten.fft_rfftfreq.default, np.fft.rfftfreq)

@@ -11,14 +11,12 @@ import torch
 from jax import lax
 from torch.ao.quantization.fake_quantize import FakeQuantize
 from torch.ao.quantization.observer import (
-    HistogramObserver,
     MovingAverageMinMaxObserver,
     UniformQuantizationObserverBase,
 )
 from torch.ao.quantization.utils import check_min_max_valid
 
 from ..calls.call import current
-from ..internals.quantization import LearnableFakeQuantize
 from ..patches import runs_instead_of
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_tensors
@@ -104,45 +102,6 @@ def moving_average_min_max_observer(self, x_orig):
     return x_orig
 
 
-@implements_tensors(HistogramObserver)
-def histogram_observer(self, x_orig):
-    if x_orig.numel() == 0 or not (_is_traced(self.min_val) or _is_traced(x_orig)):
-        return self.forward(x_orig)
-    x, before = x_orig.detach(), (self.histogram, self.min_val, self.max_val)
-    counts = x.abs() != float("inf")  # what is infinite is none of the range
-    low = torch.where(counts, x, float("inf")).amin().reshape(self.min_val.shape)
-    high = torch.where(counts, x, -float("inf")).amax().reshape(self.max_val.shape)
-    low, high = torch.minimum(self.min_val, low), torch.maximum(self.max_val, high)  # which begins as an empty range
-    found = _counted(x, self.bins, low, high) + _moved(self, low, high)
-    for old, new in zip(before, (found, low, high), strict=True):
-        old.copy_(torch.where(counts.any(), new, old))
-    return x_orig
-
-
-def _counted(x, bins: int, low, high):
-    """The histogram of numbers in a range, which is widened, as PyTorch does, where it is one point."""
-    margin = (low == high).to(x.dtype)
-    return torch.histc(x, bins, min=low - margin, max=high + margin)
-
-
-def _moved(observer, low, high):
-    """The histogram that there was, in the bins of a range around its own; nothing if it has seen nothing."""
-    histogram, bins, (first, last) = observer.histogram, observer.bins, (observer.min_val, observer.max_val)
-    parts = bins * observer.upsample_rate
-    fine = histogram.repeat_interleave(observer.upsample_rate) / observer.upsample_rate
-    middles = torch.linspace(first, last, parts + 1)[:-1] + 0.5 * (last - first) / parts
-    places = torch.bucketize(middles, torch.linspace(low, high, bins + 1), right=True) - 1
-    spread = torch.zeros_like(histogram).index_add(0, places.clamp(0, bins - 1), fine)
-    of_one_point = _counted(first.reshape(1), bins, low, high) * histogram.sum()
-    is_same = (first == low) & (last == high)
-    moved = torch.where(is_same, histogram, torch.where(first == last, of_one_point, spread))
-    return torch.where(_has_seen_nothing(observer), 0, moved)
-
-
-def _has_seen_nothing(observer):
-    return (observer.min_val == float("inf")) | (observer.max_val == -float("inf"))
-
-
 @implements_tensors(FakeQuantize)
 def fake_quantize(self, X):
     observes, quantizes = switch(self.observer_enabled[0] == 1), switch(self.fake_quant_enabled[0] == 1)
@@ -189,31 +148,3 @@ def _switched(module, tensors: dict[str, torch.Tensor], is_on):
                 "of state_dict"
             )
         tensor.copy_(torch.where(is_on, tensor, before[name]))
-
-
-@implements_tensors(LearnableFakeQuantize)
-def learnable_fake_quantize(self, X):
-    observes, quantizes = switch(self.static_enabled[0] == 1), switch(self.fake_quant_enabled[0] == 1)
-    if isinstance(observes, bool) and isinstance(quantizes, bool):
-        return self.forward(X)
-    scale, zero_point = self.scale.data, self.zero_point.data
-    learned = scale.clamp(min=self.eps)
-    if observes is not False:
-        observer = self.activation_post_process
-        with _switched(self, {**dict(observer.named_buffers()), "scale": scale, "zero_point": zero_point}, observes):
-            observer(X.detach())
-            for old, new in zip((scale, zero_point), observer.calculate_qparams(), strict=True):
-                old.copy_(new)
-    if observes is not True:
-        scale.copy_(learned if observes is False else torch.where(observes, scale, learned))
-    if quantizes is False:
-        return X
-    if self.qscheme in (torch.per_channel_symmetric, torch.per_tensor_symmetric):
-        zero_point.copy_(torch.where(torch.as_tensor(quantizes), 0, zero_point))
-    factor = 1 / (X.numel() * self.quant_max) ** 0.5 if self.use_grad_scaling else 1.0
-    options = (self.quant_min, self.quant_max, factor)
-    if self.qscheme in (torch.per_channel_symmetric, torch.per_channel_affine):
-        Y = torch._fake_quantize_learnable_per_channel_affine(X, self.scale, self.zero_point, self.ch_axis, *options)
-    else:
-        Y = torch._fake_quantize_learnable_per_tensor_affine(X, self.scale, self.zero_point, *options)
-    return Y if quantizes is True else torch.where(quantizes, Y, X)

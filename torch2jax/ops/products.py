@@ -358,17 +358,6 @@ def _einsum(arguments, operands):
         raise RuntimeError(f"einsum(): operands of shapes {shapes} do not fit {arguments[0]!r}: {error}") from None
 
 
-@implements_tensors(
-    torch._compute_linear_combination,
-    torch.ops.aten._compute_linear_combination.default,
-    torch.ops.aten._compute_linear_combination.out,
-)
-def _compute_linear_combination(input, coefficients, *, out=None):
-    """Sums of the rows of `input`, one for each row of `coefficients`; they are added to `out`."""
-    sums = torch.tensordot(coefficients.to(input.dtype), input, 1)
-    return sums if out is None else out.add_(sums)
-
-
 @multiplied(torch.tensordot, exact_out=True)
 def tensordot(a, b, dims=2):
     """``torch.tensordot``: contracts the last dimensions of one with the first of the other, or the listed ones."""

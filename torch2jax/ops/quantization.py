@@ -83,7 +83,7 @@ def _quantized_jvp(axis, low, high, name, primals, tangents):
             raise RuntimeError(
                 f"The function '{name}' is not differentiable with respect to argument '{argument}', whose derivative "
                 f"is taken; wanted a {argument} that does not depend on what is differentiated: detach() it, or learn "
-                "it with torch._fake_quantize_learnable_per_tensor_affine or its per_channel form"
+                "it by a torch.autograd.Function of your own"
             )
     (dx, *_), nothing = tangents, np.zeros(is_within.shape, jax.dtypes.float0)
     dx = lax.full_like(result, 0) if isinstance(dx, SymbolicZero) else where(is_within, dx, like(dx, 0))
@@ -216,92 +216,6 @@ def fake_quantize_per_channel_affine(input, scale, zero_point, axis, quant_min, 
 @implements(aten.fake_quantize_per_channel_affine_cachemask, takes=FLOATS, prepare=_of_channels)
 def fake_quantize_per_channel_affine_cachemask(input, scale, zero_point, axis, quant_min, quant_max):
     return _quantized(input, cast(scale, np.float32), zero_point, axis, int(quant_min), int(quant_max), _OF_CHANNELS)
-
-
-# With a scale and a zero point that are learned.
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4, 5, 6))
-def _learned(x, scale, zero_point, axis: int | None, low: int, high: int, factor: float):
-    """`x` rounded to steps of a scale that has a derivative, as the zero point has, both times a factor."""
-    del factor
-    zero_point = cast(lax.clamp(like(zero_point, low), _round(zero_point), like(zero_point, high)), np.int32)
-    return _quantized(x, scale, zero_point, axis, low, high, "")[0]
-
-
-def _learned_jvp(axis, low, high, factor, primals, tangents):
-    x, scale, zero_point = primals
-    result, wide = _learned(*primals, axis, low, high, factor), widened(x)
-    zero_point = _zero_point_of_derivative(zero_point, axis, low, high)
-    level = _round(lax.add(_spread(zero_point, wide, axis), lax.mul(wide, _spread(_inverse(scale), wide, axis))))
-    clamped, is_within = _clamped(level, low, high)
-    dx, d_scale, d_zero = (None if isinstance(t, SymbolicZero) else t for t in tangents)
-    parts = []
-    if dx is not None:
-        parts.append(where(is_within, dx, like(dx, 0)))
-    if d_scale is not None:
-        error = lax.sub(_value(clamped, scale, zero_point, axis), wide)
-        steps = lax.mul(error, _spread(_inverse(scale), wide, axis))
-        slope = where(is_within, steps, lax.sub(clamped, _spread(zero_point, wide, axis)))
-        parts.append(_times(d_scale, slope, factor, axis, x.dtype))
-    if d_zero is not None:
-        slope = where(is_within, like(wide, 0), lax.neg(_spread(scale, wide, axis)))
-        parts.append(_times(d_zero, slope, factor, axis, x.dtype))
-    return result, functools.reduce(lax.add, parts) if parts else lax.full_like(result, 0)
-
-
-_learned.defjvp(_learned_jvp, symbolic_zeros=True)
-
-
-def _zero_point_of_derivative(zero_point, axis: int | None, low: int, high: int):
-    """The zero point that PyTorch's derivative takes: one for all is rounded up at halves, and then towards zero."""
-    if axis is None:
-        bounded = lax.clamp(like(zero_point, low), lax.add(zero_point, like(zero_point, 0.5)), like(zero_point, high))
-        return cast(cast(bounded, np.int32), zero_point.dtype)
-    return lax.clamp(like(zero_point, low), _round(zero_point), like(zero_point, high))
-
-
-def _times(tangent, slope, factor: float, axis: int | None, dtype):
-    slope = slope if factor == 1 else lax.mul(slope, like(slope, factor))
-    return cast(lax.mul(_spread(cast(tangent, slope.dtype), slope, axis), slope), dtype)
-
-
-def _expect_zero_within(quant_min, quant_max) -> None:
-    if not quant_min <= 0 <= quant_max:
-        raise RuntimeError(
-            "`quant_min` should be less than or equal to `quant_max`, and the quantization range should include 0, got "
-            f"quant_min={quant_min} and quant_max={quant_max}"
-        )
-
-
-def _of_learned_tensor(input, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
-    _expect_zero_within(quant_min, quant_max)
-    for name, tensor in (("scale", scale), ("zero_point", zero_point)):
-        if tensor.ndim == 0 or tensor.numel() != 1:
-            raise IndexError(f"got a {name} of shape {list(tensor.shape)}; wanted one of shape [1]")
-    return (input, scale, zero_point, quant_min, quant_max, grad_factor), {}
-
-
-def _of_learned_channels(input, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0):
-    _expect_zero_within(quant_min, quant_max)
-    _expect_channels(input, scale, zero_point, axis)
-    return (input, scale, zero_point, axis, quant_min, quant_max, grad_factor), {}
-
-
-def _learn(input, scale, zero_point, axis, quant_min, quant_max, grad_factor):
-    scale, zero_point = cast(scale, np.float32), cast(zero_point, np.float32)
-    return _learned(input, scale, zero_point, axis, int(quant_min), int(quant_max), float(grad_factor))
-
-
-@implements(torch._fake_quantize_learnable_per_tensor_affine, takes=FLOATS, prepare=_of_learned_tensor)
-def fake_quantize_learnable_per_tensor_affine(input, scale, zero_point, quant_min, quant_max, grad_factor=1.0):
-    scale, zero_point = (lax.reshape(x, ()) for x in (scale, zero_point))
-    return _learn(input, scale, zero_point, None, quant_min, quant_max, grad_factor)
-
-
-@implements(torch._fake_quantize_learnable_per_channel_affine, takes=FLOATS, prepare=_of_learned_channels)
-def fake_quantize_learnable_per_channel_affine(input, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0):
-    return _learn(input, scale, zero_point, axis, quant_min, quant_max, grad_factor)
 
 
 # With a scale and a zero point for the range of what was seen.

@@ -75,41 +75,6 @@ def test_convolution_of_time_first(pad):
         t2j(torch.conv_tbc)(*t2j((x, weight[:, :2], bias)))
 
 
-def test_convolutions_of_cudnn():
-    """They take their options in another order, and other ones too."""
-    x, weight = torch.randn(2, 4, 6, 5), torch.randn(4, 2, 3, 3)
-    options, rest = ([1, 1], [2, 1], [1, 2], 2), (False, True, True)
-    padding, stride, dilation, groups = options
-    compare(
-        t2j(torch.cudnn_convolution)(*t2j((x, weight)), *options, *rest),
-        F.conv2d(x, weight, None, stride, padding, dilation, groups),
-    )
-    compare(
-        t2j(torch.cudnn_convolution_transpose)(*t2j((x, weight)), padding, [1, 0], *options[1:], *rest),
-        F.conv_transpose2d(x, weight, None, stride, padding, [1, 0], groups, dilation),
-    )
-
-
-_KERNELS = torch._C._nn
-
-
-@pytest.mark.parametrize(
-    ("kernel", "shape", "weight", "args"),
-    [
-        (_KERNELS.thnn_conv2d, (4, 5), (2, 12), ([2, 2], None, [2, 1], [1, 0])),
-        (_KERNELS.thnn_conv2d, (4, 5), (2, 3, 2, 2), ([2, 2],)),
-        (_KERNELS.slow_conv3d, (4, 5, 3), (2, 3, 2, 1, 2), ([2, 1, 2],)),
-        (_KERNELS.slow_conv_dilated2d, (5, 5), (2, 3, 2, 2), ([2, 2], None, 1, 1, 2)),
-        (_KERNELS.slow_conv_transpose2d, (4, 5), (3, 2, 2, 2), ([2, 2], None, 2, 1, 1, 2)),
-    ],
-)
-def test_kernels_by_their_own_names(kernel, shape, weight, args):
-    x, weight = torch.randn(2, 3, *shape), torch.randn(weight)
-    compare(t2j(kernel)(*t2j((x, weight)), *args), kernel(x, weight, *args))
-    with pytest.raises(RuntimeError, match="kernel_size"):
-        t2j(kernel)(*t2j((x, weight)), [2] * (len(shape) - 1), *args[1:])
-
-
 @pytest.mark.parametrize(
     ("function", "shape"),
     [

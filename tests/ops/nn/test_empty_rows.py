@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
 
 from tests.ops.nn.test_scores import in_blocks  # noqa: F401
-from torch2jax import fused_attention, t2j
-from torch2jax.ops.nn import fused
+from torch2jax import t2j
 
 QUERIES, KEYS = 11, 6
 
@@ -64,29 +63,19 @@ def agree(function, *inputs):
     np.testing.assert_allclose(forwards, directional, rtol=1e-4, atol=1e-5)
 
 
-@pytest.fixture(params=["whole", "blocks", "fused"])
-def form(request, monkeypatch):
+@pytest.fixture(params=["whole", "blocks"])
+def form(request):
     if request.param == "blocks":
         request.getfixturevalue("in_blocks")()
-    if request.param != "fused":
-        yield request.param
-        return
-    monkeypatch.setattr(fused, "_LONG", 0)
-    with fused_attention():
-        yield request.param
 
 
 @pytest.mark.parametrize("heads", [2, 4], ids=["own keys", "shared keys"])
 def test_boolean_masks(form, heads):
-    if heads == 4 and form == "fused":
-        pytest.skip("that heads share a key is decided before")
     agree(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, ATTENDS, enable_gqa=True), *operands(heads))
 
 
 @pytest.mark.parametrize("mask", [ADDED, LEFT_PADDED], ids=["learned", "left padding"])
 def test_masks_to_add(form, mask):
-    if form == "fused":
-        pytest.skip("no kernel takes such a mask")
     agree(F.scaled_dot_product_attention, *operands(), mask)
 
 

@@ -12,7 +12,6 @@ from . import (
     embedding as embedding,
     embedding_bag as embedding_bag,
     flex_attention as flex_attention,
-    fused as fused,
     linear as linear,
     loss as loss,
     normalization as normalization,

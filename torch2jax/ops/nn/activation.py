@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...rules.memory_formats import as_copy, as_input, like_input
+from ...rules.memory_formats import as_copy, like_input
 from ...rules.promotion import Promotion
-from ...rules.registry import implements, implements_tensors
+from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, REALS, canonical
 from ..arrays import axis_of, cast, is_unsigned, like, spread, where, widened
 
@@ -39,16 +39,6 @@ def _(primals, tangents):
 @exact(torch.relu, F.relu, takes=REALS)
 def relu(input):
     return _relu(input)
-
-
-@implements_tensors(aten._add_relu.Tensor, aten._add_relu.Scalar)
-def _add_relu(self, other, alpha=1):
-    return torch.add(self, other, alpha=alpha).relu()
-
-
-@implements_tensors(aten._add_relu_.Tensor, aten._add_relu_.Scalar)
-def _add_relu_(self, other, alpha=1):
-    return self.add_(other, alpha=alpha).relu_()
 
 
 def _clamp(x, low, high):
@@ -246,16 +236,7 @@ def logsigmoid(input):
     return lax.neg(_softplus(1, -math.log(jnp.finfo(input.dtype).eps), lax.neg(input)))
 
 
-@implements(F.glu, takes=FLOATS, strides=as_input)
-def glu(input, dim=-1):
-    dim = axis_of(input, dim)
-    if input.ndim == 0:
-        raise RuntimeError("glu does not support 0-dimensional tensors")
-    half, odd = divmod(input.shape[dim], 2)
-    if odd:
-        raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {input.shape[dim]}")
-    value, gate = (widened(lax.slice_in_dim(input, start, start + half, axis=dim)) for start in (0, half))
-    return cast(lax.mul(value, lax.logistic(gate)), input.dtype)
+limit_decomposed(aten.glu.default, takes=FLOATS)
 
 
 # Softmax, in float32 for half precision.
@@ -325,18 +306,3 @@ def _safe_softmax(input, dim, dtype=None):
 @implements(aten._log_softmax, takes=FLOATS)
 def _log_softmax(input, dim, half_to_float):
     return log_softmax(input, dim, torch.float32 if half_to_float else None)
-
-
-@implements(torch._masked_softmax, takes=FLOATS)
-def _masked_softmax(input, mask, dim=None, mask_type=None):
-    """Softmax of what `mask` does not hide: a mask of attention (0), of keys (1), or of the input's shape (2)."""
-    if mask.dtype != bool:
-        raise RuntimeError(f"Mask should be a boolean tensor, but got one of {mask.dtype}")
-    if mask_type == 1 and mask.ndim == 2 < input.ndim:
-        mask = lax.expand_dims(mask, range(1, input.ndim - 1))
-    mask = jnp.broadcast_to(mask, input.shape)
-    axis = axis_of(input, -1 if dim is None else dim)
-    hidden = lax.expand_dims(lax.reduce_and(mask, (axis,)), (axis,))
-    x = widened(input)
-    kept = softmax_over(where(mask & ~hidden, like(x, -np.inf), x), (axis,))
-    return cast(where(hidden, like(x, np.nan), kept), input.dtype)

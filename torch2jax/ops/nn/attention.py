@@ -260,13 +260,6 @@ def _native_multi_head_attention(
     return output.transpose(0, 1), weights
 
 
-@implements_tensors(torch._transform_bias_rescale_qkv, torch.ops.aten._transform_bias_rescale_qkv.default)
-def _transform_bias_rescale_qkv(qkv, qkv_bias, num_heads):
-    """Queries, which are scaled, keys and values by heads: ``(batch, num_heads, time, features)``."""
-    query, key, value = (qkv + qkv_bias).unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
-    return query / math.sqrt(query.shape[-1]), key, value
-
-
 @implements_tensors(torch._transformer_encoder_layer_fwd, torch.ops.aten._transformer_encoder_layer_fwd.default)
 def _transformer_encoder_layer_fwd(
     src,

@@ -208,30 +208,6 @@ def _convolution(input, weight, bias, stride, padding, dilation, transposed, out
     return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
-# PyTorch's kernels by their own names. They also take weights as matrices.
-
-
-def _slow(count: int):
-    def convolve(input, weight, kernel_size, bias=None, stride=1, padding=0, dilation=1):
-        for what, value in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding)):
-            if hasattr(value, "__len__") and len(value) != count:
-                raise RuntimeError(f"{count}D {what} expected, but got {value}")
-        weight = weight.reshape(weight.shape[0], -1, *kernel_size)
-        return _forward(input, weight, bias, stride, padding, dilation, 1)
-
-    return convolve
-
-
-implements(aten._slow_conv2d_forward, aten.slow_conv_dilated2d, takes=_CONVOLVED)(_slow(2))
-implements(aten.slow_conv3d_forward, aten.slow_conv_dilated3d, takes=_CONVOLVED)(_slow(3))
-
-
-@implements(aten.slow_conv_transpose2d, aten.slow_conv_transpose3d, takes=_CONVOLVED)
-def slow_conv_transpose(input, weight, kernel_size, bias=None, stride=1, padding=0, output_padding=0, dilation=1):
-    weight = weight.reshape(*weight.shape[:2], *kernel_size)
-    return _transposed(input, weight, bias, stride, padding, output_padding, 1, dilation)
-
-
 @implements(aten.convolution_backward.default, takes=INEXACT)
 def convolution_backward(
     grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
@@ -263,16 +239,6 @@ def conv_tbc(input, weight, bias, pad=0):
     layout = ("WNC", "WIO", "WNC")
     output = lax.conv_general_dilated(input, weight, (1,), [(pad, pad)], dimension_numbers=layout)
     return lax.add(output, lax.broadcast_in_dim(bias, output.shape, (2,)))
-
-
-@implements(torch.cudnn_convolution, takes=_CONVOLVED)
-def cudnn_convolution(input, weight, padding, stride, dilation, groups, *_backend):
-    return _forward(input, weight, None, stride, padding, dilation, groups)
-
-
-@implements(torch.cudnn_convolution_transpose, takes=_CONVOLVED)
-def cudnn_convolution_transpose(input, weight, padding, output_padding, stride, dilation, groups, *_backend):
-    return _transposed(input, weight, None, stride, padding, output_padding, groups, dilation)
 
 
 # Folding and unfolding.

@@ -4,7 +4,6 @@ PyTorch's Python functions check and combine; these are the rules of what they c
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +12,14 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...calls.call import current
 from ...internals.jax_traces import ShardingTypeError
-from ...internals.modules import get_enum
 from ...internals.operators import nn as _nn
-from ...rules.memory_formats import as_pointwise, like_input
+from ...rules.memory_formats import as_pointwise
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced
 from ..arrays import cast, is_complex, like, looks_for_nans, where, widened
-from ..bounds import known_values, outside, seen
+from ..bounds import outside, seen
 from ..complex import magnitude
 from .activation import log_softmax_over, logsigmoid, shifted
 
@@ -66,33 +63,6 @@ def _square(input, target):
     return lax.square(lax.sub(input, target))
 
 
-def _smooth(input, target, beta=1.0):
-    if beta < 0:
-        raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, got {beta}")
-    if beta == 0:
-        return _absolute(input, target)
-    distance = _absolute(input, target)
-    is_near = lax.lt(distance, like(input, beta))
-    square = lax.mul(_square_where(is_near, input, target), like(input, 0.5 / beta))
-    return where(is_near, square, lax.sub(distance, like(input, beta / 2)))
-
-
-def _square_where(is_near, input, target):
-    """The square of a difference, which elsewhere may be infinite, and would make the derivative NaN."""
-    return lax.square(where(is_near, lax.sub(input, target), like(input, 0)))
-
-
-def _huber(input, target, delta=1.0):
-    if delta <= 0:
-        raise RuntimeError(f"huber_loss does not support non-positive values for delta, got {delta}")
-    distance = _absolute(input, target)
-    is_near = lax.lt(distance, like(input, delta))
-    square = lax.mul(_square_where(is_near, input, target), like(input, 0.5))
-    line = lax.mul(lax.sub(distance, like(input, delta / 2)), like(input, delta))
-    # At the bound both are the same number; the second derivative is that of the line, as PyTorch's.
-    return where(is_near, square, line)
-
-
 def _absolute_dtypes(input, target, reduction=MEAN):
     return INEXACT if reduction == MEAN else NUMBERS
 
@@ -100,38 +70,16 @@ def _absolute_dtypes(input, target, reduction=MEAN):
 for _name, _function, _takes, _strides in (
     ("l1_loss", _absolute, _absolute_dtypes, as_pointwise),
     ("mse_loss", _square, FLOATS, as_pointwise),
-    ("smooth_l1_loss", _smooth, FLOATS, as_pointwise),
-    ("huber_loss", _huber, FLOATS, like_input),
 ):
     implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes, dtype=_real_dtype, strides=_strides)(
         _elementwise(_function)
     )
 
 
-@implements_tensors(F.gaussian_nll_loss)
-def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
-    if not isinstance(var, torch.Tensor):
-        var = torch.full_like(input, var)
-    values = known_values(current().lift(var))
-    if values is not None and (values < 0).any():
-        raise ValueError("var has negative entry/entries")
-    if var.shape != input.shape:
-        if var.shape == input.shape[:-1]:
-            var = var.unsqueeze(-1)
-        elif var.ndim != input.ndim or sum(y for x, y in zip(input.shape, var.shape, strict=True) if x != y) != 1:
-            raise ValueError(f"var is of incorrect size, got {tuple(var.shape)} for input of {tuple(input.shape)}")
-    var = var.clone()
-    with torch.no_grad():
-        var.clamp_(min=eps)
-    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
-    if full:
-        loss = loss + 0.5 * math.log(2 * math.pi)
-    return _reduce_tensor(loss, get_enum(reduction))
-
-
 # Margins.
 
-limit_decomposed(aten.soft_margin_loss.default, takes=FLOATS)
+for _operator in (aten.huber_loss, aten.smooth_l1_loss):  # which PyTorch decomposes
+    limit_decomposed(_operator.default, takes=FLOATS)
 
 
 def _reduce_tensor(loss, reduction: int):

@@ -5,7 +5,6 @@ ten times faster than that of ``lax.reduce_window``. Large windows are folded on
 """
 
 import functools
-import inspect
 import itertools
 import math
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from jax import lax
 
 from ...internals.promotion import alert_not_deterministic
 from ...rules.memory_formats import as_input, as_volume
-from ...rules.registry import implements, implements_tensors
+from ...rules.registry import implements, tag
 from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, REALS
 from ..arrays import cast, lowest, widened
@@ -600,22 +599,7 @@ def fractional_max_pool3d(input, kernel_size, output_size, random_samples):
     return _fractional_max_pool(input, 3, kernel_size, output_size, random_samples)
 
 
-def _either_result(function, with_indices, tags=()):
-    """The rule of a function that gives indices if asked, from the one that always does."""
-
-    @implements_tensors(function, tags=tags)
-    def rule(*args, return_indices=False, **kwargs):
-        position = list(inspect.signature(with_indices).parameters).index("return_indices")
-        if len(args) > position:
-            return_indices = args[position]
-        result = with_indices(*args, **kwargs)
-        return result if return_indices else result[0]
-
-
-for _name in ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"):
-    _either_result(getattr(F, _name), getattr(F, f"{_name}_with_indices"), [Tag.FRESH])
-for _name in ("fractional_max_pool2d", "fractional_max_pool3d"):
-    _either_result(getattr(F, _name), getattr(F, f"{_name}_with_indices"), [Tag.RANDOM])
+tag(F.fractional_max_pool2d, F.fractional_max_pool3d, tags=[Tag.RANDOM])
 
 
 # Unpooling.
@@ -692,14 +676,3 @@ def max_unpool3d(input, indices, output_size, stride, padding):
     if any(step <= 0 for step in stride):
         raise RuntimeError(f"strides should be greater than zero, but got stride: {list(stride)}")
     return _unpool(input, indices, per_dimension(output_size, 3, "output_size"), 3)
-
-
-@implements(torch.ops.aten.max_pool2d_with_indices_backward, takes=FLOATS)
-def max_pool2d_with_indices_backward(grad_output, input, kernel_size, stride, padding, dilation, ceil_mode, indices):
-    """Adds every gradient where its maximum was taken from."""
-    lead = input.shape[:-2]
-    rows, area = math.prod(lead), math.prod(input.shape[-2:])
-    places = math.prod(grad_output.shape[-2:])
-    gradients, indices = reshape(widened(grad_output), (rows, places)), reshape(indices, (rows, places))
-    total = jnp.zeros((rows, area), gradients.dtype).at[np.arange(rows)[:, None], indices].add(gradients)
-    return cast(reshape(total, input.shape), grad_output.dtype)

@@ -1,12 +1,14 @@
-"""LDL factorisations of indefinite matrices: LAPACK's values and pivots, and what they solve."""
+"""LDL factorisations as PyTorch has them, and roots against what defines them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax.test_util import check_grads
 
 from torch2jax import t2j
+from torch2jax.ops.factorizations import linalg_matrix_sqrth, linalg_polar
 
 # Every kind that LAPACK factorises: real and complex symmetric, and Hermitian.
 KINDS = [(torch.float64, False), (torch.complex128, False), (torch.complex128, True)]
@@ -77,7 +79,60 @@ def test_bad_arguments_are_refused():
     matrix = jnp.eye(3)
     with pytest.raises(RuntimeError, match="square"):
         t2j(torch.linalg.ldl_factor)(jnp.ones((2, 3)))
-    with pytest.raises(RuntimeError, match="3 rows"):
+    with pytest.raises(RuntimeError, match="each A matrix is 3 by 3"):
         t2j(torch.linalg.ldl_solve)(matrix, jnp.arange(1, 4, dtype=jnp.int32), jnp.ones((2, 1)))
     with pytest.raises(RuntimeError, match="pivots"):
         t2j(torch.linalg.ldl_solve)(matrix, jnp.ones(2, jnp.int32), jnp.ones((3, 1)))
+
+
+def test_ldl_has_no_derivative():
+    with pytest.raises(RuntimeError, match="the derivative for 'linalg_ldl_factor_ex' is not implemented"):
+        jax.grad(lambda a: t2j(torch.linalg.ldl_factor)(a)[0].sum())(jnp.eye(3))
+
+
+# Roots.
+
+
+def matrices(rows, columns, is_complex):
+    generator = np.random.default_rng(0)
+    a = generator.normal(size=(rows, columns))
+    return jnp.asarray(a + 1j * generator.normal(size=a.shape) if is_complex else a)
+
+
+def adjoint(a):
+    return a.mT.conj()
+
+
+def root_of_hermitian(a):
+    return linalg_matrix_sqrth((a + adjoint(a)) / 2)  # of which one triangle is read
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_square_roots(is_complex):
+    a = matrices(3, 3, is_complex)
+    a = a @ adjoint(a) + jnp.eye(3)
+    root = linalg_matrix_sqrth(a)
+    assert jnp.allclose(root @ root, a)
+    assert jnp.allclose(root, adjoint(root))
+    check_grads(root_of_hermitian, (a,), order=2, modes=("rev",))
+
+
+def test_equal_eigenvalues_have_derivatives():
+    check_grads(root_of_hermitian, (4 * jnp.eye(3),), order=2, modes=("rev",))
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("rows", [3, 5])
+def test_polar_decompositions(rows, is_complex):
+    a = matrices(rows, 3, is_complex)
+    u, h = linalg_polar(a)
+    assert jnp.allclose(u @ h, a)
+    assert jnp.allclose(adjoint(u) @ u, jnp.eye(3))
+    assert jnp.allclose(h, adjoint(h))
+    assert (jnp.linalg.eigvalsh(h) > 0).all()
+    check_grads(linalg_polar, (a,), order=2, modes=("rev",))
+
+
+def test_bad_shapes_of_roots_are_refused():
+    with pytest.raises(RuntimeError, match="at least as many rows as columns, but got 2 by 3"):
+        linalg_polar(jnp.ones((2, 3)))
