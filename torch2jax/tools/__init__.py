@@ -10,10 +10,9 @@ from .compare import Agreement
 from .costs import CompiledCost, Cost, Explanation, Scope, explain
 from .files import Written, write
 from .installation import Diagnosis, Finding, doctor
+from .models import SpecError, Subject, TranslationError, build
 from .operators import operators
 from .routes import Route
-from .specs import build
-from .subject import SpecError, Subject, TranslationError
 from .timing import Bench, Timing, bench
 
 __all__ = [

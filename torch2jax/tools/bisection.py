@@ -17,8 +17,7 @@ from ..errors import is_library
 from ..tensors.interop import tensor_to_array
 from ..tensors.trees import map_arguments
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
-from .specs import subject_of
-from .subject import SpecError, Subject, refusing_bad_inputs, told
+from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
 from .trial import Trial
 
 __all__ = ["Bisection", "Step", "bisect"]

@@ -18,9 +18,8 @@ from ..internals.operators import OpOverload
 from ..loops.report import noting_loops
 from ..tensors.padded import Padded
 from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
+from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
 from .routes import Route, level_of
-from .specs import subject_of
-from .subject import SpecError, Subject, refusing_bad_inputs, told
 from .trial import Trial, differentiable
 
 __all__ = ["Check", "Report", "Times", "check"]

@@ -11,8 +11,7 @@ import torch
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 
 from ..tensors.dtypes import canonical
-from .specs import subject_of
-from .subject import Subject, refusing_bad_inputs, translating
+from .models import Subject, refusing_bad_inputs, subject_of, translating
 from .trial import Trial
 
 __all__ = ["CompiledCost", "Cost", "Explanation", "Scope", "explain"]

@@ -20,7 +20,7 @@ from ..bridge.call_torch import torch2jax
 from ..convert import t2j
 from ..hints import how_to_install
 from .libraries import LIBRARIES, Library, import_libraries, remedy_of
-from .subject import first_line
+from .models import first_line
 
 __all__ = ["Diagnosis", "Finding", "doctor"]
 

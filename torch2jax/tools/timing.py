@@ -14,8 +14,7 @@ from torch.utils.benchmark import Timer
 from ..convert import t2j
 from ..tensors.trees import map_arguments
 from .compare import OUTPUT_TOLERANCE, Agreement, compare
-from .specs import subject_of
-from .subject import Subject, first_line, refusing_bad_inputs, translating
+from .models import Subject, first_line, refusing_bad_inputs, subject_of, translating
 from .trial import Trial, copied, set_mode
 
 __all__ = ["Bench", "Timing", "bench"]

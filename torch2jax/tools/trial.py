@@ -12,7 +12,7 @@ from ..convert import t2j
 from ..tensors.padded import Padded
 from ..tensors.ties import distinct
 from ..tensors.trees import map_arguments, map_given
-from .subject import SpecError, Subject
+from .models import SpecError, Subject
 
 __all__ = ["Trial", "copied", "differentiable", "set_mode"]
 
