@@ -16,9 +16,8 @@ from ..convert import t2j
 from ..errors import is_library
 from ..tensors.interop import tensor_to_array
 from ..tensors.trees import map_arguments
-from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
 from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
-from .trial import Trial
+from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare
 
 __all__ = ["Bisection", "Step", "bisect"]
 

@@ -17,10 +17,9 @@ from ..convert import t2j
 from ..internals.operators import OpOverload
 from ..loops.report import noting_loops
 from ..tensors.padded import Padded
-from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
 from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
-from .routes import Route, level_of
-from .trial import Trial, differentiable
+from .operators import Route, level_of
+from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare, differentiable
 
 __all__ = ["Check", "Report", "Times", "check"]
 
