@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import torch
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 from torch.utils.benchmark import Timer
 
-from ..convert import t2j
 from ..tensors.dtypes import canonical
 from ..tensors.trees import map_arguments
 from .models import Subject, first_line, refusing_bad_inputs, subject_of, translating
@@ -32,13 +30,11 @@ class Cost:
     Attributes:
         operations: the number of operations; those of a loop count once for each iteration.
         flops: floating-point operations.
-        transcendentals: evaluations of ``exp``, ``tanh`` and similar functions.
         bytes: the bytes that operations read and write. Fused operations read and write less.
     """
 
     operations: int = 0
     flops: float = 0.0
-    transcendentals: float = 0.0
     bytes: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -254,7 +250,7 @@ def _analysis(primitive: Primitive, params: tuple, operands: tuple) -> Cost:
     """XLA's count for an operation by itself."""
     lowered = jax.jit(lambda *operands: primitive.bind(*operands, **dict(params))).lower(*operands)
     found = _flat(lowered.cost_analysis())
-    return Cost(1, found.get("flops", 0.0), found.get("transcendentals", 0.0), found.get("bytes accessed", 0.0))
+    return Cost(1, found.get("flops", 0.0), found.get("bytes accessed", 0.0))
 
 
 def _flat(analysis: Any) -> Mapping[str, float]:
@@ -444,19 +440,12 @@ def _of_pytorch(subject: Subject, device: torch.device, grad: bool, prepared: Ca
 
 def _of_jax(trial: Trial, grad: bool) -> Callable:
     program = jax.jit(trial.program(grad))
-    arguments = (*_arguments(trial), jax.random.key(0))
+    arguments = (*trial.arrays(), jax.random.key(0))
     return lambda: jax.block_until_ready(program(*arguments))
-
-
-def _arguments(trial: Trial) -> tuple[dict, dict]:
-    state, inputs = (
-        {name: jnp.array(t2j(x.detach())) for name, x in tensors.items()} for tensors in (trial.state(), trial.inputs)
-    )
-    return state, inputs
 
 
 def _agreement(trial: Trial) -> Agreement:
     with torch.no_grad():
         expected, *_ = trial.pytorch()(trial.inputs)
-    found = jax.jit(trial.program(False))(*_arguments(trial), jax.random.key(0))
+    found = jax.jit(trial.program(False))(*trial.arrays(), jax.random.key(0))
     return compare(found, expected, OUTPUT_TOLERANCE)

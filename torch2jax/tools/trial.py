@@ -26,6 +26,7 @@ __all__ = [
     "copied",
     "differentiable",
     "set_mode",
+    "to_jax",
 ]
 
 OUTPUT_TOLERANCE = 1e-4
@@ -176,6 +177,11 @@ class Trial:
         found = _outputs(result, (jax.Array, Padded))
         return found, {name: new[name] for name in _buffers(self.target) if name in new}
 
+    def arrays(self) -> tuple[dict, dict]:
+        """The state and the inputs, for JAX."""
+        state, inputs = ({name: to_jax(x) for name, x in each.items()} for each in (self.state(), self.inputs))
+        return state, inputs
+
     def program(self, grad: bool) -> Callable:
         """JAX's side as a program of state, inputs and key: the outputs or, with `grad`, the gradient of their sum."""
 
@@ -192,6 +198,11 @@ class Trial:
             return jax.grad(loss)({name: both[name] for name in self.leaves()}, state, inputs, key)
 
         return gradient if grad else outputs
+
+
+def to_jax(leaf: Any) -> Any:
+    """An array for a tensor: a copy, as what PyTorch writes to its buffers later must not reach JAX."""
+    return jnp.array(t2j(leaf.detach())) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def differentiable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
