@@ -22,7 +22,7 @@ import torch
 
 from examples import generate as example
 from torch2jax import t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 from .generate import PROMPT, small_llama
 from .handwritten import llama

@@ -23,7 +23,7 @@ import torch
 from jax.core import eval_jaxpr
 
 from torch2jax import t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 from .handwritten import ddim
 

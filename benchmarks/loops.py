@@ -24,7 +24,7 @@ import optax
 import torch
 
 from torch2jax import stack_layers, t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 from .handwritten import scans
 

@@ -154,7 +154,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.compile:
         os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={options.compile}"
-    from torch2jax.tools.vision import define_vision_operators
+    from torch2jax.tools.models import define_vision_operators
 
     define_vision_operators()
     for name in options.model or MODELS:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from torch2jax import t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 from .handwritten import gpt2, resnet, vit
 

@@ -123,7 +123,7 @@ def _module_calls(rounds: int) -> Iterator[tuple[str, float, str]]:
 
 def _llama_trace(rounds: int, layers: int = 32) -> float:
     """Milliseconds of the processor to trace one layer of a Llama."""
-    from torch2jax.tools.vision import define_vision_operators
+    from torch2jax.tools.models import define_vision_operators
 
     define_vision_operators()  # transformers imports torchvision
     from transformers import LlamaConfig, LlamaForCausalLM

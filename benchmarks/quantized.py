@@ -16,7 +16,7 @@ import torch
 
 from examples import generate as example
 from torch2jax import t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 from .decoding import scanned
 from .generate import PROMPT, small_llama

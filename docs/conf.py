@@ -47,7 +47,7 @@ _startup = _ipython / "profile_default/startup/vision_operators.py"
 _startup.parent.mkdir(parents=True)
 _startup.write_text(
     "import sys\n"
-    "from torch2jax.tools.vision import define_vision_operators\n\n"
+    "from torch2jax.tools.models import define_vision_operators\n\n"
     f"sys.path.append({str(Path(__file__).parents[1])!r})\n"
     "define_vision_operators()\n"
 )

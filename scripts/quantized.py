@@ -34,7 +34,7 @@ from torchao.quantization import qat
 from torchao.quantization.quantize_.workflows.nf4 import nf4_tensor as nf4
 
 from torch2jax import j2t, t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 SQUARE = 128  # rows and columns of a weight that have one scale in FP8Linear
 PAGE = Path(__file__).parents[1] / "docs" / "quantized-models.md"

@@ -176,34 +176,14 @@ class Layered(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
 
 
-@pytest.mark.parametrize("kind", ["mapping", "pt", "safetensors", "index"])
-def test_layers_are_stacked(tmp_path, kind, eight_devices):
+def test_layers_are_stacked(eight_devices):
     state = Layered().state_dict()
-    source = tmp_path / f"model.{kind}"
-    if kind == "mapping":
-        source = state
-    elif kind == "pt":
-        torch.save(state, source)
-    elif kind == "safetensors":
-        st.save_file(state, source)
-    else:  # the layers are in two files
-        files = {name: f"{int('layers.2' <= name)}.safetensors" for name in state}
-        for file in set(files.values()):
-            st.save_file({name: x for name, x in state.items() if files[name] == file}, tmp_path / file)
-        source = tmp_path / "model.safetensors.index.json"
-        source.write_text(json.dumps({"weight_map": files}))
-    want = stack_layers(t2j(state))
-    specs = {"layers.*.weight": P(None, "x"), "embed.weight": P(None, "x")}
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    shardings = {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
-    of_layers = {name: NamedSharding(mesh, P("x")) for name in state if "weight" in name and "layers" in name}
-    for given in (None, shardings, of_layers, NamedSharding(mesh, P())):
-        got = load_state(source, layers="stacked", shardings=given)
-        assert got.keys() == want.keys()
-        for name, array in want.items():
-            np.testing.assert_array_equal(got[name], array)
-        if isinstance(given, dict):
-            assert got["layers.*.weight"].sharding == shardings["layers.*.weight"]
-    assert load_state(source, layers="stacked", dtype=jnp.bfloat16)["layers.*.bias"].dtype == jnp.bfloat16
-    with pytest.raises(ValueError, match="layers='together'; wanted 'apart', or 'stacked'"):
-        load_state(source, layers="together")
+    shardings = {name: NamedSharding(mesh, P("x")) for name in state if "weight" in name and "layers" in name}
+    got, want = stack_layers(load_state(state, shardings=shardings)), stack_layers(t2j(state))
+    assert got.keys() == want.keys()
+    for name, array in want.items():
+        np.testing.assert_array_equal(got[name], array)
+    assert got["layers.*.weight"].sharding.spec == P(None, "x")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'layers'"):
+        load_state(state, layers="stacked")

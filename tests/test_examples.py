@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 define_vision_operators()  # libraries import torchvision, which need not load beside this build of PyTorch
 

@@ -940,7 +940,7 @@ def test_errors_of_users_are_exported():
 
 
 def test_check_shows_notes():
-    from torch2jax.tools.subject import told
+    from torch2jax.tools.models import told
 
     error = RuntimeError("first\nsecond")
     error.add_note("what helps")

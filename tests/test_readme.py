@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 from torch2jax_cli import main
 
 define_vision_operators()  # transformers imports torchvision

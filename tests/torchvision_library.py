@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 _ROIS = "Tensor input, Tensor rois, float spatial_scale, int pooled_height, int pooled_width"
 _SCHEMAS = {

@@ -3,9 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +13,6 @@ import torch
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from .hints import how_to_install
-from .modules.layers import for_all_layers, names_when_stacked, stack_layers
 from .tensors.dtypes import canonical, dtype_t2j
 from .tensors.interop import to_numpy, values_of
 from .tensors.scalars import values_in_dtype
@@ -33,7 +32,6 @@ def load_state(
     *,
     shardings: Any = None,
     dtype: Any = None,
-    layers: str = "apart",
 ) -> dict[str, jax.Array]:
     """Reads the weights of a checkpoint by name, each from its file straight onto the devices that need it.
 
@@ -50,16 +48,13 @@ def load_state(
             uncommitted.
         dtype: the dtype to cast floating-point weights to, one after another. By default each keeps its dtype; while
             ``jax_enable_x64`` is off, 64-bit types are truncated to 32 bits.
-        layers: ``"stacked"`` returns the weights as `stack_layers` stacks them, and reads them layer by layer into the
-            stacked array. `shardings` may name single layers, or, with one more dimension, the stacked arrays.
 
     Raises:
         FileNotFoundError: the file does not exist, or the folder contains none with weights.
         ModuleNotFoundError: ``safetensors`` is not installed.
         TypeError: `source` is of another kind, or does not hold tensors by name; or `dtype` is not a floating-point
             dtype.
-        ValueError: the name of the file does not say what it holds, a `PartitionSpec` is given without a mesh, or
-            `layers` is unknown.
+        ValueError: the name of the file does not say what it holds, or a `PartitionSpec` is given without a mesh.
 
     Example:
         >>> import torch
@@ -67,47 +62,9 @@ def load_state(
         >>> load_state(torch.nn.Linear(3, 2, bias=False).state_dict(), dtype="bfloat16")["weight"].dtype
         dtype(bfloat16)
     """
-    if layers not in ("apart", "stacked"):
-        raise ValueError(f"load_state got layers={layers!r}; wanted 'apart', or 'stacked', one array for all layers")
     wanted = None if dtype is None else _floating(dtype)
     weights = _Weights(source)
-    if layers == "stacked":
-        return _stacked_state(weights, shardings, wanted)
     return {name: placed(weights.read(name), _sharding_of(name, shardings), wanted) for name in weights.names}
-
-
-def _stacked_state(weights: "_Weights", shardings: Any, wanted: np.dtype | None) -> dict[str, jax.Array]:
-    found: dict[str, jax.Array] = {}
-    of_layers = stack_layers(shardings) if isinstance(shardings, Mapping) else shardings
-    for name, names in names_when_stacked(weights.specs()).items():
-        if names == [name]:
-            found[name] = placed(weights.read(name), _sharding_of(name, shardings), wanted)
-            continue
-        sharding = _sharding_of(name, of_layers)
-        if sharding is not None and not isinstance(shardings, Mapping):
-            sharding = for_all_layers(sharding)
-        found[name] = placed(_Layers(weights, names), sharding, wanted)
-    return found
-
-
-class _Layers:
-    """The weights of layers as one tensor, which is read layer by layer."""
-
-    def __init__(self, weights: "_Weights", names: Sequence[str]):
-        self._weights, self._names = weights, names
-        first = weights.read(names[0])
-        self.shape, self.dtype = (len(names), *first.shape), first.dtype
-
-    def copied(self, index: tuple, dtype: np.dtype) -> np.ndarray:
-        """A copy of what an index chooses."""
-        chosen, *rest = index or (slice(None),)
-        names, copied = self._names[chosen], np.empty(0, dtype)
-        for i, name in enumerate(names):
-            found = _numpy(self._weights.read(name)[tuple(rest)])
-            if not i:
-                copied = _memory((len(names), *found.shape), dtype)
-            _fill(copied[i], found)
-        return copied
 
 
 def _floating(dtype) -> np.dtype:
@@ -129,9 +86,7 @@ def _sharding_of(name: str, shardings) -> Sharding | None:
     return NamedSharding(mesh, found)
 
 
-def placed(
-    values: "torch.Tensor | np.ndarray | _Layers", sharding: Sharding | None, floating: np.dtype | None = None
-) -> jax.Array:
+def placed(values: torch.Tensor | np.ndarray, sharding: Sharding | None, floating: np.dtype | None = None) -> jax.Array:
     """A copy of values on their devices; of each shard no more is read than it holds.
 
     Args:
@@ -143,8 +98,6 @@ def placed(
         wanted = floating
 
     def part(index: Any) -> np.ndarray:  # slices
-        if isinstance(values, _Layers):
-            return values.copied(index, wanted)
         found = _numpy(values[index])
         return _fill(_memory(found.shape, wanted), found)
 
@@ -179,13 +132,6 @@ def _fill(memory: np.ndarray, array: np.ndarray) -> np.ndarray:
     return memory
 
 
-class _Spec(NamedTuple):
-    """What is known of a tensor that was not read."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-
-
 class _Weights:
     """The tensors of a checkpoint by name, each in memory only while the next one is not asked for."""
 
@@ -211,20 +157,13 @@ class _Weights:
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor of that name; the one that was read before is to be gone by then."""
-        tensor = self._file_of(name).read(name)
-        self._mapped += tensor.nbytes
-        return tensor
-
-    def specs(self) -> dict[str, _Spec]:
-        """What is known of all tensors."""
-        return {name: self._file_of(name).spec(name) for name in self.names}
-
-    def _file_of(self, name: str) -> Any:
         path = self._paths.get(name)
         # What was read of a mapped file counts as memory of the process until the file is closed.
         if path is not None and (path != self._opened or self._mapped > self._most):
             self._open(path)
-        return self._file
+        tensor = self._file.read(name)
+        self._mapped += tensor.nbytes
+        return tensor
 
     def _open(self, path: Path) -> Any:
         self._file = None
@@ -265,9 +204,6 @@ class _NamedTensors:
     def read(self, name: str) -> torch.Tensor:
         return self._state[name]
 
-    def spec(self, name: str) -> _Spec:
-        return _Spec(tuple(self._state[name].shape), self._state[name].dtype)
-
 
 class _Safetensors:
     """A file of safetensors."""
@@ -282,10 +218,6 @@ class _Safetensors:
 
     def read(self, name: str) -> torch.Tensor:
         return self._file.get_tensor(name)
-
-    def spec(self, name: str) -> _Spec:
-        found = self._file.get_slice(name)
-        return _Spec(tuple(found.get_shape()), found.get_dtype())
 
 
 def _unpickled(path: Path) -> Any:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +12,16 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from .interrupts import leaves
-from .progress import progress
-from .reports.tables import console
+from . import leaves
 
-__all__ = ["CANNOT", "DIFFERS", "BrokenError", "RunningCommand", "give", "running"]
+__all__ = ["CANNOT", "DIFFERS", "BrokenError", "RunningCommand", "console", "give", "running", "write_json"]
 
 DIFFERS = 1
 _NOTHING = 2  # also what is typed wrong, as for every command
 CANNOT = 3
+_WIDTH_OF_FILES = 120
 
 
 class RunningCommand(NamedTuple):
@@ -42,16 +43,13 @@ class RunningCommand(NamedTuple):
         weights: Path | None,
         dtype: str | None,
         branches: list[str] | None,
-        allow_pickle: bool,
     ) -> Any:
         """The model that the options tell of, with its inputs."""
-        from torch2jax.tools.subject import read_branches
+        from torch2jax.tools.models import read_branches
 
         chosen = read_branches(branches or [])
         self.step(f"building {spec}")
-        subject = self.tools.build(
-            spec, shapes=shapes or [], inputs=inputs, weights=weights, dtype=dtype, allow_pickle=allow_pickle
-        )
+        subject = self.tools.build(spec, shapes=shapes or [], inputs=inputs, weights=weights, dtype=dtype)
         subject.branches = chosen
         return subject
 
@@ -68,7 +66,7 @@ def running(*, as_json: bool, quiet: bool, dtype: str | None = None) -> Iterator
         BrokenError: that cannot be imported.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with progress(quiet) as step, warnings.catch_warnings():
+    with _progress(quiet) as step, warnings.catch_warnings():
         step("importing PyTorch and JAX")
         warnings.simplefilter("ignore")
         try:
@@ -90,20 +88,54 @@ def running(*, as_json: bool, quiet: bool, dtype: str | None = None) -> Iterator
     _fail(*failure, as_json)
 
 
-def give(form: Any, result: Any, as_json: bool) -> None:
-    """Prints a result in its form, which is a module of `reports`, or of a class there."""
+def console() -> Console:
+    """The console for results: as wide as the terminal or, where the output goes elsewhere, as COLUMNS says."""
+    found = Console()
+    return found if found.is_terminal or os.environ.get("COLUMNS") else Console(width=_WIDTH_OF_FILES)
+
+
+def give(result: Any, as_json: bool, **options: Any) -> None:
+    """Prints a result, as `reports` has it.
+
+    Args:
+        options: of `reports.show`.
+    """
+    from .reports import record, show
+
     if as_json:
-        _write_json(form.record(result))
+        write_json(record(result))
     else:
-        form.show(result, console())
+        show(result, console(), **options)
 
 
-def _write_json(record: dict[str, Any]) -> None:
+def write_json(record: dict[str, Any]) -> None:
+    """Prints one object."""
     typer.echo(json.dumps(record, indent=2, allow_nan=False))
 
 
 def _fail(code: int, message: str, as_json: bool) -> NoReturn:
     Console(stderr=True).print(f"torch2jax: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        _write_json({"error": message, "exit_code": code})
+        write_json({"error": message, "exit_code": code})
     raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function that is told what begins, and shows it on the standard error: a spinner at a terminal, else a line."""
+    console = Console(stderr=True)
+    if quiet:
+        yield lambda text: None
+    elif console.is_terminal:
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as shown:
+            task = shown.add_task("")
+            yield lambda text: shown.update(task, description=text)
+    else:
+        started = time.perf_counter()
+
+        def tell(text: str) -> None:
+            line = f"[{time.perf_counter() - started:6.1f} s] {text}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+        yield tell

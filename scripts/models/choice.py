@@ -4,7 +4,7 @@ import importlib
 import re
 from collections.abc import Iterator
 
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 __all__ = ["specs"]
 

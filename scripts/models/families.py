@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from torch2jax.tools.hub import build_transformers
+from scripts.models.building import build_transformers
 
 __all__ = ["FAMILIES"]
 

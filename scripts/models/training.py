@@ -10,7 +10,7 @@ from scripts.models.families import FAMILIES
 from scripts.models.variation import vary
 from torch2jax import t2j
 from torch2jax.tensors.trees import map_arguments
-from torch2jax.tools.subject import Subject
+from torch2jax.tools.models import Subject
 from torch2jax.tools.trial import Trial
 
 __all__ = ["HEAD", "STEPS", "Training", "doubled", "train"]

@@ -14,6 +14,7 @@ import jax
 import torch
 
 from scripts.models.answers import answers_of
+from scripts.models.building import built
 from scripts.models.detectors import lessen
 from scripts.models.exports import Loading, loading
 from scripts.models.outcome import Outcome, library_of
@@ -28,10 +29,8 @@ from tests.torchvision_library import loaded
 from torch2jax import t2j
 from torch2jax.tensors.trees import map_arguments
 from torch2jax.tools.check import Report, check
-from torch2jax.tools.specs import build
-from torch2jax.tools.subject import SpecError, Subject
+from torch2jax.tools.models import SpecError, Subject, define_vision_operators
 from torch2jax.tools.trial import Trial
-from torch2jax.tools.vision import define_vision_operators
 
 __all__ = ["outcomes", "rows"]
 
@@ -168,7 +167,7 @@ def _outcome(spec: str) -> Outcome:
 
 
 def _built(spec: str) -> Subject:
-    subject = build(spec)
+    subject = built(spec)
     subject.target.eval()
     lessen(subject.target)
     subject.branches = answers_of(spec)

@@ -14,7 +14,7 @@ import torch
 from scripts.uses.outcome import Outcome
 from scripts.uses.use import Made, Use
 from torch2jax import Padded, t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 __all__ = ["difference", "run"]
 

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 
 from torch2jax import implements
 from torch2jax.tools.check import check
-from torch2jax.tools.specs import build
-from torch2jax.tools.subject import Subject
+from torch2jax.tools.models import Subject, build
 from torch2jax_cli.app import app
-from torch2jax_cli.reports.tables import fitted, plain_table
+from torch2jax_cli.reports import fitted, plain_table
 
 SHAPE = ("--shape", "4,8")
 
@@ -213,18 +212,20 @@ class TestInputs:
 
 
 class TestSpecs:
-    def test_exported_program(self, tmp_path):
-        program = torch.export.export(nn.Linear(8, 2).eval(), (torch.ones(4, 8),))
-        torch.export.save(program, tmp_path / "model.pt2")
-        assert run("check", tmp_path / "model.pt2", "--grad").exit_code == 0
-        assert run("check", tmp_path / "model.pt2", "--train").exit_code == 2
-
-    def test_pickle_needs_a_flag(self, tmp_path):
-        torch.save(nn.Linear(8, 2), tmp_path / "model.pt")
-        refused = run("check", tmp_path / "model.pt", *SHAPE)
-        assert refused.exit_code == 2
-        assert "--allow-pickle" in refused.stderr
-        assert run("check", tmp_path / "model.pt", *SHAPE, "--allow-pickle").exit_code == 0
+    def test_file(self, tmp_path):
+        path = tmp_path / "of_a_user.py"
+        path.write_text(
+            "import torch\nimport beside\n"
+            "program = torch.export.export(torch.nn.Linear(8, 2).eval(), (torch.ones(4, 8),))\n"
+            "model, inputs, pair = program.module(), torch.ones(4, 8), lambda x, y: x + y\n"
+        )
+        (tmp_path / "beside.py").write_text("")
+        result = run("check", path, "--grad")
+        assert result.exit_code == 0, result.output
+        assert "float32[4,8]" in result.output
+        assert run("check", path, "--train").exit_code == 2
+        assert run("check", f"{path}:pair", "--shape", "3", "--shape", "3").exit_code == 0
+        assert "has no modle (nearest: 'model'" in run("check", f"{path}:modle").stderr
 
     @pytest.mark.models
     def test_model_type_of_transformers(self):
@@ -261,15 +262,18 @@ class TestSpecs:
 
     @pytest.mark.models
     @pytest.mark.parametrize(
-        ("name", "inputs"),
-        [
-            ("ssdlite320_mobilenet_v3_large", "[float32[3,224,224]]"),
-            ("lraspp_mobilenet_v3_large", "float32[1,3,224,224]"),
-            ("raft_small", "float32[1,3,128,128], float32[1,3,128,128]"),
-        ],
+        ("name", "inputs"), [("vit", ["pixel_values"]), ("t5", ["input_ids", "attention_mask", "decoder_input_ids"])]
     )
-    def test_image_models_are_built_of_random_weights(self, name, inputs):
-        assert build(f"torchvision:{name}").describe_inputs() == inputs
+    def test_small_models_of_transformers(self, name, inputs):
+        subject = build(f"transformers:{name}")
+        assert list(subject.kwargs) == inputs
+        subject.target(**subject.kwargs)
+
+    @pytest.mark.models
+    @pytest.mark.parametrize(("name", "message"), [("wav2vec2", "--shape or --input"), ("llava", "parameters")])
+    def test_what_transformers_does_not_tell(self, name, message):
+        with pytest.raises(ValueError, match=message):
+            build(f"transformers:{name}")
 
 
 class TestErrors:
@@ -278,14 +282,15 @@ class TestErrors:
         [
             (["nonsense"], "cannot tell what 'nonsense' is"),
             (["no_such_module:thing"], "no module named no_such_module"),
-            (["models/no_such.py:Net"], "without .py and with dots, as models.no_such:NAME"),
+            (["models/no_such.py:Net"], "no file models/no_such.py"),
+            (["no_such.py"], "no file no_such.py"),
             (["torch:no_such_function"], "torch has no no_such_function"),
             (["torch.nn:Liner"], "nearest: 'Linear'"),
             (["torch:float32", "--shape", "3"], "wanted a module, a function, or a factory"),
-            (["torchvision:resnet81"], "nearest: resnet18"),
-            (["timm:resnet81"], "nearest: resnet18"),
-            (["transformers:bertt"], "nearest: bert"),
-            (["no_such_file.pt2"], "no file no_such_file.pt2"),
+            (["torchvision:resnet81"], "nearest: 'resnet18'"),
+            (["timm:resnet81"], "nearest: 'resnet18'"),
+            (["transformers:bertt"], "nearest: 'bert'"),
+            (["model.pt2"], "wanted FILE.py (its model and inputs)"),
             (["torch:sin"], "give --shape or --input"),
             (["torch:sin", "--shape", "3,x"], "bad shape '3,x'"),
             (["torch:sin", "--shape", "-3"], "cannot be negative"),

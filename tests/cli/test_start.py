@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import torch2jax
-from torch2jax_cli import main
+from torch2jax_cli import leaves, main
 from torch2jax_cli.app import app
-from torch2jax_cli.interrupts import leaves
 
 _HEAVY = ("jax", "numpy", "torch", "torch2jax")
 _HELP = """
@@ -59,7 +58,7 @@ def test_completion():
 
 
 def test_ctrl_c_while_it_imports():
-    code = "import os, signal; from torch2jax_cli.interrupts import ends_silently\nwith ends_silently():\n "
+    code = "import os, signal; from torch2jax_cli import ends_silently\nwith ends_silently():\n "
     done = _run(code + "os.kill(os.getpid(), signal.SIGINT); print('went on')")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

@@ -15,7 +15,7 @@ import torch
 
 from tests.models.detectors import compact
 from torch2jax import t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 _IMAGES, _QUERIES, _CLASSES, _SIZE = 2, 6, 3, 8
 _SIZES = [(16, 16), (12, 20)]  # of the images

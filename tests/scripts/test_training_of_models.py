@@ -44,7 +44,7 @@ def test_a_row_says_why_there_is_nothing_to_compare():
 
 @pytest.mark.models
 def test_a_language_model():
-    from torch2jax.tools.vision import define_vision_operators
+    from torch2jax.tools.models import define_vision_operators
 
     define_vision_operators()
     pytest.importorskip("transformers")

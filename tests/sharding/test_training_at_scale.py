@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 from .test_distributed import ROOT, free_ports, result_of, start_code
 
@@ -15,7 +15,7 @@ SMALL = ["--layers=8", "--width=16", "--length=16"]
 # transformers imports torchvision, which need not load beside this build of PyTorch
 RUN = f"""
 import runpy, sys
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 define_vision_operators()
 runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
 """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch2jax.tools.compare import compare
+from torch2jax.tools.trial import compare
 
 
 def test_missing_results():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torch2jax import implements
-from torch2jax.tools.routes import Route, level_of
+from torch2jax.tools.operators import Route, level_of
 
 
 @torch.library.custom_op("test_routes::double", mutates_args=())

@@ -15,8 +15,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from ..tensors.known import for_all_sizes
-from .comparisons import asking, reading
-from .sizes import NotAnExpressionError, Sizes, SizesError
+from .sizes import NotAnExpressionError, Sizes, SizesError, asking, reading
 
 __all__ = ["generalized"]
 

@@ -1,15 +1,28 @@
-"""Symbolic sizes, the sample sizes that stand for them, and numbers that depend on them."""
+"""Symbolic sizes, the samples that stand for them, and what Python code asks of them.
 
+PyTorch's functions are as good for one size as for another, and JAX checks the graph. Between them is Python code,
+which sees integers. The integers that it reads of tensors in several runs tell what they depend on; in one more run it
+gets such that know this, and compare by it.
+"""
+
+import contextlib
 import itertools
 import math
+import operator
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import jax
 import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["NotAnExpressionError", "Sizes", "SizesError"]
+from ..errors import is_translator, user_place
+from ..modules.translated import entered_around_code
+
+__all__ = ["NotAnExpressionError", "Readings", "Sizes", "SizesError", "asking", "reading"]
 
 _SAMPLES = 5
 _CHECKS = 2  # so many more samples than terms there are
@@ -134,3 +147,262 @@ def _product(values: Mapping[str, Any], names: Iterable[str]) -> Any:
 
 def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:
     return any(other[name] == size for name, size in one.items())
+
+
+Tensor: Any = torch.Tensor
+_READS = frozenset((Tensor.shape.__get__, Tensor.size, Tensor.stride, Tensor.numel, Tensor.nelement, torch.numel))
+_SLICED = frozenset((Tensor.__getitem__, Tensor.__setitem__))
+_SPLIT = frozenset((torch.split, Tensor.split))
+_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+Readings = list[tuple[int, ...]]
+"""What code has read of the sizes of tensors, one tuple for each time."""
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[Readings]:
+    """Notes what translated code reads of sizes within."""
+    found: Readings = []
+    with entered_around_code(lambda: _Reading(found)):
+        yield found
+
+
+@contextlib.contextmanager
+def asking(samples: Sequence[Readings], sizes: Sizes) -> Iterator[None]:
+    """Lets translated code ask nothing of sizes within whose answer the constraints do not decide.
+
+    Args:
+        samples: what it has read in a run for each of the samples of `sizes`; this is one more run for the first.
+
+    Raises:
+        SizesError: it does; or it reads other sizes than before.
+    """
+    if len(set(map(len, samples))) > 1:
+        raise SizesError(
+            f"the code does something different for other sizes: it reads a different number of sizes for {sizes}"
+        )
+    comparisons = _Comparisons([_expressions(each, sizes) for each in zip(*samples, strict=True)])
+    with entered_around_code(lambda: _Asking(comparisons)):
+        try:
+            yield
+        finally:
+            comparisons.have_ended = True
+    if comparisons.remaining:
+        raise SizesError("the code does something different each time that it runs")
+    if comparisons.undecided:
+        raise SizesError("\n".join(comparisons.undecided))
+
+
+def _expressions(readings: Sequence[tuple[int, ...]], sizes: Sizes) -> tuple:
+    if len(set(map(len, readings))) > 1:
+        raise SizesError(
+            f"the code does something different for other sizes: a tensor has different dimensions for {sizes}"
+        )
+    try:
+        return tuple(sizes.expression(numbers) for numbers in zip(*readings, strict=True))
+    except NotAnExpressionError as error:
+        raise SizesError(f"the size of a tensor depends on sizes, and is no polynomial of them: {error}") from None
+
+
+class _Reading(TorchFunctionMode):
+    def __init__(self, found: Readings):
+        super().__init__()
+        self._found = found
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
+        if args and (func in _SLICED or func in _SPLIT):
+            self._found.append(tuple(args[0].shape))
+        result = func(*args, **(kwargs or {}))
+        if func in _READS:
+            self._found.append(tuple(result) if isinstance(result, tuple) else (result,))
+        return result
+
+
+class _Comparisons:
+    """What code reads, one reading after another, and what it asked that is undecided."""
+
+    def __init__(self, readings: list[tuple]):
+        self.remaining = readings[::-1]
+        self.undecided: list[str] = []
+        self.have_ended = False
+
+    def ask(self, name: str, one: object, other: object) -> None:
+        """Records a comparison whose result may differ between allowed sizes."""
+        if self.have_ended:
+            return
+        ours, theirs = cast(Any, _expression_of(one)), cast(Any, _expression_of(other))
+        try:
+            _decide(name, ours - theirs)
+        except jax.errors.InconclusiveDimensionOperation:
+            asked = f"asks whether {ours} {_SIGNS[name]} {theirs}"
+            self.note(f"{asked}: say so in a constraint, as one for jax.export.symbolic_shape")
+
+    def note(self, what: str) -> None:
+        """Notes what code does that is not for all sizes."""
+        told = f"{user_place()} {what}"
+        if not self.have_ended and told not in self.undecided:
+            self.undecided.append(told)
+
+
+class _Asking(TorchFunctionMode):
+    def __init__(self, comparisons: _Comparisons):
+        super().__init__()
+        self._comparisons = comparisons
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
+        if func in _SLICED:
+            self._ask_of_slices(self._known(args[0].shape), args[1])
+        elif args and func in _SPLIT:
+            self._ask_of_parts(self._known(args[0].shape), *args[1:], **(kwargs or {}))
+        result = func(*_stripped(args), **_stripped(kwargs or {}))
+        if func not in _READS:
+            return result
+        if isinstance(result, tuple):
+            return type(result)(self._known(result))
+        return self._known((result,))[0]
+
+    def _known(self, sizes: Sequence[int]) -> list[int]:
+        """The next sizes that were read, which know what they depend on."""
+        if not self._comparisons.remaining:
+            raise SizesError("the code does something different each time that it runs")
+        expressions = self._comparisons.remaining.pop()
+        return [
+            _Size(size, expression, self._comparisons) if jax.export.is_symbolic_dim(expression) else size
+            for size, expression in zip(sizes, expressions, strict=True)
+        ]
+
+    def _ask_of_parts(
+        self,
+        sizes: list[int],
+        split_size: int | Sequence[int] | None = None,
+        dim: int = 0,
+        split_size_or_sections: int | Sequence[int] | None = None,
+    ) -> None:
+        """The last of equal parts is what is left, so that it has to be known how many there are."""
+        size = split_size if split_size_or_sections is None else split_size_or_sections
+        if isinstance(size, int):
+            self._comparisons.ask("gt", sizes[dim], size)
+
+    def _ask_of_slices(self, sizes: list[int], index: Any) -> None:
+        """Bounds of slices are cut to the size, so that it has to be known whether they are."""
+        items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
+        taken = [item.ndim if isinstance(item, Tensor) and item.dtype is torch.bool else 1 for item in items]
+        dim = 0
+        for position, item in enumerate(items):
+            if item is Ellipsis:
+                dim = len(sizes) - sum(taken[position + 1 :])
+                continue
+            if isinstance(item, slice) and dim < len(sizes):
+                for bound in (item.start, item.stop):
+                    if isinstance(bound, int) and bound != 0:
+                        self._comparisons.ask("ge", sizes[dim], bound if int.__gt__(bound, 0) else -bound)
+            dim += taken[position]
+
+
+def _stripped(value: Any):
+    if isinstance(value, _Size):
+        return int.__int__(value)
+    if type(value) in (tuple, list, torch.Size):
+        return type(value)([_stripped(item) for item in value])
+    if type(value) is dict:
+        return {key: _stripped(item) for key, item in value.items()}
+    if type(value) is slice:
+        return slice(_stripped(value.start), _stripped(value.stop), _stripped(value.step))
+    return value
+
+
+class _Size(int):
+    """An integer that knows what it depends on."""
+
+    _expression: Any
+    _comparisons: _Comparisons
+
+    def __new__(cls, size: int, expression: Any, comparisons: _Comparisons):
+        made = super().__new__(cls, size)
+        made._expression, made._comparisons = expression, comparisons
+        return made
+
+    def __hash__(self):
+        return int.__hash__(self)
+
+    def __reduce__(self):
+        return int, (int.__int__(self),)
+
+    def __bool__(self):
+        self._comparisons.ask("ne", self, 0)
+        return int.__bool__(self)
+
+    def __int__(self):
+        self._comparisons.note(f"asks for the number {self._expression}: leave out int(), as sizes are integers")
+        return int.__int__(self)
+
+    def __neg__(self):
+        return 0 - self
+
+
+def _expression_of(value: Any):
+    return value._expression if isinstance(value, _Size) else value
+
+
+def _arithmetic(name: str):
+    of_integers, of_expressions = getattr(int, f"__{name}__"), getattr(operator, name)
+
+    def forwards(self: Any, other: object):
+        return made(
+            self, other, of_integers(self, other), lambda: of_expressions(self._expression, _expression_of(other))
+        )
+
+    def backwards(self: Any, other: object):
+        if type(other) is not int:
+            return NotImplemented
+        return made(self, other, of_integers(other, self), lambda: of_expressions(other, self._expression))
+
+    def made(self: Any, other: object, result: Any, expression: Any):
+        if type(result) is not int or not isinstance(other, int) or self._comparisons.have_ended:
+            return result
+        try:
+            return _Size(result, expression(), self._comparisons)
+        except (NotImplementedError, OverflowError, TypeError, ValueError):
+            self._comparisons.note(f"computes {name} with {self._expression}, which is no dimension")
+            return result
+
+    setattr(_Size, f"__{name}__", forwards)
+    setattr(_Size, f"__r{name}__", backwards)
+
+
+def _comparison(name: str):
+    of_integers = getattr(int, f"__{name}__")
+
+    def compare(self: Any, other: object):
+        if isinstance(other, int) and not is_translator(sys._getframe(1).f_code.co_filename):
+            self._comparisons.ask(name, self, other)
+        return of_integers(self, other)
+
+    setattr(_Size, f"__{name}__", compare)
+
+
+def _decide(name: str, difference: Any) -> None:
+    """Raises an exception unless the sign of a difference is known as far as a comparison asks for it."""
+    if not jax.export.is_symbolic_dim(difference):
+        return
+    if name not in ("eq", "ne"):
+        _ = difference >= (0 if name in ("ge", "lt") else 1)
+    elif not (_is_decided(lambda: difference >= 1) or _is_decided(lambda: difference <= -1)):
+        _ = difference >= 1, difference <= -1  # neither, always: they are equal; or not known
+
+
+def _is_decided(positive: Callable[[], bool]) -> bool:
+    try:
+        return positive()
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod", "pow"):
+    _arithmetic(_name)
+for _name in _SIGNS:
+    _comparison(_name)

@@ -20,7 +20,6 @@ from ..tensors.interop import without_values
 from ..tensors.traced import is_traced
 
 __all__ = [
-    "for_all_layers",
     "has_layers",
     "name_of_row",
     "names_of_layers",
@@ -93,11 +92,6 @@ def names_when_stacked(state: Mapping[str, Any]) -> dict[str, list[str]]:
     """The names that `stack_layers` gives, and those that each stands for."""
     groups = _groups(state)
     return dict(groups.get(name, (name, [name])) for name in state)
-
-
-def for_all_layers(sharding: Any) -> Any:
-    """The spec or sharding of what is stacked of weights with this one; one that has no spec is for both."""
-    return stacked([sharding]) if isinstance(sharding, (PartitionSpec, NamedSharding)) else sharding
 
 
 def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Reads parallelism plans into JAX's own sharding types."""
 
 from .constraints import constrained
-from .placement import put, shardings
-from .specs import specs
+from .specs import put, shardings, specs
 
 __all__ = ["constrained", "put", "shardings", "specs"]

@@ -14,9 +14,8 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tracing.layouts import laid_out
-from .meshes import Axes, expect_axes, names_of, resolve, size_of
-from .plans import ShardingPlan
-from .styles import EXPERTS, TENSOR, Layout, Style
+from .plans import EXPERTS, TENSOR, Layout, ShardingPlan, Style
+from .specs import Axes, expect_axes, names_of, resolve, size_of
 
 __all__ = ["constrained"]
 

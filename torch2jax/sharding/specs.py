@@ -1,15 +1,66 @@
-"""How the parameters and buffers of a module are split over a mesh."""
+"""How the tensors of a module are split over a mesh, and placed on its devices."""
 
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
+import numpy as np
 import torch
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from .meshes import Axes, expect_axes, names_of, resolve, size_of
-from .plans import ShardingPlan
-from .styles import EXPERTS, TENSOR
+from ..checkpoints import placed
+from ..tensors.interop import without_values
+from ..tensors.ties import untied
+from ..tensors.traced import is_traced
+from .plans import EXPERTS, TENSOR, ShardingPlan
 
-__all__ = ["specs"]
+__all__ = ["Axes", "expect_axes", "names_of", "put", "resolve", "shardings", "size_of", "specs"]
+
+Axes = str | tuple[str, ...] | None
+"""One or several axes of a mesh, or none."""
+
+
+def resolve(mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
+    """The mesh, or the one in force.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if mesh is not None:
+        return mesh
+    abstract = jax.sharding.get_abstract_mesh()
+    if abstract.empty:
+        raise ValueError("no mesh was given, and none is in force: pass mesh=, or enter `with jax.set_mesh(mesh):`")
+    if is_traced(jax.lax.full((), 0)):  # which devices they are, a trace does not tell
+        return abstract
+    concrete = jax.sharding.get_mesh()
+    return abstract if concrete.empty else concrete
+
+
+def names_of(axes: Axes) -> tuple[str, ...]:
+    """The names of axes, also of one or none."""
+    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def expect_axes(mesh: Mesh | AbstractMesh, **axes: Axes) -> None:
+    """Refuses axes, by what they are for, that cannot all be used.
+
+    Raises:
+        ValueError: the mesh has no such axis, or one is given twice.
+    """
+    given = [name for each in axes.values() for name in names_of(each)]
+    for name in given:
+        if name not in mesh.axis_names:
+            raise ValueError(f"got the axis {name!r}; the mesh has {', '.join(map(repr, mesh.axis_names))}")
+        if given.count(name) > 1:
+            listed = ", ".join(f"{purpose}={each!r}" for purpose, each in axes.items())
+            raise ValueError(f"got {listed}; wanted different axes")
+
+
+def size_of(mesh: Any, axes: Iterable[str]) -> int:
+    """The number of devices along some axes."""
+    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def specs(
@@ -91,3 +142,75 @@ def _spread(value: torch.Tensor, spec: PartitionSpec, axes: tuple[str, ...], mes
 
 def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...]:
     return axes[0] if len(axes) == 1 else axes
+
+
+def shardings(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh | None = None) -> Any:
+    """Returns the sharding of each leaf of a tree: a state dictionary, gradients, an optimizer state.
+
+    A leaf gets the spec of the last key on its path that is in `specs`, if that spec fits its shape. So optax's
+    moments, which are trees like the parameters, get the specs of the parameters. Other leaves (a counter) are
+    replicated.
+
+    Args:
+        tree: arrays, or objects with their shapes, such as the result of `jax.eval_shape`.
+        specs: the result of `specs`.
+        mesh: the mesh; None for the current one (`jax.set_mesh`).
+
+    Returns:
+        A tree of `NamedSharding` of the same structure: for `jax.device_put`, and for ``in_shardings`` and
+        ``out_shardings`` of `jax.jit`.
+
+    Raises:
+        ValueError: there is no mesh.
+    """
+    mesh = resolve(mesh)
+
+    def of(path: tuple, leaf: Any) -> NamedSharding:
+        spec = next((specs[key] for key in map(_name, reversed(path)) if key in specs), PartitionSpec())
+        return NamedSharding(mesh, spec if _fits(spec, leaf.shape, mesh) else PartitionSpec())
+
+    return jax.tree_util.tree_map_with_path(of, tree)
+
+
+def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh | None = None) -> Any:
+    """Places each array of a tree on the devices, sharded by `specs`.
+
+    Args:
+        tree: arrays or tensors, which are copied one after another, tensors shard by shard; and
+            `jax.ShapeDtypeStruct` or tensors without values, which only get the sharding.
+        specs: the result of `specs`.
+        mesh: the mesh; None for the current one (`jax.set_mesh`). It may be abstract if nothing has values.
+
+    Raises:
+        TypeError: `tree` is a module, not a state.
+        ValueError: there is no mesh.
+    """
+
+    def place(leaf: Any, sharding: NamedSharding) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.is_meta:
+            leaf = without_values(leaf)
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf.update(sharding=sharding)
+        if isinstance(leaf, (torch.Tensor, np.ndarray)):  # JAX might keep numpy's memory, which may be written to
+            return placed(leaf, sharding)
+        return jax.device_put(leaf, sharding)
+
+    if isinstance(tree, torch.nn.Module):
+        raise TypeError(f"put got a {type(tree).__name__}; wanted a tree of arrays or tensors: module.state_dict()")
+    tree = untied(tree)
+    return jax.tree.map(place, tree, shardings(tree, specs, mesh))
+
+
+def _name(key: Any) -> Any:
+    return next((getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name)), None)
+
+
+def _fits(spec: PartitionSpec, shape: tuple[int, ...], mesh: Any) -> bool:
+    if len(spec) > len(shape):
+        return False
+    parts = NamedSharding(mesh, spec)
+    try:
+        parts.shard_shape(shape)
+    except ValueError:
+        return False
+    return True

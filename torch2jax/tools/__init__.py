@@ -6,15 +6,12 @@ Each takes a module or function with its inputs, ``check(model, (x,), {"mask": m
 
 from .bisection import Bisection, Step, bisect
 from .check import Check, Report, Times, check
-from .compare import Agreement
-from .costs import CompiledCost, Cost, Explanation, Scope, explain
+from .costs import Bench, CompiledCost, Cost, Explanation, Scope, Timing, bench, explain
 from .files import Written, write
 from .installation import Diagnosis, Finding, doctor
-from .operators import operators
-from .routes import Route
-from .specs import build
-from .subject import SpecError, Subject, TranslationError
-from .timing import Bench, Timing, bench
+from .models import SpecError, Subject, TranslationError, build
+from .operators import Route, operators
+from .trial import Agreement
 
 __all__ = [
     "Agreement",

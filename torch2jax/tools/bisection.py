@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
@@ -16,10 +15,8 @@ from ..convert import t2j
 from ..errors import is_library
 from ..tensors.interop import tensor_to_array
 from ..tensors.trees import map_arguments
-from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
-from .specs import subject_of
-from .subject import SpecError, Subject, refusing_bad_inputs, told
-from .trial import Trial
+from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
+from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare, to_jax
 
 __all__ = ["Bisection", "Step", "bisect"]
 
@@ -218,11 +215,12 @@ class _Record(TorchFunctionMode):
             step = Step(len(self.calls) + 1, name, self.path[-1] if self.path else "", _line(), inputs)
             draws = not torch.equal(state, torch.get_rng_state())
             kept = {name: tensor.detach().clone() for name, tensor in values.items()}
-            self._keep(_OperatorCall(step, func, kept, draws), operands)
+            self.calls.append(_OperatorCall(step, func, kept, draws))
+            self.saw(self.calls[-1], operands)
         return result
 
-    def _keep(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
-        self.calls.append(call)
+    def saw(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
+        """Is told of each call, with copies of its operands if the class keeps them."""
 
 
 class _Until(_Record):
@@ -235,8 +233,8 @@ class _Until(_Record):
         self.operands: tuple[tuple, dict] | None = None
         self._index = index
 
-    def _keep(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
-        super()._keep(call._replace(values={}), operands)
+    def saw(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
+        self.calls[-1] = call._replace(values={})
         if len(self.calls) > self._index:
             self.operands = operands
             raise _StoppedError
@@ -259,15 +257,14 @@ class _Gradients(_Record):
         self.error = ""
         self._tolerance = tolerance
 
-    def _keep(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
-        super()._keep(call._replace(values={}), operands)
+    def saw(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
+        self.calls[-1] = call._replace(values={})
         if call.draws or "empty" in call.step.operator:
             return
-        expected = _pytorch_gradients(call, operands)
-        if expected is None:
-            return
+        gradients = _gradients_of(call, operands)
+        expected = gradients(operands)
         try:
-            found = _jax_gradients(call, operands)
+            found = t2j(gradients)(map_arguments(to_jax, operands)) if expected else {}
         except Exception as error:
             self.error = f"its gradient fails: {type(error).__name__}: {told(error)}"
             raise _StoppedError from error
@@ -277,50 +274,37 @@ class _Gradients(_Record):
             raise _StoppedError
 
 
-def _pytorch_gradients(call: _OperatorCall, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor] | None:
-    """Those of a random linear function of what a call computes, by its operands; None where there are none."""
-    leaves: dict[str, torch.Tensor] = {}
-
-    def leaf(value: object):
-        if not isinstance(value, torch.Tensor):
-            return value
-        alone = value.detach().clone()
-        if value.requires_grad:
-            leaves[f"operand {len(leaves)}"] = alone.requires_grad_()
-        return alone.clone()  # which may be written to
-
-    found = _computed(call, map_arguments(leaf, operands))
-    if not leaves or not any(x.is_floating_point() for x in found.values()):
-        return None
-    terms = [(x * _weights(x)).sum() for x in found.values() if x.is_floating_point() and x.requires_grad]
-    wanted = torch.autograd.grad(terms, list(leaves.values()), allow_unused=True) if terms else [None] * len(leaves)
-    return {
-        name: torch.zeros_like(leaf) if grad is None else grad
-        for (name, leaf), grad in zip(leaves.items(), wanted, strict=True)
+def _gradients_of(call: _OperatorCall, operands: tuple[tuple, dict]) -> Callable:
+    """A function of operands: the gradients of a random linear function of what a call computes, where it has any."""
+    required = [tensor.requires_grad for tensor in _tensors(operands)]
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        name: torch.randn(x.shape, generator=generator).to(x.dtype)
+        for name, x in call.values.items()
+        if x.is_floating_point()
     }
 
+    def gradients(operands: tuple[tuple, dict]) -> dict[str, torch.Tensor]:
+        leaves: list[torch.Tensor] = []
+        remaining = iter(required)
 
-def _jax_gradients(call: _OperatorCall, operands: tuple[tuple, dict]) -> dict[str, jax.Array]:
-    required = [tensor for tensor in _tensors(operands) if tensor.requires_grad]
-    leaves = {f"operand {i}": _to_jax(tensor) for i, tensor in enumerate(required)}
+        def leaf(value: object):
+            if not isinstance(value, torch.Tensor):
+                return value
+            alone = value.detach().clone()
+            if next(remaining):
+                leaves.append(alone.requires_grad_())
+            return alone.clone()  # which may be written to
 
-    def loss(leaves: Mapping[str, Any]):
-        remaining = iter(leaves.values())
+        found = _computed(call, map_arguments(leaf, operands))
+        terms = [(found[name] * x).sum() for name, x in weights.items() if found[name].requires_grad]
+        if not leaves or not weights:
+            return {}
+        wanted = torch.autograd.grad(terms, leaves, allow_unused=True) if terms else [None] * len(leaves)
+        pairs = enumerate(zip(leaves, wanted, strict=True))
+        return {f"operand {i}": torch.zeros_like(x) if grad is None else grad for i, (x, grad) in pairs}
 
-        def fill(value: object):
-            is_leaf = isinstance(value, torch.Tensor) and value.requires_grad
-            return next(remaining) if is_leaf else _to_jax(value)
-
-        found = t2j(lambda operands: _computed(call, operands))(map_arguments(fill, operands))
-        floating = {name: x for name, x in found.items() if jnp.issubdtype(x.dtype, jnp.floating)}
-        terms = [jnp.sum(x * _to_jax(_weights(call.values[name]))) for name, x in floating.items()]
-        return sum(term.astype(jnp.float32) for term in terms)
-
-    return jax.grad(loss)(leaves)
-
-
-def _weights(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.dtype)
+    return gradients
 
 
 def _computed(call: _OperatorCall, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor]:
@@ -425,20 +409,16 @@ def _keep_path(model: torch.nn.Module, path: list[str]) -> None:
 def _run_translation(trial: Trial, follower: _Follower) -> None:
     """Runs it eagerly; what fails beside an operator is an error at the next one."""
     within = _Within(trial.target, follower)
-    state = {f"model.{name}": jnp.array(t2j(tensor.detach())) for name, tensor in trial.state().items()}
+    state = {f"model.{name}": to_jax(tensor) for name, tensor in trial.state().items()}
 
     def run(state: dict[str, Any], args: tuple, kwargs: dict[str, Any]):
         return torch.func.functional_call(within, state, args, kwargs)
 
-    args, kwargs = map_arguments(_to_jax, (trial.subject.args, trial.subject.kwargs))
+    args, kwargs = map_arguments(to_jax, (trial.subject.args, trial.subject.kwargs))
     try:
         t2j(run, branches=trial.subject.branches)(state, args, kwargs, rng=jax.random.key(0))
     except Exception as error:
         follower.error = f"the translation fails here: {type(error).__name__}: {told(error)}"
-
-
-def _to_jax(leaf: Any):
-    return jnp.array(t2j(leaf.detach())) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _alone(trial: Trial, call: _OperatorCall, index: int, tolerance: float) -> Agreement | None:
@@ -447,7 +427,7 @@ def _alone(trial: Trial, call: _OperatorCall, index: int, tolerance: float) -> A
     with contextlib.suppress(_StoppedError):
         _run_pytorch(trial, record)
     try:
-        found = t2j(lambda operands: _computed(call, operands))(map_arguments(_to_jax, record.operands))
+        found = t2j(lambda operands: _computed(call, operands))(map_arguments(to_jax, record.operands))
     except Exception:
         return None
     return compare(found, call.values, tolerance)

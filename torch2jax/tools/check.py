@@ -13,15 +13,12 @@ from jax.extend.core import Jaxpr
 from torch.overrides import resolve_name
 
 from ..calls.observers import observing
-from ..convert import t2j
 from ..internals.operators import OpOverload
 from ..loops.report import noting_loops
 from ..tensors.padded import Padded
-from .compare import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, compare
-from .routes import Route, level_of
-from .specs import subject_of
-from .subject import SpecError, Subject, refusing_bad_inputs, told
-from .trial import Trial, differentiable
+from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
+from .operators import Route, level_of
+from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare, differentiable, to_jax
 
 __all__ = ["Check", "Report", "Times", "check"]
 
@@ -172,7 +169,7 @@ class _Checker:
         self._trial, self._timed, self._tolerance = trial, timed, tolerance
         self._prefix = "training: " if trial.training else ""
         self._step = lambda text: step(self._prefix + text)
-        self._state, self._inputs = _to_jax(trial.state()), _to_jax(trial.inputs)
+        self._state, self._inputs = trial.arrays()
 
     def outputs(self) -> list[Check]:
         """Outputs and, in training, the new buffers."""
@@ -201,7 +198,7 @@ class _Checker:
             return [Check(self._prefix + "gradients", note="no input or no output has a gradient")]
         expected = self._refusing_bad_inputs(backward)()
         seconds = self._seconds(lambda model: self._pytorch_gradients(model, names, weights))
-        cotangents = _to_jax(weights)
+        cotangents = {name: to_jax(weight) for name, weight in weights.items()}
 
         def loss(leaves: dict[str, Any], state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
             outputs, _ = self._trial.jax(_replaced(state, leaves), _replaced(inputs, leaves), key)
@@ -228,7 +225,7 @@ class _Checker:
                 return [Check(self._prefix + "vmap", note="data decide how long outputs are: values not compared")]
             expected = {name: torch.stack([result[name] for result in results]) for name in results[0]}
             seconds = self._seconds(lambda model: lambda: [model(inputs) for inputs in batch])
-        stacked = _to_jax({name: torch.stack([inputs[name] for inputs in batch]) for name in batch[0]})
+        stacked = {name: to_jax(torch.stack([inputs[name] for inputs in batch])) for name in batch[0]}
 
         def run(state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
             return {"vmap": jax.vmap(lambda inputs: self._trial.jax(state, inputs, key)[0])(inputs)}
@@ -311,11 +308,6 @@ class _Checker:
                     agreement = compare(actual[name], tensors, accepted, nudged())
                 checks.append(Check(self._prefix + name, agreement, row))
         return checks
-
-
-def _to_jax(tensors: Mapping[str, torch.Tensor]) -> dict[str, jax.Array]:
-    # A copy: what PyTorch writes to its buffers later must not reach JAX.
-    return {name: jnp.array(t2j(tensor.detach())) for name, tensor in tensors.items()}
 
 
 def _replaced(arrays: Mapping, by: Mapping) -> dict:

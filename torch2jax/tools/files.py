@@ -13,7 +13,7 @@ from ..convert import t2j
 from ..exporting.export import PLATFORMS, export
 from ..hints import how_to_install
 from ..tensors.trees import map_arguments
-from .subject import SpecError, Subject, first_line, translating
+from .models import SpecError, Subject, first_line, translating
 from .trial import set_mode
 
 __all__ = ["Written", "is_symbolic", "with_numbers", "write"]

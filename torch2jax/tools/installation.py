@@ -8,6 +8,8 @@ import os
 import platform
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,21 +20,31 @@ import torch
 
 from ..bridge.call_torch import torch2jax
 from ..convert import t2j
-from ..hints import how_to_install
-from .libraries import LIBRARIES, Library, import_libraries, remedy_of
-from .subject import first_line
+from .models import first_line
 
 __all__ = ["Diagnosis", "Finding", "doctor"]
 
+_LIBRARIES = {
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+    "timm": "timm",
+    "transformers": "transformers.modeling_utils",  # `import transformers` alone imports nothing
+    "diffusers": "diffusers.models.modeling_utils",
+    "peft": "peft",
+    "sentence-transformers": "sentence_transformers",
+    "torchao": "torchao.quantization",
+    "torch-geometric": "torch_geometric.nn",
+    "e3nn": "e3nn.o3",
+}
+"""What is imported of each package."""
 _PACKAGES = (
     *("torch2jax", "torch", "jax", "jaxlib", "numpy", "ml-dtypes", "optree"),
     *("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu", "triton"),
-    *LIBRARIES,
-    *("flatbuffers", "typer", "rich"),
+    *_LIBRARIES,
+    *("flax", "equinox", "optax", "orbax-checkpoint", "safetensors", "flatbuffers", "typer", "rich"),
 )
 _PLUGINS = re.compile(r"jax-(cuda|rocm)\d+-(plugin|pjrt)")
-_COMPILERS = ("c++", "g++", "clang++", "cl")
-_CUDA_13_DRIVER = 580
+_FIRST_ERROR = re.compile(r"^(\w[\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +88,7 @@ def doctor(*, libraries: bool = True, step: Callable[[str], None] = lambda _: No
     """Checks the installation: versions, accelerators, libraries; and runs a program of each kind.
 
     Args:
-        libraries: whether to import the installed libraries that models come from, in another process.
+        libraries: whether to import the installed libraries that models come from, each in another process.
         step: a function that receives progress messages.
 
     Examples:
@@ -87,56 +99,43 @@ def doctor(*, libraries: bool = True, step: Callable[[str], None] = lambda _: No
     step("reading versions")
     findings = [*_requirements(), *_plugins()]
     if libraries:
-        step("importing the libraries that are installed")
-        findings += _libraries()
+        findings += _libraries(step)
     step("looking for accelerators")
     devices, problems = _devices()
-    findings += [*problems, *_accelerators(devices), *_memory(devices), *_numbers(devices)]
+    findings += [*problems, *_accelerators(devices), *_numbers(devices)]
     if "JAX" in devices:
         step("running a translated program")
         findings += _tried("t2j", _translated)
         step("calling PyTorch from JAX")
         findings += _tried("torch2jax", _called)
-    findings += _compiler()
-    return Diagnosis(_versions(), devices, findings)
+    return Diagnosis(_versions(_PACKAGES), devices, findings)
 
 
-def _versions() -> dict[str, str]:
-    """The versions of Python and of the packages that are installed, of those that matter here."""
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """The versions of Python and of those packages that are installed."""
     found = {"Python": platform.python_version(), "platform": platform.platform()}
-    for name in _PACKAGES:
+    for name in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
 
 
 def _requirements() -> Iterator[Finding]:
-    """The versions that this package asks for, and what its extras lack."""
+    """The versions that this package asks for; those of its extras, where they are installed."""
     try:
         from packaging.requirements import Requirement
     except ModuleNotFoundError:
         yield Finding("note", "requirements", "not compared: packaging is not installed", "pip install packaging")
         return
-    lacking: dict[str, list[str]] = {}
     wrong = []
     for text in importlib.metadata.requires("torch2jax") or []:
-        wanted = Requirement(text)
-        extra = re.search(r"extra == ['\"](\w+)['\"]", text)
-        try:
-            found = importlib.metadata.version(wanted.name)
-        except importlib.metadata.PackageNotFoundError:
-            if extra is not None:
-                lacking.setdefault(extra[1], []).append(wanted.name)
-                continue
-            found = "nothing"
-        if found == "nothing" or not wanted.specifier.contains(found, prereleases=True):
-            level = "error" if extra is None else "warning"
+        wanted, is_optional = Requirement(text), "extra ==" in text
+        found = _versions((wanted.name,)).get(wanted.name, "" if is_optional else "nothing")
+        if found and (found == "nothing" or not wanted.specifier.contains(found, prereleases=True)):
             pinned = f"{wanted.name}{wanted.specifier}"
+            level = "warning" if is_optional else "error"
             wrong.append(Finding(level, wanted.name, f"got {found}; wanted {pinned}", f"pip install '{pinned}'"))
     yield from wrong or [Finding("ok", "requirements", "the installed versions are supported")]
-    for extra in ("checkpoints", "export"):
-        if extra in lacking:
-            yield Finding("note", extra, f"lacks {', '.join(lacking[extra])}", how_to_install(extra))
 
 
 def _plugins() -> Iterator[Finding]:
@@ -151,19 +150,39 @@ def _plugins() -> Iterator[Finding]:
             )
 
 
-def _libraries() -> Iterator[Finding]:
-    """Libraries that cannot be imported, those together that fail for one reason."""
-    libraries = import_libraries()
-    whole = [f"{library.name} {library.version}" for library in libraries if not library.error]
+def _libraries(step: Callable[[str], None]) -> Iterator[Finding]:
+    """Libraries that cannot be imported, those together that fail for one reason: processes try, as one may end."""
+    whole: list[str] = []
+    reasons: dict[str, list[str]] = {}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    installed = _versions(tuple(_LIBRARIES))
+    for name, module in _LIBRARIES.items():
+        if name in installed:
+            step(f"importing {name}")
+            command = [sys.executable, "-c", f"import {module}"]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            cause = _FIRST_ERROR.search(done.stderr)
+            if not done.returncode:
+                whole.append(f"{name} {installed[name]}")
+            else:
+                error = cause[1] if cause else f"importing it ends Python ({done.returncode})"
+                reasons.setdefault(error, []).append(name)
     if whole:
         yield Finding("ok", "libraries", f"{', '.join(whole)} can be imported")
-    reasons: dict[str, list[Library]] = {}
-    for library in libraries:
-        if library.error:
-            reasons.setdefault(library.error, []).append(library)
     for error, (first, *others) in reasons.items():
-        more = f"; the same for {', '.join(other.name for other in others)}" if others else ""
-        yield Finding("error", first.name, f"{first.version} cannot be imported: {error}{more}", remedy_of(first))
+        more = f"; the same for {', '.join(others)}" if others else ""
+        yield Finding("error", first, f"{installed[first]} cannot be imported: {error}{more}", _remedy(first, error))
+
+
+def _remedy(name: str, error: str) -> str:
+    if "torchvision::" in error or name in ("torchvision", "torchaudio"):
+        kind = torch.__version__.partition("+")[2] or "cpu"
+        package = name if name == "torchaudio" else "torchvision"
+        return (
+            f"install both from one index: pip install --force-reinstall torch {package} --index-url "
+            f"https://download.pytorch.org/whl/{kind}; or pip uninstall {package}, where nothing needs it"
+        )
+    return f"pip install --upgrade {name}; or pip uninstall {name}"
 
 
 def _devices() -> tuple[dict[str, list[str]], list[Finding]]:
@@ -174,14 +193,11 @@ def _devices() -> tuple[dict[str, list[str]], list[Finding]]:
         asked = os.environ.get("JAX_PLATFORMS")
         remedy = f"unset JAX_PLATFORMS, which is {asked!r}" if asked else "reinstall JAX"
         problems.append(Finding("error", "JAX", f"has no devices: {first_line(error)}", remedy))
+    devices["PyTorch"] = ["cpu"]
     if torch.accelerator.is_available():
         kind = str(torch.accelerator.current_accelerator())
-        names = (
-            [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if kind == "cuda" else []
-        )
-        devices["PyTorch"] = [f"{kind}: {name}" for name in names] or [kind]
-    else:
-        devices["PyTorch"] = ["cpu"]
+        count = torch.cuda.device_count() if kind == "cuda" else 0
+        devices["PyTorch"] = [f"{kind}: {torch.cuda.get_device_name(index)}" for index in range(count)] or [kind]
     return devices, problems
 
 
@@ -192,36 +208,21 @@ def _accelerators(devices: dict[str, list[str]]) -> Iterator[Finding]:
         yield Finding("ok", "accelerator", f"JAX computes on {used[0]}")
         return
     asked = os.environ.get("JAX_PLATFORMS", "")
-    for kind, extra in _present():
+    for kind, remedy in _present():
         if asked.split(",")[0] == "cpu":
             yield Finding("note", "accelerator", f"JAX_PLATFORMS is {asked!r}: JAX leaves the {kind} alone", "unset it")
         else:
-            yield Finding("warning", "accelerator", f"this machine has a {kind}, and JAX computes on the CPU", extra)
+            yield Finding("warning", "accelerator", f"this machine has a {kind}, and JAX computes on the CPU", remedy)
 
 
 def _present() -> Iterator[tuple[str, str]]:
     """The accelerators of this machine, each with the command that installs JAX for it."""
     if glob.glob("/dev/nvidia[0-9]*") or shutil.which("nvidia-smi"):
-        driver = Path("/proc/driver/nvidia/version")
-        release = re.search(r" (\d{3})\.\d", driver.read_text()) if driver.is_file() else None
-        new = release is None or int(release[1]) >= _CUDA_13_DRIVER
-        yield "NVIDIA GPU", f"pip install 'jax[cuda{13 if new else 12}]'"
+        yield "NVIDIA GPU", "pip install 'jax[cuda13]'; with a driver before 580, 'jax[cuda12]'"
     if Path("/dev/kfd").exists():
         yield "AMD GPU", "pip install 'jax[rocm7-local]'"
     if glob.glob("/dev/accel[0-9]*") or os.environ.get("TPU_ACCELERATOR_TYPE"):
         yield "TPU", "pip install 'jax[tpu]'"
-
-
-def _memory(devices: dict[str, list[str]]) -> Iterator[Finding]:
-    """JAX and PyTorch on one GPU."""
-    both = all(any("cpu" not in name for name in devices.get(side, [])) for side in ("JAX", "PyTorch"))
-    if both and jax.default_backend() == "gpu" and "XLA_PYTHON_CLIENT_PREALLOCATE" not in os.environ:
-        yield Finding(
-            "note",
-            "memory",
-            "JAX takes three quarters of the GPU's memory at its first use, and PyTorch has the rest",
-            "where PyTorch needs more, set XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION",
-        )
 
 
 def _numbers(devices: dict[str, list[str]]) -> Iterator[Finding]:
@@ -265,9 +266,3 @@ def _translated() -> bool:
 def _called() -> bool:
     x = jnp.linspace(-2, 2, 8)
     return bool(jnp.allclose(jax.jit(torch2jax(torch.sin, x))(x), jnp.sin(x), atol=1e-3))
-
-
-def _compiler() -> Iterator[Finding]:
-    """What `torch.compile`, which `bench` compares with, needs on the CPU."""
-    if not os.environ.get("CXX") and not any(map(shutil.which, _COMPILERS)):
-        yield Finding("note", "torch.compile", "there is no C++ compiler, which it needs on the CPU", "install g++")

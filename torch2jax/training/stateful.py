@@ -22,7 +22,15 @@ from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
 from ..calls.optimizers import recording
 from ..jit_errors import TellsOfArguments
-from ..modules.layers import restacked
+from ..modules.layers import (
+    has_layers,
+    name_of_row,
+    names_when_stacked,
+    restacked,
+    stack_layers,
+    stacked,
+    unstack_layers,
+)
 from ..modules.states import overwrite, tensor_of_entry
 from ..modules.translated import run_on_arrays
 from ..tensors.dtypes import canonical
@@ -37,9 +45,7 @@ from ..tracing.manual_axes import alone
 from ..tracing.rolling import Rolling
 from ..values.sparse import Sparse
 from ..values.wrapper_subclasses import leaving
-from .copies import Copies
-from .layers import parts_with_layers, with_layers_apart, with_layers_stacked
-from .slots import GRADIENT, Gradient, Inserted, Key, expect_apart, fitting, places, start
+from .copies import GRADIENT, Copies, Gradient, Inserted, Key, expect_apart, fitting, places, start
 
 __all__ = ["StatefulFunction"]
 
@@ -179,7 +185,7 @@ class StatefulFunction(TellsOfArguments):
         Args:
             state: the result of `init` or of a call.
         """
-        return with_layers_stacked(state, self._named)
+        return _with_layers_stacked(state, self._named)
 
     def load(self, state: State) -> None:
         """Writes a state into the objects themselves, as if you had trained them in PyTorch.
@@ -189,7 +195,7 @@ class StatefulFunction(TellsOfArguments):
         """
         for thing in self._objects:
             start(thing)
-        given = self._parted(with_layers_apart(state, self._named, parts_with_layers(state, self._named)))
+        given = self._parted(_with_layers_apart(state, self._named, _parts_with_layers(state, self._named)))
         things = self._named
         with torch.no_grad():
             for key, place in places(self._names, self._objects):
@@ -220,11 +226,11 @@ class StatefulFunction(TellsOfArguments):
         rng: jax.Array | None,
         first: "_First | None",
     ):
-        stacked = parts_with_layers(state, self._named)
+        stacked = _parts_with_layers(state, self._named)
 
         def run(attempt: Attempt, given: Any):
             whole, args, kwargs, rng = given
-            apart = state = with_layers_apart(whole, self._named, stacked)
+            apart = state = _with_layers_apart(whole, self._named, stacked)
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call, ExitStack() as recordings:
                 parted = None if state is None else self._parted(state)
                 copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
@@ -449,3 +455,68 @@ def _unused(traced: Any, count: int, state: State) -> list[Key]:
     _, used = pe.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     keys = [(path[0].key, path[1].key) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
     return [key for key, is_used in zip(keys, used[count:], strict=True) if not is_used]
+
+
+# States with stacked layers: the states of modules, and of optimizers for their parameters.
+
+
+def _with_layers_stacked(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """A state with the layers of all modules stacked, and with them the moments of optimizers.
+
+    Args:
+        objects: what the parts of the state are of.
+    """
+    found, rows = dict(state), []
+    for name, thing in objects.items():
+        if isinstance(thing, torch.nn.Module):
+            found[name] = stack_layers(state[name])
+            parameters = dict(thing.named_parameters(remove_duplicate=False))
+            for names in names_when_stacked(state[name]).values():
+                if len(names) > 1 and names[0] in parameters:
+                    rows.append([parameters[each] for each in names])
+    for name, thing in objects.items():
+        if isinstance(thing, Optimizer):
+            found[name] = _moments(state[name], thing, rows)
+    return found
+
+
+def _moments(part: Mapping[str, Any], optimizer: Optimizer, rows: Sequence[Sequence[torch.Tensor]]) -> dict[str, Any]:
+    """The part of an optimizer, with one entry for those of parameters that are stacked."""
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    places = {id(p): place for place, p in enumerate(every)}
+    found = dict(part)
+    for row in rows:
+        indices = [places[id(p)] for p in row if id(p) in places]
+        word = name_of_row(indices) if len(indices) == len(row) else None
+        if word is None:
+            continue
+        before = f"state.{indices[0]}."
+        for moment in [name.removeprefix(before) for name in part if name.startswith(before)]:
+            names = [f"state.{place}.{moment}" for place in indices]
+            if len({getattr(part.get(name), "shape", None) for name in names}) == 1 and names[-1] in part:
+                found[f"state.{word}.{moment}"] = stacked([found.pop(name) for name in names])
+    return found
+
+
+def _parts_with_layers(state: Any, objects: Mapping[str, Any]) -> list[str]:
+    """The parts of a state that have entries for several layers."""
+    if not isinstance(state, Mapping):
+        return []
+    return [name for name, thing in objects.items() if has_layers(_of_layers(state.get(name), thing))]
+
+
+def _with_layers_apart(state: Any, objects: Mapping[str, Any], parts: Sequence[str]) -> Any:
+    """A state whose parts with these names are unstacked."""
+    apart = {}
+    for name in parts:
+        of_layers = _of_layers(state[name], objects[name])
+        rest = {each: value for each, value in state[name].items() if each not in of_layers}
+        apart[name] = {**rest, **unstack_layers(of_layers)}
+    return {**state, **apart} if apart else state
+
+
+def _of_layers(part: Any, thing: Any) -> dict[str, Any]:
+    """The parts of a state that may be stacked by layer; ``*`` for an optimizer is one number for all parameters."""
+    if not isinstance(part, Mapping):
+        return {}
+    return {name: value for name, value in part.items() if not isinstance(thing, Optimizer) or "::" in name}

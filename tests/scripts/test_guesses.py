@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from torch2jax.tools.hub import build_transformers
-from torch2jax.tools.vision import define_vision_operators
+from scripts.models.building import build_transformers
+from torch2jax.tools.models import define_vision_operators
 
 define_vision_operators()
 pytest.importorskip("transformers")

@@ -1,26 +1,45 @@
-"""Specs of ``transformers:CONFIG``: a model type, a class, or a configuration file; always with random weights."""
+"""The models of the page: small ones of transformers, and inputs of torchvision's that take no single image."""
 
 import difflib
 import importlib
 import inspect
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .guesses import guesses
-from .small import small_configurations
-from .subject import SpecError, Subject, first_line
+from scripts.models.guesses import guesses
+from scripts.models.small import small_configurations
+from torch2jax.tools.models import SpecError, Subject, build, first_line, tensors_of_shapes
 
-__all__ = ["build_transformers"]
+__all__ = ["build_transformers", "built"]
 
-_PARAMETERS = 150_000_000  # that a configuration with random weights may have, unless the user names it
+_PARAMETERS = 150_000_000  # that a configuration may have, but for the first
+_DETECTORS = ("rcnn", "retinanet", "fcos", "ssd")
+
+
+def built(spec: str) -> Subject:
+    """The model of a spec, with example inputs."""
+    library, _, name = spec.partition(":")
+    if library == "transformers":
+        torch.manual_seed(0)
+        return build_transformers(name)
+    if library != "torchvision":
+        return build(spec)
+    subject = build(spec, shapes=["1,3,299,299"] if name == "inception_v3" else [])
+    module = type(subject.target).__module__
+    if any(part in name for part in _DETECTORS):
+        subject.args = ([subject.args[0][0]],)
+    elif "optical_flow" in module:
+        subject.args = tensors_of_shapes(["1,3,128,128"] * 2)  # from one image to the next
+    elif "video" in module:
+        subject.args = tensors_of_shapes(["1,3,16,224,224"])
+    return subject
 
 
 def build_transformers(name: str) -> Subject:
-    """A model of transformers, small unless a configuration file says otherwise, with inputs for its signature.
+    """A small model of transformers, with inputs for its signature.
 
     What is guessed is tried: it is the first configuration that a model can be made of, and that runs.
     """
@@ -69,10 +88,6 @@ def _runs(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> bool:
 
 def _configurations(name: str, transformers: Any) -> Iterator[tuple[Any, Any]]:
     """Configurations to try, and the class of the model where it is not for `AutoModel` to decide."""
-    path = Path(name)
-    if path.suffix == ".json" or path.is_dir():
-        yield _from_file(path / "config.json" if path.is_dir() else path, transformers)
-        return
     config_class, model_class = _classes(name, transformers)
     try:
         for config in small_configurations(config_class):
@@ -108,15 +123,3 @@ def _of_configuration(config_class: type) -> Any:
             if is_model and found.forward is not torch.nn.Module.forward:  # which bases leave as it is
                 return found
     return None
-
-
-def _from_file(path: Path, transformers: Any) -> tuple[Any, Any]:
-    try:
-        values = json.loads(path.read_text())
-        config = transformers.CONFIG_MAPPING[values["model_type"]].from_dict(values)
-    except FileNotFoundError:
-        raise SpecError(f"no configuration file {path}") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise SpecError(f"{path} is no configuration of a model: {first_line(error)}") from None
-    architecture = next(iter(values.get("architectures") or ()), "")
-    return config, getattr(transformers, architecture, None)
