@@ -8,7 +8,6 @@ import contextlib
 import copy
 import importlib
 import io
-import pickle
 import warnings
 from collections.abc import Callable
 
@@ -380,40 +379,27 @@ def validation_of_distributions(x):
 # Tensors, memory, files.
 
 
-@comes_by("torch.Tensor.__reduce_ex__", "torch._utils._rebuild_tensor")
-def pickles(x):
-    pickle.loads(pickle.dumps(torch.ones(2)))
-    return pickle.loads(pickle.dumps(x))
-
-
-@comes_by("torch._utils._rebuild_sparse_tensor")
-def pickled_sparse_tensors(x):
-    return pickle.loads(pickle.dumps(torch.diag(torch.ones(2)).to_sparse() * x[:2].sum())).to_dense()
+@comes_by("torch.Tensor.__reduce_ex__")
+def copies(x):
+    return x[:2] + copy.copy(ONES)
 
 
 @comes_by("torch.nn.parameter.Parameter.__reduce_ex__")
-def pickled_parameters(x):
-    return x[:2] + pickle.loads(pickle.dumps(PARAMETER))
+def copied_parameters(x):
+    return x[:2] + copy.copy(PARAMETER)
 
 
-PARAMETER = nn.Parameter(torch.ones(2))
+ONES = torch.ones(2)
+PARAMETER = nn.Parameter(ONES)
 
 
-def _saved_and_loaded(save: Callable, x):
-    file = io.BytesIO()
-    save({"x": x, "ones": torch.ones(2)}, file)
-    file.seek(0)
-    return torch.load(file)["x"]
+@comes_by("torch._utils._rebuild_tensor", "torch.Tensor._typed_storage")
+def loaded_files(x):
+    FILE.seek(0)
+    return x[:2] + torch.load(FILE)
 
 
-@comes_by("torch.save", "torch.Tensor._typed_storage", "torch._weights_only_unpickler._get_user_allowed_globals")
-def files(x):
-    return _saved_and_loaded(torch.save, x)
-
-
-@comes_by("torch.serialization.save")
-def files_of_the_module(x):
-    return _saved_and_loaded(torch.serialization.save, x)
+torch.save(torch.ones(2), FILE := io.BytesIO())
 
 
 @comes_by("torch.storage.TypedStorage._new_wrapped_storage")
@@ -576,6 +562,7 @@ class _Sine(nn.Module):
 
 
 SCRIPTED = torch.jit.script(_Sine().eval())
+torch.jit.save(SCRIPTED, SCRIPTED_FILE := io.BytesIO())
 
 
 @comes_by("torch.jit.torch.jit.ScriptFunction.__call__", "torch.jit._builtins._find_builtin")
@@ -596,12 +583,16 @@ def copies_of_scripted_modules(x):
     return copy.deepcopy(SCRIPTED)(x)
 
 
-@comes_by("torch.jit.save", "torch.jit.load")
+@comes_by("torch.jit.load")
 def files_of_scripted_modules(x):
-    file = io.BytesIO()
-    torch.jit.save(SCRIPTED, file)
-    file.seek(0)
-    return torch.jit.load(file)(x)
+    SCRIPTED_FILE.seek(0)
+    return torch.jit.load(SCRIPTED_FILE)(x)
+
+
+@comes_by("torch.jit.save")
+def saved_scripted_modules(x):
+    torch.jit.save(SCRIPTED, io.BytesIO())
+    return x
 
 
 @comes_by("torch.jit.trace")
@@ -612,12 +603,6 @@ def traced_functions(x):
 @comes_by("torch.jit.trace_module")
 def traced_modules(x):
     return torch.jit.trace_module(_Sine(), {"forward": (x,)})(x)
-
-
-@comes_by("torch.jit._get_trace_graph")
-def traced_graphs(x):
-    torch.jit._get_trace_graph(_Sine(), (torch.ones(2),))
-    return x
 
 
 @comes_by("torch.jit.freeze")

@@ -105,24 +105,17 @@ def test_saved_and_loaded_within_the_call(net):
         copied = loaded(torch.jit.script(net.body))
         with torch.no_grad():
             getattr(copied, "0").bias.add_(1)
-        return copied(x) - net.body(x), loaded(copied)(x) - copied(x)
+        return copied(x) - net.body(x), copied
 
-    for run in (t2j(function), jax.jit(t2j(function))):
-        difference, none = run(X + 5)
+    for run in (t2j(lambda x: function(x)[0]), jax.jit(t2j(lambda x: function(x)[0]))):
+        difference = run(X + 5)
         assert (difference >= 0).all()
         assert (difference > 0).any()
-        np.testing.assert_array_equal(none, 0)
-
-    def of_traced(x):
-        layer = nn.Linear(3, 3)
-        with torch.no_grad():
-            layer.weight.copy_(x[:1].expand(3, 3))
-        return loaded(torch.jit.script(layer))(x) - layer(x)
-
-    np.testing.assert_array_equal(jax.jit(t2j(of_traced))(X, rng=jax.random.key(0)), 0)
+    with pytest.raises(RuntimeError, match=r"torch.jit.save got a module.*return its state_dict\(\)"):
+        jax.jit(t2j(lambda x: loaded(function(x)[1])))(X)
 
 
-def test_tensors_in_attributes_are_saved():
+def test_tensors_in_attributes_are_loaded():
     kinds = {"alone": torch.Tensor, "maybe": torch.Tensor | None, "many": list[torch.Tensor]}
     kinds |= {"named": dict[str, torch.Tensor], "pair": tuple[torch.Tensor, int]}
 
@@ -137,15 +130,15 @@ def test_tensors_in_attributes_are_saved():
         def forward(self):
             return self.alone, self.maybe, self.many, self.named, self.pair
 
-    def function(x):
-        file = io.BytesIO()
-        torch.jit.save(Holding(x), file)
+    file, x = io.BytesIO(), jnp.arange(3.0)
+    torch.jit.save(Holding(torch.arange(3.0)), file)
+
+    def function():
         file.seek(0)
         return torch.jit.load(file)()
 
-    x = jnp.arange(3.0)
     expected = x, x + 1, [x, x + 2], {"a": x}, (x + 3, 4)
-    for result in (t2j(function)(x), jax.jit(t2j(function))(x)):
+    for result in (t2j(function)(), jax.jit(t2j(function))()):
         jax.tree.map(np.testing.assert_allclose, result, expected)
 
 

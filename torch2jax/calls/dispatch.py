@@ -53,6 +53,7 @@ from ..tracing.traces import current_trace
 from ..translation import CallMode, enter, leave
 from ..values import (
     chosen as chosen,
+    pickled as pickled,
     quantized as quantized,
     sparse as sparse,
     uninitialized as uninitialized,
@@ -64,7 +65,6 @@ from ..values.known import run_known, write_known
 from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.numpy_views import NumpyViews
-from ..values.pickled import Pickles
 from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
@@ -218,11 +218,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if self._aten_mode is None:
             self._aten_mode = AtenMode(self)
         return self._aten_mode
-
-    @property
-    def pickles(self) -> Pickles:
-        """The tensors that pickles refer to."""
-        return self._session.pickles
 
     @property
     def kernels(self) -> Kernels:

@@ -19,7 +19,6 @@ from ..tensors.journal import journal, suspended
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, running, without_tangents
 from ..values.numpy_views import NumpyViews
-from ..values.pickled import Pickles
 from ..values.valueless import StandIns
 from .constants import Constants
 from .library_kernels import Kernels
@@ -52,10 +51,6 @@ class Session:
         """What JAX traces with, and the tape, outside of all transformations that the code has begun."""
 
     # What few calls need is made for those alone.
-
-    @functools.cached_property
-    def pickles(self) -> Pickles:
-        return Pickles()
 
     @functools.cached_property
     def kernels(self) -> Kernels:

@@ -3,4 +3,4 @@
 What is registered on import stands in for PyTorch's interpreter while calls are translated.
 """
 
-from . import calls as calls, compiling as compiling, files as files, modules as modules, tracing as tracing
+from . import calls as calls, compiling as compiling, files as files, modules as modules
