@@ -402,12 +402,6 @@ def loaded_files(x):
 torch.save(torch.ones(2), FILE := io.BytesIO())
 
 
-@comes_by("torch.storage.TypedStorage._new_wrapped_storage")
-def typed_storages(x):
-    x.storage().clone()
-    return x
-
-
 @comes_by("torch.utils.swap_tensors")
 def swapped(x):
     y = x + 1
@@ -422,18 +416,18 @@ def capsules(x):
 
 @comes_by("torch.to_dlpack")
 def capsules_of_torch(x):
-    return x + torch.from_dlpack(torch.to_dlpack(torch.tensor([1.0, 2.0, 3.0])))
+    return x + torch.from_dlpack(torch.to_dlpack(ONES)).sum()
 
 
 @comes_by("torch.utils.dlpack.to_dlpack")
 def capsules_of_utils(x):
-    return x + torch.from_dlpack(torch.utils.dlpack.to_dlpack(torch.tensor([1.0, 2.0, 3.0])))
+    return x + torch.from_dlpack(torch.utils.dlpack.to_dlpack(ONES)).sum()
 
 
 @comes_by("torch._C._to_dlpack", "torch._C._to_dlpack_versioned")
 def capsules_of_c(x):
     for capsule in (torch._C._to_dlpack, torch._C._to_dlpack_versioned):
-        x = x + torch.from_dlpack(capsule(torch.tensor([1.0, 2.0, 3.0])))
+        x = x + torch.from_dlpack(capsule(ONES)).sum()
     return x
 
 

@@ -64,7 +64,6 @@ from ..values.iterations import heed_ranges
 from ..values.known import run_known, write_known
 from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
-from ..values.numpy_views import NumpyViews
 from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
@@ -223,10 +222,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     def kernels(self) -> Kernels:
         """The kernels that run, and the libraries that code makes."""
         return self._session.kernels
-
-    @property
-    def numpy_views(self) -> NumpyViews:
-        return self._session.numpy_views
 
     @property
     def stand_ins(self) -> StandIns:
