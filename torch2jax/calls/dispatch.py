@@ -56,7 +56,6 @@ from ..values import (
     pickled as pickled,
     quantized as quantized,
     sparse as sparse,
-    uninitialized as uninitialized,
     wrapper_subclasses as wrapper_subclasses,
 )
 from ..values.at_once import run_at_once
