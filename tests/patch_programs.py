@@ -606,12 +606,6 @@ def frozen(x):
     return torch.jit.freeze(SCRIPTED)(x)
 
 
-@comes_by("torch._C._freeze_module")
-def frozen_objects(x):
-    torch._C._freeze_module(SCRIPTED._c)
-    return x
-
-
 @comes_by("torch.jit.optimize_for_inference")
 def optimized(x):
     return torch.jit.optimize_for_inference(SCRIPTED)(x)

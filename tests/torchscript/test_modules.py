@@ -142,15 +142,6 @@ def test_tensors_in_attributes_are_loaded():
         jax.tree.map(np.testing.assert_allclose, result, expected)
 
 
-def test_an_object_that_is_frozen():
-    def function(x):
-        module = torch.nn.Linear(3, 2)
-        frozen = torch._C._freeze_module(torch.jit.script(module.eval())._c)
-        return torch.jit._recursive.wrap_cpp_module(frozen)(x) - module(x)
-
-    np.testing.assert_allclose(t2j(function)(jnp.ones((1, 3)), rng=jax.random.key(0)), np.zeros((1, 2)))
-
-
 def test_losses_and_activations_of_scripts():
     @torch.jit.script
     def function(x, y):

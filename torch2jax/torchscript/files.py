@@ -53,11 +53,6 @@ def _frozen(mod: torch.nn.Module, *args: Any, **kwargs: Any):
     return mod
 
 
-@stands_in(torch._C, "_freeze_module")
-def _frozen_object(module: torch.nn.Module, *args: Any, **kwargs: Any):
-    return module
-
-
 @stands_in(torch.jit, "optimize_for_inference")
 def _optimized(mod: torch.nn.Module, *args: Any, **kwargs: Any):
     return mod
