@@ -8,7 +8,6 @@ import contextlib
 import copy
 import importlib
 import io
-import pickle
 import warnings
 from collections.abc import Callable
 
@@ -371,52 +370,32 @@ def von_mises(x):
 # Tensors, memory, files.
 
 
-@comes_by("torch.Tensor.__reduce_ex__", "torch._utils._rebuild_tensor")
-def pickles(x):
-    pickle.loads(pickle.dumps(torch.ones(2)))
-    return pickle.loads(pickle.dumps(x))
-
-
-@comes_by("torch._utils._rebuild_sparse_tensor")
-def pickled_sparse_tensors(x):
-    return pickle.loads(pickle.dumps(torch.diag(torch.ones(2)).to_sparse() * x[:2].sum())).to_dense()
+@comes_by("torch.Tensor.__reduce_ex__")
+def copies(x):
+    return x[:2] + copy.copy(ONES)
 
 
 @comes_by("torch.nn.parameter.Parameter.__reduce_ex__")
-def pickled_parameters(x):
-    return x[:2] + pickle.loads(pickle.dumps(PARAMETER))
+def copied_parameters(x):
+    return x[:2] + copy.copy(PARAMETER)
 
 
-PARAMETER = nn.Parameter(torch.ones(2))
+ONES = torch.ones(2)
+PARAMETER = nn.Parameter(ONES)
 
 
-def _saved_and_loaded(save: Callable, x):
-    file = io.BytesIO()
-    save({"x": x, "ones": torch.ones(2)}, file)
-    file.seek(0)
-    return torch.load(file)["x"]
+@comes_by("torch._utils._rebuild_tensor", "torch.Tensor._typed_storage")
+def loaded_files(x):
+    FILE.seek(0)
+    return x[:2] + torch.load(FILE)
 
 
-@comes_by("torch.save", "torch.Tensor._typed_storage", "torch._weights_only_unpickler._get_user_allowed_globals")
-def files(x):
-    return _saved_and_loaded(torch.save, x)
-
-
-@comes_by("torch.serialization.save")
-def files_of_the_module(x):
-    return _saved_and_loaded(torch.serialization.save, x)
-
-
-@comes_by("torch.storage.TypedStorage._new_wrapped_storage")
-def typed_storages(x):
-    x.storage().clone()
-    return x
+torch.save(torch.ones(2), FILE := io.BytesIO())
 
 
 @comes_by("torch.utils.swap_tensors")
 def swapped(x):
-    y = x + 1
-    torch.utils.swap_tensors(x, y)
+    torch.utils.swap_tensors(torch.ones(2, device="meta"), torch.ones(3, device="meta"))
     return x
 
 
@@ -427,18 +406,18 @@ def capsules(x):
 
 @comes_by("torch.to_dlpack")
 def capsules_of_torch(x):
-    return x + torch.from_dlpack(torch.to_dlpack(torch.tensor([1.0, 2.0, 3.0])))
+    return x + torch.from_dlpack(torch.to_dlpack(ONES)).sum()
 
 
 @comes_by("torch.utils.dlpack.to_dlpack")
 def capsules_of_utils(x):
-    return x + torch.from_dlpack(torch.utils.dlpack.to_dlpack(torch.tensor([1.0, 2.0, 3.0])))
+    return x + torch.from_dlpack(torch.utils.dlpack.to_dlpack(ONES)).sum()
 
 
 @comes_by("torch._C._to_dlpack", "torch._C._to_dlpack_versioned")
 def capsules_of_c(x):
     for capsule in (torch._C._to_dlpack, torch._C._to_dlpack_versioned):
-        x = x + torch.from_dlpack(capsule(torch.tensor([1.0, 2.0, 3.0])))
+        x = x + torch.from_dlpack(capsule(ONES)).sum()
     return x
 
 
@@ -460,7 +439,10 @@ def classes(x):
 
 @comes_by("torch.nn.parameter.UninitializedParameter.__new__", "torch.nn.parameter.UninitializedBuffer.__new__")
 def lazy_modules(x):
-    return nn.LazyBatchNorm1d()(nn.LazyLinear(2)(x.expand(2, 3)))
+    for make in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
+        with contextlib.suppress(RuntimeError):
+            make()
+    return x
 
 
 # Modules.

@@ -145,15 +145,6 @@ def test_one_out_for_several_results_is_refused():
         t2j(lambda x: torch.nonzero(x, as_tuple=True, out=torch.empty(0, dtype=torch.int64)))(jnp.eye(4))
 
 
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-def test_what_reads_a_storage_keeps_its_own_words():
-    def function(x):
-        return torch.tensor(x.storage(), dtype=torch.int64)
-
-    with pytest.raises(RuntimeError, match="Expected a Storage of type"):
-        t2j(function)(jnp.ones(3))
-
-
 def test_functions_that_are_given_are_not_run_to_learn_what_pytorch_says():
     kinds = set()
 

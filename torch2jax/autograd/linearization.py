@@ -5,7 +5,6 @@
 its linear part behind, and `pull_back` transposes as much of that as is asked for.
 """
 
-import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -39,7 +38,7 @@ from ..tracing.markers import LevelEnd, stops_levels
 from ..tracing.traces import is_zero
 from .manual_axes import matched
 
-__all__ = ["Linearization", "Subgraph", "Var", "keep_with", "renumber"]
+__all__ = ["Linearization", "Subgraph", "Var", "keep_with"]
 
 Var = Any
 """A variable of a linear program: one for each array that has a derivative."""
@@ -74,13 +73,6 @@ class LinearStep(Protocol):
     effects: Any
     source_info: Any
     ctx: Any
-
-
-def renumber(tangent: DynamicJaxprTracer, number: int) -> None:
-    """Lets the way back come to the step that gave a tangent as if so many others had been made before it."""
-    step = _step_of(tangent)
-    if step is not None:
-        step.in_tracers.number = number
 
 
 def keep_with(tangent: DynamicJaxprTracer, value: object) -> bool:
@@ -249,7 +241,7 @@ class Linearization:
                 seen.add(id(step))
                 steps.append(step)
                 pending.extend(step.in_tracers)
-        steps = _in_order(steps)
+        steps = sorted(steps, key=lambda step: step.in_tracers.number)  # as PyTorch's engine goes back through them
         linear.update(leaves)
         for place, step in enumerate(steps):
             uses = [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar) and x.val in linear]
@@ -402,31 +394,6 @@ class _Transposition:
                 if _variable(x) is not None:
                     self._find_constant(x, constants, beside)
             beside.append(step)
-
-
-def _in_order(steps: list) -> list:
-    """Steps such that the way back through them, from the last to the first, is that of PyTorch's engine."""
-    if all(a.in_tracers.number < b.in_tracers.number for b in steps for a in _needed_by(b)):
-        return sorted(steps, key=lambda step: step.in_tracers.number)
-    known = {id(step): step for step in steps}  # some have got other numbers
-    uses = dict.fromkeys(known, 0)
-    for step in steps:
-        for key in {id(x) for x in _needed_by(step)} & known.keys():
-            uses[key] += 1
-    ready = [(-known[key].in_tracers.number, key) for key, count in uses.items() if not count]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        found.append(known[heapq.heappop(ready)[1]])
-        for key in {id(x) for x in _needed_by(found[-1])} & known.keys():
-            uses[key] -= 1
-            if not uses[key]:
-                heapq.heappush(ready, (-known[key].in_tracers.number, key))
-    return found[::-1]
-
-
-def _needed_by(step: LinearStep) -> list:
-    return [x.parent for x in step.in_tracers if x.parent is not None]
 
 
 def _variable(tracer: DynamicJaxprTracer) -> Var | None:

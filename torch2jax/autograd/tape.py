@@ -30,7 +30,7 @@ from ..tracing.manual_axes import unvaried
 from ..tracing.markers import LevelEnd, stop_levels
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running
-from .linearization import Linearization, Var, keep_with, renumber
+from .linearization import Linearization, Var, keep_with
 from .saved_tensors import Packing
 
 __all__ = ["HistoryEnd", "Hooked", "Tape"]
@@ -277,11 +277,6 @@ class Tape(Feature):
                 if not keep_with(tangent, hooked) and history is not None:
                     history.hooked = hooked
         return hooked
-
-    def renumber(self, end: HistoryEnd, number: int) -> None:
-        """Gives the operation whose result is at an end another place in the order of a backward pass."""
-        for tangent in end.tangents:
-            renumber(tangent, number)
 
     def show(self, node: Node) -> None:
         """Calls the hooks of a node from now on."""

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from ..internals.functorch import are_functorch_transforms_active
+from ..internals.functorch import are_functorch_transforms_active, is_legacy_batchedtensor
 from ..internals.gradients import current_level
 from ..internals.modes import TorchDispatchModeKey, get_dispatch_mode, len_torch_dispatch_stack
 from ..internals.torchscript import get_tracing_state
-from .batched_gradients import is_batched, rebatched, unbatched
 from .exchange import argument_of, results_of, where_tensors_are
 from .program import JaxProgram
 
@@ -39,12 +38,6 @@ def _apply(program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor
     if torch.is_grad_enabled() and not _is_transformed():
         active = tuple([index for index, tensor in enumerate(tensors) if tensor.requires_grad])
     return _JaxCall.apply(_ProgramCall(program, constants, active), *tensors)  # pyright: ignore[reportReturnType]
-
-
-def _apply_to_batch(program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    tensors, axes = unbatched(tensors)
-    size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
-    return rebatched(_apply(program.vmap(axes, size), constants, tensors))
 
 
 def _is_tracing() -> bool:
@@ -126,15 +119,19 @@ class _JaxCall(torch.autograd.Function):
         given = [place for place, gradient in enumerate(gradients) if gradient is not None]
         if not given:
             return (None,) * (1 + ctx.count)
-        batched = any(is_batched(gradient) for gradient in gradients)
+        if any(is_legacy_batchedtensor(gradients[place]) for place in given):
+            raise RuntimeError(
+                "the backward pass of a function made by j2t got a batch of gradients (is_grads_batched=True, "
+                "vectorize=True), which takes PyTorch's older vmap; wanted torch.func.vjp, vmap or jacrev of it"
+            )
         pullback = vars(saved[-1]).get("pullback") if len(saved) > ctx.count else None
-        if pullback is not None and not (batched or torch.is_grad_enabled() or _is_transformed()):
+        if pullback is not None and not (torch.is_grad_enabled() or _is_transformed()):
             cotangents = [gradients[place] for place in ctx.differentiable]
             found = ctx.call.pull(pullback, wanted, saved[: ctx.count], cotangents)
         else:
             program = ctx.call.program.vjp(tuple(wanted), tuple(given))
             tensors = (*saved[: ctx.count], *[x for x in gradients if x is not None])
-            found = (_apply_to_batch if batched else _apply)(program, ctx.call.constants, tensors)
+            found = _apply(program, ctx.call.constants, tensors)
         return None, *_spread(found, wanted, ctx.count)
 
     @staticmethod

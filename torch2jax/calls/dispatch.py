@@ -53,9 +53,9 @@ from ..tracing.traces import current_trace
 from ..translation import CallMode, enter, leave
 from ..values import (
     chosen as chosen,
+    pickled as pickled,
     quantized as quantized,
     sparse as sparse,
-    uninitialized as uninitialized,
     wrapper_subclasses as wrapper_subclasses,
 )
 from ..values.at_once import run_at_once
@@ -63,8 +63,6 @@ from ..values.iterations import heed_ranges
 from ..values.known import run_known, write_known
 from ..values.lengths import heed
 from ..values.lost_arguments import DROPPED, with_dropped
-from ..values.numpy_views import NumpyViews
-from ..values.pickled import Pickles
 from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
@@ -214,18 +212,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return self._aten_mode
 
     @property
-    def pickles(self) -> Pickles:
-        """The tensors that pickles refer to."""
-        return self._session.pickles
-
-    @property
     def kernels(self) -> Kernels:
         """The kernels that run, and the libraries that code makes."""
         return self._session.kernels
-
-    @property
-    def numpy_views(self) -> NumpyViews:
-        return self._session.numpy_views
 
     @property
     def stand_ins(self) -> StandIns:

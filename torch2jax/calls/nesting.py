@@ -5,7 +5,6 @@ It may be within transformations that it has begun, on a tape, and in a trace of
 
 import contextlib
 import functools
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,6 @@ from ..rules.inline import Scalars
 from ..tensors.journal import journal, suspended
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, running, without_tangents
-from ..values.numpy_views import NumpyViews
-from ..values.pickled import Pickles
 from ..values.valueless import StandIns
 from .constants import Constants
 from .library_kernels import Kernels
@@ -54,16 +51,8 @@ class Session:
     # What few calls need is made for those alone.
 
     @functools.cached_property
-    def pickles(self) -> Pickles:
-        return Pickles()
-
-    @functools.cached_property
     def kernels(self) -> Kernels:
         return Kernels()
-
-    @functools.cached_property
-    def numpy_views(self) -> NumpyViews:
-        return NumpyViews()
 
     @functools.cached_property
     def stand_ins(self) -> StandIns:
@@ -158,11 +147,6 @@ class Nesting:
         self._opened: list[Tape | None] = []
         self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
 
-    @property
-    @abstractmethod
-    def numpy_views(self) -> NumpyViews:
-        """The NumPy arrays that share memory with tensors."""
-
     def nested(self) -> contextlib.AbstractContextManager[None]:
         """A context for code that is recorded on a tape of its own, where it needs one."""
         outer = self.tape
@@ -207,8 +191,6 @@ class Nesting:
 
     def array_of(self, tensor: Torchish):
         """The array of a tensor as it leaves the code that runs `nested`."""
-        if self.features and self.numpy_views.views:
-            self.numpy_views.settle()
         array = self.leaving(tensor.read())
         self.attempt.note_end(array, tensor)
         return array

@@ -1,6 +1,6 @@
 """The interface of a call that compiled parts and the tensors around them use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from .host_functions import HostFunctions
 
 __all__ = ["CompiledCall", "CompiledConstants", "current", "this_call"]
-
-
-class _Views(Protocol):
-    @property
-    def views(self) -> Sequence[object]:
-        """They, as long as somebody has them."""
-        ...
 
 
 class CompiledConstants(Protocol):
@@ -56,11 +49,6 @@ class CompiledCall(RulesCall, TracingCall, Protocol):
     @property
     def constants(self) -> CompiledConstants:
         """What stands for tensors from outside."""
-        ...
-
-    @property
-    def numpy_views(self) -> "_Views":
-        """The NumPy arrays that share memory with tensors."""
         ...
 
     @property

@@ -52,7 +52,7 @@ class HostFunctions(HostTensors, Feature):
 
     def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
         del call
-        if (types and tuple(types) != _TENSOR) or self._call.numpy_views.views:
+        if types and tuple(types) != _TENSOR:
             return NEXT
         return self.run_at_once(function, args, kwargs)
 

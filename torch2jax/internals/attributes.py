@@ -54,9 +54,6 @@ ATTRIBUTES = {
     "torch.nn.SyncBatchNorm": {
         "_check_input_dim": "A method: refuses an input of fewer than two dimensions.",
     },
-    "torch.nn.parameter.UninitializedTensorMixin": {
-        "_allowed_methods": "What may be asked of a parameter that has no shape yet.",
-    },
     "torch.distributions.Distribution": {
         "_validate_args": "Whether arguments are checked, for all distributions.",
     },

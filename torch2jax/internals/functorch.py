@@ -29,15 +29,12 @@ __all__ = [
     "make_fx",
     "peek_interpreter_stack",
     "pyfunctorch",
-    "remove_batch_dim",
     "slice_argnums",
     "split_const_subgraphs",
     "unwrap_batched",
     "validate_vmap_returns_tuple_of_two_elements",
     "vmap_internals",
     "vmap_module",
-    "vmapmode_decrement_nesting",
-    "vmapmode_increment_nesting",
     "wrap_outputs_maintaining_identity",
 ]
 
@@ -115,14 +112,5 @@ wrap_outputs_maintaining_identity = _autograd_function.wrap_outputs_maintaining_
 is_legacy_batchedtensor = _C._functorch.is_legacy_batchedtensor
 """Whether a tensor is a batch of the older vmap."""
 
-vmapmode_increment_nesting = torch._C._vmapmode_increment_nesting
-"""Goes into one more of these, and gives how many there are."""
-
-vmapmode_decrement_nesting = torch._C._vmapmode_decrement_nesting
-"""Goes out of one, and gives how many there are."""
-
 add_batch_dim = torch._add_batch_dim
 """A batch of a tensor, from its dimension and the level."""
-
-remove_batch_dim = torch._remove_batch_dim
-"""The tensor of a batch, from the level, the size, and where its dimension is to be."""

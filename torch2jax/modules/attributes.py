@@ -1,4 +1,4 @@
-"""Tensors that translated code sets on modules from outside of its call: they exist as long as the call."""
+"""Tensors that translated code sets on modules from outside of its call, which exist as long as it; lazy modules."""
 
 import weakref
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..calls.call import this_call
-from ..patches import runs_instead_of
+from ..patches import runs_instead_of, stands_in
 from ..tensors.tensor import Torchish
 
 __all__: list[str] = []
@@ -53,3 +53,12 @@ def _put_back_later(module: _Module, place: dict, name: str, before: Any) -> Non
                 part.pop(name, None)
 
     this_call().settings.undo_later(undo)
+
+
+@stands_in(torch.nn.UninitializedParameter, "__new__")
+@stands_in(torch.nn.UninitializedBuffer, "__new__")
+def _refuse_lazy(cls: type, *args: Any, **kwargs: Any):
+    raise RuntimeError(
+        f"an {cls.__name__} was made within a translated call, as lazy modules do; wanted a module of known sizes, as "
+        "torch.nn.Linear(3, 2) is, or a lazy one that was made, and called once, before the call"
+    )

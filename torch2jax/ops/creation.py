@@ -35,6 +35,7 @@ from ..tensors.tensor import CPU, Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_at_once
 from ..values.item import Item
 from ..values.known import constant
+from ..values.numpy_views import is_lent
 from . import releases
 from .arrays import cast
 from .gradients import set_requires_grad
@@ -386,10 +387,6 @@ def _from_data(data, dtype) -> Tensor:
     if isinstance(data, (torch.Tensor, jax.Array)):
         data = current().lift(data).detach()
         return data.to(dtype or data.dtype, copy=True)
-    if isinstance(data, torch.TypedStorage):
-        return torch.empty(0, dtype=dtype or data.dtype).set_(data)  # pyright: ignore[reportArgumentType]
-    if isinstance(data, torch.UntypedStorage):
-        return torch.empty(0, dtype=dtype or torch.int64).set_(data)
     if _holds_tensor(data):
         parts = [_from_item(item) for item in data]
         wanted = parts[0].dtype
@@ -436,17 +433,10 @@ def as_tensor(data, dtype=None, device=None):
     if isinstance(data, Item) or not isinstance(data, (torch.Tensor, jax.Array)):
         if not isinstance(data, np.ndarray):
             return tensor(data, dtype=dtype, device=device)
-        data = on_memory(torch.as_tensor, data)
+        with DisableTorchFunction():
+            data = torch.as_tensor(data.copy() if is_lent(data) else data)
     data = current().lift(data)
     return data.to(device=device, dtype=dtype)
-
-
-def on_memory(function: Callable[..., Tensor], *args, **kwargs) -> Torchish:
-    """The tensor for the real one that a function of PyTorch's makes on memory that it is given."""
-    with DisableTorchFunction():
-        real = function(*args, **kwargs)
-    found = current().numpy_views.on_its_memory(real)
-    return current().lift(real) if found is None else found
 
 
 def _reads_memory(name: str) -> Callable[[Callable], Callable]:
@@ -465,7 +455,9 @@ def _reads_memory(name: str) -> Callable[[Callable], Callable]:
 
 @_reads_memory("frombuffer")
 def frombuffer(buffer, *, dtype, count=-1, offset=0, requires_grad=False):
-    result = on_memory(torch.frombuffer, buffer, dtype=dtype, count=count, offset=offset)
+    with DisableTorchFunction():
+        real = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+    result = current().lift(real)
     return set_requires_grad(result, True) if requires_grad else result
 
 

@@ -9,11 +9,9 @@ from ..internals.memory import to_dlpack
 from ..internals.modules import C
 from ..patches import runs_instead_of, stands_in
 from ..rules.registry import implements_tensors
-from ..tensors.capsules import tensor_of
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
-from .creation import on_memory
-from .values import lent_values
+from .values import values
 
 Tensor = torch.Tensor
 
@@ -24,11 +22,11 @@ def _from_dlpack(original, ext_tensor, **options):
         return _alias(ext_tensor, **options)
     if type(ext_tensor).__name__ != "PyCapsule":
         return original(ext_tensor, **options)
-    found = tensor_of(ext_tensor)
-    if found is None:  # perhaps of an array that stands for a tensor's memory
-        return on_memory(original, ext_tensor, **options)
-    original(ext_tensor)  # so that it is used up
-    return _alias(found, **options)
+    with DisableTorchFunction():
+        real = original(ext_tensor, **options)
+        if real.numel() and not real.data_ptr():
+            raise RuntimeError(_NO_MEMORY)
+    return current().lift(real)
 
 
 def _alias(ext_tensor, *, device=None, copy=None):
@@ -41,13 +39,16 @@ def _alias(ext_tensor, *, device=None, copy=None):
     return tensor.clone() if copy else tensor
 
 
-def _capsule(tensor, **kwargs):
-    if not isinstance(tensor, Torchish):
-        return to_dlpack(tensor, **kwargs)
-    array = lent_values(tensor, "tensor.__dlpack__()")
-    with DisableTorchFunction():
-        # bfloat16 and narrower types are not numpy's own, and shared with nobody.
-        return to_dlpack(torch.from_numpy(array) if array.dtype.isbuiltin == 1 else array_to_tensor(array).clone())
+_NO_MEMORY = (
+    "a DLPack capsule was asked for of a tensor of a translated call, which has no memory that others may write to: "
+    "hand the tensor itself to torch.from_dlpack, which shares it, or return it from the call"
+)
+
+
+def _expect_memory(tensor, **kwargs):
+    if isinstance(tensor, Torchish):
+        raise RuntimeError(_NO_MEMORY)
+    return to_dlpack(tensor, **kwargs)
 
 
 for _owner, _name in (
@@ -56,15 +57,19 @@ for _owner, _name in (
     (C, "_to_dlpack"),
     (C, "_to_dlpack_versioned"),
 ):
-    stands_in(_owner, _name)(_capsule)
+    stands_in(_owner, _name)(_expect_memory)
 
 
 @implements_tensors(Tensor.__dlpack__)
 def __dlpack__(self, *, stream=None, **options):
+    """A copy of known values, for libraries that read them."""
     del options  # what is wanted of the version, or of who may write: the values are handed on as they are
     if stream is not None and not isinstance(stream, int):
         raise TypeError(f"stream must be ``int`` or ``none``, got {stream!r}")
-    return _capsule(self)
+    array = values(self, "tensor.__dlpack__()", leaves_pytorch=True)
+    with DisableTorchFunction():
+        is_numpys = array.dtype.isbuiltin == 1  # bfloat16 and narrower types are not
+        return to_dlpack(torch.from_numpy(array.copy()) if is_numpys else array_to_tensor(array).clone())
 
 
 @implements_tensors(Tensor.__dlpack_device__)

@@ -14,10 +14,11 @@ from ..tensors.derivatives import with_derivatives_of
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node, Source
 from ..tensors.physical import PhysicalArray
-from ..tensors.rebinding import at_the_place_of, become, resize, swap, swap_with_meta
+from ..tensors.rebinding import at_the_place_of, become, resize
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from ..tensors.traced import is_traced
+from ..tensors.wrapped import is_wrapper
 from .arrays import cast
 from .creation import filled, unwritten
 
@@ -195,18 +196,10 @@ def set_without_derivative(tensor: Torchish, origin: Torchish, message: str) -> 
 
 @runs_instead_of(torch.utils.swap_tensors, with_original=True)
 def swap_tensors(original, t1, t2):
-    """Puts each of two tensors where the other is; those who hold weak references to them see that as others do."""
-    first, second = (t if _is_pytorchs(t) else _lift(t) for t in (t1, t2))
-    if isinstance(first, Torchish) and isinstance(second, Torchish):
-        swap(first, second)
-    elif isinstance(first, Torchish):
-        swap_with_meta(first, second)
-    elif isinstance(second, Torchish):
-        swap_with_meta(second, first)
-    else:
-        original(first, second)
-
-
-def _is_pytorchs(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stays PyTorch's own in a call: it has no values."""
-    return not isinstance(tensor, Torchish) and tensor.is_meta
+    if not all(is_wrapper(t) or (t.is_meta and not isinstance(t, Torchish)) for t in (t1, t2)):
+        raise RuntimeError(
+            "torch.utils.swap_tensors got a tensor with values within a translated call, whose memory cannot be "
+            "exchanged; wanted `tensor.data = other`, which PyTorch's modules use after "
+            "torch.__future__.set_swap_module_params_on_conversion(False)"
+        )
+    original(t1, t2)

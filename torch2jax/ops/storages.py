@@ -6,7 +6,6 @@ import weakref
 import torch
 
 from ..calls.call import current
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.memory import StorageBase
 from ..patches import stands_in
 from ..rules.inplace import expect_writable
@@ -14,7 +13,7 @@ from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.history import Source
 from ..tensors.memory import Memory
-from ..tensors.rebinding import become, resize
+from ..tensors.rebinding import become
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from .mutation import set_data, set_without_derivative
 
@@ -30,7 +29,6 @@ class _StorageIdentity(torch.UntypedStorage):
     """The identity of memory to PyTorch: a storage without bytes, which lives as long as the memory."""
 
     address: int
-    array: object = None  # the memory at that address, if code has an array that stands for the tensor's
     of_tensors: "weakref.ref[TensorStorage] | None" = None  # as long as code holds it: asked again, it is the same
 
 
@@ -38,16 +36,15 @@ def _place_of(memory: Memory) -> _StorageIdentity:
     memory.expect_all()
     if memory.place is None:
         memory.place = _StorageIdentity(0)
-        lent = current().numpy_views.place_of(memory)
-        memory.place.address, memory.place.array = (next(_addresses), None) if lent is None else lent
+        memory.place.address = next(_addresses)
     return memory.place
 
 
 class TensorStorage(torch.UntypedStorage):
-    """The storage of tensors of a translated call: reads and writes the bytes that they are views of.
+    """The storage of tensors of a translated call: which memory they share, and how large that is.
 
-    What needs an address of memory (files, processes, devices) is refused with a ``RuntimeError``. Addresses of data
-    can be compared and subtracted; nothing is to be found there, unless an array of NumPy's stands for the memory.
+    Its address can be compared and subtracted, and nothing is to be found there: who asks for its bytes is refused with
+    a ``RuntimeError``.
     """
 
     _tensor: Torchish
@@ -66,16 +63,12 @@ class TensorStorage(torch.UntypedStorage):
     def _memory(self) -> Memory:
         return self._tensor._node.storage.memory
 
-    @property
-    def _bytes(self) -> Tensor:
-        return self.region(torch.uint8, 0, (self.nbytes(),))
-
     def region(self, dtype: torch.dtype, offset: int, size, stride=None) -> Torchish:
-        """A view of elements of `dtype`; the memory grows as needed.
+        """A view of elements of `dtype`.
 
         Raises:
-            RuntimeError: a size or the offset is negative, or the bytes of `dtype` are not there: JAX holds 64-bit
-                types in 32 bits.
+            RuntimeError: a size or the offset is negative, the storage has fewer elements, or the bytes of `dtype` are
+                not there: JAX holds 64-bit types in 32 bits.
         """
         size = tuple(size)
         stride = strides_of_shape(size) if stride is None else tuple(stride)
@@ -88,7 +81,10 @@ class TensorStorage(torch.UntypedStorage):
             )
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1
         if 0 not in size and last * dtype.itemsize > self.nbytes():
-            self.resize_(last * dtype.itemsize)
+            raise RuntimeError(
+                f"set_ got the size {list(size)}, strides {list(stride)} and offset {offset}, for which a storage of "
+                f"{self.nbytes()} bytes has no room; wanted a part of it: make a larger tensor first"
+            )
         return make_region(self._tensor, size, stride, offset, dtype)
 
     # Identity.
@@ -103,7 +99,7 @@ class TensorStorage(torch.UntypedStorage):
     def _weak_ref(self) -> int:
         return _place_of(self._memory)._weak_ref()  # pyright: ignore[reportReturnType]
 
-    # Size and contents.
+    # Size.
 
     def nbytes(self) -> int:
         storage, dtype = self._tensor._node.storage, self._tensor.dtype
@@ -115,111 +111,34 @@ class TensorStorage(torch.UntypedStorage):
     def device(self) -> torch.device:
         return self._tensor.device
 
-    def resizable(self) -> bool:
-        return True
-
-    def resize_(self, size: int) -> "TensorStorage":
-        """Makes room for `size` bytes.
-
-        Raises:
-            RuntimeError: that are fewer than before, which tensors may still read.
-        """
-        if size < self.nbytes():
-            raise RuntimeError(
-                f"resize_ got {size} bytes for a storage of {self.nbytes()}; wanted no fewer: while it is traced, "
-                "memory is never given back. Make a new tensor instead"
-            )
-        grown = make_region(self._tensor, (0,), (1,), 0)
-        resize(grown, (-(-size // grown.itemsize),), (1,))
-        return self
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return TensorStorage.of(self._bytes[index].clone())
-        return self._bytes[index].item()
-
-    def __setitem__(self, index, value):
-        self._bytes[index] = value
-
-    def __iter__(self):
-        return iter(self.tolist())
-
-    def tolist(self) -> list[int]:
-        return self._bytes.tolist()
-
-    def fill_(self, value) -> "TensorStorage":
-        self._bytes.fill_(value)
-        return self
-
-    def copy_(self, source, non_blocking=None) -> "TensorStorage":
-        self._bytes.copy_(storage_of(source)._bytes)
-        return self
-
-    def clone(self) -> "TensorStorage":
-        return TensorStorage.of(self.region(self._tensor.dtype, 0, (self.nbytes() // self._tensor.itemsize,)).clone())
-
-    def _byteswap(self, size: int) -> None:
-        self._bytes.copy_(self._bytes.view(-1, size).flip(1).view(-1))
-
-    def __deepcopy__(self, memo) -> "TensorStorage":
-        return TensorStorage.of(copy_of_memory(self._tensor, memo))
-
-    def cpu(self) -> "TensorStorage":
-        return self
-
-    def is_shared(self) -> bool:
-        return False
-
-    @property
-    def filename(self) -> None:
-        return None
-
-    def is_pinned(self, device=None) -> bool:
-        return False
-
-    def pin_memory(self, device=None) -> "TensorStorage":
-        return self
-
-    share_memory_ = cpu
-
 
 def _refused(name: str):
     def refuse(self, *args, **kwargs):
         raise RuntimeError(
-            f"UntypedStorage.{name}() needs the address of memory, which the storage of a tensor of a translated call "
-            "lacks; return the tensor from the call, or call PyTorch itself with torch2jax"
+            f"UntypedStorage.{name}() needs memory with an address, which a tensor of a translated call lacks: "
+            "read and write the tensor itself, or return it from the call"
         )
 
     return refuse
 
 
-_ANSWERED_BY_PYTORCH = ("_free_weak_ref", "_expired", "element_size")
+_ANSWERED_BY_PYTORCH = ("_expired", "_free_weak_ref", "_get_filename", "element_size", "is_shared", "resizable")
 for _name in vars(StorageBase):
-    if not _name.startswith("__") and _name not in (*vars(TensorStorage), *_ANSWERED_BY_PYTORCH):
+    _is_special = _name.startswith("__") and _name not in ("__getitem__", "__setitem__")
+    if not _is_special and _name not in (*vars(TensorStorage), *_ANSWERED_BY_PYTORCH):
         setattr(TensorStorage, _name, _refused(_name))
 
 
-_wrap = torch.TypedStorage._new_wrapped_storage
+def _storage_of(source) -> TensorStorage:
+    """The storage of this call's tensors that is given, perhaps as a typed one.
 
-
-@stands_in(torch.TypedStorage, "_new_wrapped_storage")
-def _new_wrapped_storage(self, untyped_storage):
-    if isinstance(untyped_storage, TensorStorage):
-        return torch.TypedStorage(wrap_storage=untyped_storage, dtype=self.dtype, _internal=True)
-    return _wrap(self, untyped_storage)
-
-
-def storage_of(source) -> TensorStorage:
-    """The storage of this call's tensors for a storage of PyTorch's, perhaps a typed one."""
-    if isinstance(source, torch.TypedStorage):
-        source = source._untyped_storage
-    if isinstance(source, TensorStorage):
-        return source
-    if source.device.type == "meta":
-        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
-    with DisableTorchFunction(), DisableTorchDispatch():
-        real = torch.empty(0, dtype=torch.uint8, device=source.device).set_(source)
-    return TensorStorage.of(current().lift_own(real))
+    Raises:
+        TypeError: it is one of PyTorch's own.
+    """
+    storage = source._untyped_storage if isinstance(source, torch.TypedStorage) else source
+    if not isinstance(storage, TensorStorage):
+        raise TypeError("set_ got a storage from outside of the translated call; wanted a tensor, or its storage")
+    return storage
 
 
 def is_copied(tensor: Torchish, memo: dict) -> bool:
@@ -295,7 +214,7 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
             raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {self.dtype}")
         place = source if size is None else TensorStorage.of(source).region(self.dtype, storage_offset, size, stride)
     else:
-        storage = storage_of(source)
+        storage = _storage_of(source)
         if size is None:
             size = (storage.nbytes() // self.itemsize,)
         place = storage.region(self.dtype, storage_offset, size, stride)

@@ -29,6 +29,7 @@ from ..tensors.traced import is_traced
 from ..values.both_answers import answered
 from ..values.item import Item
 from ..values.lengths import heed
+from ..values.numpy_views import lend
 from ..values.traced_numbers import Number, is_unknown
 from .storages import copy_of_memory, is_copied
 
@@ -223,8 +224,8 @@ def _expect_no_gradient(tensor: Torchish) -> None:
 
 
 def lent_values(tensor, what: str) -> np.ndarray:
-    """As `values`, in memory that is the tensor's for who writes to it."""
-    return current().numpy_views.lend(current().lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
+    """As `values`, read-only: the array shows what is written to the tensor."""
+    return lend(current().lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
 
 
 @implements_tensors(Tensor.__array__)

@@ -87,10 +87,6 @@ class Recorder(Protocol):
         """The tensor at a place."""
         ...
 
-    def renumber(self, end: Any, number: int) -> None:
-        """Lets an operation be another one in order."""
-        ...
-
     def show(self, node: Node) -> None:
         """Calls the hooks of a node from now on."""
         ...

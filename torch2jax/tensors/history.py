@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Set
 from typing import Any, NamedTuple
 
 import torch
-from torch import autograd
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
@@ -171,12 +170,6 @@ class Node(graph.Node):
     def _sequence_nr(self) -> int:
         return self._number
 
-    def _set_sequence_nr(self, number: int) -> None:
-        self._number = number
-        tape = this_call().tape
-        if self.end is not None and tape is not None:
-            tape.renumber(self.end, number)
-
     @property
     def _input_metadata(self) -> list[Any]:
         return [] if self.end is None else [self.end]
@@ -185,24 +178,9 @@ class Node(graph.Node):
         del tensor  # hooks of tensors are told of by the tape
 
     def __call__(self, *gradients: torch.Tensor | None):
-        """The gradients of its operands, for that of its result.
-
-        Raises:
-            TypeError: it got another number of gradients.
-            NotImplementedError: it writes in place or is a view.
-        """
-        if len(gradients) != 1:
-            raise TypeError(f"expected 1 arguments, got {len(gradients)} instead")
-        tape = this_call().tape
-        if self.operands is None or self.end is None or tape is None:
-            raise NotImplementedError(
-                f"{self.name()} cannot be called, for it writes in place or is a view; wanted torch.autograd.grad"
-            )
-        result, ends = tape.tensor_at(self.end, self), zip(self.operands, self.inputs, strict=True)
-        operands = [tape.tensor_at(end, history) for end, history in ends if end is not None]
-        found = iter(autograd.grad(result, operands, gradients, retain_graph=True, allow_unused=True))
-        given = tuple(None if end is None else next(found) for end in self.operands)
-        return given[0] if len(given) == 1 else given
+        raise NotImplementedError(
+            f"{self.name()} cannot be called; wanted torch.autograd.grad(tensor, operands, gradient)"
+        )
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
@@ -318,17 +296,11 @@ class _Unrecorded(Node):
 
     __slots__ = ()
 
-    def __call__(self, *gradients: torch.Tensor | None):
-        raise NeedsTape(1)
-
     @property
     def next_functions(self) -> tuple:
         raise NeedsTape(1)
 
     def _sequence_nr(self) -> int:
-        raise NeedsTape(1)
-
-    def _set_sequence_nr(self, number: int) -> None:
         raise NeedsTape(1)
 
     def register_hook(self, hook: Callable) -> RemovableHandle:

@@ -1,4 +1,4 @@
-"""Functions that give a tensor other memory or another shape: ``set_``, ``resize_``, ``swap_tensors``.
+"""Functions that give a tensor other memory or another shape: ``set_``, ``resize_``.
 
 A journal is told of each change, since that is of an object of Python's, which no storage knows.
 """
@@ -10,9 +10,7 @@ import torch
 
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.memory import swap_tensor_impl
-from .call import this_call
 from .dtypes import canonical
-from .history import Source
 from .journal import journal
 from .tensor import Torchish, make_region, make_tensor
 
@@ -22,9 +20,7 @@ __all__ = [
     "keep_geometry",
     "resize",
     "set_geometry",
-    "swap",
     "swap_objects",
-    "swap_with_meta",
 ]
 
 
@@ -33,41 +29,6 @@ def become(tensor: Torchish, other: Torchish) -> None:
     keep_geometry(tensor)
     set_geometry(tensor, other)
     tensor.change("_node", other._node)
-
-
-def swap(tensor: Torchish, other: Torchish) -> None:
-    """Puts each of two tensors, with all that is known of it, where the other is."""
-    sources = [_own_source(tensor), _own_source(other)]
-    before = at_the_place_of(tensor)
-    before.__dict__ = dict(vars(tensor))  # pyright: ignore[reportAttributeAccessIssue]
-    for place, like, source in ((tensor, other, sources[1]), (other, before, sources[0])):
-        keep_geometry(place)
-        set_geometry(place, like)
-        active = journal()
-        if active is not None:
-            active.note_change(place._node, functools.partial(setattr, place, "__dict__", place.__dict__))
-        place.__dict__ = dict(vars(like))  # pyright: ignore[reportAttributeAccessIssue]
-        if source is not None:
-            source.variable = place
-
-
-def swap_with_meta(tensor: Torchish, other: torch.Tensor) -> None:
-    """Puts a tensor and one on the meta device, which is PyTorch's own, where the other is, until the call ends."""
-    source, active, changes = _own_source(tensor), journal(), this_call().settings.changes
-
-    def undo() -> None:
-        if undo in changes:
-            changes.remove(undo)
-            swap_objects(tensor, other)
-            if source is not None:
-                source.variable = tensor
-
-    if active is not None:
-        active.note_change(tensor._node, undo)
-    swap_objects(tensor, other)
-    changes.append(undo)
-    if source is not None:
-        source.variable = other
 
 
 def swap_objects(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -88,12 +49,6 @@ def swap_objects(a: torch.Tensor, b: torch.Tensor) -> None:
 def _swap_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
     a.__class__, b.__class__ = b.__class__, a.__class__
     a.__dict__, b.__dict__ = b.__dict__, a.__dict__  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _own_source(tensor: Torchish) -> Source | None:
-    """The history that begins with `tensor` itself."""
-    history = tensor.history
-    return history if isinstance(history, Source) and history.variable is tensor else None
 
 
 def keep_geometry(tensor: Torchish) -> None:

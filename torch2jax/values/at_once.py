@@ -20,7 +20,7 @@ from ..tensors.known import LazyConstant
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, make_tensor
 from .call import ValuesCall
-from .elements import known_element, write_known_element
+from .elements import known_element
 from .known import is_free_number, results_of
 
 __all__ = ["run_at_once"]
@@ -31,15 +31,13 @@ _SMALL = 256
 _READERS = frozenset((torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__))
 _TO = torch.Tensor.to
 _LOOK = _READERS | {_TO}
-_READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
-_SUBSCRIPTS = frozenset((_READ, _WRITE))
 
 
 def run_at_once(call: ValuesCall, function: Callable, rule: Any, args: tuple) -> Any:
     """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
     if type(rule) is TensorRule and function not in _LOOK:
-        if function in _SUBSCRIPTS:
-            return _element(call, function, rule, args)
+        if function is torch.Tensor.__getitem__:
+            return _element(call, rule, args)
         return _tensor(call, rule, args) if function is torch.tensor else None
     tensors: list[Torchish] = []
     knowns: list[torch.Tensor] = []
@@ -92,13 +90,10 @@ def _tensor(call: ValuesCall, rule: Any, args: tuple) -> Torchish | None:
         return _number(torch.tensor(args[0]))
 
 
-def _element(call: ValuesCall, function: Callable, rule: Any, args: tuple) -> Torchish | None:
-    """One element; or the tensor that a number was written to an element of."""
+def _element(call: ValuesCall, rule: Any, args: tuple) -> Torchish | None:
     if not _is_plain(call) or not registry.is_provided(rule):
         return None
-    if function is _READ:
-        return known_element(*args)
-    return args[0] if type(args[2]) in _NUMBERS and write_known_element(*args) else None
+    return known_element(*args)
 
 
 def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:

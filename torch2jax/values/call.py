@@ -13,7 +13,6 @@ from ..tensors.tensor import Torchish
 
 if TYPE_CHECKING:
     from .both_answers import Answers
-    from .pickled import Pickles
     from .valueless import StandIns
 
 __all__ = ["ValuesCall", "current", "this_call"]
@@ -39,11 +38,6 @@ class ValuesCall(BranchesCall, Protocol):
     @property
     def attempt(self) -> "_ValuesAttempt":
         """Which run of the function it is."""
-        ...
-
-    @property
-    def pickles(self) -> "Pickles":
-        """What files refer to that were written in the call."""
         ...
 
     @property

@@ -1,19 +1,14 @@
 """Elements of known values at known positions, as most subscripts in a loop over a schedule are."""
 
-from typing import Any
-
 import torch
 
 from ..internals.guards import DisableTorchFunction
-from ..tensors.known import Geometry, LazyConstant, evaluate, in_pytorch, is_small
-from ..tensors.physical import LazyArray, PhysicalArray
-from ..tensors.storage import Storage, View
+from ..tensors.storage import View
 from ..tensors.tensor import Torchish, make_view_of_shape
 from ..tensors.view_kind import element
 from .call import this_call
-from .known import is_free
 
-__all__ = ["known_element", "write_known_element"]
+__all__ = ["known_element"]
 
 
 def known_element(self: Torchish, index: object) -> Torchish | None:
@@ -23,45 +18,8 @@ def known_element(self: Torchish, index: object) -> Torchish | None:
         if place is None:
             return None
         node = View(self._node, element(self.shape, place))
-        return make_view_of_shape(self, node, (), self.dtype, (), _offset(self, place))
-
-
-def write_known_element(self: Torchish, index: object, value: float) -> bool:
-    """Writes a number to one element of known values at a known position; false if it is not such a write."""
-    with DisableTorchFunction():
-        place = _known_place(self, index)
-        if place is None or not is_free(self):
-            return False
-        node = self._node
-        try:
-            if type(node) is Storage and not node.has_grown and is_small(node.memory.size):
-                known: Any = node.known
-                made = known.clone()
-                made[place] = value
-                node.write(_changed(node, made, place), made)
-            else:
-                number = in_pytorch(torch.full, (), value, dtype=self.dtype)
-                view = View(node, element(self.shape, place))
-                known = view.known_after(number, Geometry((), (), _offset(self, place), self.dtype))
-                if not isinstance(known, torch.Tensor):
-                    return False
-                view.write(LazyConstant(number), known)
-        except RuntimeError:  # with the words of the rule
-            return False
-        self.count_write()
-        return True
-
-
-def _changed(storage: Storage, made: torch.Tensor, place: tuple[int, ...]) -> LazyArray:
-    """What holds `made`, which is what a storage holds but for one element."""
-    before, kind = storage.lazy(None, None), element(made.shape, place)
-
-    def change() -> PhysicalArray:
-        number = evaluate(in_pytorch(made.__getitem__, place))
-        return PhysicalArray(kind.write(before.physical.arranged(None), number), None)
-
-    changed = LazyArray(change, made.shape, before.dtype, 1 + getattr(before, "depth", 1))
-    return LazyConstant(made) if changed.is_long else changed
+        offset = int(self.storage_offset()) + sum([i * stride for i, stride in zip(place, self.stride(), strict=True)])
+        return make_view_of_shape(self, node, (), self.dtype, (), offset)
 
 
 def _known_place(self: Torchish, index: object) -> tuple[int, ...] | None:
@@ -78,11 +36,6 @@ def _known_place(self: Torchish, index: object) -> tuple[int, ...] | None:
             return None
         place.append(number if number >= 0 else number + size)
     return tuple(place)
-
-
-def _offset(self: Torchish, place: tuple[int, ...]) -> int:
-    """Where an element is in memory."""
-    return int(self.storage_offset()) + sum([i * stride for i, stride in zip(place, self.stride(), strict=True)])
 
 
 def _known_integer(item: object) -> int | None:

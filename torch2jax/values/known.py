@@ -39,7 +39,7 @@ from ..tensors.tensor import CPU, Torchish, wrap, wrap_physical
 from ..tensors.traced import evaluating, is_traced
 from .call import this_call
 
-__all__ = ["constant", "is_free", "is_free_number", "lazily", "results_of", "run_known", "write_known"]
+__all__ = ["constant", "is_free_number", "lazily", "results_of", "run_known", "write_known"]
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")
@@ -174,7 +174,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
     return True
 
 
-def is_free(target: Torchish) -> bool:
+def _is_free(target: Torchish) -> bool:
     """Whether a tensor may be written to, and no gradients, modes or tensors from outside have to do with it."""
     node, memory = target._node.storage, target._node.storage.memory
     if target._restriction is not None or node.is_outgrown or node.differentiable or node.history is not None:
@@ -185,7 +185,7 @@ def is_free(target: Torchish) -> bool:
 def is_free_number(target: Torchish) -> bool:
     """Whether a tensor is a known number of its own that may be written to."""
     node = target._node
-    if type(node) is not Storage or not is_free(target):
+    if type(node) is not Storage or not _is_free(target):
         return False
     return type(node.known) is torch.Tensor and node.known.ndim == 0 and node.memory.size == 1
 
