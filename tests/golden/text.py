@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
+from jax.sharding import AbstractMesh, Mesh
 
 __all__ = ["counted", "full"]
 
@@ -155,6 +156,8 @@ def _value(value: Any) -> str:
         return f"{{{','.join(sorted(map(_value, value)))}}}"
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{_value(x)}' for key, x in value.items())}}}"
+    if isinstance(value, (Mesh, AbstractMesh)):
+        return _value(dict(value.shape))
     if isinstance(value, Callable) and not isinstance(value, type):
         return getattr(value, "__name__", type(value).__name__)
     if isinstance(value, type) or type(value).__name__ == "dtype":
