@@ -12,8 +12,10 @@ counts the outcomes. One file is run by `pytest` itself: `pytest tests/ops/test_
 import argparse
 import collections
 import contextlib
+import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,11 +25,12 @@ from pathlib import Path
 
 from tests.durations import LIMIT, SLOWEST, written
 
-__all__ = ["DURATIONS", "Outcomes", "durations", "run", "shares"]
+__all__ = ["DURATIONS", "Outcomes", "durations", "files", "keep", "run", "shares"]
 
 ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / "tests" / "durations.json"
 _UNKNOWN = 2  # seconds, of a file without a duration
+_READS_DATABASE = re.compile(r"\b(entry|entries)\(")
 _EVERY = 30.0  # seconds between two lines that tell how far it is
 
 
@@ -68,9 +71,12 @@ def shares(names: Iterable[str], count: int, seconds: dict[str, float]) -> list[
     return [share for share in found if share]
 
 
+@functools.cache
 def _folder(name: str) -> str:
-    """The folder right below `tests` that a file is in."""
-    parts = name.split("/")
+    """The folder right below `tests` that a file is in; `ops`, if it reads the operator database as many there do."""
+    path, parts = ROOT / name.partition("::")[0], name.split("/")
+    if path.is_file() and _READS_DATABASE.search(path.read_text()):
+        return "ops"
     return parts[1] if len(parts) > 2 else ""
 
 
@@ -86,6 +92,8 @@ class Outcomes:
     def add(self, record: dict) -> None:
         """Adds a test's outcome, and shows it if it failed."""
         name, outcome = record["name"], record["outcome"]
+        if outcome == "ended":
+            return
         if outcome == "collected":
             self.collecting[name.partition("::")[0]] = record["seconds"]
             return
@@ -115,7 +123,7 @@ class _Share:
         self.number = number
         self._record, self._log = folder / f"{number}.jsonl", folder / f"{number}.log"
         self._record.touch()
-        self._read, self._last = self._record.open(), ""
+        self._read, self._last, self._has_ended = self._record.open(), "", False
         command = [sys.executable, "-m", "pytest", "-q", *options, "--record-outcomes", str(self._record), *names]
         environment = {"OMP_NUM_THREADS": "1"} | os.environ
         with self._log.open("w") as log:
@@ -126,8 +134,20 @@ class _Share:
         while line := self._read.readline():
             self._last += line
             if line.endswith("\n"):
-                yield json.loads(self._last)
-                self._last = ""
+                record, self._last = json.loads(self._last), ""
+                self._has_ended |= record["outcome"] == "ended"
+                yield record
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 is of a process that has come to the end of its tests."""
+        return self.process.returncode or (0 if self._has_ended else 3)
+
+    def end(self) -> None:
+        """Ends the process, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
+        self._read.close()
 
     def ending(self) -> str:
         """The end of what pytest said."""
@@ -140,7 +160,7 @@ def run(parts: list[list[str]], options: list[str]) -> tuple[int, Outcomes]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         processes = [_Share(number, names, options, Path(folder)) for number, names in enumerate(parts, 1)]
         for share in processes:
-            stack.callback(share.process.kill)
+            stack.callback(share.end)
         left, told = list(processes), start
         while left:
             time.sleep(0.2)
@@ -161,12 +181,19 @@ def run(parts: list[list[str]], options: list[str]) -> tuple[int, Outcomes]:
 
 def _code(share: _Share, outcomes: Outcomes) -> int:
     """The exit code of a share that has ended; what it said is shown where that was more than failures."""
-    code = share.process.returncode
+    code = share.code
     if code in (0, 1, 5):  # 5: none of its tests was chosen
         return code % 5
     print(f"\nprocess {share.number} ended with {code}:\n{share.ending()}", flush=True)
     outcomes.counts["failed"] += 1
     return code if code > 0 else 3
+
+
+def keep(outcomes: Outcomes) -> None:
+    """Writes the seconds of the files that ran; those of others stay."""
+    found = durations() | outcomes.by_file()
+    kept = {name: seconds for name, seconds in sorted(found.items()) if (ROOT / name).exists()}
+    DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
 
 
 def main() -> int:
@@ -178,12 +205,10 @@ def main() -> int:
     options, others = parser.parse_known_args()
     paths = [x for x in others if not x.startswith("-") and (Path.cwd() / x.partition("::")[0]).exists()]
     others = [x for x in others if x not in paths]
-    start, before = time.monotonic(), durations()
-    code, outcomes = run(shares(files(paths or [str(ROOT / "tests")]), options.processes, before), others)
+    start = time.monotonic()
+    code, outcomes = run(shares(files(paths or [str(ROOT / "tests")]), options.processes, durations()), others)
     if options.record:
-        found = before | outcomes.by_file()
-        kept = {name: seconds for name, seconds in sorted(found.items()) if (ROOT / name).exists()}
-        DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
+        keep(outcomes)
     SLOWEST.parent.mkdir(exist_ok=True)
     SLOWEST.write_text(written(outcomes.seconds))
     if outcomes.unmarked:

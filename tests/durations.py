@@ -80,6 +80,7 @@ class Durations:
     def pytest_sessionfinish(self, session) -> None:
         if self._unmarked and self._is_strict and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._write({"name": "", "outcome": "ended"})
         if self._record is None and self._seconds:
             SLOWEST.parent.mkdir(exist_ok=True)
             SLOWEST.write_text(written(self._seconds))
