@@ -88,6 +88,7 @@ class Outcomes:
         self.seconds: dict[str, float] = {}
         self.collecting: dict[str, float] = {}
         self.unmarked: dict[str, float] = {}
+        self.failed: list[str] = []
 
     def add(self, record: dict) -> None:
         """Adds a test's outcome, and shows it if it failed."""
@@ -102,6 +103,7 @@ class Outcomes:
         if record.get("slow"):
             self.unmarked[name] = record["seconds"]
         if outcome == "failed":
+            self.failed.append(name)
             print(f"\n{' FAILED ' + name + ' ':=^120}\n{record['text']}\n", flush=True)
 
     def by_file(self) -> dict[str, int]:
@@ -119,12 +121,12 @@ class Outcomes:
 class _Share:
     """A process of pytest with its share of the tests."""
 
-    def __init__(self, number: int, names: list[str], options: list[str], folder: Path):
+    def __init__(self, number: int, names: list[str], options: list[str], folder: Path, python: str):
         self.number = number
         self._record, self._log = folder / f"{number}.jsonl", folder / f"{number}.log"
         self._record.touch()
         self._read, self._last, self._has_ended = self._record.open(), "", False
-        command = [sys.executable, "-m", "pytest", "-q", *options, "--record-outcomes", str(self._record), *names]
+        command = [python, "-m", "pytest", "-q", *options, "--record-outcomes", str(self._record), *names]
         environment = {"OMP_NUM_THREADS": "1"} | os.environ
         with self._log.open("w") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -154,11 +156,11 @@ class _Share:
         return self._log.read_text(errors="replace")[-6000:]
 
 
-def run(parts: list[list[str]], options: list[str]) -> tuple[int, Outcomes]:
+def run(parts: list[list[str]], options: list[str], python: str = sys.executable) -> tuple[int, Outcomes]:
     """Runs each part in a process of its own. The exit code is pytest's: 0 if all succeed and one at least passes."""
     outcomes, code, start = Outcomes(), 0, time.monotonic()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        processes = [_Share(number, names, options, Path(folder)) for number, names in enumerate(parts, 1)]
+        processes = [_Share(i, names, options, Path(folder), python) for i, names in enumerate(parts, 1)]
         for share in processes:
             stack.callback(share.end)
         left, told = list(processes), start
