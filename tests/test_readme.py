@@ -69,7 +69,7 @@ def test_one_version_is_named():
 
 
 @pytest.mark.models
-@pytest.mark.slow
+@pytest.mark.slow("compiles a real model and its gradients")
 def test_main_job_command_agrees(monkeypatch):
     (check,) = [command for command in commands() if command[0].endswith("torch2jax")]
     monkeypatch.setattr(sys, "argv", check)
