@@ -43,7 +43,7 @@ ALWAYS = (
 )
 _MOST = 8  # tests of a function that the map keeps
 _BUDGET = 60  # seconds of processors, besides what always runs: two processes, and what they take to begin
-_CASE = 0.3  # seconds of a test of a database
+_CASE, _FUNCTION = 0.3, 3.0  # seconds of a test of a database, and of all cases of a function, at a guess
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -85,7 +85,10 @@ def compact(ran: Iterable[tuple[str, list[str]]], seconds: dict[str, float]) -> 
 
 
 def _cost(unit: str, seconds: dict[str, float]) -> float:
-    return _CASE if "::" in unit else seconds.get(unit, 2.0)
+    """The seconds of a test file, or of a part of one."""
+    file, _, part = unit.partition("::")
+    whole = seconds.get(file, 2.0)
+    return min(whole, _CASE if "[" in part else _FUNCTION) if part else whole
 
 
 def _git(*arguments: str) -> str:
@@ -182,11 +185,23 @@ def _by_name(file: str) -> Iterator[str]:
     yield from (name for name in dict.fromkeys(found) if (ROOT / name).exists())
 
 
-def _candidates(file: str, names: set[str], known: Map | None) -> Iterator[tuple[int, list[str]]]:
+def _is_test(name: str) -> bool:
+    return name.rpartition(".")[2].startswith("test_")
+
+
+def _candidates(
+    file: str, names: set[str], known: Map | None, seconds: dict[str, float]
+) -> Iterator[tuple[int, list[str]]]:
     """For each change in a file, how many tests there are of it, and tests in the order of their worth."""
     if file.startswith("tests/"):
         if file.endswith(".py") and (ROOT / file).exists():
-            found = [file] if Path(file).name.startswith("test_") else list(_importing(file))
+            if not Path(file).name.startswith("test_"):
+                found = sorted(_importing(file), key=lambda name: _cost(name, seconds))
+            elif all(_is_test(name) for name in names):
+                there = {name for name, _ in _all(_source("", file))}
+                found = [f"{file}::{name.replace('.', '::')}" for name in sorted(names & there)]
+            else:
+                found = [file]
             yield len(found), found
     elif file.startswith(("docs/", "examples/", "README", "CONTRIBUTING", "CHANGELOG")):
         name = Path(file).name
@@ -215,7 +230,11 @@ def chosen(
 
     Each changed function has its first test before another has its second; those that few tests run are first.
     """
-    rows = [(count, found, file) for file, names in changed.items() for count, found in _candidates(file, names, known)]
+    rows = [
+        (count, found, file)
+        for file, names in changed.items()
+        for count, found in _candidates(file, names, known, seconds)
+    ]
     rows.sort(key=lambda row: row[0])
     taken: dict[str, None] = dict.fromkeys(ALWAYS)
     spent = 0.0

@@ -68,6 +68,14 @@ def test_what_the_map_does_not_know_goes_by_names():
     assert "tests/loops/test_loops.py" in tests
 
 
+def test_of_a_test_file_what_has_changed_runs():
+    file = "tests/scripts/test_affected.py"
+    tests, _ = chosen({file: {"test_lines_belong_to_functions", "test_gone"}}, None, {})
+    assert tests == [*ALWAYS, f"{file}::test_lines_belong_to_functions"]
+    tests, _ = chosen({file: {"test_lines_belong_to_functions", ""}}, None, {})
+    assert tests == [*ALWAYS, file]
+
+
 def test_functions_that_a_test_runs_are_recorded(tmp_path):
     path, test = tmp_path / "functions.jsonl", tmp_path / "test_it.py"
     test.write_text("from torch2jax.hints import nearest\n\n\ndef test_it():\n    nearest('a', ['b'])\n")
