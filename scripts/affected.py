@@ -17,6 +17,7 @@ import collections
 import functools
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -298,6 +299,7 @@ def main() -> int:
     if options.list:
         print(*tests, sep="\n")
         return 0
+    os.environ.setdefault("TORCH2JAX_PROGRAMS", "20")  # random ones of each kind, for the minute
     code, outcomes = run(shares(tests, 2, durations()), [])
     print(outcomes)
     return code

@@ -63,8 +63,8 @@ def keep_programs() -> None:
     if path.is_dir() and sum(entry.stat().st_size for entry in os.scandir(path)) > _MOST:
         shutil.rmtree(path, ignore_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(path)
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = str(_WORTH)
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(_WORTH))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
 def write_programs_at_once() -> None:

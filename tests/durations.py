@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["LIMIT", "NIGHTLY", "SLOWEST", "Durations", "Nightly", "nightly", "written"]
+__all__ = ["LIMIT", "NIGHTLY", "SLOWEST", "Durations", "Nightly", "names_of", "nightly", "written"]
 
 LIMIT = 5.0  # seconds; what takes more says why: @pytest.mark.slow("compiles Mask R-CNN")
-_LOADED = 2.0  # times as long may a test take where nobody asks for strictness: other programs share caches and memory
 NIGHTLY = Path(__file__).parent / "nightly.txt"
 SLOWEST = Path(__file__).parents[1] / ".cache" / "durations.txt"
 
@@ -57,7 +56,7 @@ class Durations:
         start = _processor_time()
         result = yield
         seconds = self._seconds[item.nodeid] = _processor_time() - start
-        if seconds > LIMIT * (1 if self._is_strict else _LOADED) and item.get_closest_marker("slow") is None:
+        if seconds > LIMIT and item.get_closest_marker("slow") is None:
             self._unmarked[item.nodeid] = seconds
         outcome, text = self._outcomes.pop(item.nodeid, ("passed", ""))
         slow = item.nodeid in self._unmarked
@@ -112,14 +111,14 @@ class Nightly:
     def pytest_collection_modifyitems(self, config, items) -> None:
         asked = [os.path.relpath(config.invocation_params.dir / arg, config.rootpath) for arg in config.args]
         late = {name for name in nightly() if not any(x == name or x.startswith(f"{name}[") for x in asked)}
-        chosen = [item for item in items if late.isdisjoint(_names(item.nodeid))]
+        chosen = [item for item in items if late.isdisjoint(names_of(item.nodeid))]
         if len(chosen) < len(items):
             kept = set(chosen)
             config.hook.pytest_deselected(items=[item for item in items if item not in kept])
             items[:] = chosen
 
 
-def _names(name: str) -> set[str]:
+def names_of(name: str) -> set[str]:
     """The names by which a list can name a test: its own, without its parameters, its class's, its file's."""
     plain, *_ = name.partition("[")
     parts = plain.split("::")

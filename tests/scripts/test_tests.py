@@ -8,7 +8,7 @@ import pytest
 
 from scripts import tests
 from scripts.tests import Outcomes, shares
-from tests.durations import nightly
+from tests.durations import names_of, nightly
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +53,16 @@ def test_processes_that_end_badly_fail(tmp_path, capfd):
     assert code != 0
     assert str(outcomes) == "1 passed, 2 failed"
     assert "assert 1 == 2" in capfd.readouterr().out
+
+
+def test_a_list_names_tests_with_and_without_their_parameters_and_files():
+    file = "tests/ops/test_a.py"
+    assert names_of(f"{file}::TestB::test_c[x::y]") == {
+        f"{file}::TestB::test_c[x::y]",
+        f"{file}::TestB::test_c",
+        f"{file}::TestB",
+        file,
+    }
 
 
 @pytest.mark.parametrize("name", nightly())
