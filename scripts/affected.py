@@ -53,7 +53,10 @@ class Map:
 
     def __init__(self, content: dict):
         self._units: list[str] = content["tests"]
-        self._functions: dict[str, dict[str, list[int]]] = content["functions"]
+        self._functions: dict[str, dict[str, list[int]]] = {
+            file: {name: row for row, names in rows for name in names.split()}
+            for file, rows in content["functions"].items()
+        }
 
     def tests_of(self, file: str, function: str) -> tuple[int, list[str]]:
         """How many tests run a function, and some of them. Of a function that is not known, those of its file."""
@@ -77,11 +80,14 @@ def compact(ran: Iterable[tuple[str, list[str]]], seconds: dict[str, float]) -> 
             by_function[name].append(unit)
     kept = sorted({unit for found in by_function.values() for unit in found[:_MOST]})
     place = {unit: i for i, unit in enumerate(kept)}
-    functions: dict[str, dict[str, list[int]]] = collections.defaultdict(dict)
+    rows: dict[str, dict[tuple[int, ...], list[str]]] = collections.defaultdict(dict)
     for name in sorted(by_function):
         file, _, function = name.partition(":")
         found = by_function[name]
-        functions[file][function] = [len(found), *(place[unit] for unit in found[:_MOST])]
+        row = len(found), *(place[unit] for unit in found[:_MOST])
+        rows[file].setdefault(row, []).append(function)
+    # functions that the same tests run are together: the map is half as large
+    functions = {file: [(row, " ".join(names)) for row, names in found.items()] for file, found in rows.items()}
     return {"tests": kept, "functions": functions}
 
 
@@ -273,7 +279,7 @@ def record() -> int:
 
 def write(content: dict) -> None:
     """Writes the map, one file of the package a line."""
-    lines = [f"{json.dumps(file)}: {json.dumps(names)}" for file, names in content["functions"].items()]
+    lines = [f"{json.dumps(file)}: {json.dumps(rows)}" for file, rows in content["functions"].items()]
     text = ",\n".join(lines)
     tests = json.dumps(content["tests"], indent=0)
     FUNCTIONS.write_text(f'{{"tests": {tests},\n"functions": {{\n{text}\n}}}}\n')

@@ -21,7 +21,7 @@ _FLAGS = {
 }
 
 # The bytes of programs that are kept. JAX's own limit reads the whole folder whenever it writes, under a lock.
-_MOST = 4_000_000_000
+_MOST = 2_000_000_000
 _WORTH = 0.0  # seconds of compiling
 
 
