@@ -62,7 +62,6 @@
             optax
             pillow
             pytest
-            pytest-xdist
             scipy
             timm
             torchvision

@@ -3,24 +3,33 @@
     python -m scripts.versions                                          # in this environment
     python -m scripts.versions --make ENV --python python3.13           # the newest releases there are, in a new one
     python -m scripts.versions --make ENV --require 'torch==2.11.*' 'jax==0.10.2'
+    python -m scripts.versions --is-recorded                            # whether what decides it has passed before
 
 An environment that is made has PyTorch for the CPU only where pip finds that; else it takes some gigabytes. The exit
 code is 0 if nothing failed but tests whose reason is written down here.
+
+What passes in an environment that is made with the newest releases is recorded in `.ci/versions.sha256`, by a digest of
+the private names and requirements that decide it; commit it, and `.ci/run` does not run it again.
 """
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ElementTree
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from scripts import tests
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "versions.md"
+RECORD = ROOT / ".ci" / "versions.sha256"
+_NEWEST = ["torch", "jax"]
+_DECIDES = ("torch2jax/internals", "constraints.txt", "scripts/versions.py", "tests/test_contract.py")
 MODEL = "torchvision:resnet18"
 _VERSIONS = "import platform, torch, jax; print(platform.python_version(), torch.__version__, jax.__version__)"
 _ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\d\S*) \|.*$", re.MULTILINE)
@@ -74,35 +83,21 @@ def first_program() -> str:
 
 def run_tests(python: Path, sample: int) -> tuple[dict[str, int], list[str]]:
     """How many tests had which outcome, and those that failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        options = ["-p", "scripts.sampled", "--sample", str(sample), "--junit-xml", str(report), "-n", "auto", "-q"]
-        options.append("--continue-on-collection-errors")
-        subprocess.run([python, "-m", "pytest", *options], cwd=ROOT)
-        return outcomes(ElementTree.parse(report).getroot())
+    parts = tests.shares(tests.files([str(ROOT / "tests")]), 2, tests.durations())
+    options = ["-p", "scripts.sampled", "--sample", str(-(-sample // len(parts)))]
+    _, found = tests.run(parts, [*options, "--continue-on-collection-errors"], str(python))
+    return {"tests": found.counts.total()} | {x: found.counts[x] for x in ("passed", "skipped", "failed")}, found.failed
 
 
-def outcomes(report: ElementTree.Element) -> tuple[dict[str, int], list[str]]:
-    """The counts of a report of pytest's, and the names of the tests that failed."""
-    counts: dict[str, int] = dict.fromkeys(("tests", "passed", "skipped", "failed"), 0)
-    failed = []
-    for case in report.iter("testcase"):
-        kinds = {child.tag for child in case}
-        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-        counts["tests"] += 1
-        counts[outcome] += 1
-        if outcome == "failed":
-            failed.append(_name_of(case))
-    return counts, failed
-
-
-def _name_of(case: ElementTree.Element) -> str:
-    """The name of a test as pytest takes it, of a report's ``tests.ops.test_setitem.TestGraphs`` and its own name."""
-    if not case.get("classname"):  # a file that could not be collected
-        return f"{case.get('name', '').replace('.', '/')}.py"
-    parts = case.get("classname", "").split(".")
-    count = next(count for count, part in enumerate(parts, 1) if part.startswith("test_"))
-    return "::".join([f"{'/'.join(parts[:count])}.py", *parts[count:], case.get("name", "")])
+def digest() -> str:
+    """A digest of what decides whether the package runs beside other releases: private names, and what it asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {name: project[name] for name in ("requires-python", "dependencies", "optional-dependencies")}
+    found = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
+    for path in sorted(path for name in _DECIDES for path in [ROOT / name, *(ROOT / name).rglob("*.py")]):
+        if path.is_file():
+            found.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def row(versions: list[str], steps: dict[str, bool], counts: dict[str, int]) -> str:
@@ -141,10 +136,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--make", type=Path, metavar="ENV", help="make an environment in this folder, and run there")
     parser.add_argument("--python", default=sys.executable, help="the Python that makes it, or has one made before")
-    parser.add_argument("--require", nargs="*", default=["torch", "jax"], help="what pip is to install, and how new")
+    parser.add_argument("--require", nargs="*", default=_NEWEST, help="what pip is to install, and how new")
     parser.add_argument("--sample", type=int, default=1500, help="how many tests to run, 0 for all")
     parser.add_argument("--output", type=Path, default=PAGE)
+    parser.add_argument("--is-recorded", action="store_true", help="say whether this has passed, and run nothing")
     arguments = parser.parse_args()
+    if arguments.is_recorded:
+        return 0 if RECORD.exists() and RECORD.read_text().strip() == digest() else 1
     python = Path(arguments.python)
     if arguments.make is not None:
         python = make(arguments.make, arguments.python, arguments.require)
@@ -168,7 +166,10 @@ def main() -> int:
     arguments.output.write_text("\n".join(page(rows, failures)) + "\n")
     unexplained = [name for name in failed if not _reason(name)]
     print(*(f"failed without a reason: {name}" for name in unexplained), sep="\n")
-    return 0 if counts["passed"] and all(steps.values()) and not unexplained else 1
+    has_passed = bool(counts["passed"]) and all(steps.values()) and not unexplained
+    if has_passed and arguments.make is not None and arguments.require == _NEWEST:
+        RECORD.write_text(digest() + "\n")
+    return 0 if has_passed else 1
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ import functools
 import mmap
 import os
 import pathlib
+import shutil
+import threading
 
 import jaxlib
 
-__all__ = ["keep_context", "known_flags", "set_flags"]
+__all__ = ["keep_context", "keep_programs", "known_flags", "set_flags", "write_programs_at_once"]
 
 # What LLVM does not optimise compiles in a third of the time.
 _FLAGS = {
@@ -17,6 +19,10 @@ _FLAGS = {
     "xla_cpu_parallel_codegen_split_count": "1",
     "xla_disable_hlo_passes": "constant_folding",
 }
+
+# The bytes of programs that are kept. JAX's own limit reads the whole folder whenever it writes, under a lock.
+_MOST = 2_000_000_000
+_WORTH = 0.0  # seconds of compiling
 
 
 @functools.cache
@@ -41,3 +47,35 @@ def keep_context() -> None:
 
     if not hasattr(mlir.make_ir_context, "cache_clear"):
         mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+
+
+def keep_programs() -> None:
+    """Has JAX keep XLA's programs between runs, in a folder that is emptied once it has grown beyond `_MOST`.
+
+    A program's key is its text, XLA's flags and release: what is kept is XLA's work, and all values are computed anew.
+    `TORCH2JAX_TESTS_CACHE` names another folder, or is empty so that nothing is kept.
+    """
+    default = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "torch2jax-tests"
+    folder = os.environ.get("TORCH2JAX_TESTS_CACHE", str(default))
+    if not folder or "JAX_COMPILATION_CACHE_DIR" in os.environ:  # a process that tests started has it
+        return
+    path = pathlib.Path(folder) / "xla"
+    if path.is_dir() and sum(entry.stat().st_size for entry in os.scandir(path)) > _MOST:
+        shutil.rmtree(path, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(path)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(_WORTH))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def write_programs_at_once() -> None:
+    """A program that JAX keeps appears whole: what another process reads meanwhile, or what ends early, is no part."""
+    from jax._src.lru_cache import LRUCache
+
+    def put(self, key: str, value: bytes) -> None:
+        path = pathlib.Path(self.path) / f"{key}-cache"
+        part = path.with_name(f"{os.getpid()}-{threading.get_ident()}.part")
+        if not path.exists():
+            part.write_bytes(value)
+            part.replace(path)
+
+    LRUCache.put = put

@@ -6,20 +6,31 @@ import os
 
 import pytest
 
-from tests.compiling import keep_context, set_flags
+from tests.compiling import keep_context, keep_programs, set_flags, write_programs_at_once
+from tests.durations import Durations, Nightly
 from tests.memory import Bound
 
-# One thread for each worker of pytest-xdist; more only make two cores wait for each other.
+# One thread for each process of `scripts.tests`; more only make two cores wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What is sharded needs several devices (see `eight_devices`). `XLA_FLAGS= pytest` compiles as users do, for one device.
 set_flags("--xla_force_host_platform_device_count=8")
+keep_programs()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _COMPARED = ("autograd", "branches", "functional", "rules", "tensors", "tracing")  # folders of `_plans_are_compared`
 
 
 def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="everything in PyTorch's databases, not a sample of each row")
+    parser.addoption("--full", action="store_true", help="everything: whole databases, and tests/nightly.txt")
+    parser.addoption("--strict-durations", action="store_true", help="fail where a test is slow and has no mark for it")
+    parser.addoption("--record-outcomes", metavar="FILE", help="append each test's outcome and seconds to a file")
+
+
+def pytest_configure(config):
+    is_strict, record = config.getoption("--strict-durations"), config.getoption("--record-outcomes")
+    config.pluginmanager.register(Durations(is_strict, record))
+    if not config.getoption("--full"):
+        config.pluginmanager.register(Nightly())
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +58,7 @@ def _plans_are_compared(request):
     folder = request.path.relative_to(request.config.rootpath / "tests").parts[0]
     is_full = request.config.getoption("--full")
     is_compared = folder in _COMPARED or is_full
-    # one call makes the plan, the next runs it, and the one after that runs what was compiled by then
-    with checking_plans(most=None if is_full else 4) if is_compared else contextlib.nullcontext():
+    with checking_plans(most=None if is_full else 1) if is_compared else contextlib.nullcontext():
         yield
 
 
@@ -67,6 +77,7 @@ def pytest_collection_finish():
 
     patches.expect_targets()
     keep_context()
+    write_programs_at_once()
     gc.collect()
     gc.freeze()
 

@@ -32,7 +32,7 @@ class PlanError(AssertionError):
 
 
 _compared: collections.Counter[tuple] = collections.Counter()
-"""How often calls that look alike have been compared in this process."""
+"""How many calls that look alike there have been in this process."""
 
 
 @contextlib.contextmanager
@@ -42,7 +42,8 @@ def checking_plans(most: int | None = None) -> Iterator[None]:
     It is for all threads. What a traced write in place has written is not compared.
 
     Args:
-        most: how many calls are compared of those that look alike; all of them by default.
+        most: how many calls are compared of those that look alike, without the first, which makes the plan; all of
+            them by default.
     """
     before: Any = Call.run_planned
     Call.run_planned = staticmethod(functools.partial(_run_checked, most))
@@ -69,7 +70,7 @@ def _is_compared(most: int | None, function: Any, args: tuple, kwargs: dict, is_
     with DisableTorchFunction():
         look = function, is_eager, torch.is_grad_enabled(), _look((*args, *kwargs.items()))
     _compared[look] += 1
-    return _compared[look] <= most
+    return 1 < _compared[look] <= most + 1
 
 
 def _run_checked(most: int | None, call: Call, function: Any, types: Any, args: tuple, kwargs: dict | None) -> Any:

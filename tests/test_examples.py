@@ -20,7 +20,7 @@ SMALL = {
 
 
 @pytest.mark.models
-@pytest.mark.slow
+@pytest.mark.slow("compiles a real model, or trains one")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(path), *SMALL.get(path.stem, [])])

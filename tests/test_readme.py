@@ -57,8 +57,8 @@ def test_commands_install_extras_that_exist():
 
 
 def test_ci_runs_the_test_command():
-    (tests,) = [command for command in commands() if command[0].endswith("pytest")]
-    assert " ".join(["pytest", *tests[1:]]) in (ROOT / ".ci/run").read_text()
+    (tests,) = [command for command in commands() if command[1:3] == ["-m", "scripts.tests"]]
+    assert " ".join(['"$python"', *tests[1:]]) + "\n" in (ROOT / ".ci/run").read_text()
 
 
 def test_one_version_is_named():
@@ -69,7 +69,7 @@ def test_one_version_is_named():
 
 
 @pytest.mark.models
-@pytest.mark.slow
+@pytest.mark.slow("compiles a real model and its gradients")
 def test_main_job_command_agrees(monkeypatch):
     (check,) = [command for command in commands() if command[0].endswith("torch2jax")]
     monkeypatch.setattr(sys, "argv", check)

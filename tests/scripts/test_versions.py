@@ -1,26 +1,13 @@
 """The page of versions, and the order in which tests are sampled."""
 
-import xml.etree.ElementTree as ElementTree
-
 from scripts import versions
 
-REPORT = """<testsuites><testsuite>
-<testcase classname="tests.test_a" name="test_one"/>
-<testcase classname="tests.ops.test_b" name="test_two[x]"><failure/></testcase>
-<testcase classname="tests.ops.test_b" name="test_three"><skipped/></testcase>
-<testcase classname="tests.ops.test_b.TestC" name="test_four"><error/></testcase>
-<testcase classname="" name="tests.ops.test_d"><error/></testcase>
-</testsuite></testsuites>"""
 
-
-def test_outcomes():
-    counts, failed = versions.outcomes(ElementTree.fromstring(REPORT))
-    assert counts == {"tests": 5, "passed": 1, "skipped": 1, "failed": 3}
-    assert failed == [
-        "tests/ops/test_b.py::test_two[x]",
-        "tests/ops/test_b.py::TestC::test_four",
-        "tests/ops/test_d.py",
-    ]
+def test_what_decides_has_a_digest(monkeypatch):
+    before = versions.digest()
+    assert versions.digest() == before
+    monkeypatch.setattr(versions, "_DECIDES", ("scripts/versions.py",))
+    assert versions.digest() != before
 
 
 def test_a_page_is_read_again():

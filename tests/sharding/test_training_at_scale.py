@@ -28,7 +28,7 @@ def losses(output: str) -> dict[int, float]:
 
 
 @pytest.mark.models
-@pytest.mark.slow
+@pytest.mark.slow("compiles a training step for eight devices")
 @pytest.mark.usefixtures("eight_devices")
 def test_two_processes_train_as_one_and_one_goes_on(tmp_path, monkeypatch, capsys):
     (port,) = free_ports(1)

@@ -2,12 +2,11 @@
 
 import functools
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import torch
-from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
 from torch2jax import NoRuleError, Padded, TracedValueError, t2j
@@ -20,6 +19,9 @@ from .keywords import by_keyword
 from .outcome import Refused, compare_results, expected_of, key, witnesses
 from .programs import Program, Steps
 from .samples import Case, full_name, twin
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
 
 __all__ = ["CHECKS"]
 
@@ -209,7 +211,7 @@ def _results_of(form: Callable, case: Case, *tensors) -> list:
     return [case.comparable(result, *tensors) for result in case.call(form, *tensors)]
 
 
-def _forms(op: OpInfo):
+def _forms(op: "OpInfo"):
     """The other forms of an entry: functions of the sample's arguments that list the result and what it changes."""
     for owner, name in ((op, full_name(op)), *((alias, alias.name) for alias in op.aliases)):
         if owner is not op:

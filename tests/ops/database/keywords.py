@@ -4,9 +4,12 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
-from torch.testing._internal.opinfo.core import OpInfo
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
 
 __all__ = ["by_keyword"]
 
@@ -14,7 +17,7 @@ __all__ = ["by_keyword"]
 _NUMPYS = {"dim": "axis", "keepdim": "keepdims", "input": "x", "other": "x2"}
 
 
-def by_keyword(op: OpInfo) -> Iterator[tuple[str, Callable]]:
+def by_keyword(op: "OpInfo") -> Iterator[tuple[str, Callable]]:
     """Functions of a sample's arguments that give them to PyTorch by keyword, as many as a signature has names for."""
     for what, function, names, given in _signatures(op):
         spellings = [names]
@@ -24,7 +27,7 @@ def by_keyword(op: OpInfo) -> Iterator[tuple[str, Callable]]:
             yield f"{what} by keyword: {', '.join(spelling)}", _named(function, spelling, given)
 
 
-def _signatures(op: OpInfo) -> Iterator[tuple[str, Callable, tuple[str, ...], int]]:
+def _signatures(op: "OpInfo") -> Iterator[tuple[str, Callable, tuple[str, ...], int]]:
     function, method = op.op, op.method_variant
     if isinstance(function, types.FunctionType):
         if function.__module__.startswith("torch."):

@@ -7,17 +7,17 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import jax
 import torch
-from torch.testing._internal import common_utils
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo import core
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 from . import exceptions
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 __all__ = [
     "DTYPES",
@@ -47,19 +47,19 @@ DTYPES = (
 )
 
 
-def full_name(op: OpInfo) -> str:
+def full_name(op: "OpInfo") -> str:
     """The name of an entry with that of its variant, which is unique."""
     return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
 
 
-def entries(pattern: str = "*") -> Iterator[OpInfo]:
+def entries(pattern: str = "*") -> "Iterator[OpInfo]":
     """The entries of the operator database whose name, with or without the variant, matches."""
-    for op in op_db:
+    for op in _by_name().values():
         if fnmatch.fnmatchcase(op.name, pattern) or fnmatch.fnmatchcase(full_name(op), pattern):
             yield op
 
 
-def entry(name: str) -> OpInfo:
+def entry(name: str) -> "OpInfo":
     """The entry of a full name."""
     return _by_name()[name]
 
@@ -70,25 +70,28 @@ def has_entry(name: str) -> bool:
 
 
 @functools.cache
-def _by_name() -> dict[str, OpInfo]:
+def _by_name() -> "dict[str, OpInfo]":
+    # not above: it takes seconds to import, and many tests only compare results
+    from torch.testing._internal.common_methods_invocations import op_db
+
     return {full_name(op): op for op in op_db}
 
 
-def dtypes_of(op: OpInfo, gradients: bool = False) -> list[torch.dtype]:
+def dtypes_of(op: "OpInfo", gradients: bool = False) -> list[torch.dtype]:
     """The dtypes of `DTYPES` that an entry, or its derivative, supports in PyTorch on the CPU."""
     supported = op.supported_backward_dtypes("cpu") if gradients else op.supported_dtypes("cpu")
     return [dtype for dtype in DTYPES if dtype in supported]
 
 
-def refused_dtypes(op: OpInfo) -> list[torch.dtype]:
+def refused_dtypes(op: "OpInfo") -> list[torch.dtype]:
     """The dtypes of `DTYPES` that an entry supports on no device."""
     supported = op.supported_dtypes("cpu") | op.supported_dtypes("cuda")
     return [dtype for dtype in DTYPES if dtype not in supported]
 
 
 def samples(
-    op: OpInfo, dtype: torch.dtype, limit: int | None = None, requires_grad: bool = False, reference: bool = False
-) -> list[SampleInput]:
+    op: "OpInfo", dtype: torch.dtype, limit: int | None = None, requires_grad: bool = False, reference: bool = False
+) -> "list[SampleInput]":
     """The first samples of an operator, the same ones in every run."""
     torch.manual_seed(0)
     with _making():
@@ -102,6 +105,9 @@ def _making() -> Iterator[None]:
 
     Where that is as deep as in pytest, the search costs more than everything else.
     """
+    from torch.testing._internal import common_utils
+    from torch.testing._internal.opinfo import core
+
     with (
         warnings.catch_warnings(),
         mock.patch.object(common_utils, "extract_test_fn", return_value=None),
@@ -135,7 +141,7 @@ def in_precision(tensor: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
 class Case:
     """One sample of an entry: `function` of the `tensors` in it, however deep in its arguments they are."""
 
-    def __init__(self, op: OpInfo, dtype: torch.dtype, sample: SampleInput):
+    def __init__(self, op: "OpInfo", dtype: torch.dtype, sample: "SampleInput"):
         self.op, self.name, self.dtype, self.sample = op, full_name(op), dtype, sample
         self._leaves, self._spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         self._at = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
@@ -184,13 +190,13 @@ class Case:
 
 
 def cases(
-    op: OpInfo, dtype: torch.dtype, limit: int | None = None, requires_grad: bool = False, reference: bool = False
+    op: "OpInfo", dtype: torch.dtype, limit: int | None = None, requires_grad: bool = False, reference: bool = False
 ) -> list[Case]:
     """The first cases of an operator, the same ones in every run."""
     return [Case(op, dtype, sample) for sample in samples(op, dtype, limit, requires_grad, reference)]
 
 
-def bad_cases(op: OpInfo) -> Iterator[Case]:
+def bad_cases(op: "OpInfo") -> Iterator[Case]:
     """What PyTorch refuses: its own error inputs, and samples in dtypes that it supports nowhere."""
     if op.error_inputs_func is not None:
         torch.manual_seed(0)

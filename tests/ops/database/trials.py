@@ -4,17 +4,19 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import torch
-from torch.testing._internal.opinfo.core import OpInfo
 
 from . import exceptions
 from .checks import CHECKS
 from .outcome import Refused, quiet
 from .programs import alone, together
 from .samples import Case, bad_cases, cases, dtypes_of, full_name
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
 
 __all__ = ["Outcome", "Trial", "attempt", "columns_of", "joined", "run", "trials"]
 
@@ -51,7 +53,7 @@ class Outcome(NamedTuple):
     """What the first that failed has to say."""
 
 
-def columns_of(op: OpInfo, dtype: torch.dtype) -> list[str]:
+def columns_of(op: "OpInfo", dtype: torch.dtype) -> list[str]:
     """The columns that an entry has in a dtype; errors and forms are those of one dtype only."""
     name, columns = full_name(op), []
     supported = dtypes_of(op)
@@ -67,7 +69,7 @@ def columns_of(op: OpInfo, dtype: torch.dtype) -> list[str]:
 
 
 def trials(
-    op: OpInfo,
+    op: "OpInfo",
     dtype: torch.dtype,
     columns: list[str],
     limit: int | None = None,
