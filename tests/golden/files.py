@@ -54,6 +54,7 @@ def programs(room: str) -> dict[str, Program]:
 def text(program: Program, most: float = math.inf) -> str:
     """That of its graph, of so many characters at most, or of the exception that it raises."""
     torch.manual_seed(0)
+    torch.distributions.Distribution.set_default_validate_args(__debug__)  # torch.compile of another program ends this
     try:
         graph = program()
     except Exception as error:

@@ -17,6 +17,8 @@ from .program import Graph, Program, of_jax, of_module, of_step
 
 __all__ = ["generating", "models", "models_gradients"]
 
+define_vision_operators()  # before a library imports torchvision beside a CPU build of PyTorch
+
 
 def _transformer(name: str) -> tuple[nn.Module, tuple, dict]:
     from tests.models import test_transformers as models
@@ -26,7 +28,6 @@ def _transformer(name: str) -> tuple[nn.Module, tuple, dict]:
 
 
 def _vision(name: str) -> tuple[nn.Module, tuple, dict]:
-    define_vision_operators()
     from tests.models import test_torchvision as models
 
     return models.build(getattr(models, name)), (torch.ones(2, 3, 32, 32),), {}
