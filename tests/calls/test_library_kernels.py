@@ -123,6 +123,11 @@ def test_derivatives_are_those_registered():
 
 @torch.library.custom_op("kernels::sine_with_numpy", mutates_args=("x",))
 def sine_with_numpy(x: torch.Tensor) -> None:
+    x.copy_(torch.from_numpy(np.sin(x.numpy())))
+
+
+@torch.library.custom_op("kernels::sine_in_numpy", mutates_args=("x",))
+def sine_in_numpy(x: torch.Tensor) -> None:
     array = x.numpy()
     np.sin(array, out=array)
 
@@ -132,7 +137,7 @@ def aliased(x: torch.Tensor) -> torch.Tensor:
     return x[:2]
 
 
-def test_writes_through_numpy():
+def test_writes_of_what_numpy_computes():
     def function(x):
         y = x * 1
         version = y._version
@@ -144,6 +149,8 @@ def test_writes_through_numpy():
     result, zeros_here = t2j(function)(X)
     np.testing.assert_allclose(result, expected, rtol=1e-6)
     assert zeros.dtype == zeros_here.dtype
+    with pytest.raises(ValueError, match="read-only"):
+        t2j(lambda x: sine_in_numpy(x * 1))(X)
 
 
 def test_results_that_are_arguments():
