@@ -36,14 +36,14 @@ def _on_host(operator: Callable, *arrays, **options) -> tuple:
     shapes = [jax.ShapeDtypeStruct(x.shape, canonical(x.dtype)) for x in tree_leaves(result)]
 
     @jax.custom_jvp
-    def call(*arrays):
+    def run_there(*arrays):
         return tuple(jax.pure_callback(run, shapes, *arrays, vmap_method="broadcast_all"))
 
-    @call.defjvp
+    @run_there.defjvp
     def _(*_):
         raise RuntimeError(f"the derivative for '{operator.__name__}' is not implemented, in PyTorch as well")
 
-    return call(*arrays)
+    return run_there(*arrays)
 
 
 @factored(torch.linalg.ldl_factor_ex, aten.linalg_ldl_factor_ex, dtype=(None, torch.int32, torch.int32))

@@ -4,6 +4,7 @@ import torch
 
 from ..calls.call import current
 from ..rules.registry import implements_metadata, implements_tensors
+from ..tensors.derived import as_class
 from ..tensors.tensor import Torchish, geometry
 
 Tensor = torch.Tensor
@@ -44,3 +45,8 @@ def storage_offset(self):
     if isinstance(tensor, Torchish):
         tensor._node.storage.memory.expect_all()
     return geometry(Tensor.storage_offset, tensor)
+
+
+@implements_tensors(Tensor.as_subclass)
+def as_subclass(input, cls):
+    return as_class(current().lift(input), cls)

@@ -17,6 +17,5 @@ from . import (
     normalization as normalization,
     pooling as pooling,
     recurrent as recurrent,
-    suppression as suppression,
     vision as vision,
 )

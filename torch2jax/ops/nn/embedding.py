@@ -17,8 +17,7 @@ from ...tensors.traced import is_traced
 from ..bounds import known_values, outside, seen
 from ..indexing import progression
 from ..values import values
-from .embedding_rows import rows_apart
-from .rows import sharding_of_rows, take_rows
+from .embedding_rows import rows_apart, sharding_of_rows, take_rows
 
 aten = torch.ops.aten
 

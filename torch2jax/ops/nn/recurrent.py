@@ -15,8 +15,8 @@ from ...tracing.manual_axes import varying
 from ..arrays import cast, like
 from ..shape import stack
 from ..values import values
+from .embedding_rows import take_rows
 from .linear import linear
-from .rows import take_rows
 
 aten = torch.ops.aten
 

@@ -18,7 +18,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from ...rules.array_rule import InnerRule
 from ...tracing.linear_call import linear_call
-from ..nn.rows import take_rows
+from ..nn.embedding_rows import take_rows
 
 __all__ = ["Order", "order_of", "product"]
 
