@@ -48,7 +48,7 @@ REFUSED = {
     "a mask of sparse": (lambda: t2j(lambda m: m[m.to_dense() > 0])(CSR), "to_dense()"),
     "sparse and dense": (lambda: t2j(lambda m, x: torch.cat([m, x]))(COO, X), "to_sparse()"),
     "convolution of sparse": (lambda: t2j(lambda m: F.conv1d(m[None], torch.ones(3, 3, 1)))(COO), "to_dense()"),
-    "strides of sparse": (lambda: t2j(lambda m: m.stride())(CSR), "do not have strides"),
+    "strides of sparse": (lambda: t2j(lambda m: m.stride())(CSR), "to_dense()"),
     "numpy of sparse": (lambda: jax.jit(t2j(lambda m: m.numpy()))(t2j(COO)), "to_dense()"),
     "a dense array": (lambda: t2j(Holding(COO))(X, state_dict={"matrix": jnp.ones((3, 3))}), "wanted a sparse array"),
 }

@@ -22,7 +22,6 @@ __all__ = [
     "parts_of_tensor",
     "sparse_array_to_tensor",
     "sparse_tensor_to_array",
-    "tensor_of_parts",
     "without_padding",
 ]
 
@@ -154,15 +153,10 @@ def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
     """
     parts = without_padding(parts_of_array(array))
     index = [array_to_tensor(x, copy=copy).long() for x in parts.index]
-    return tensor_of_parts(parts._replace(index=index, values=array_to_tensor(parts.values, copy=copy)))
-
-
-def tensor_of_parts(parts: SparseParts) -> torch.Tensor:
-    """The sparse tensor of PyTorch's own that is made of real tensors."""
+    values = array_to_tensor(parts.values, copy=copy)
     if parts.layout is not torch.sparse_coo:
-        compressed, plain = parts.index
-        return torch.sparse_compressed_tensor(compressed, plain, parts.values, parts.shape, layout=parts.layout)
-    return torch.sparse_coo_tensor(parts.index[0], parts.values, parts.shape, is_coalesced=parts.is_coalesced or None)
+        return torch.sparse_compressed_tensor(*index, values, parts.shape, layout=parts.layout)
+    return torch.sparse_coo_tensor(*index, values, parts.shape, is_coalesced=parts.is_coalesced or None)
 
 
 def layout_name(layout: torch.layout) -> str:

@@ -6,9 +6,12 @@ functions of PyTorch. So code without sparse tensors is asked nothing, and deriv
 those of strided tensors.
 
 Invariants, as in PyTorch: of `torch.sparse_coo`, the index is one tensor, ``(sparse dimensions, nnz)``, and the values
-are ``(nnz, *dense dimensions)``. Of the compressed layouts it is two: where the rows begin, ``(*batch, rows + 1)``, and
-the columns, ``(*batch, nnz)``; the values are ``(*batch, nnz, *block, *dense dimensions)``; "rows" are those of blocks,
-and columns in the layouts that compress these. A place beyond the shape is no element: it pads, and its value is zero.
+are ``(nnz, *dense dimensions)``. Of the compressed layouts, which are of matrices, it is two: where the rows begin,
+``(rows + 1,)``, and the columns, ``(nnz,)``; the values are ``(nnz, *block)``; "rows" are those of blocks, and columns
+in the layouts that compress these. A place beyond the shape is no element: it pads, and its value is zero.
+
+COO and CSR have kernels. What CSC, BSR and BSC have of their own is their values, which all functions of elements take;
+elsewhere they are converted (`ops.sparse.conversion`), and a result is converted back where PyTorch gives their layout.
 """
 
 import types
@@ -21,6 +24,7 @@ from ..errors import NoRuleError, WithoutValuesError
 from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..internals.memory import make_wrapper_subclass
 from ..rules import registry
+from ..rules.inplace import check_cast
 from ..rules.kinds import serves, serves_without_values
 from ..rules.rule import MetadataRule
 from ..tensors.sparse_arrays import (
@@ -47,6 +51,7 @@ __all__ = [
     "given_sparse",
     "lifted_sparse",
     "make_sparse",
+    "no_matrix",
     "size_of",
 ]
 
@@ -78,8 +83,6 @@ class Sparse(torch.Tensor):
 
     Those of a coalesced tensor come first.
     """
-    base: "Sparse | None" = None
-    """The one that it is with its dimensions exchanged, a view of."""
     _writes: list[int]
     _gradient: torch.Tensor | None = None
 
@@ -114,20 +117,14 @@ class Sparse(torch.Tensor):
         return self.index[0].shape[0] if self.kind is torch.sparse_coo else 2
 
     @property
-    def batch_ndim(self) -> int:
-        """How many dimensions are in front of these, of compressed layouts."""
-        return 0 if self.kind is torch.sparse_coo else self.index[0].ndim - 1
-
-    @property
     def dense_ndim(self) -> int:
-        """How many dimensions come after them."""
-        return self.elements.ndim - self.batch_ndim - 1 - 2 * (self.kind in BLOCKED)
+        """How many dimensions come after them, of COO."""
+        return self.elements.ndim - 1 if self.kind is torch.sparse_coo else 0
 
     @property
     def block(self) -> tuple[int, ...]:
         """The size of a block, of the layouts that have them."""
-        first = self.batch_ndim + 1
-        return tuple(self.elements.shape[first : first + 2]) if self.kind in BLOCKED else ()
+        return tuple(self.elements.shape[1:]) if self.kind in BLOCKED else ()
 
     def of_values(self, elements: torch.Tensor) -> "Sparse":
         """Other values at the same places."""
@@ -160,8 +157,14 @@ def make_sparse(
     coalesced: bool,
     length: torch.Tensor | None = None,
 ) -> Sparse:
-    """A tensor of a sparse layout with these indices and values; that they fit is not checked."""
+    """A tensor of a sparse layout with these indices and values; that they fit is not checked.
+
+    Raises:
+        RuntimeError: a tensor of a compressed layout has batches or dense dimensions.
+    """
     with DisableTorchFunction():
+        if kind is not torch.sparse_coo and len(size) != 2:
+            raise no_matrix(kind, size)
         dtype = elements.dtype
         coalesced = coalesced or (kind is torch.sparse_coo and not index[0].shape[1])
     tensor = make_wrapper_subclass(Sparse, tuple(size), dtype=dtype)
@@ -169,6 +172,14 @@ def make_sparse(
     tensor.length = length
     tensor._writes = [0]
     return tensor
+
+
+def no_matrix(kind: torch.layout, size: Sequence[int]) -> RuntimeError:
+    """An error about batches or dense dimensions of a compressed layout."""
+    return RuntimeError(
+        f"got a tensor of layout {kind} and shape {list(size)}; wanted a matrix: give batches and dense dimensions as "
+        ".to_sparse_coo() or .to_dense()"
+    )
 
 
 def lifted_sparse(tensor: torch.Tensor) -> Sparse:
@@ -271,14 +282,32 @@ def _run(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
     args, kwargs = map_arguments(_lifted, (args, kwargs))
     rule = registry.lookup_sparse(function)
     if rule is not None:
+        out = kwargs.pop("out", None)
+        if isinstance(out, (Sparse, tuple)):
+            raise _no_out()
         with call.inside():
-            return rule(*args, **kwargs)
+            result = rule(*args, **kwargs)
+            return result if out is None else _written(result, out)
     strided = registry.lookup(function)
     if type(strided) is MetadataRule:
         return geometry(function, *args, **kwargs)
     if strided is None and isinstance(function, types.FunctionType) and not call.is_own_body(function, args):
         return call.run_body(function, args, kwargs)
     raise _refusal(function, args, kwargs) from None
+
+
+def _written(result: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    if isinstance(result, (Sparse, tuple)) or out.shape != result.shape:
+        raise _no_out()
+    check_cast(result, out)
+    return out.copy_(result)
+
+
+def _no_out() -> NotImplementedError:
+    return NotImplementedError(
+        "got out= for a function of a sparse tensor; wanted a strided one of the result's layout and shape: take what "
+        "the function gives instead"
+    )
 
 
 def _refusal(function: Any, args: tuple, kwargs: dict) -> NoRuleError:

@@ -1,6 +1,8 @@
 """Conversion between layouts, and copies of sparse tensors."""
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,15 +15,16 @@ from ...rules.registry import implements_sparse, implements_tensors
 from ...tensors.dtypes import type_name
 from ...tensors.sparse_arrays import layout_name
 from ...values.lengths import expect_room, heed, said_bound
-from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, size_of
+from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, no_matrix, size_of
 from ..values import values as values_of
-from .declaring import implements_forms
-from .places import (
+from .construction import empty_of
+from .rules import (
     coalesced,
     coo,
-    coordinates,
     filled,
     flat_places,
+    forms_of,
+    implements_forms,
     known_places,
     of_known,
     places,
@@ -30,7 +33,7 @@ from .places import (
     within,
 )
 
-__all__ = ["dense", "marked_elements", "to_layout"]
+__all__ = ["converted", "dense", "marked_elements", "masked_by", "to_layout"]
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -44,7 +47,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     indices, values = coo(tensor)
     sparse = shape[: indices.shape[0]]
     flat = flat_places(indices, sparse)
-    ordered = tensor.coalesced and tensor.kind not in BLOCKED and tensor.kind not in COLUMNS
+    ordered = tensor.coalesced and tensor.kind in (_COO, torch.sparse_csr)
     return scattered(values, flat, math.prod(sparse), ordered).reshape(shape)
 
 
@@ -77,8 +80,10 @@ def marked_elements(tensor: torch.Tensor, marked: torch.Tensor) -> Sparse:
     shape = tuple(marked.shape)
     known = known_places(marked)
     if known is not None:
-        indices = np.stack(np.nonzero(known)) if known.ndim else np.zeros((0, int(known)), np.int64)
-        return gathered(tensor, indices, shape)
+        found = of_known(np.stack(np.nonzero(known)) if known.ndim else np.zeros((0, int(known)), np.int64))
+        rows = tensor.reshape(math.prod(shape), *tensor.shape[len(shape) :])
+        values = rows.index_select(0, flat_places(found, shape))
+        return make_sparse(_COO, [found], values, tensor.shape, True)
     heed()
     said = said_bound()
     room = marked.numel() if said is None else min(said, marked.numel())
@@ -102,93 +107,42 @@ def _marked(mask, room: int):
 _MARKED = InnerRule(_marked, "nonzero", dtype=torch.int64)
 
 
-def gathered(tensor: torch.Tensor, indices: np.ndarray, sparse: tuple[int, ...]) -> Sparse:
-    """The elements of a strided tensor at known coordinates, as COO."""
-    found = of_known(indices)
-    rows = tensor.reshape(math.prod(sparse), *tensor.shape[len(sparse) :])
-    values = rows.index_select(0, flat_places(found, sparse))
-    return make_sparse(_COO, [found], values, tensor.shape, True)
-
-
-def _mask_of_blocks(tensor: torch.Tensor, block: tuple[int, ...], dense_ndim: int) -> torch.Tensor:
-    """Which blocks have elements, ``(*batch, rows, columns)``."""
-    marked = tensor != 0
-    if dense_ndim:
-        marked = marked.flatten(tensor.ndim - dense_ndim).any(-1)
-    rows, columns = marked.shape[-2:]
-    if rows % block[0] or columns % block[1]:
-        raise RuntimeError(
-            f"tensor sparse size ({rows}, {columns}) must be divisible by given blocksize ({block[0]}, {block[1]})"
-        )
-    blocks = marked.reshape(*marked.shape[:-2], rows // block[0], block[0], columns // block[1], block[1])
-    return blocks.any(-1).any(-2)
-
-
 def _dense_to_compressed(tensor: torch.Tensor, layout, block=None, dense_dim=None) -> Sparse:
-    dense_ndim = dense_dim or 0
-    if tensor.ndim - dense_ndim < 2:
-        raise RuntimeError(
-            f"to_sparse: conversion to {layout} needs a tensor of at least two dimensions, got {tensor.ndim}"
-        )
-    if (layout in BLOCKED) != bool(block):
-        raise RuntimeError(f"to_sparse: conversion to {layout} with blocksize={block} is not supported")
-    size = (1, 1) if not block else tuple(block)
-    marked = _mask_of_blocks(tensor, size, dense_ndim)
-    if not block and marked.ndim == 2 and known_places(marked) is None:
-        return _to_compressed(marked_elements(tensor, marked), layout)
-    known = values_of(marked, "to_sparse() of a tensor, of which the number of elements that are not zero")
-    return _of_blocks(tensor, layout, size, dense_ndim, known)
-
-
-def _index_of_marks(marked: np.ndarray, layout) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]:
-    """The compressed and the plain index of marked elements, or blocks, and their coordinates in the same order.
-
-    Args:
-        marked: ``(*batch, rows, columns)``.
-
-    Raises:
-        RuntimeError: not as many are marked in all of a batch.
-    """
-    ordered = marked.swapaxes(-1, -2) if layout in COLUMNS else marked
-    counts = ordered.sum((-1, -2)).reshape(-1)
-    if len(counts) and (counts != counts[0]).any():
-        raise RuntimeError("Expect the same number of specified elements per batch.")
-    *batch, main, other = np.nonzero(ordered)
-    compressed = np.zeros((*ordered.shape[:-2], ordered.shape[-2] + 1), np.int64)
-    compressed[..., 1:] = ordered.sum(-1).cumsum(-1)
-    plain = other.reshape(*ordered.shape[:-2], int(counts[0]) if len(counts) else 0)
-    return (compressed, plain), (*batch, *((other, main) if layout in COLUMNS else (main, other)))
-
-
-def _of_blocks(tensor, layout, block: tuple[int, ...], dense_ndim: int, marked: np.ndarray) -> Sparse:
-    """The elements of a strided tensor, or its blocks, at known places ``(*batch, rows, columns)``."""
-    index, found = _index_of_marks(marked, layout)
-    shape, first = tensor.shape, tensor.ndim - dense_ndim
-    batch = shape[: first - 2]
-    rows, columns = shape[first - 2] // block[0], shape[first - 1] // block[1]
+    if tensor.ndim != 2 or dense_dim:
+        raise no_matrix(layout, tensor.shape)
+    marked = tensor != 0
     if layout in BLOCKED:
-        blocks = tensor.reshape(*batch, rows, block[0], columns, block[1], *shape[first:]).transpose(
-            len(batch) + 1, len(batch) + 2
+        what = "to_sparse() of a tensor, of which the number of elements that are not zero"
+        return _blocks_of(tensor, layout, block, values_of(marked, what))
+    return _to_compressed(marked_elements(tensor, marked), layout)
+
+
+def _blocks_of(tensor: torch.Tensor, layout, block: Sequence[int] | None, marked: np.ndarray) -> Sparse:
+    """The blocks of a strided matrix that have one of the marked elements."""
+    if block is None or len(block) != 2:
+        raise RuntimeError(f"to_sparse: blocksize needs to be a tuple of two numbers for {layout}, but got {block}")
+    rows, columns = marked.shape
+    height, width = block
+    if rows % height or columns % width:
+        raise RuntimeError(
+            f"tensor sparse size ({rows}, {columns}) must be divisible by given blocksize ({height}, {width})"
         )
-        blocks = blocks.reshape(math.prod(batch) * rows * columns, *block, *shape[first:])
-    else:
-        blocks = tensor.reshape(math.prod(batch) * rows * columns, *shape[first:])
-    flat = np.ravel_multi_index(found, (*batch, rows, columns)) if found[0].size else np.zeros(0, np.int64)
-    values = blocks.index_select(0, of_known(flat))
-    values = values.reshape(*index[1].shape, *values.shape[1:])
-    return make_sparse(layout, [of_known(x) for x in index], values, shape, True)
-
-
-def _expect_block(block) -> None:
-    if block is not None and len(block) != 2:
-        raise RuntimeError(f"to_sparse: blocksize needs to be a tuple of two numbers, but got {len(block)}")
+    grid = marked.reshape(rows // height, height, columns // width, width).any((1, 3))
+    ordered = grid.T if layout in COLUMNS else grid
+    main, other = np.nonzero(ordered)
+    flat = other * grid.shape[1] + main if layout in COLUMNS else main * grid.shape[1] + other
+    blocks = tensor.reshape(grid.shape[0], height, grid.shape[1], width).transpose(1, 2)
+    values = blocks.reshape(grid.size, height, width).index_select(0, of_known(flat))
+    index = [of_known(np.concatenate([[0], ordered.sum(1).cumsum()])), of_known(other)]
+    return make_sparse(layout, index, values, tensor.shape, True)
 
 
 @implements_tensors(Tensor.to_sparse, torch.ops.aten.to_sparse)
 def strided_to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, dense_dim=None):
     tensor = current().lift(self)
-    _expect_block(blocksize)
     layout = _COO if layout is None else layout
+    if blocksize is not None and layout not in BLOCKED:
+        raise RuntimeError(f"to_sparse: conversion to {layout} takes no blocksize, but got {blocksize}")
     if layout is torch.strided:
         return tensor
     if layout is _COO:
@@ -202,15 +156,16 @@ def strided_to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, den
 def _to_compressed(tensor: Sparse, layout, block=None) -> Sparse:
     if tensor.kind is layout and tuple(block or tensor.block) == tensor.block:
         return tensor
-    if tensor.sparse_ndim != 2:
+    if tensor.sparse_ndim != 2 or tensor.dense_ndim:
         raise RuntimeError(
-            f"to_sparse: conversion from Sparse to {layout_name(layout)} for input tensors with sparse_dim()!=2 is not "
-            "supported"
+            f"to_sparse: conversion from Sparse to {layout_name(layout)} for input tensors with sparse_dim()!=2 or "
+            "dense dimensions is not supported: call .to_dense() first"
         )
-    if layout in BLOCKED and not block and tensor.kind not in BLOCKED:
-        raise RuntimeError(f"to_sparse: conversion from {tensor.kind} to {layout} needs a blocksize")
-    if layout in BLOCKED or tensor.kind in BLOCKED or tensor.batch_ndim:
-        return _over_dense(tensor, layout, block or tensor.block if layout in BLOCKED else None)
+    if layout in BLOCKED:
+        known = places(coo(tensor)[0], f"a conversion to {layout}")
+        marked = np.zeros(size_of(tensor), bool)  # what is zero, and there, stays
+        marked[tuple(known)] = True
+        return _blocks_of(dense(tensor), layout, block or tensor.block, marked)
     ordered = _ordered_by(tensor, layout)
     indices, values = ordered.index[0], ordered.elements
     main, other = (1, 0) if layout in COLUMNS else (0, 1)
@@ -220,14 +175,10 @@ def _to_compressed(tensor: Sparse, layout, block=None) -> Sparse:
 
 def _ordered_by(tensor: Sparse, layout) -> Sparse:
     """As COO with each index once, in the order of its rows, or of its columns."""
-    if tensor.kind is _COO:
-        found = coalesced(tensor)
-    else:
-        indices, values = coo(tensor)
-        found = make_sparse(_COO, [indices], values, size_of(tensor), tensor.kind not in COLUMNS, tensor.length)
+    indices, values = coo(tensor)
+    in_order = tensor.coalesced and tensor.kind in (_COO, torch.sparse_csr)
+    found = coalesced(make_sparse(_COO, [indices], values, size_of(tensor), in_order, tensor.length))
     if layout not in COLUMNS:
-        return found if found.coalesced else coalesced(found)
-    if tensor.kind in COLUMNS:
         return found
     known, mask = known_places(found.index[0]), within(found)
     if mask is not None:  # what pads comes last
@@ -252,36 +203,6 @@ def convert_indices_from_coo_to_csr(input, size, *, out_int32=False):
     return found.int() if out_int32 else found
 
 
-@implements_tensors(torch._convert_indices_from_csr_to_coo, torch.ops.aten._convert_indices_from_csr_to_coo)
-def convert_indices_from_csr_to_coo(crow_indices, col_indices, *, out_int32=False, transpose=False):
-    index = [current().lift(crow_indices), current().lift(col_indices)]
-    size = (crow_indices.shape[-1] - 1, 0)
-    rows, columns = coordinates(make_sparse(torch.sparse_csr, index, col_indices, size, True))
-    found = torch.stack([columns, rows] if transpose else [rows, columns])
-    return found.int() if out_int32 else found
-
-
-def _over_dense(tensor: Sparse, layout, block) -> Sparse:
-    """By the marks of all places; what is zero, and there, stays."""
-    indices, _ = coo(tensor)
-    sparse = size_of(tensor)[: indices.shape[0]]
-    known = places(indices, f"a conversion to {layout}")
-    marked = np.zeros(sparse, bool)
-    marked[tuple(known)] = True
-    tensor_dense = dense(tensor)
-    dense_ndim = tensor_dense.ndim - len(sparse)
-    if layout is _COO:
-        return gathered(tensor_dense, np.stack(np.nonzero(marked)), tuple(sparse))
-    rows, columns = sparse[-2:]
-    size = tuple(block or (1, 1))
-    if rows % size[0] or columns % size[1]:
-        raise RuntimeError(
-            f"tensor sparse size ({rows}, {columns}) must be divisible by given blocksize ({size[0]}, {size[1]})"
-        )
-    marked = marked.reshape(*sparse[:-2], rows // size[0], size[0], columns // size[1], size[1]).any((-1, -3))
-    return _of_blocks(tensor_dense, layout, size, dense_ndim, marked)
-
-
 def to_layout(tensor: torch.Tensor, layout, block=None) -> Any:
     """The tensor in a layout."""
     if layout is torch.strided:
@@ -295,13 +216,25 @@ def to_layout(tensor: torch.Tensor, layout, block=None) -> Any:
         return found
     if tensor.kind is _COO:
         return tensor
-    if tensor.kind in BLOCKED or tensor.kind in COLUMNS or tensor.batch_ndim:
-        indices, values = coo(tensor)
+    indices, values = coo(tensor)
+    if tensor.kind is not torch.sparse_csr:
         found = coalesced(make_sparse(_COO, [indices], values, size_of(tensor), False))
         found.coalesced = False  # in PyTorch it is not known to be
         return found
-    indices, values = coo(tensor)
     return make_sparse(_COO, [indices], values, size_of(tensor), True, tensor.length)
+
+
+def converted(rule: Callable) -> Callable:
+    """A rule of COO, for the other layouts too: they are converted, and the result is given back in the first's."""
+
+    @functools.wraps(rule)
+    def run(tensor, *args, **kwargs):
+        if tensor.kind is _COO:
+            return rule(tensor, *args, **kwargs)
+        found = rule(to_layout(tensor, _COO), *args, **kwargs)
+        return to_layout(found, tensor.kind, tensor.block or None) if isinstance(found, Sparse) else found
+
+    return run
 
 
 @implements_sparse(Tensor.to_sparse, torch.ops.aten.to_sparse)
@@ -315,46 +248,27 @@ def to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, dense_dim=N
     return to_layout(self, layout or _COO, blocksize)
 
 
-def _declare(name: str, layout, has_block: bool) -> None:
-    if has_block:
+def _declare(name: str, layout: torch.layout) -> None:
+    def rule(self, *block, dense_dim=None, **named):
+        block = named.get("blocksize", *block) if layout in BLOCKED else None
+        if isinstance(self, Sparse) or layout is _COO:
+            return to_layout(self, layout, block)
+        return _dense_to_compressed(current().lift(self), layout, block, dense_dim)
 
-        def rule(self, blocksize=None, dense_dim=None):  # pyright: ignore[reportRedeclaration] - with other parameters
-            if isinstance(self, Sparse):
-                return to_layout(self, layout, blocksize)
-            return _dense_to_compressed(current().lift(self), layout, blocksize, dense_dim)
-    else:
-
-        def rule(self, dense_dim=None):
-            if isinstance(self, Sparse) or layout is _COO:
-                return to_layout(self, layout)
-            return _dense_to_compressed(current().lift(self), layout, None, dense_dim)
-
-    functions = [getattr(owner, name) for owner in (Tensor, torch.ops.aten) if hasattr(owner, name)]
-    implements_tensors(*functions)(rule)
-    implements_sparse(*functions)(rule)
+    implements_tensors(*forms_of(name))(rule)
+    implements_sparse(*forms_of(name))(rule)
 
 
-_declare("to_sparse_coo", _COO, False)
-_declare("to_sparse_csr", torch.sparse_csr, False)
-_declare("to_sparse_csc", torch.sparse_csc, False)
-_declare("to_sparse_bsr", torch.sparse_bsr, True)
-_declare("to_sparse_bsc", torch.sparse_bsc, True)
+for _name in ("coo", "csr", "csc", "bsr", "bsc"):
+    _declare(f"to_sparse_{_name}", getattr(torch, f"sparse_{_name}"))
 
 
 # Copies.
 
 
-_FORMATS = {
-    torch.contiguous_format: "Contiguous",
-    torch.channels_last: "ChannelsLast",
-    torch.channels_last_3d: "ChannelsLast3d",
-}
-
-
 @implements_forms("clone")
 def clone(self, *, memory_format=None):
-    if self.kind is _COO and memory_format not in (None, torch.preserve_format):
-        raise RuntimeError(f"unsupported memory format option {_FORMATS[memory_format]}")
+    del memory_format
     return self.of_values(self.elements.clone())
 
 
@@ -362,12 +276,6 @@ def clone(self, *, memory_format=None):
 def deepcopy(self, memo):
     del memo
     return self.of_values(self.elements.clone())
-
-
-@implements_sparse(Tensor.contiguous)
-def contiguous(self, memory_format=None):
-    del memory_format
-    return self
 
 
 @implements_sparse(Tensor.to, torch.ops.aten._to_copy)
@@ -408,59 +316,28 @@ def type_as(self, other):
 @implements_sparse(Tensor.copy_)
 def copy_(self, src, non_blocking=False):
     del non_blocking
-    if not isinstance(self, Sparse):
-        raise RuntimeError("copy_() between dense and sparse tensors is not implemented")
-    source = src.kind if isinstance(src, Sparse) else torch.strided
-    if self.kind is not _COO and source is not self.kind:
+    kinds = [x.kind if isinstance(x, Sparse) else torch.strided for x in (self, src)]
+    if kinds[0] is not kinds[1] or size_of(self) != size_of(src):
         raise RuntimeError(
-            "torch.copy_: copy of sparse compressed tensors having different layouts is not supported. self layout is "
-            f"{layout_name(self.kind)} and src layout is {layout_name(source)}"
-        )
-    if source is not self.kind:
-        raise RuntimeError("copy_() between dense and sparse tensors is not implemented")
-    if self.kind is _COO and size_of(self) != size_of(src):
-        raise RuntimeError(
-            f"copy_(): the sizes of sparse tensors are to be the same, got {list(size_of(self))} and "
-            f"{list(size_of(src))}"
+            f"torch.copy_: got tensors of different layouts or shapes: self is {layout_name(kinds[0])} of "
+            f"{list(size_of(self))} and src layout is {layout_name(kinds[1])} of {list(size_of(src))}; convert src by "
+            ".to_sparse(layout=...) or .to_dense()"
         )
     if self.kind is _COO:
         return self.become(src.of_values(src.elements.to(self.dtype, copy=True)))
-    _expect_alike(self, src)
+    if self.elements.shape != src.elements.shape:
+        raise RuntimeError(
+            "torch.copy_: only sparse compressed tensors with the same number of specified elements are supported, "
+            f"got values of shapes {list(self.elements.shape)} and {list(src.elements.shape)}"
+        )
     self.elements.copy_(src.elements)
     self.index = src.index  # not written to: clones have the same
     return self
 
 
-def _expect_alike(tensor: Sparse, source: Sparse) -> None:
-    if tensor.index[1].shape != source.index[1].shape:
-        raise RuntimeError(
-            "torch.copy_: only sparse compressed tensors with the same number of specified elements are supported."
-        )
-    if size_of(tensor) != size_of(source):
-        raise RuntimeError(
-            "torch.copy_: expected shapes of self and src to match along dimension "
-            f"but got {list(size_of(tensor))} and {list(size_of(source))}"
-        )
-    if tensor.block != source.block:
-        raise RuntimeError(
-            "torch.copy_: copy of sparse compressed tensors having different block sizes is not supported. "
-            f"self and src block sizes are {list(tensor.block)} and {list(source.block)}, respectively."
-        )
-
-
 @implements_sparse(Tensor.zero_)
 def zero_(self):
-    from .likes import empty_of
-
     return self.become(empty_of(self, self.dtype))
-
-
-@implements_sparse(Tensor.fill_, torch.ops.aten.fill_)
-def fill_(self, value):
-    if self.kind is _COO:
-        raise NotImplementedError("fill_() of a COO tensor, which would have elements everywhere: call .to_dense()")
-    self.elements.fill_(value)
-    return self
 
 
 # Elements of a strided tensor at the places of a sparse one.
@@ -477,7 +354,7 @@ def masked_by(tensor: torch.Tensor, mask: Sparse) -> Sparse:
     sparse = tuple(size_of(mask))[: indices.shape[0]]
     rows = tensor.reshape(math.prod(sparse), *tensor.shape[len(sparse) :])
     values = rows.index_select(0, flat_places(indices, sparse))
-    if mask.kind in BLOCKED or mask.batch_ndim:
+    if mask.kind in BLOCKED:
         values = values.reshape(mask.elements.shape)
     return filled(mask, values)
 

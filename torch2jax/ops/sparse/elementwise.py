@@ -1,4 +1,4 @@
-"""Elementwise functions: those that keep zero, multiples, sums, and products."""
+"""Functions of elements: those that keep zero, multiples, sums, and products; of all of a dimension, too."""
 
 import math
 import numbers
@@ -9,22 +9,27 @@ import torch
 from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
-from .conversion import dense, masked_by, to_layout
-from .declaring import forms_of, implements_forms, implements_reflected, written
-from .places import (
+from .conversion import converted, dense, masked_by, to_layout
+from .rules import (
     added_at,
     coalesced,
     coo,
+    dim_of,
     filled,
     first_places,
     flat_places,
+    forms_of,
+    implements_forms,
+    implements_reflected,
     known_places,
     length_of,
     of_known,
     places,
     room,
+    spread,
+    within,
+    written,
 )
-from .shapes import widened
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -41,11 +46,10 @@ _KEEPING_ZERO = (
 def _of_elements(name: str, coalesces: bool):
     function = getattr(torch, name)
 
-    def rule(input, *args, out=None, **kwargs):
+    def rule(input, *args, **kwargs):
         if coalesces and input.kind is _COO:
             input = coalesced(input)
-        result = input.of_values(function(input.elements, *args, **kwargs))
-        return result if out is None else written(out, to_layout(result, out.kind), in_values=True)
+        return input.of_values(function(input.elements, *args, **kwargs))
 
     return rule
 
@@ -93,13 +97,6 @@ def pow(input, exponent):
     return filled(found, found.elements**exponent)
 
 
-@implements_forms("threshold_backward", "_threshold")
-def threshold_backward(grad_output, self, threshold):
-    if threshold < 0:
-        raise RuntimeError("threshold_backward of sparse tensors needs a threshold that is not negative")
-    return grad_output.of_values(grad_output.elements * (self.elements > threshold))
-
-
 # Multiples.
 
 
@@ -131,17 +128,21 @@ def _multiplied(one, other):
 
 
 def _times_dense(sparse: Sparse, other: torch.Tensor) -> Sparse:
-    shape = torch.broadcast_shapes(size_of(sparse), other.shape)
-    if tuple(shape) != tuple(size_of(sparse)):
-        return _times_dense(widened(sparse, tuple(shape)), other)
-    mask = masked_by(other.expand(shape), sparse)
+    _expect_size_of("a strided tensor", sparse, torch.broadcast_shapes(size_of(sparse), other.shape))
+    mask = masked_by(other.expand(size_of(sparse)), sparse)
     return sparse.of_values(sparse.elements * mask.elements)
 
 
+def _expect_size_of(what: str, sparse: Sparse, size) -> None:
+    if tuple(size) != tuple(size_of(sparse)):
+        raise RuntimeError(
+            f"mul(): got a tensor of layout {sparse.kind} and size {list(size_of(sparse))}, and {what} with which it "
+            f"is broadcast to {list(size)}: a sparse one cannot be, call .to_dense() first"
+        )
+
+
 def _intersected(one: Sparse, other: Sparse) -> Sparse:
-    if tuple(size_of(one)) != tuple(size_of(other)):
-        shape = tuple(torch.broadcast_shapes(size_of(one), size_of(other)))
-        one, other = (x if tuple(size_of(x)) == shape else widened(x, shape) for x in (one, other))
+    _expect_size_of("another", one, size_of(other))
     if one.kind is _COO and not (one.coalesced and other.coalesced):
         first = coalesced(one)
         found = _intersected(first, first if one is other else coalesced(other))
@@ -149,9 +150,14 @@ def _intersected(one: Sparse, other: Sparse) -> Sparse:
         return found
     if one is other or _are_alike(one, other):
         return one.of_values(one.elements * other.elements)
-    if one.kind is not _COO or other.kind is not _COO:
-        kind, block = one.kind, one.block or None
-        return to_layout(_intersected(to_layout(one, _COO), to_layout(other, _COO)), kind, block)
+    return _product_of_elements(one, other)
+
+
+@converted
+def _product_of_elements(one: Sparse, other: Sparse) -> Sparse:
+    one, other = coalesced(one), coalesced(to_layout(other, _COO))
+    if _are_alike(one, other):
+        return one.of_values(one.elements * other.elements)
     if one.sparse_ndim != other.sparse_ndim:
         raise RuntimeError("mul(): two sparse tensors must have the same number of sparse dimensions")
     first, second = (places(x.index[0], "a product of two sparse tensors") for x in (one, other))
@@ -177,38 +183,25 @@ def _are_alike(one: Sparse, other: Sparse) -> bool:
     return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
 
-@implements_forms("mul", "multiply")
-def mul(input, other, *, out=None):
-    result = _multiplied(input, other)
-    return result if out is None else written(out, to_layout(result, out.kind))
-
-
+implements_forms("mul", "multiply")(lambda input, other: _multiplied(input, other))
 implements_reflected("mul")(_multiplied)
 
 
 @implements_forms("div", "divide", "true_divide", in_values=True)
-def div(input, other, *, rounding_mode=None, out=None):
-    result = _divided(input, other, rounding_mode)
-    return result if out is None else written(out, to_layout(result, out.kind))
-
-
-def _divided(input, other, rounding_mode):
+def div(input, other, *, rounding_mode=None):
     other = _number(other)
     if not isinstance(input, Sparse) or isinstance(other, Sparse):
-        raise RuntimeError("Sparse division requires a dense tensor or a scalar divisor (no dimensions)")
+        raise RuntimeError(
+            "Sparse division requires a dense tensor or a scalar divisor (no dimensions): call .to_dense() first"
+        )
     if not _is_number(other):
-        if input.kind is not _COO:
-            other = masked_by(other.expand(size_of(input)), input).elements
-            return filled(input, torch.div(input.elements, other, rounding_mode=rounding_mode))
-        raise RuntimeError("Sparse division requires a scalar or zero-dim dense tensor divisor")
+        raise RuntimeError("Sparse division requires a scalar or zero-dim dense tensor divisor: call .to_dense() first")
     if rounding_mode is not None and input.kind is _COO:
         input = coalesced(input)
     return filled(input, torch.div(input.elements, other, rounding_mode=rounding_mode))
 
 
-@implements_forms("floor_divide", in_values=True)
-def floor_divide(input, other):
-    return _divided(input, other, "floor")
+implements_forms("floor_divide", in_values=True)(lambda input, other: div(input, other, rounding_mode="floor"))
 
 
 # Sums.
@@ -246,30 +239,26 @@ def _added_to_strided(one: torch.Tensor, other: Sparse, alpha) -> torch.Tensor:
 
 def _sum_of_sparse(one: Sparse, other: Sparse, alpha) -> Sparse:
     if tuple(size_of(one)) != tuple(size_of(other)):
-        if one.kind is not _COO:
-            raise RuntimeError(
-                "torch.add: Expected input tensors to have the same shape, but got tensor `self` with shape "
-                f"{list(size_of(one))} and tensor `other` with shape {list(size_of(other))}"
-            )
         raise RuntimeError(
             f"add: expected sizes of 'self' and 'other' to match, but {list(size_of(one))} != {list(size_of(other))}"
         )
     elements = other.elements if alpha == 1 else other.elements * alpha
     if _are_alike(one, other):
         return one.of_values(one.elements + elements)
-    other = other.of_values(elements)
-    if one.kind is not _COO:
-        kind, block = one.kind, one.block or None
-        return to_layout(_sum_of_sparse(to_layout(one, _COO), to_layout(other, _COO), 1), kind, block)
-    if other.kind is not _COO:
-        other = to_layout(other, _COO)
+    return _sum_of_places(one, other.of_values(elements))
+
+
+@converted
+def _sum_of_places(one: Sparse, other: Sparse) -> Sparse:
+    other = to_layout(other, _COO)
+    if _are_alike(one, other):
+        return one.of_values(one.elements + other.elements)
+    dtype = torch.promote_types(one.dtype, other.dtype)
     if one.sparse_ndim != other.sparse_ndim:
-        dtype = torch.promote_types(one.dtype, other.dtype)
         for empty, rest in ((other, one), (one, other)):
             if not room(empty):
                 return rest.of_values(rest.elements.to(dtype))
         raise RuntimeError("add: expected 'self' and 'other' to have same number of sparse dimensions")
-    dtype = torch.promote_types(one.dtype, other.dtype)
     index = torch.cat([one.index[0], other.index[0]], 1)
     values = torch.cat([one.elements.to(dtype), other.elements.to(dtype)])
     both = make_sparse(_COO, [index], values, size_of(one), False, length_of([one, other]))
@@ -278,19 +267,8 @@ def _sum_of_sparse(one: Sparse, other: Sparse, alpha) -> Sparse:
     return both
 
 
-@implements_forms("add")
-def add(input, other, *, alpha=1, out=None):
-    result = _added(input, other, alpha)
-    if out is None:
-        return result
-    return written(out, to_layout(result, out.kind)) if isinstance(out, Sparse) else out.copy_(result)
-
-
-@implements_forms("sub", "subtract")
-def sub(input, other, *, alpha=1):
-    return _added(input, other, -alpha)
-
-
+implements_forms("add")(lambda input, other, *, alpha=1: _added(input, other, alpha))
+implements_forms("sub", "subtract")(lambda input, other, *, alpha=1: _added(input, other, -alpha))
 implements_reflected("add")(_added)
 implements_reflected("sub")(lambda one, other: _added(one, other, -1))
 
@@ -318,31 +296,15 @@ def _mul_in_place(self, other):
 implements_sparse(Tensor.mul_, Tensor.__imul__, torch.ops.aten.mul_)(_mul_in_place)
 
 
-# Of all elements.
-
-
-@implements_forms("equal")
-def equal(input, other):
-    if tuple(size_of(input)) != tuple(size_of(other)):
-        return False
-    return torch.equal(dense(input), dense(other))
+# Of two, whose elements are compared.
 
 
 @implements_forms("isclose", "eq", "ne", "lt", "le", "gt", "ge")
 def _compare(input, other, *args, **kwargs):
+    """Refuses, but by no TypeError, which Python's operators would take for "not implemented"."""
     del args, kwargs
     name = next(x.kind for x in (input, other) if isinstance(x, Sparse))
     raise NotImplementedError(f"comparisons are not defined for tensors of layout {name}: call .to_dense() first")
-
-
-@implements_forms("allclose")
-def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    return torch.allclose(dense(input), dense(other), rtol, atol, equal_nan)
-
-
-@implements_forms("is_nonzero")
-def is_nonzero(input):
-    return bool(dense(input))
 
 
 @implements_forms("is_same_size")
@@ -350,6 +312,117 @@ def is_same_size(input, other):
     return tuple(size_of(input)) == tuple(size_of(other))
 
 
-@implements_forms("nonzero")
-def nonzero(input, *, as_tuple=False):
-    return torch.nonzero(dense(input), as_tuple=as_tuple)
+# Of all elements, or of those along dimensions.
+
+
+def _dims(dim, ndim: int) -> list[int]:
+    if dim is None or (isinstance(dim, (tuple, list)) and not len(dim)):
+        return list(range(ndim))
+    found = [dim_of(x, ndim) for x in (dim if isinstance(dim, (tuple, list)) else (dim,))]
+    if len(set(found)) != len(found):
+        raise RuntimeError(f"dim {found[0]} appears multiple times in the list of dims")
+    return sorted(found)
+
+
+def _sum(input: Sparse, dim, keepdim: bool, dtype):
+    shape = size_of(input)
+    dims = _dims(dim, len(shape))
+    elements = input.elements if dtype is None else input.elements.to(dtype)
+    if len(dims) == len(shape):
+        total = elements.sum()
+        return total.reshape([1] * len(shape)) if keepdim else total
+    return _sum_along(input.of_values(elements), dims, keepdim)
+
+
+@converted
+def _sum_along(input: Sparse, dims: list[int], keepdim: bool):
+    elements, shape, sparse = input.elements, size_of(input), input.sparse_ndim
+    summed = [x for x in dims if x >= sparse]
+    if summed:
+        elements = elements.sum([x - sparse + 1 for x in summed], keepdim=keepdim)
+    kept = [x for x in range(sparse) if x not in dims]
+    sizes = [1 if x in dims else shape[x] for x in range(len(shape))]
+    size = sizes if keepdim else [shape[x] for x in range(len(shape)) if x not in dims]
+    if not kept and not keepdim:
+        return elements.sum(0, dtype=elements.dtype if not elements.dtype.is_floating_point else None)
+    indices = input.index[0]
+    if len(kept) == sparse:
+        return make_sparse(_COO, [indices], elements, size, input.coalesced, input.length)
+    rows = [indices[x] if x in kept else torch.zeros_like(indices[0]) for x in range(sparse) if keepdim or x in kept]
+    found = coalesced(make_sparse(_COO, [torch.stack(rows)], elements, size, False))
+    if keepdim:
+        found.coalesced = False  # in PyTorch it is not known to be
+    return found
+
+
+@implements_sparse(torch.sum, Tensor.sum, torch.ops.aten.sum)
+def sum(input, dim=None, keepdim=False, *, dtype=None):
+    if dtype is None and not (input.dtype.is_floating_point or input.dtype.is_complex):
+        dtype = torch.int64
+    return _sum(input, dim, keepdim, dtype)
+
+
+@implements_sparse(torch.sparse.sum, torch._sparse_sum)
+def sparse_sum(input, dim=None, dtype=None):
+    if dim is None or (isinstance(dim, (tuple, list)) and len(dim) == len(size_of(input))):
+        return input.elements.sum(dtype=dtype or input.dtype)
+    return _sum(input, dim, False, dtype)
+
+
+@implements_sparse(torch.norm, Tensor.norm, torch.functional.norm, torch.ops.aten.norm)
+def norm(input, p="fro", dim=None, keepdim=False, dtype=None):
+    if keepdim or dtype is not None or len(_dims(dim, len(size_of(input)))) != len(size_of(input)):
+        raise RuntimeError(
+            f"norm_sparse currently only supports full reductions: got dim={dim}, keepdim={keepdim}, dtype={dtype} for "
+            f"a tensor of layout {input.kind}; call .to_dense() first"
+        )
+    found = coalesced(input) if input.kind is _COO else input
+    return torch.norm(found.elements.reshape(-1), 2 if p == "fro" else p)
+
+
+@implements_sparse(torch.frobenius_norm)
+def frobenius_norm(input, dim=None, keepdim=False):
+    return norm(input, 2, dim, keepdim)
+
+
+def _softmax(input: Sparse, dim: int, dtype, logarithm: bool):
+    if not isinstance(input, Sparse) or input.kind is not _COO:
+        raise RuntimeError("torch.sparse.softmax expects a tensor of layout torch.sparse_coo")
+    function = torch.log_softmax if logarithm else torch.softmax
+    found, shape = coalesced(input), size_of(input)
+    dim = dim_of(dim, len(shape))
+    elements = found.elements if dtype is None else found.elements.to(dtype)
+    sparse = input.sparse_ndim
+    if dim >= sparse:
+        return filled(found, function(elements, dim - sparse + 1))
+    indices = found.index[0]
+    others = [x for x in range(sparse) if x != dim]
+    sizes = [shape[x] for x in others]
+    known = known_places(indices)
+    rest = (
+        of_known(known[others]) if known is not None else torch.stack([indices[x] for x in others] or [indices[0] * 0])
+    )
+    pools = flat_places(rest, sizes) if others else torch.zeros(indices.shape[1], dtype=torch.int64)
+    mask, count = within(found), math.prod(sizes)
+    if mask is not None:  # what pads weighs nothing, in whichever pool
+        pools, elements = torch.where(mask, pools, 0), torch.where(spread(mask, elements), elements, -math.inf)
+    index = pools.reshape(-1, *[1] * (elements.ndim - 1)).expand(elements.shape)
+    zeros = torch.zeros(count, *elements.shape[1:], dtype=elements.dtype)
+    with torch.no_grad():
+        largest = zeros.scatter_reduce(0, index, elements.detach(), "amax", include_self=False)
+    shifted = elements - largest.index_select(0, pools)
+    exponentials = shifted.exp()
+    totals = zeros.index_add(0, pools, exponentials)
+    if logarithm:
+        return filled(found, shifted - totals.index_select(0, pools).log())
+    return filled(found, exponentials / totals.index_select(0, pools))
+
+
+@implements_sparse(torch.sparse.softmax)
+def sparse_softmax(input, dim, *, dtype=None):
+    return _softmax(input, dim, dtype, False)
+
+
+@implements_sparse(torch.sparse.log_softmax)
+def sparse_log_softmax(input, dim, *, dtype=None):
+    return _softmax(input, dim, dtype, True)

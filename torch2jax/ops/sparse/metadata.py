@@ -3,24 +3,18 @@
 # Properties are looked up on the class, where pyright takes them for their values.
 # pyright: reportAttributeAccessIssue=false
 
-import warnings
-
 import numpy as np
 import torch
 
 from ...errors import TracedValueError
-from ...internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ...rules.registry import implements_sparse, implements_tensors
-from ...tensors.interop import array_to_tensor
-from ...tensors.sparse_arrays import SparseParts, layout_name, tensor_of_parts
+from ...tensors.sparse_arrays import layout_name
 from ...values.item import Item
 from ...values.lengths import heed
 from ...values.selected import first
 from ...values.sparse import COLUMNS, Sparse, expect_strided, make_sparse, size_of
-from ..values import values as values_of
 from .conversion import dense, masked_by
-from .declaring import forms_of, implements_forms
-from .places import coalesced, first_places, known_places, of_known, room
+from .rules import coalesced, first_places, forms_of, implements_forms, known_places, of_known, room
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -41,10 +35,10 @@ def device(self):
     return self.elements.device
 
 
-for _name in ("is_cuda", "is_cpu", "is_meta", "is_mps", "requires_grad", "is_leaf", "grad_fn", "output_nr"):
+for _name in ("is_cuda", "is_cpu", "is_meta", "is_mps", "requires_grad", "is_leaf", "grad_fn", "retains_grad"):
     _function = getattr(Tensor, _name).__get__
     implements_sparse(_function)(lambda self, _function=_function: _function(self.elements))
-for _name in ("is_conj", "is_neg", "get_device", "is_inference", "is_complex", "is_floating_point"):
+for _name in ("is_conj", "is_neg", "get_device", "is_inference", "is_complex", "is_floating_point", "retain_grad"):
     for _function in {x for x in (getattr(Tensor, _name), getattr(torch, _name, None)) if x is not None}:
         implements_sparse(_function)(lambda self, *args, _function=_function: _function(self.elements, *args))
 
@@ -106,23 +100,6 @@ def values(self):
     return self.elements.view_as(self.elements)
 
 
-def _refuse_strided(name: str, which: str) -> None:
-    def rule(self):
-        expect_strided((self,), {})
-        raise RuntimeError(f"{name} expected sparse {which}tensor layout but got {layout_name(self.layout)}")
-
-    implements_tensors(getattr(Tensor, name), getattr(torch.ops.aten, name))(rule)
-
-
-for _name, _which in (
-    *((name, "row compressed ") for name in ("crow_indices", "col_indices")),
-    *((name, "column compressed ") for name in ("ccol_indices", "row_indices")),
-    *((name, "coordinate ") for name in ("indices", "is_coalesced", "coalesce")),
-    ("values", ""),
-):
-    _refuse_strided(_name, _which)
-
-
 @implements_forms("_values")
 def _values(self):
     return self.elements.detach()
@@ -154,18 +131,6 @@ def dense_dim(self):
     return self.dense_ndim
 
 
-@implements_tensors(*forms_of("sparse_dim"))
-def sparse_dim_of_strided(self):
-    expect_strided((self,), {})
-    return 0
-
-
-@implements_tensors(*forms_of("dense_dim"))
-def dense_dim_of_strided(self):
-    expect_strided((self,), {})
-    return self.ndim
-
-
 @implements_sparse(Tensor.is_coalesced, torch.ops.aten.is_coalesced)
 def is_coalesced(self):
     _expect(self, "is_coalesced", {_COO})
@@ -191,49 +156,48 @@ def coalesce(self):
     return coalesced(self)
 
 
-@implements_sparse(Tensor.stride, torch.ops.aten.stride)
-def stride(self, dim=None):
-    del dim
-    raise RuntimeError(f"tensors of layout {self.kind} do not have strides")
-
-
 @implements_sparse(Tensor._version.__get__)
 def version(self):
     return self._writes[0] + self.elements._version
 
 
-@implements_sparse(Tensor._is_view)
-def is_view(self):
-    return self.base is not None
-
-
-@implements_sparse(Tensor._base.__get__)
-def base(self):
-    return self.base
-
-
 @implements_sparse(Tensor.is_contiguous)
 def is_contiguous(self, memory_format=torch.contiguous_format):
     del memory_format
-    if self.kind is not _COO:
-        raise RuntimeError(f"tensors of layout {self.kind} do not have is_contiguous")
-    return True
+    return self.kind is _COO or _refuse(self, "is_contiguous", RuntimeError)
 
 
-@implements_sparse(Tensor.nbytes.__get__)
-def nbytes(self):
-    raise RuntimeError("nbytes is not defined for sparse tensors: add those of its indices and values")
+def _refuse(tensor, name: str, error: type[Exception]):
+    raise error(f"Tensor.{name} of a tensor of layout {tensor.kind}, which has no strides: call .to_dense() first")
 
 
-for _name in ("storage", "untyped_storage", "data_ptr", "numpy", "tolist", "__array__", "item"):
-
-    def _refuse(self, *args, _name=_name, **kwargs):
-        del args, kwargs
-        raise TypeError(
-            f"Tensor.{_name}() of a tensor of layout {self.kind}, whose elements are in no row: call .to_dense() first"
+for _error, _names in (
+    (TypeError, ("storage", "untyped_storage", "data_ptr", "numpy", "tolist", "__array__", "item")),
+    (RuntimeError, ("stride", "nbytes", "_base")),
+):
+    for _name in _names:
+        _member = getattr(Tensor, _name)
+        implements_sparse(_member if callable(_member) else _member.__get__)(
+            lambda self, *args, _name=_name, _error=_error: _refuse(self, _name, _error)
         )
 
-    implements_sparse(getattr(Tensor, _name))(_refuse)
+
+def _of_strided(name: str, count_of=None) -> None:
+    def rule(self):
+        expect_strided((self,), {})
+        if count_of is None:
+            raise RuntimeError(f"call .to_sparse() or .to_sparse_csr() first, which {name}() is for")
+        return count_of(self)
+
+    implements_tensors(*forms_of(name))(rule)
+
+
+for _name in (
+    *("crow_indices", "col_indices", "ccol_indices", "row_indices", "indices", "values", "is_coalesced", "coalesce"),
+):
+    _of_strided(_name)
+_of_strided("sparse_dim", lambda self: 0)
+_of_strided("dense_dim", lambda self: self.ndim)
 
 
 @implements_sparse(Tensor.__setitem__)
@@ -246,29 +210,9 @@ def setitem(self, subscript, value):
 @implements_sparse(Tensor.__repr__, Tensor.__format__)
 def show(self, *args, **kwargs):
     del args, kwargs
-    try:
-        index, elements = [_real(x) for x in self.index], _real(self.elements)
-    except TracedValueError:
-        return _shown_parts(self)
-    parts = SparseParts(self.kind, (*index,), elements, size_of(self), self.coalesced)
-    is_leaf = self.requires_grad and self.is_leaf
-    with DisableTorchFunction(), DisableTorchDispatch(), warnings.catch_warnings(action="ignore"):
-        return repr(tensor_of_parts(parts).requires_grad_(is_leaf))
-
-
-def _real(part: torch.Tensor) -> torch.Tensor:
-    array = values_of(part, "repr")
-    with DisableTorchFunction(), DisableTorchDispatch():
-        return array_to_tensor(array, gathers=True).to(part.dtype)
-
-
-def _shown_parts(self) -> str:
-    names = {_COO: ("indices",), torch.sparse_csc: ("ccol_indices", "row_indices")}
-    names[torch.sparse_bsc] = names[torch.sparse_csc]
-    shown = [
-        f"{name}={each!r}"
-        for name, each in zip(names.get(self.kind, ("crow_indices", "col_indices")), self.index, strict=True)
-    ]
+    names = {_COO: ("indices",)}.get(self.kind, ("crow_indices", "col_indices"))
+    names = ("ccol_indices", "row_indices") if self.kind in COLUMNS else names
+    shown = [f"{name}={each!r}" for name, each in zip(names, self.index, strict=True)]
     shown += [f"values={self.elements!r}", f"size={tuple(size_of(self))}", f"nnz={room(self)}", f"layout={self.kind}"]
     return f"tensor({', '.join(shown)})"
 
@@ -285,16 +229,6 @@ def set_requires_grad(self, value):
 def requires_grad_(self, requires_grad=True):
     self.elements.requires_grad_(requires_grad)
     return self
-
-
-@implements_sparse(Tensor.retain_grad)
-def retain_grad(self):
-    self.elements.retain_grad()
-
-
-@implements_sparse(Tensor.retains_grad.__get__)
-def retains_grad(self):
-    return self.elements.retains_grad
 
 
 @implements_sparse(Tensor.grad.__get__)
@@ -326,7 +260,7 @@ def set_grad(self, value):
     self._gradient = value
 
 
-@implements_sparse(Tensor.detach, torch.detach, torch.ops.aten.detach)
+@implements_sparse(Tensor.detach, torch.detach, torch.ops.aten.detach, Tensor.data.__get__)
 def detach(self):
     return self.of_values(self.elements.detach())
 
@@ -335,11 +269,6 @@ def detach(self):
 def detach_(self):
     self.elements = self.elements.detach()
     return self
-
-
-@implements_sparse(Tensor.data.__get__)
-def data(self):
-    return self.of_values(self.elements.detach())
 
 
 @implements_sparse(Tensor.register_hook)

@@ -1,21 +1,186 @@
 """Products of sparse and dense matrices.
 
 A product with a strided matrix takes, for each element, a row of that matrix, times the element, and sums them by the
-rows of the result; its derivatives are of the same kind.
+rows of the result; its derivatives are of the same kind. Elements in the order of their rows are a ``BCSR`` to JAX,
+whose product is a kernel of its own on the CPU. Where the elements are is mostly known: then so is the order of the
+transposed matrix, which the derivative for the other matrix needs, and it is the same kernel. Elsewhere it is rows,
+taken and added up.
 """
 
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
+from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse
+from ...tracing.linear_call import linear_call
 from ...values.sparse import Sparse, make_sparse, size_of
-from .conversion import dense, marked_elements, masked_by, to_layout
-from .declaring import implements_forms
-from .kernels import product
-from .places import coo, filled, first_places, known_places, of_known, room, scattered
+from ..nn.embedding_rows import take_rows
+from .conversion import dense, marked_elements, to_layout
+from .rules import coo, filled, first_places, implements_forms, known_places, of_known, scattered
 from .shapes import transposed
 
 Tensor = torch.Tensor
+
+
+# Of arrays.
+
+
+class _Order(NamedTuple):
+    """Elements at known places in the order of their rows."""
+
+    which: np.ndarray | None
+    """The place of each among those that are given; None if they are in order."""
+    begins: np.ndarray
+    """Where each row begins."""
+    columns: np.ndarray
+
+
+def _order_of(rows: np.ndarray, columns: np.ndarray, size: int) -> _Order:
+    """The order of elements by the rows of a matrix."""
+    which = None
+    if len(rows) and (rows[1:] < rows[:-1]).any():
+        which = np.argsort(rows, kind="stable")
+        rows, columns = rows[which], columns[which]
+    begins = np.concatenate([[0], np.bincount(rows, minlength=size).cumsum()])
+    return _Order(None if which is None else which.astype(np.int32), begins.astype(np.int32), columns.astype(np.int32))
+
+
+def _by_rows(values, order: _Order, other):
+    """The product of elements in known order, by JAX's kernel."""
+    from jax.experimental import sparse  # slow to import, and seldom needed
+
+    if order.which is not None:
+        values = take_rows(values, jnp.asarray(order.which))
+    shape = (len(order.begins) - 1, other.shape[0])
+    matrix = sparse.BCSR((values, jnp.asarray(order.columns), jnp.asarray(order.begins)), shape=shape)
+    return matrix @ other
+
+
+def _added(values, rows, columns, other, size: int, is_sorted: bool, is_within: bool):
+    """The product by rows that are taken and added up."""
+    if not is_within:
+        columns = lax.min(columns, np.asarray(max(other.shape[0] - 1, 0), columns.dtype))
+    terms = take_rows(other, columns)
+    terms = lax.mul(terms, lax.broadcast_in_dim(values, terms.shape, (0,)))
+    result = jnp.zeros((size, other.shape[1]), terms.dtype)
+    mode = "promise_in_bounds" if is_within else "drop"
+    return result.at[rows].add(terms, mode=mode, indices_are_sorted=is_sorted, wrap_negative_indices=not is_within)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Constant:
+    """Known places, all of which are within the shape, as constants of the graph."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+def _added_at(values, places: _Constant, other, size: int, is_sorted: bool):
+    return _added(values, places.rows, places.columns, other, size, is_sorted, True)
+
+
+class _Known:
+    """Products at known places, as a function with the derivatives that these allow."""
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]):
+        self.rows, self.columns, self.shape = rows.astype(np.int32), columns.astype(np.int32), shape
+        self._forward = _order_of(rows, columns, shape[0])
+
+    @functools.cached_property
+    def _backward(self) -> _Order:
+        return _order_of(self.columns, self.rows, self.shape[1])
+
+    def _of_other(self, values, other):
+        def push(residuals, arrays):
+            return [_by_rows(residuals[0], self._forward, arrays[0])]
+
+        def pull(residuals, cotangents):
+            if cotangents[0] is None:
+                return [None]
+            return [_by_rows(residuals[0], self._backward, cotangents[0])]
+
+        like = jax.ShapeDtypeStruct((self.shape[0], other.shape[1]), other.dtype)
+        return linear_call(push, pull, [values], [other], [like])[0]
+
+    def _of_values(self, values, other):
+        def push(residuals, arrays):
+            return [_by_rows(arrays[0], self._forward, residuals[0])]
+
+        def pull(residuals, cotangents):
+            if cotangents[0] is None:
+                return [None]
+            rows = take_rows(cotangents[0], jnp.asarray(self.rows))
+            return [(rows * take_rows(residuals[0], jnp.asarray(self.columns))).sum(1)]
+
+        like = jax.ShapeDtypeStruct((self.shape[0], other.shape[1]), other.dtype)
+        return linear_call(push, pull, [other], [values], [like])[0]
+
+    def __call__(self, values, other):
+        @jax.custom_jvp
+        def run(values, other):
+            return _by_rows(values, self._forward, other)
+
+        def derivative(primals, tangents):
+            values, other = primals
+            of_values, of_other = (None if isinstance(x, SymbolicZero) else x for x in tangents)
+            moved = [] if of_values is None else [self._of_values(of_values, other)]
+            moved += [] if of_other is None else [self._of_other(values, of_other)]
+            return run(values, other), functools.reduce(lax.add, moved)
+
+        run.defjvp(derivative, symbolic_zeros=True)
+        return run(values, other)
+
+
+@functools.lru_cache(maxsize=64)
+def _known_of(places: bytes, shape: tuple[int, int]) -> _Known:
+    """The same for the same places, for which what is compiled is found again."""
+    return _Known(*np.frombuffer(places, np.int64).reshape(2, -1), shape)
+
+
+def _known_product(values, other, known: _Known):
+    return known(values, other)
+
+
+_ADDED = InnerRule(_added, "sparse.mm")
+_ADDED_AT = InnerRule(_added_at, "sparse.mm")
+_KNOWN = InnerRule(_known_product, "sparse.mm")
+_DTYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
+"""Those that JAX's kernel takes."""
+_FEW = 8
+"""Columns below which adding up is faster than the kernel, by benchmarks/sparse.py."""
+
+
+def _product(values, indices, other, size: int, is_sorted: bool, places: np.ndarray | None):
+    """A sparse matrix times a strided one.
+
+    Args:
+        values: ``(nnz,)``.
+        indices: ``(2, nnz)``; a place beyond the shape is no element.
+        other: ``(columns, n)``.
+        size: how many rows there are.
+        is_sorted: whether the elements are in the order of their rows.
+        places: the indices, if they are known.
+    """
+    if places is not None and places.size:
+        within = places.min() >= 0 and places[0].max() < size and places[1].max() < other.shape[0]
+        if within and values.dtype in _DTYPES and other.shape[1] >= _FEW:
+            known = _known_of(np.ascontiguousarray(places, np.int64).tobytes(), (size, other.shape[0]))
+            return _KNOWN((values, other, known), {})
+        is_sorted = is_sorted or not (places[0, 1:] < places[0, :-1]).any()
+        if within:
+            return _ADDED_AT((values, _Constant(*places.astype(np.int32)), other, size, is_sorted), {})
+    return _ADDED((values, indices[0], indices[1], other, size, is_sorted, False), {})
+
+
+# Of tensors.
 
 
 def _expect_matrices(name: str, first, second) -> None:
@@ -31,7 +196,7 @@ def _expect_same_dtype(name: str, first, second) -> None:
         raise RuntimeError(f"{name}: expected operands of one dtype, but got {first.dtype} and {second.dtype}")
 
 
-def times(matrix: Sparse, other: torch.Tensor) -> torch.Tensor:
+def _times(matrix: Sparse, other: torch.Tensor) -> torch.Tensor:
     """A sparse matrix times a strided one."""
     indices, values = coo(matrix)
     if values.ndim > 1:
@@ -39,7 +204,7 @@ def times(matrix: Sparse, other: torch.Tensor) -> torch.Tensor:
             "a product of a sparse tensor with dense dimensions is not supported: call .to_dense() first"
         )
     ordered = matrix.coalesced and matrix.kind in (torch.sparse_coo, torch.sparse_csr)
-    return product(values, indices, other, size_of(matrix)[0], ordered, known_places(indices))
+    return _product(values, indices, other, size_of(matrix)[0], ordered, known_places(indices))
 
 
 def _mm(name: str, first, second):
@@ -48,14 +213,14 @@ def _mm(name: str, first, second):
     if isinstance(first, Sparse) and isinstance(second, Sparse):
         return _sparse_times_sparse(first, second)
     if isinstance(first, Sparse):
-        return times(first, second)
-    return times(transposed(second, 0, 1), first.t()).t()
+        return _times(first, second)
+    return _times(transposed(second, 0, 1), first.t()).t()
 
 
 @implements_sparse(torch.mm, Tensor.mm, torch.ops.aten.mm)
-def mm(input, mat2, out_dtype=None, *, out=None):
+def mm(input, mat2, out_dtype=None):
     del out_dtype
-    return _written(_mm("mm", input, mat2), out)
+    return _mm("mm", input, mat2)
 
 
 @implements_sparse(torch.sparse.mm, torch.hspmm, torch.smm)
@@ -63,19 +228,6 @@ def sparse_mm(mat1, mat2, reduce=None):
     if reduce is not None:
         return _reduced(mat1, mat2, reduce)
     return _mm("sparse.mm", mat1, mat2)
-
-
-@implements_sparse(Tensor.smm)
-def smm(self, mat):
-    return to_layout(_mm("smm", self, mat), torch.sparse_coo)
-
-
-def _written(result, out):
-    if out is None:
-        return result
-    if isinstance(out, Sparse):
-        return out.become(to_layout(result, out.kind))
-    return out.copy_(dense(result))
 
 
 _REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "amax", "amin": "amin", "max": "amax", "min": "amin"}
@@ -95,43 +247,29 @@ def _reduced(matrix, other, reduce: str):
 
 
 @implements_sparse(torch.mv, Tensor.mv, torch.ops.aten.mv)
-def mv(input, vec, *, out=None):
+def mv(input, vec):
     if len(size_of(vec)) != 1 or len(size_of(input)) != 2 or size_of(input)[1] != size_of(vec)[0]:
         raise RuntimeError(f"size mismatch, got input {list(size_of(input))}, vec {list(size_of(vec))}")
     _expect_same_dtype("mv", input, vec)
-    return _written(times(input, dense(vec)[:, None])[:, 0], out)
+    return _times(input, dense(vec)[:, None])[:, 0]
 
 
 def _matmul(input, other):
     one, two = len(size_of(input)), len(size_of(other))
-    if (one, two) == (2, 2):
-        return _mm("matmul", input, other)
     if (one, two) == (2, 1) and isinstance(input, Sparse):
         return mv(input, other)
     if (one, two) == (1, 2) and isinstance(other, Sparse):
         return mv(transposed(other, 0, 1), input)
-    if (one, two) == (1, 1):
-        return (dense(input) * dense(other)).sum()
     if (one, two) == (3, 3):
         return _bmm(input, other)
-    if isinstance(input, Sparse) and one == 2:  # a matrix for all of a batch
-        flat = other.movedim(-2, 0)
-        result = times(input, flat.reshape(flat.shape[0], -1))
-        return result.reshape(result.shape[0], *flat.shape[1:]).movedim(0, -2)
-    if isinstance(other, Sparse) and two == 2:
+    if isinstance(other, Sparse) and one > two == 2:  # a matrix for all of a batch
         result = _mm("matmul", input.reshape(-1, size_of(input)[-1]), other)
         return result.reshape(*size_of(input)[:-1], size_of(other)[1])
-    raise RuntimeError(f"matmul of tensors of {one} and {two} dimensions is not supported with sparse layouts")
+    return _mm("matmul", input, other)
 
 
-@implements_forms("matmul")
-def matmul(input, other, *, out=None):
-    return _written(_matmul(input, other), out)
-
-
-@implements_sparse(Tensor.__rmatmul__)
-def rmatmul(self, other):
-    return _matmul(other, self)
+implements_forms("matmul")(lambda input, other: _matmul(input, other))
+implements_sparse(Tensor.__rmatmul__)(lambda self, other: _matmul(other, self))
 
 
 @implements_sparse(torch.nn.functional.linear)
@@ -144,11 +282,9 @@ def _bmm(first, second):
     one, other = size_of(first), size_of(second)
     if len(one) != 3 or len(other) != 3 or one[0] != other[0] or one[2] != other[1]:
         raise RuntimeError(f"bmm: got tensors of shapes {list(one)} and {list(other)}")
-    if isinstance(first, Sparse) and isinstance(second, Sparse):
-        raise RuntimeError("bmm: expected one strided tensor")
-    if not isinstance(first, Sparse):
-        return _bmm(transposed(second, 1, 2), first.mT).mT
-    return times(_diagonal_of_batch(first), second.reshape(-1, other[2])).reshape(one[0], one[1], other[2])
+    if not isinstance(first, Sparse) or isinstance(second, Sparse):
+        raise RuntimeError("bmm: expected a sparse tensor and a strided one, in this order: call .to_dense() first")
+    return _times(_diagonal_of_batch(first), second.reshape(-1, other[2])).reshape(one[0], one[1], other[2])
 
 
 def _diagonal_of_batch(tensor: Sparse) -> Sparse:
@@ -160,17 +296,16 @@ def _diagonal_of_batch(tensor: Sparse) -> Sparse:
             "a batched product of a tensor with dense dimensions is not supported: call .to_dense() first"
         )
     index = torch.stack([indices[0] * rows + indices[1], indices[0] * columns + indices[2]])
-    ordered = tensor.coalesced and tensor.kind in (torch.sparse_coo, torch.sparse_csr)
-    return make_sparse(torch.sparse_coo, [index], values, (batch * rows, batch * columns), ordered)
+    return make_sparse(torch.sparse_coo, [index], values, (batch * rows, batch * columns), tensor.coalesced)
 
 
 @implements_sparse(torch.bmm, Tensor.bmm, torch.ops.aten.bmm)
-def bmm(input, mat2, out_dtype=None, *, out=None):
+def bmm(input, mat2, out_dtype=None):
     del out_dtype
-    return _written(_bmm(input, mat2), out)
+    return _bmm(input, mat2)
 
 
-def _added(input, multiplied, beta, alpha):
+def _plus(input, multiplied, beta, alpha):
     if alpha != 1:
         multiplied = multiplied * alpha
     if beta == 0:
@@ -179,63 +314,38 @@ def _added(input, multiplied, beta, alpha):
 
 
 @implements_forms("addmm", "_sparse_addmm")
-def addmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
-    return _written(_added(input, _mm("addmm", mat1, mat2), beta, alpha), out)
-
-
-@implements_forms("sspaddmm", "saddmm")
-def sspaddmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
-    """Of which everything but `mat2` is sparse."""
-    product = to_layout(_mm("sspaddmm", mat1, mat2), torch.sparse_coo)
-    return _written(_added(input, product, beta, alpha), out)
+def addmm(input, mat1, mat2, *, beta=1, alpha=1):
+    return _plus(input, _mm("addmm", mat1, mat2), beta, alpha)
 
 
 @implements_forms("addmv")
-def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
-    return _written(_added(input, mv(mat, vec), beta, alpha), out)
-
-
-@implements_forms("baddbmm")
-def baddbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
-    return _written(_added(input, _bmm(batch1, batch2), beta, alpha), out)
+def addmv(input, mat, vec, *, beta=1, alpha=1):
+    return _plus(input, mv(mat, vec), beta, alpha)
 
 
 @implements_sparse(torch.sparse.sampled_addmm)
-def sampled_addmm(input, mat1, mat2, *, beta=1.0, alpha=1.0, out=None):
+def sampled_addmm(input, mat1, mat2, *, beta=1.0, alpha=1.0):
     """The elements of ``mat1 @ mat2`` where a sparse matrix has some, and of that itself."""
-    if not isinstance(input, Sparse) or input.kind is torch.sparse_coo:
-        raise RuntimeError("sampled_addmm: Expected self to have sparse csr layout")
-    rows, columns = mat1.shape[-2], mat2.shape[-1]
-    if mat1.ndim > 2 and not input.batch_ndim:
-        batch = tuple(mat1.shape[:-2])
-        index = [x.expand(*batch, *x.shape) for x in input.index]
-        values = input.elements.expand(*batch, *input.elements.shape)
-        input = make_sparse(input.kind, index, values, (*batch, *size_of(input)), True)
-    if tuple(size_of(input)) != (*mat1.shape[:-2], rows, columns) or mat1.shape[-1] != mat2.shape[-2]:
+    if not isinstance(input, Sparse) or input.kind is not torch.sparse_csr:
+        raise RuntimeError("sampled_addmm: Expected self to have sparse csr layout: call .to_sparse_csr() first")
+    if mat1.ndim != 2 or mat2.ndim != 2 or (*size_of(input), mat1.shape[1]) != (len(mat1), mat2.shape[1], len(mat2)):
         raise RuntimeError(
-            f"sampled_addmm: shapes {list(size_of(input))}, {list(mat1.shape)} and {list(mat2.shape)} do not fit"
+            f"sampled_addmm: shapes {list(size_of(input))}, {list(mat1.shape)} and {list(mat2.shape)} do not fit; "
+            "wanted matrices, not batches of them"
         )
-    if mat1.ndim > 2:
-        found = masked_by(mat1 @ mat2, input)
-    else:
-        indices, _ = coo(input)
-        found = (mat1.index_select(0, indices[0]) * mat2.t().index_select(0, indices[1])).sum(-1)
-        found = filled(input, found.reshape(input.elements.shape))
+    indices, _ = coo(input)
+    found = (mat1.index_select(0, indices[0]) * mat2.t().index_select(0, indices[1])).sum(-1)
+    found = filled(input, found)
     elements = found.elements if alpha == 1 else found.elements * alpha
     if beta != 0:
         elements = elements + (input.elements if beta == 1 else input.elements * beta)
-    return _written(input.of_values(elements), out)
+    return input.of_values(elements)
 
 
 @implements_sparse(torch.triangular_solve, Tensor.triangular_solve)
-def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False, *, out=None):
+def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
     """As of a strided matrix, whose copy PyTorch does not give back of a sparse one."""
-    if room(A):
-        solution = torch.triangular_solve(dense(input), dense(A), upper, transpose, unitriangular).solution
-    else:
-        solution = torch.full_like(dense(input), float("nan"))  # as in PyTorch, whatever the diagonal is said to be
-    if out is not None:
-        return torch.return_types.triangular_solve((out[0].copy_(solution), out[1].resize_(0)))
+    solution = torch.triangular_solve(dense(input), dense(A), upper, transpose, unitriangular).solution
     return torch.return_types.triangular_solve((solution, torch.empty(0, dtype=A.dtype)))
 
 
@@ -265,8 +375,8 @@ def _sparse_times_sparse(first: Sparse, second: Sparse) -> Sparse:
 def _product_of_traced(first: Sparse, second: Sparse) -> Sparse:
     """One where a traced input decides places, by way of strided matrices: of values, and of how many meet."""
     ones = [filled(x, torch.ones_like(x.elements, dtype=torch.float32)) for x in (first, second)]
-    counts = times(ones[0], dense(ones[1]))
-    result = marked_elements(times(first, dense(second)), counts > 0)
+    counts = _times(ones[0], dense(ones[1]))
+    result = marked_elements(_times(first, dense(second)), counts > 0)
     return _in_layout_of_product(result, first, second)
 
 

@@ -1,7 +1,8 @@
-"""The positions of a sparse tensor's elements: flat positions, coordinates, and whether they are known."""
+"""What rules of sparse tensors are made of: how they are declared, and the places of a tensor's elements."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,26 +12,110 @@ from ...calls.call import current
 from ...errors import user_location
 from ...internals.promotion import canonicalize_dim
 from ...rules.array_rule import InnerRule
-from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, size_of
+from ...rules.inplace import check_cast
+from ...rules.registry import implements_sparse
+from ...rules.tables import OPERATORS
+from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
 from ..bounds import known_values
 
 __all__ = [
     "added_at",
     "coalesced",
     "coo",
-    "coordinates",
     "dim_of",
     "filled",
     "first_places",
     "flat_places",
+    "forms_of",
+    "implements_forms",
+    "implements_reflected",
     "kept",
     "known_places",
     "length_of",
     "of_known",
     "room",
     "scattered",
+    "spread",
     "within",
+    "written",
 ]
+
+Tensor = torch.Tensor
+
+
+# How they are declared: by the name of a function, for all its forms in PyTorch.
+
+
+def forms_of(name: str) -> list[Any]:
+    """The functions, the method, the operator of Python, and the ATen operator of this name."""
+    owners = (torch, Tensor, torch.sparse, torch.nn.functional, torch.special, torch.ops.aten)
+    found = [getattr(owner, name) for owner in owners if hasattr(owner, name)]
+    if name in OPERATORS and hasattr(Tensor, f"__{OPERATORS[name]}__"):
+        found.append(getattr(Tensor, f"__{OPERATORS[name]}__"))
+    return found
+
+
+def written(target: Any, result: Any, in_values: bool = False) -> Any:
+    """The sparse tensor, which is the result from now on; it keeps its dtype.
+
+    Args:
+        in_values: whether a function writes to the values of COO tensors too, which others may share. To those of the
+            compressed layouts all functions do. Where the places change, there are other values.
+
+    Raises:
+        RuntimeError: the result's dtype cannot be cast to it.
+    """
+    check_cast(result, target)
+    if (in_values or target.kind is not torch.sparse_coo) and _has_the_places_of(target, result):
+        target.elements.copy_(result.elements)
+        return target
+    return target.become(result if result.dtype == target.dtype else result.to(target.dtype))
+
+
+def _has_the_places_of(target: Any, result: Any) -> bool:
+    return (
+        result.kind is target.kind
+        and all(x is y for x, y in zip(result.index, target.index, strict=True))
+        and result.elements.shape == target.elements.shape
+        and result.length is target.length
+    )
+
+
+def implements_forms(*names: str, in_values: bool = False) -> Callable[[Callable], Callable]:
+    """Declares the rule of functions by their names, in all forms, and of the forms that write in place.
+
+    Args:
+        in_values: see `written`.
+    """
+
+    def register(body: Callable) -> Callable:
+        def in_place(self, *args, **kwargs):
+            return written(self, body(self, *args, **kwargs), in_values)
+
+        for name in names:
+            implements_sparse(*forms_of(name))(body)
+            in_place_forms = forms_of(name + "_")
+            operator = f"__i{OPERATORS[name]}__" if name in OPERATORS else ""
+            if hasattr(Tensor, operator):
+                in_place_forms.append(getattr(Tensor, operator))
+            implements_sparse(*in_place_forms)(in_place)
+        return body
+
+    return register
+
+
+def implements_reflected(*names: str) -> Callable[[Callable], Callable]:
+    """Declares the rule of operators of Python, their operands exchanged."""
+
+    def register(body: Callable) -> Callable:
+        methods = [getattr(Tensor, f"__r{OPERATORS[name]}__") for name in names]
+        implements_sparse(*methods)(lambda self, other: body(other, self))
+        return body
+
+    return register
+
+
+# The places of elements.
 
 
 def known_places(tensor: torch.Tensor) -> np.ndarray | None:
@@ -62,50 +147,33 @@ def of_known(values: np.ndarray) -> torch.Tensor:
 def _expanded(compressed, count: int):
     # The row of the i-th is how many rows end at or before i.
     ends = compressed[..., 1:]
-    steps = jnp.zeros((*ends.shape[:-1], count + 1), compressed.dtype)
-    batch = jnp.indices(ends.shape[:-1], sparse=True) if ends.ndim > 1 else ()
-    steps = steps.at[(*(x[..., None] for x in batch), ends)].add(1, mode="drop")
+    steps = jnp.zeros(count + 1, compressed.dtype).at[ends].add(1, mode="drop")
     return jnp.cumsum(steps, -1, dtype=compressed.dtype)[..., :count]
 
 
 _EXPANDED = InnerRule(_expanded, "expanded_indices", dtype=torch.int64)
 
 
-def coordinates(tensor: Sparse) -> tuple[torch.Tensor, ...]:
-    """The row and the column of each element or block of a compressed layout, ``(*batch, nnz)``."""
+def coo(tensor: Sparse) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and values as of COO, of any layout: blocks are their elements."""
+    if tensor.kind is torch.sparse_coo:
+        return tensor.index[0], tensor.elements
     compressed, plain = tensor.index
     known = known_places(compressed)
-    if known is not None and known.ndim == 1:
+    if known is not None:
         counts = np.diff(known)
         rows = of_known(np.repeat(np.arange(len(counts)), counts))
         if len(rows) < plain.shape[-1]:
             rows = torch.nn.functional.pad(rows, (0, plain.shape[-1] - len(rows)), value=len(counts))
     else:
         rows = _EXPANDED((compressed, plain.shape[-1]), {})
-    return (plain, rows) if tensor.kind in COLUMNS else (rows, plain)
-
-
-def coo(tensor: Sparse) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices and values as of COO, of any layout: batches are sparse dimensions in front, blocks their elements."""
-    if tensor.kind is torch.sparse_coo:
-        return tensor.index[0], tensor.elements
-    rows, columns = coordinates(tensor)
-    values, batch = tensor.elements, tensor.batch_ndim
-    if tensor.kind in BLOCKED:
+    rows, columns = (plain, rows) if tensor.kind in COLUMNS else (rows, plain)
+    if tensor.block:
         height, width = tensor.block
-        shape = (*rows.shape, height, width)
-        rows = (rows[..., None, None] * height + torch.arange(height)[:, None]).expand(shape)
-        columns = (columns[..., None, None] * width + torch.arange(width)).expand(shape)
-    found = [rows.reshape(-1), columns.reshape(-1)]
-    if batch:
-        size = tuple(rows.shape[:batch])
-        grids = [
-            torch.arange(n).reshape(*[1] * i, n, *[1] * (rows.ndim - i - 1)).expand(rows.shape).reshape(-1)
-            for i, n in enumerate(size)
-        ]
-        found = grids + found
-    index = torch.stack(found)
-    return index, values.reshape(index.shape[1], *values.shape[values.ndim - tensor.dense_ndim :])
+        shape = (room(tensor), height, width)
+        rows = (rows[:, None, None] * height + torch.arange(height)[:, None]).expand(shape)
+        columns = (columns[:, None, None] * width + torch.arange(width)).expand(shape)
+    return torch.stack([rows.reshape(-1), columns.reshape(-1)]), tensor.elements.reshape(-1)
 
 
 def flat_places(indices: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
