@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tests.ops.test_graphs import LABELS, MASK, M, S, V
 from torch2jax import t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 from .program import Program, drawing, gradient, of, of_jax
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from torch2jax import t2j
-from torch2jax.tools.vision import define_vision_operators
+from torch2jax.tools.models import define_vision_operators
 
 from .program import Graph, Program, of_jax, of_module, of_step
 
