@@ -9,7 +9,7 @@ import threading
 
 import jaxlib
 
-__all__ = ["keep_context", "keep_programs", "known_flags", "set_flags", "write_programs_at_once"]
+__all__ = ["keep_context", "keep_programs", "known_flags", "set_flags"]
 
 # What LLVM does not optimise compiles in a third of the time.
 _FLAGS = {
@@ -22,7 +22,6 @@ _FLAGS = {
 
 # The bytes of programs that are kept. JAX's own limit reads the whole folder whenever it writes, under a lock.
 _MOST = 2_000_000_000
-_WORTH = 0.0  # seconds of compiling
 
 
 @functools.cache
@@ -53,29 +52,30 @@ def keep_programs() -> None:
     """Has JAX keep XLA's programs between runs, in a folder that is emptied once it has grown beyond `_MOST`.
 
     A program's key is its text, XLA's flags and release: what is kept is XLA's work, and all values are computed anew.
-    `TORCH2JAX_TESTS_CACHE` names another folder, or is empty so that nothing is kept.
+    `TORCH2JAX_TESTS_CACHE` names another folder, or is empty so that nothing is kept. Processes that tests start keep
+    nothing: their programs would not appear whole (`_put`).
     """
     default = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "torch2jax-tests"
     folder = os.environ.get("TORCH2JAX_TESTS_CACHE", str(default))
-    if not folder or "JAX_COMPILATION_CACHE_DIR" in os.environ:  # a process that tests started has it
+    if not folder or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     path = pathlib.Path(folder) / "xla"
     if path.is_dir() and sum(entry.stat().st_size for entry in os.scandir(path)) > _MOST:
         shutil.rmtree(path, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(path)
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(_WORTH))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-
-def write_programs_at_once() -> None:
-    """A program that JAX keeps appears whole: what another process reads meanwhile, or what ends early, is no part."""
+    import jax
     from jax._src.lru_cache import LRUCache
 
-    def put(self, key: str, value: bytes) -> None:
-        path = pathlib.Path(self.path) / f"{key}-cache"
-        part = path.with_name(f"{os.getpid()}-{threading.get_ident()}.part")
-        if not path.exists():
-            part.write_bytes(value)
-            part.replace(path)
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # to write one takes less than most compile
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    LRUCache.put = _put
 
-    LRUCache.put = put
+
+def _put(self, key: str, value: bytes) -> None:
+    """Keeps a program, which appears whole: what another process reads meanwhile, or what ends early, is no part."""
+    path = pathlib.Path(self.path) / f"{key}-cache"
+    if not path.exists():
+        part = path.with_name(f"{os.getpid()}-{threading.get_ident()}.part")
+        part.write_bytes(value)
+        part.replace(path)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.compiling import keep_context, keep_programs, set_flags, write_programs_at_once
+from tests.compiling import keep_context, keep_programs, set_flags
 from tests.durations import Durations, Nightly
 from tests.memory import Bound
 
@@ -77,7 +77,6 @@ def pytest_collection_finish():
 
     patches.expect_targets()
     keep_context()
-    write_programs_at_once()
     gc.collect()
     gc.freeze()
 

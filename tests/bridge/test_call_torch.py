@@ -154,6 +154,7 @@ def test_shapes_are_inferred_on_meta_tensors_or_by_one_run():
     np.testing.assert_allclose(torch2jax(in_numpy, x)(x), np.sin(x), rtol=1e-6)
 
 
+@pytest.mark.slow("imports the package in a process of its own")
 def test_results_are_inferred_without_pytorchs_compiler():
     """PyTorch's kernels for meta tensors import it, which takes a second; afterwards they are as they were."""
     code = """

@@ -68,6 +68,7 @@ jax.block_until_ready([gradient(x) for _ in range(8)])
 
 
 @pytest.mark.parametrize("cpus", [1, None], ids=["one-cpu", "all-cpus"])
+@pytest.mark.slow("compiles in a process of its own")
 def test_nested_calls_end(cpus):
     run(NESTED, cpus=cpus)
 
@@ -116,6 +117,7 @@ def test_eight_devices_end():
     )
 
 
+@pytest.mark.slow("thousands of functions in a process of its own")
 def test_functions_are_freed_with_the_last_program_that_names_them():
     out = run("""
     import resource

@@ -26,6 +26,7 @@ class TwoLevels(torch.nn.Module):
         return {"0": first, "1": self.second(first)}
 
 
+@pytest.mark.slow("compiles a whole detector")
 def test_a_detector_finds_the_same_objects():
     from torchvision.models.detection import FasterRCNN
     from torchvision.models.detection.rpn import AnchorGenerator
@@ -69,6 +70,7 @@ def test_losses_of_a_whole_detector_are_one_program(double):
     assert all(x > 0 for x in losses.values())
 
 
+@pytest.mark.slow("compiles a whole detector")
 def test_a_whole_detector_is_mapped_and_loaded_without_pytorch(double):
     model = detectors.small("ssd")
     found, _ = detectors.check_mapped(model, detectors.batch_of())

@@ -29,6 +29,7 @@ def model():
     return transformers.LlamaForCausalLM(config).eval()
 
 
+@pytest.mark.slow("compiles a whole generation")
 def test_greedy_with_a_static_cache(model):
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(3, 13, (12, 1, 4), generator=generator)

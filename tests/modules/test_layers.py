@@ -154,6 +154,7 @@ ALTERNATING = {
 
 
 @pytest.mark.parametrize(("kind", "period"), [("experts", 2), ("attention", 3)])
+@pytest.mark.slow("compiles a loop of layers, and the layers without it")
 def test_layers_that_alternate_are_one_loop(kind, period):
     torch.manual_seed(0)
     module = nn.Sequential(*map(ALTERNATING[kind], range(6 * period)))
@@ -179,6 +180,7 @@ def test_layers_that_alternate_are_one_loop(kind, period):
     assert not copied  # blocks of the array itself are scanned over
 
 
+@pytest.mark.slow("compiles training steps of several states")
 def test_layers_in_the_state_of_a_training_step():
     def step(net, optimizer, x):
         loss = net(x).square().sum()

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from scripts.affected import ALWAYS, Map, changed_functions, chosen, compact
 from scripts.records import records
 
@@ -76,6 +78,7 @@ def test_of_a_test_file_what_has_changed_runs():
     assert tests == [*ALWAYS, file]
 
 
+@pytest.mark.slow("imports the package in a process of its own")
 def test_functions_that_a_test_runs_are_recorded(tmp_path):
     path, test = tmp_path / "functions.jsonl", tmp_path / "test_it.py"
     test.write_text("from torch2jax.hints import nearest\n\n\ndef test_it():\n    nearest('a', ['b'])\n")

@@ -37,6 +37,7 @@ def inputs():
 
 @CHECKS
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow("the first of them starts the processes")
 def test_values(name, processes, check_vma):
     wanted = processes[name]
     found = jax.jit(mapped(lambda x: t2j(CASES[name][0])(x)[None], check_vma))(inputs())

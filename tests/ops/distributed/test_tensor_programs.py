@@ -47,6 +47,7 @@ def differentiated(program):
 
 @CHECKS
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow("the first of them starts the processes")
 def test_values_and_gradients(name, processes, check_vma):
     values, gradients = mapped(differentiated(CASES[name]), check_vma)(inputs())
     np.testing.assert_allclose(values, processes[name], rtol=2e-5, atol=2e-5)
