@@ -32,7 +32,7 @@ from tests.memory import Bound
 from tests.ops.database import DTYPES, Trial, cases, columns_of, dtypes_of, entries, full_name, run, trials
 from tests.ops.database.exceptions import EXCLUDED, excluded
 from torch2jax import t2j
-from torch2jax.calls.observers import observing
+from torch2jax.calls.modes import observing
 from torch2jax.rules import registry
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch2jax  # noqa: F401  (registers the rules)
 from tests.ops.database import entries, samples
-from torch2jax.calls.overloads import decomposition_of, functional_of
+from torch2jax.calls.library_kernels import decomposition_of, functional_of
 from torch2jax.rules import registry
 
 DTYPES = (torch.float32, torch.int64, torch.complex64)

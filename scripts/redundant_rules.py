@@ -27,8 +27,8 @@ import torch
 from tests.ops.database import Case, cases, dtypes_of, entries, full_name
 from tests.ops.database.outcome import key
 from torch2jax import t2j
-from torch2jax.calls.observers import observing
-from torch2jax.calls.overloads import outputs_of
+from torch2jax.calls.library_kernels import outputs_of
+from torch2jax.calls.modes import observing
 from torch2jax.rules import registry
 from torch2jax.rules.tables import PROVIDED
 

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.optim import lr_scheduler, swa_utils
 from torch.utils.checkpoint import checkpoint
 
-from torch2jax.tracing.manual_axes import alone
+from torch2jax.tracing.traces import alone
 
 __all__ = ["PROGRAMS"]
 

@@ -12,8 +12,8 @@ import torch
 
 from torch2jax.calls.dispatch import Call
 from torch2jax.calls.plans import run_planned
-from torch2jax.internals.guards import DisableTorchFunction
-from torch2jax.internals.jax_traces import eval_trace, trace_ctx
+from torch2jax.internals.dispatch import DisableTorchFunction
+from torch2jax.internals.jax import eval_trace, trace_ctx
 from torch2jax.rules.features import Feature
 from torch2jax.rules.inplace import InPlace, WithFlag
 from torch2jax.rules.plan import NOT_PLANNED

@@ -13,10 +13,8 @@ import torch
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from .hints import how_to_install
-from .tensors.dtypes import canonical, dtype_t2j
-from .tensors.interop import to_numpy, values_of
-from .tensors.scalars import values_in_dtype
-from .tensors.ties import distinct
+from .tensors.dtypes import canonical, dtype_t2j, values_in_dtype
+from .tensors.interop import distinct, to_numpy, values_of
 
 __all__ = ["load_state", "placed", "tensors_of"]
 

@@ -16,16 +16,15 @@ from .calls.call import current
 from .calls.framework_checks import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
 from .calls.logical_dtypes import StandsFor
 from .compiled.part import parts_of
-from .modules.originals import original
+from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
 from .ops.distributed.groups import axes_told
 from .tensors.containers import open_up
 from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
 from .tensors.dtypes import dtype_j2t, dtype_t2j
-from .tensors.interop import array_to_tensor, tensor_to_array, without_values
+from .tensors.interop import array_to_tensor, tensor_to_array, untied, without_values
 from .tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array, sparse_array_to_tensor, sparse_tensor_to_array
 from .tensors.tensor import Torchish
-from .tensors.ties import untied
 from .tensors.trees import map_given, map_results
 from .tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .tracebacks import boundary

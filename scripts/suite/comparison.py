@@ -80,7 +80,7 @@ def _strided(tensor: torch.Tensor, dtype: torch.dtype, strides: tuple[int, ...])
 
 def _outside(function: Callable, *args):
     """Calls a function that no translated call intercepts."""
-    from torch2jax.internals.guards import DisableTorchDispatch, DisableTorchFunction
+    from torch2jax.internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 
     with DisableTorchFunction(), DisableTorchDispatch():
         return function(*args)

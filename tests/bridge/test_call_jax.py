@@ -16,7 +16,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch2jax import j2t
-from torch2jax.bridge.exchange import argument_of, results_of
+from torch2jax.bridge.differentiable import argument_of, results_of
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 

@@ -160,7 +160,7 @@ def test_results_are_inferred_without_pytorchs_compiler():
     code = """
 import sys, torch, jax.numpy as jnp
 from torch2jax import torch2jax
-from torch2jax.internals.disabled import DISABLED, _functions
+from torch2jax.internals.dispatch import DISABLED, _functions
 
 def f(x):
     return torch.where(x > 0, torch.nn.functional.gelu(x), x.sin() * 2).mean(-1) + torch.cat([x, x], 1).sum(-1)

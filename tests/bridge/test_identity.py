@@ -12,7 +12,7 @@ from torch import nn
 
 from torch2jax import torch2jax
 from torch2jax.bridge import ffi
-from torch2jax.bridge.identity import identity_of
+from torch2jax.bridge.specialise import identity_of
 
 X = jnp.ones(3)
 

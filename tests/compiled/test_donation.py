@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch2jax.compiled.donation import DonatedArrays
+from torch2jax.compiled.reordered import DonatedArrays
 from torch2jax.tensors.physical import PhysicalArray
 from torch2jax.tensors.storage import Storage
 

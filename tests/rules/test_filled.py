@@ -7,7 +7,7 @@ import torch
 
 from torch2jax import t2j
 from torch2jax.calls import plans
-from torch2jax.rules.filled import FILLED
+from torch2jax.rules.plan import FILLED
 
 
 def _made(x):

@@ -11,8 +11,7 @@ import torch
 
 from torch2jax import Promotion, Rules
 from torch2jax.rules import registry
-from torch2jax.rules.options import RuleKeywords, RuleOptions
-from torch2jax.rules.tags import Tag
+from torch2jax.rules.options import RuleKeywords, RuleOptions, Tag
 
 
 def test_the_keywords_are_the_options():

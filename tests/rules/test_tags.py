@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch2jax.rules import registry
-from torch2jax.rules.tags import Tag
+from torch2jax.rules.options import Tag
 
 from ..ops.database.samples import dtypes_of, entries, full_name
 

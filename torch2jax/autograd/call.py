@@ -12,8 +12,8 @@ from ..tensors.history import NeedsTape
 from ..tracing.call import RandomStream
 
 if TYPE_CHECKING:
+    from .engine import BackwardPass
     from .forward_ad import DualLevel
-    from .passes import BackwardPass
     from .runs import Attempt
     from .tape import Tape
 

@@ -11,9 +11,8 @@ import torch
 from jax import lax
 
 from ..functional.func import tangent_array
-from ..internals.functorch import forward_mode_module
-from ..internals.gradients import is_fwd_grad_enabled
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
+from ..internals.transforms import forward_mode_module, is_fwd_grad_enabled
 from ..patches import stands_in
 from ..rules.features import Feature
 from ..rules.inplace import write_in_place

@@ -12,19 +12,16 @@ from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import once_differentiable
 
 from ..hints import advised
-from ..internals.jax_traces import varying_axes
+from ..internals.jax import varying_axes
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node
 from ..tensors.tensor import Torchish, wrap
-from ..tracing.linear_call import linear_call
-from ..tracing.manual_axes import axes_in_types, varying
-from ..tracing.markers import once
+from ..tracing.primitives import linear_call, once
 from ..tracing.tensor_spec import conjugate
+from ..tracing.traces import axes_in_types, varying
 from .call import AutogradCall, this_call
-from .forward_start import Start
-from .function_context import Context
-from .function_residuals import Residuals
-from .manual_axes import matched, own_axes, reduced_axes
+from .function_residuals import Context, Residuals, Start
+from .linearization import matched, own_axes, reduced_axes
 from .runs import Attempt, Runs
 
 __all__ = ["Derivative", "base_of"]

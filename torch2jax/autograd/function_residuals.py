@@ -4,33 +4,131 @@ The context has it in trees of Python: saved tensors, attributes, arguments. JAX
 are kept with slots in the places of their tensors, and these become arguments of the derivative, in the order of the
 slots. For each slot at most one of three things is known: an *origin* (the tensor is an input or a result, and JAX has
 its array), a *known* value (a real tensor, which Python may look at), or neither (the array is a residual).
+
+The start of an autograd function's forward pass: what it has recorded since, and how to run it again.
+
+A forward may compute with gradients on, on tensors that it has detached, and keep the results for its backward to
+differentiate. That history ends with the call. A backward that runs later lets the forward record it again.
+
+The ``ctx`` of an autograd function.
 """
 
 import contextlib
+import functools
+import inspect
+import warnings
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import torch
+from torch.autograd.function import FunctionCtx
 
-from ..internals.guards import DisableTorchFunctionSubclass
+from ..functional.vmap import Batch, run_rule
+from ..internals.dispatch import DisableTorchFunctionSubclass
+from ..internals.transforms import set_fwd_grad_enabled
 from ..tensors.dtypes import is_integral
+from ..tensors.history import UNRECORDED, next_node
 from ..tensors.interop import is_dense
 from ..tensors.jagged import NestedTensor
+from ..tensors.journal import next_number
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.trees import TensorSlot, map_arguments
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
-from ..tracing.closures import closed_over
+from ..tracing.call import StreamState
+from ..tracing.scope import closed_over
 from ..tracing.shadows import give_shadow, shadow_of, uncut
 from ..translation import is_in_progress
-from .call import this_call
-from .forward_start import Start, run_forward
-from .function_context import Context, attributes_of
+from .call import AutogradCall, this_call
 
-__all__ = ["Residuals"]
+
+class Start(NamedTuple):
+    """Where a run of an autograd function began."""
+
+    args: tuple
+    """Its arguments."""
+    stream: StreamState
+    """The state of the random stream."""
+    memory: int
+    node: int
+    """Numbers below those of memories and nodes that it has made."""
+
+    @classmethod
+    def of(cls, call: AutogradCall, args: tuple) -> "Start":
+        return cls(args, call.stream.state, next_number(), next_node())
+
+    def has_recorded(self, tensor: Torchish) -> bool:
+        """Whether the history of a tensor is the run's own: it has computed it with gradients on."""
+        history, memory = tensor.history, tensor._node.storage.memory
+        if history is UNRECORDED:
+            return memory.number > self.memory
+        return history is not None and history._sequence_nr() > self.node
+
+
+def run_forward(
+    function: type[torch.autograd.Function], ctx: FunctionCtx, args: tuple, batch: Batch | None = None
+) -> Any:
+    """Runs the forward of an autograd function, with a context for what it saves; for a batch its rule for that."""
+    with torch.no_grad(), set_fwd_grad_enabled(False):
+        if function.setup_context is torch.autograd.Function.setup_context:
+            return function.forward(ctx, *args)
+        output = function.forward(*args) if batch is None else run_rule(function.vmap, args, batch)
+        function.setup_context(ctx, args, output)
+        return output
+
+
+_OWN = frozenset(vars(FunctionCtx)) | {
+    *("_function", "_needed", "to_save", "saved_for_forward"),
+    *("dirty_tensors", "non_differentiable", "materialize_grads"),
+}
+"""What a context has before a function adds attributes to it."""
+
+
+class Context(FunctionCtx):
+    """The ``ctx`` of a function.
+
+    Args:
+        function: whose it is.
+        needed: gives which of its arguments gradients are wanted for.
+    """
+
+    saved_tensors: tuple = ()
+
+    def __init__(self, function: type[torch.autograd.Function], needed: Callable[[], tuple[bool, ...]]):
+        self._function, self._needed = function, needed
+        self.materialize_grads = self._materialize_non_diff_grads = True
+        self.to_save: tuple = ()
+        self.saved_for_forward: tuple = ()
+        self.dirty_tensors: tuple = ()
+        self.non_differentiable: tuple = ()
+
+    def name(self) -> str:
+        return self._function.__name__ + "Backward"
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        return self._needed()
+
+    @needs_input_grad.setter
+    def needs_input_grad(self, needed: tuple[bool, ...]) -> None:
+        self._needed = lambda: needed  # as PyTorch's own derivatives of operators say for a while
+
+    @property
+    def saved_variables(self) -> tuple:
+        warnings.warn("'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2)
+        return self.saved_tensors
+
+    def __getattr__(self, name: str):
+        value = getattr(self._function, name)  # as PyTorch's contexts find the attributes of their class
+        return functools.partial(value, self) if inspect.isfunction(value) else value
+
+
+def attributes_of(ctx: Context) -> dict[str, object]:
+    """What a function has set on its context."""
+    return {key: value for key, value in vars(ctx).items() if key not in _OWN}
 
 
 class Residuals:

@@ -21,9 +21,8 @@ from ..tensors.trees import flatten
 from ..tracing.traces import is_float
 from .backward import Backward, is_source
 from .call import recorded, this_call
-from .engine import accumulate
+from .engine import BackwardPass, accumulate
 from .inputs import Pass
-from .passes import BackwardPass
 from .runs import Attempt
 from .tape import Tape
 

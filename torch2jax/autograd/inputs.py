@@ -23,8 +23,8 @@ from ..abandoning import Abandoned
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
-from ..tracing.closures import closed_over
-from ..tracing.markers import Undecided, undecided
+from ..tracing.primitives import Undecided, undecided
+from ..tracing.scope import closed_over
 from ..tracing.traces import (
     Bookmark,
     current_trace,

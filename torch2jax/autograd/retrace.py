@@ -18,16 +18,16 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun, take_current_t
 from jax.interpreters import ad, mlir, partial_eval as pe
 
 from ..abandoning import Abandoned
-from ..internals.jax_programs import convert_constvars_jaxpr
-from ..internals.jax_traces import (
+from ..internals.jax import (
     BatchTrace,
     BatchTracer,
     DynamicJaxprTrace,
     LinearizeTrace,
+    convert_constvars_jaxpr,
     extend_axis_env_nd,
     matchaxis,
 )
-from ..tracing.linear_call import linear_call
+from ..tracing.primitives import linear_call
 from ..tracing.traces import Bookmark, current_trace, ending_with_errors, is_float, is_zero, running
 
 __all__ = ["Code", "NeedsHooks", "run_anew"]

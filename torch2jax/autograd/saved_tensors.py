@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import torch
 
-from ..internals.gradients import autograd_module, top_saved_tensors_default_hooks
+from ..internals.transforms import autograd_module, top_saved_tensors_default_hooks
 from ..patches import stands_in
-from ..tensors.derivatives import values_only
 from ..tensors.dtypes import logical
 from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, wrap
+from ..tensors.traced import values_only
 from .call import this_call
 
 __all__ = ["Packing", "set_within"]

@@ -26,10 +26,9 @@ from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_amon
 from ..tensors.journal import expect_no_journal
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish
-from ..tracing.manual_axes import unvaried
-from ..tracing.markers import LevelEnd, stop_levels
+from ..tracing.primitives import LevelEnd, stop_levels
 from ..tracing.tensor_spec import TensorSpec
-from ..tracing.traces import current_trace, running
+from ..tracing.traces import current_trace, running, unvaried
 from .linearization import Linearization, Var, keep_with
 from .saved_tensors import Packing
 

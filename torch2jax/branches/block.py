@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import torch
 
 from ..abandoning import Abandoned
-from ..internals.pytree import tree_flatten
+from ..internals.tensors import tree_flatten
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
-from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec
-from ..tracing.traces import current_trace, ending_with_errors
+from ..tracing.traces import current_trace, ending_with_errors, expect_unrecorded
 from .call import this_call
 from .path import Fork, Path
 from .paths import followed

@@ -10,10 +10,9 @@ import jax
 from jax import lax
 
 from ..errors import BranchError
-from ..internals.jax_traces import DynamicJaxprTracer, varying_axes
+from ..internals.jax import DynamicJaxprTracer, varying_axes
 from ..loops.program import Program, evaluated
-from ..tracing.manual_axes import varying
-from ..tracing.traces import without_derivatives
+from ..tracing.traces import varying, without_derivatives
 
 __all__ = ["cond_on_devices", "loop_on_devices"]
 

@@ -6,7 +6,7 @@ right as long as neither is written to. It is checked where a run ends, and wher
 
 from typing import Any
 
-from ..tensors.memory import Memory
+from ..tensors.journal import Memory
 
 __all__ = ["Guards"]
 

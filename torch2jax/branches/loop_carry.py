@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.frames import set_locals
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.history import UNRECORDED, Node, Source
-from ..tensors.memory import Memory
+from ..tensors.journal import Memory
 from ..tensors.objects import codec_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to

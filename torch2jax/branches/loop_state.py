@@ -24,7 +24,7 @@ import torch
 from jax.core import Tracer
 
 from ..errors import is_library, is_translator
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import default_dtype
 from ..tensors.history import UNRECORDED, Node, Source
 from ..tensors.known import evaluate, real

@@ -34,10 +34,9 @@ from jax.extend.core import Primitive
 
 from ..errors import is_translator
 from ..internals.frames import set_locals
-from ..internals.gradients import is_fwd_grad_enabled
-from ..internals.jax_traces import varying_axes
-from ..tracing.manual_axes import varying
-from ..tracing.traces import current_trace, running
+from ..internals.jax import varying_axes
+from ..internals.transforms import is_fwd_grad_enabled
+from ..tracing.traces import current_trace, running, varying
 from ..tracing.value_ranges import range_of
 from .call import current, this_call
 from .loop_bounds import MOST

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.rebinding import set_geometry
 from ..tensors.tensor import strides_of_shape
 from ..tracing.tensor_spec import TensorSpec

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.history import UNRECORDED
 from ..tensors.tensor import Torchish
 from .call import this_call

@@ -14,12 +14,12 @@ from jax.core import ShapedArray, Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval as pe
 
-from ..internals.jax_traces import BatchTracer
-from ..loops.alike import Atom, is_same, is_same_step, key_of
+from ..internals.jax import BatchTracer
+from ..loops.likeness import Atom, is_same, is_same_step, key_of
 from ..loops.program import Program, evaluated, free, has_effects, pruned
 from ..loops.windows import reader
-from ..tracing.sums import terms_of
 from ..tracing.traces import without_derivatives
+from ..tracing.value_ranges import terms_of
 from .collectives import cond_on_devices
 from .while_loops import Same, While
 

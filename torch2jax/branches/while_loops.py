@@ -16,7 +16,7 @@ from jax.extend.core import Var
 from ..errors import BranchError
 from ..loops.program import Atom, Program, evaluated, free, has_effects, zeros
 from ..loops.windows import reader
-from ..tracing.linear_call import linear_call
+from ..tracing.primitives import linear_call
 from ..tracing.traces import is_float
 from .collectives import loop_on_devices
 

@@ -8,14 +8,12 @@ import jax
 import torch
 
 from ..calls.call import current
-from ..internals.guards import EnableTorchFunction
+from ..internals.dispatch import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.array_rule import InnerRule
 from ..tracebacks import boundary
-from .differentiable import run_program
-from .exchange import check_dtypes, widened
-from .program import JaxProgram
-from .signature import Arguments, Template, take_apart, take_out_arrays
+from .differentiable import check_dtypes, run_program, widened
+from .program import Arguments, JaxProgram, Template, take_apart, take_out_arrays
 
 __all__ = ["JaxFunction"]
 

@@ -9,7 +9,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 
 from ..hints import advised
-from ..internals.functorch import are_functorch_transforms_active
+from ..internals.transforms import are_functorch_transforms_active
 from .function import TorchFunction
 
 __all__ = ["batched", "gradient"]

@@ -1,23 +1,214 @@
-"""A PyTorch function of flat tensors, as compiled programs name it, and the places in programs that call it."""
+"""A PyTorch function of flat tensors, as compiled programs name it, and the places in programs that call it.
 
+XLA's memory as tensors, and tensors copied into XLA's memory.
+
+Locks around calls of PyTorch, which a nested call may take again.
+
+Finds out whether a function writes to its inputs.
+"""
+
+import contextlib
+import ctypes
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_size_t
 from typing import Any
 
 import jax
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
+from ..internals.dispatch import TorchDispatchMode
+from ..internals.tensors import tree_leaves
 from ..tensors.dtypes import canonical, dtype_j2t
-from .buffers import Buffer
 from .ffi import DATA_OFFSET, CallFrame, stream_of
-from .locks import holding, inheriting
 from .scope import run_safely
-from .watch import WriteWatch
 
-__all__ = ["BridgeOptions", "CudaSite", "Site", "TorchFunction"]
+_frombuffer = torch.frombuffer  # which translated code has something else for
+
+_SMALL = 1 << 15  # bytes; above it, PyTorch's own copy is faster than memmove
+
+
+class Buffer:
+    """How memory at some address becomes a tensor, determined once for each argument or result."""
+
+    __slots__ = ("bytes_type", "dtype", "nbytes", "shape", "view")
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
+        self.shape = torch.Size(shape)
+        self.dtype = dtype
+        self.nbytes = self.shape.numel() * dtype.itemsize
+        self.bytes_type = ctypes.c_char * self.nbytes
+        self.view = len(shape) != 1
+
+    def on_cpu(self, address: int) -> torch.Tensor:
+        """The tensor over memory at `address`, which must outlive it; nothing is copied."""
+        if not self.nbytes:
+            return torch.empty(self.shape, dtype=self.dtype)
+        tensor = _frombuffer(self.bytes_type.from_address(address), dtype=self.dtype)
+        return tensor.view(self.shape) if self.view else tensor
+
+    def on_cuda(self, address: int) -> torch.Tensor:
+        """As `on_cpu`, for memory of a CUDA device, which PyTorch finds out by the address."""
+        if not self.nbytes:
+            return torch.empty(self.shape, dtype=self.dtype, device="cuda")
+        flat = torch.as_tensor(_CudaMemory(address, self.nbytes), device="cuda")
+        return flat.view(self.dtype).view(self.shape)
+
+    def fill_on_cpu(self, address: int, tensor: torch.Tensor) -> None:
+        """Copies a tensor of this shape to `address`."""
+        plain = tensor.dtype is self.dtype and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        if plain and self.nbytes <= _SMALL:
+            ctypes.memmove(address, tensor.data_ptr(), self.nbytes)
+        else:
+            self.on_cpu(address).copy_(tensor.detach())
+
+
+class _CudaMemory:
+    """Device memory as bytes, because the protocol has no name for bfloat16 and float8."""
+
+    def __init__(self, address: int, nbytes: int):
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 2,  # no stream: the caller is on the right one already
+        }
+
+
+_process_lock = threading.Lock()
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def holding(lock: Any) -> Iterator[None]:
+    """Holds a lock (True: the one of the process), unless this call was made from one that holds it."""
+    lock = _process_lock if lock is True else lock
+    held: tuple = getattr(_thread, "held", ())
+    if any(lock is other for other in held):
+        yield
+        return
+    with lock:
+        _thread.held = (*held, lock)
+        try:
+            yield
+        finally:
+            _thread.held = held
+
+
+def inheriting(job: Callable[[], None]) -> Callable[[], None]:
+    """A job that holds, on whatever thread it runs, the locks that this thread holds while it waits for it."""
+    held = getattr(_thread, "held", ())
+    return functools.partial(_run_holding, held, job) if held else job
+
+
+def _run_holding(held: tuple, job: Callable[[], None]) -> None:
+    before = getattr(_thread, "held", ())
+    _thread.held = held
+    try:
+        job()
+    finally:
+        _thread.held = before
+
+
+_Tensor = torch.Tensor
+_HANDS_MEMORY_OUT = {
+    _Tensor.numpy,
+    _Tensor.data_ptr,
+    _Tensor.__array__,
+    _Tensor.__dlpack__,
+    _Tensor.untyped_storage,
+    _Tensor.storage,
+    _Tensor.tolist,
+}
+# Operators that write to running statistics without saying so in their schemas, and where these are.
+_STATISTICS = ("running_mean", "running_var")
+_WRITES_UNSAID = {"aten::native_batch_norm": _STATISTICS, "aten::cudnn_batch_norm": _STATISTICS}
+_READS_VALUES = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}
+
+
+class WriteWatch:
+    """Notes, while it is entered, which of some tensors are written to, and whether another run might do otherwise.
+
+    A run whose Python saw a value, or that handed a tensor's memory to other code, says nothing about the next one.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]):
+        self._storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+        self._written: set[int] = set()
+        self.certain = True
+        self._modes = (_Functions(self), _Operators(self))
+
+    def __enter__(self):
+        for mode in self._modes:
+            mode.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        for mode in reversed(self._modes):
+            mode.__exit__(*exc_info)
+
+    def may_be_written(self) -> tuple[bool, ...]:
+        """For each tensor, whether a run might write to it."""
+        return tuple(not self.certain or storage in self._written for storage in self._storages)
+
+    def written(self) -> tuple[bool, ...]:
+        """For each tensor, whether this run wrote to it, as far as PyTorch saw."""
+        return tuple(storage in self._written for storage in self._storages)
+
+    def note_write(self, tensor: torch.Tensor) -> None:
+        try:
+            self._written.add(tensor.untyped_storage()._cdata)
+        except Exception:  # a tensor without a storage of its own: a wrapper of any kind
+            self.certain = False
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, watch: WriteWatch):
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
+        if func in _HANDS_MEMORY_OUT:
+            self.watch.certain = False
+        return func(*args, **(kwargs or {}))
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self, watch: WriteWatch):
+        super().__init__()
+        self.watch = watch
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # dynamo would be imported, which takes seconds
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
+        kwargs = kwargs or {}
+        schema = getattr(func, "_schema", None)
+        if schema is None or schema.name in _READS_VALUES:
+            self.watch.certain = False
+        elif schema.is_mutable or schema.name in _WRITES_UNSAID:
+            self._note_writes(schema, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _note_writes(self, schema: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        unsaid = _WRITES_UNSAID.get(schema.name, ())
+        for index, argument in enumerate(schema.arguments):
+            if argument.is_write or argument.name in unsaid:
+                value = args[index] if index < len(args) else kwargs.get(argument.name)
+                for leaf in tree_leaves(value):
+                    if isinstance(leaf, torch.Tensor):
+                        self.watch.note_write(leaf)
+
 
 _Address = c_size_t.from_address
 

@@ -11,7 +11,7 @@ from torch.overrides import get_overridable_functions, resolve_name
 
 from ..errors import NoRuleError, user_level, user_location
 from ..hints import nearest
-from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_has_kernel_for_dispatch_key, jit_resolve_packet
+from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_has_kernel_for_dispatch_key, jit_resolve_packet
 from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
 from ..rules.features import NEXT, Feature

@@ -17,8 +17,7 @@ import torch
 
 from ..calls.call import this_call
 from ..errors import NoRuleError, TracedValueError
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..internals.modes import TorchDispatchMode
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, TorchDispatchMode
 from ..rules.inplace import write_in_place
 from ..rules.operands import as_result
 from ..tensors.dtypes import canonical, is_integral
@@ -27,11 +26,10 @@ from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
 from .call_torch import Programs
-from .function import BridgeOptions, TorchFunction
+from .function import BridgeOptions, TorchFunction, WriteWatch
 from .primitive import Result, call_torch
+from .program import Template, take_apart
 from .scope import in_fresh_thread
-from .signature import Template, take_apart
-from .watch import WriteWatch
 
 __all__ = ["Outside"]
 

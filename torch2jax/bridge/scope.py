@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from ..calls.call import current
-from ..internals.functorch import peek_interpreter_stack
-from ..internals.modes import len_torch_dispatch_stack, len_torch_function_stack
+from ..internals.dispatch import len_torch_dispatch_stack, len_torch_function_stack
+from ..internals.transforms import peek_interpreter_stack
 
 __all__ = ["in_fresh_thread", "prepare", "run_safely"]
 

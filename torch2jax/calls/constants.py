@@ -12,18 +12,17 @@ from ..autograd.hooks import take_over_hooks
 from ..compiled.captured import CapturedState
 from ..compiled.host_functions import HostFunctions
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.distributed import is_distributed
 from ..tensors.dtypes import canonical, dtype_j2t
-from ..tensors.interop import array_of_values, is_dense, values_of
+from ..tensors.interop import array_of_values, is_dense, region_of, values_of
+from ..tensors.journal import next_number
 from ..tensors.known import is_small
-from ..tensors.memory import next_number
 from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region, make_view, wrap, wrap_physical
-from ..tensors.ties import region_of
 from ..tensors.traced import evaluating, is_traced
 from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming

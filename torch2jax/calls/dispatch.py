@@ -20,31 +20,29 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..abandoning import Abandoned
-from ..autograd import engine as engine, forward_ad as forward_ad, function as function, passes as passes
+from ..autograd import engine as engine, forward_ad as forward_ad, function as function
 from ..autograd.runs import Attempt
 from ..errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..functional import func as func, vmap as vmap
-from ..internals.autocast import is_any_autocast_enabled
-from ..internals.guards import (
+from ..internals.dispatch import (
     AutoDispatchBelowADInplaceOrView,
     DisableAutocast,
     DisableTorchFunction,
     EnableTorchFunction,
+    HigherOrderOperator,
+    OpOverload,
     dispatch_tls_local_exclude_set,
-    is_torch_function_enabled,
-)
-from ..internals.modes import (
     get_current_dispatch_mode_stack,
+    is_torch_function_enabled,
     len_torch_dispatch_stack,
 )
-from ..internals.operators import HigherOrderOperator, OpOverload
+from ..internals.transforms import is_any_autocast_enabled
 from ..patches import apply_patches, remove_patches
 from ..rules import autocast, registry
-from ..rules.features import NEXT
+from ..rules.features import NEXT, Changed, run_without_values, servers_of
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, is_in_old_order, run_named
-from ..rules.kinds import Changed, run_without_values, servers_of
-from ..rules.numpy_arguments import has_numpys, without_numpys
+from ..rules.operands import has_numpys, without_numpys
 from ..rules.rule import MetadataRule
 from ..tensors.derived import have_a_say
 from ..tensors.dtypes import dtype_of_type
@@ -54,27 +52,23 @@ from ..translation import CallMode, enter, leave
 from ..values import (
     chosen as chosen,
     pickled as pickled,
-    quantized as quantized,
     sparse as sparse,
+    valueless as valueless,
     wrapper_subclasses as wrapper_subclasses,
 )
 from ..values.at_once import run_at_once
-from ..values.iterations import heed_ranges
 from ..values.known import run_known, write_known
-from ..values.lengths import heed
+from ..values.lengths import heed, heed_ranges
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
-from .aten_mode import AtenMode
-from .bodies import body_of
 from .call import current, this_call
-from .library_kernels import Kernels, has_kernel
-from .narrowed import in_one_dtype
+from .library_kernels import Kernels, decomposition_of, functional_of, has_kernel, outputs_of
+from .logical_dtypes import in_one_dtype
+from .modes import AtenMode, body_of, observer
 from .nesting import Nesting, Session
-from .observers import observer
-from .overloads import decomposition_of, functional_of, outputs_of
 from .plans import NOT_PLANNED, PLAIN, run_planned
 from .pytorch_errors import name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream

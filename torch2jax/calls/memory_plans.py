@@ -15,16 +15,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..internals.gradients import is_fwd_grad_enabled
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..internals.operators import jit_get_schemas_for_operator
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, jit_get_schemas_for_operator
+from ..internals.transforms import is_fwd_grad_enabled
 from ..rules.inplace import InPlace
+from ..rules.options import Tag
 from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, Meant, plan_of
-from ..rules.tags import Tag
-from ..tensors.dtypes import canonical
+from ..tensors.dtypes import canonical, number_in_dtype
 from ..tensors.journal import journal
 from ..tensors.physical import PhysicalArray
-from ..tensors.scalars import number_in_dtype
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_view_of_shape
 from ..tensors.traced import is_traced

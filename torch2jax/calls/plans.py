@@ -27,13 +27,11 @@ import jax
 import torch
 
 from ..errors import REFUSALS
-from ..internals.autocast import is_any_autocast_enabled
-from ..internals.guards import DisableTorchFunction
-from ..internals.jax_traces import eval_trace, trace_ctx
-from ..internals.modes import len_torch_dispatch_stack
-from ..rules.filled import FILLED, filled_plan_of
+from ..internals.dispatch import DisableTorchFunction, len_torch_dispatch_stack
+from ..internals.jax import eval_trace, trace_ctx
+from ..internals.transforms import is_any_autocast_enabled
 from ..rules.inplace import InPlace
-from ..rules.plan import NOT_PLANNED, Bypass, Meant, plan_of, resolved, unplanned
+from ..rules.plan import FILLED, NOT_PLANNED, Bypass, Meant, filled_plan_of, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules
 from ..tensors.physical import PhysicalArray

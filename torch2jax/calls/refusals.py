@@ -9,7 +9,7 @@ import jax
 import torch
 
 from ..functional.vmap import Batch
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten

@@ -13,8 +13,8 @@ import torch
 from jax import lax
 
 from ..errors import user_level, user_location
-from ..functional.mapped_draws import Mapped
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..functional.vmap import Mapped
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..patches import exchange, stands_in
 from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate

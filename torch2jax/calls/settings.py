@@ -17,7 +17,9 @@ from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import user_level
-from ..internals.autocast import (
+from ..internals.dispatch import DEVICE_CONTEXT
+from ..internals.modules import C, import_dotted_name
+from ..internals.transforms import (
     autocast_decrement_nesting,
     autocast_increment_nesting,
     autocast_supported_devices,
@@ -25,8 +27,6 @@ from ..internals.autocast import (
     set_autocast_dtype,
     set_autocast_enabled,
 )
-from ..internals.modes import DEVICE_CONTEXT
-from ..internals.modules import C, import_dotted_name
 from ..patches import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
 from .call import current, this_call

@@ -11,8 +11,7 @@ import jax.core
 import torch
 
 from ..tensors.history import UNRECORDED, Source
-from ..tensors.journal import Uncontained
-from ..tensors.memory import Memory
+from ..tensors.journal import Memory, Uncontained
 from ..tensors.objects import ObjectCodec, codec_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to

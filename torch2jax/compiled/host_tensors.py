@@ -14,19 +14,15 @@ from typing import Any
 import jax
 import torch
 
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..tensors.dtypes import canonical, is_integral
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..tensors.dtypes import canonical, is_integral, values_in_dtype
 from ..tensors.interop import dense_strides, tensor_to_array
 from ..tensors.journal import Uncontained
 from ..tensors.physical import PhysicalArray
-from ..tensors.scalars import values_in_dtype
 from ..tensors.tensor import Torchish, make_region, wrap_new
 from .call import CompiledCall
-from .donation import DonatedArrays
-from .host_memory import Memories
-from .ownership import NO, WANTING, YES, state_of
-from .reordered import Orders
-from .transfers import copied_values, in_place_of
+from .host_memory import NO, WANTING, YES, Memories, copied_values, in_place_of, state_of
+from .reordered import DonatedArrays, Orders
 
 __all__ = ["HostTensors"]
 

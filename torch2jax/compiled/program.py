@@ -22,9 +22,8 @@ from ..tracing.call import StreamState
 from ..tracing.traces import current_trace, ending_with_errors
 from .call import CompiledCall, this_call
 from .captured import CapturedState
-from .donation import references_alone
 from .effects import Effects, Rebuilt, Restoration
-from .reordered import Reordered, RowOrder, physical_of, shown
+from .reordered import Reordered, RowOrder, physical_of, references_alone, shown
 
 __all__ = ["PartProgram"]
 

@@ -2,17 +2,22 @@
 
 Between two steps of a search by beams each cache goes on with the rows of those that were chosen. An expert does this
 within the step, where it costs no call and no copy.
+
+Arrays that the programs of parts made for tensors they write to, and may overwrite.
 """
 
 import dataclasses
 import functools
+import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules import registry
 from ..rules.inline import call_inlined
 from ..tensors.dtypes import canonical
@@ -21,8 +26,6 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_tensor
 from .call import this_call
-
-__all__ = ["REORDERING", "Orders", "Reordered", "RowOrder", "physical_of", "shown"]
 
 REORDERING = {torch.index_select: 3, torch.Tensor.index_select: 3, torch.Tensor.__getitem__: 2}
 """What may reorder, and the number of its arguments."""
@@ -139,3 +142,47 @@ def _row_index(index: object) -> Any:
     if type(index) is tuple and len(index) == 2 and index[1] is Ellipsis:
         return index[0]
     return index
+
+
+class DonatedArrays:
+    """The arrays that programs have made for what they write to, and may be given to the next one to be destroyed."""
+
+    def __init__(self):
+        self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def add(self, array: Any) -> None:
+        self._arrays[id(array)] = array
+
+    def has(self, array: Any) -> bool:
+        return self._arrays.get(id(array)) is array
+
+    def given(self, storage: Storage, array: Any, alone: int) -> Any:
+        """The array of a storage, or a copy of it, for a program that destroys it.
+
+        Args:
+            array: what the storage holds, or what that puts in another order.
+            alone: what `references_alone` tells.
+        """
+        if isinstance(array, np.ndarray):  # JAX destroys none of numpy's
+            return array
+        physical: Any = storage._physical
+        if type(physical) is Reordered:
+            own = physical.array is array
+        else:
+            own = (storage._array is array) + (storage._known is array) + (physical.array is array)
+        if self.has(array) and sys.getrefcount(array) <= alone + own:
+            return array
+        return jax.numpy.array(array, copy=True)
+
+
+def references_alone() -> int:
+    """What `sys.getrefcount` tells of an argument that the caller has in one variable, and nobody else.
+
+    Asked each time: it is more while another evaluator of Python's frames is in force, as that of ``torch.compile``.
+    """
+
+    def references(array: Any) -> int:
+        return sys.getrefcount(array)
+
+    array = object()
+    return references(array)

@@ -12,8 +12,8 @@ from ..tensors.tensor import Torchish
 from ..tracing.call import RandomStream, TracingCall
 
 if TYPE_CHECKING:
-    from .mapped_draws import Mapped
     from .transformation import Transformation
+    from .vmap import Mapped
 
 __all__ = ["FunctionalCall", "MappedStream", "current", "this_call"]
 

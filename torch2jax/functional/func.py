@@ -13,24 +13,24 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..internals.functorch import (
+from ..internals.dispatch import DisableTorchFunction
+from ..internals.jax import varying_axes
+from ..internals.tensors import tree_flatten, tree_unflatten, treespec_pprint
+from ..internals.transforms import (
     assert_non_empty_list_of_tensors,
     assert_non_empty_tensor_output,
     doesnt_support_saved_tensors_hooks,
     eager_transforms,
     jvp_str,
     make_fx,
+    set_fwd_grad_enabled,
     slice_argnums,
     split_const_subgraphs,
 )
-from ..internals.gradients import set_fwd_grad_enabled
-from ..internals.guards import DisableTorchFunction
-from ..internals.jax_traces import varying_axes
-from ..internals.pytree import tree_flatten, tree_unflatten, treespec_pprint
 from ..patches import stands_in
 from ..tensors.tensor import Torchish
-from ..tracing.manual_axes import axes_in_types, varying
 from ..tracing.tensor_spec import TensorSpec, conjugate
+from ..tracing.traces import axes_in_types, varying
 from .call import this_call
 from .transformation import Transformation
 

@@ -9,15 +9,14 @@ import jax
 import jax.core
 import torch
 
-from ..internals.pytree import tree_flatten, tree_unflatten
+from ..internals.tensors import tree_flatten, tree_unflatten
 from ..rules.inplace import write_in_place
-from ..tensors.memory import next_number
+from ..tensors.journal import next_number
 from ..tensors.rebinding import at_the_place_of
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import TensorSlot
-from ..tracing.recorders import expect_unrecorded
 from ..tracing.tensor_spec import TensorSpec
-from ..tracing.traces import current_trace, running
+from ..tracing.traces import current_trace, expect_unrecorded, running
 from .call import FunctionalCall, this_call
 
 __all__ = ["Transformation"]

@@ -1,31 +1,221 @@
 """`torch.vmap` is JAX's: `jax.vmap` of a function of arrays.
 
 PyTorch's own Python code checks arguments and results, and cuts them into chunks; what it asks of C++ stands here.
+
+Views under `torch.vmap`: a view of one example becomes a view of all examples at once.
+
+Random numbers within ``torch.vmap``: the same for each example, all different, or an error.
+
+`torch.autograd.Function` under ``torch.vmap``: the batching rule that a function itself defines.
 """
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import torch
+from jax import lax
 from torch.autograd import functional
 
 from ..errors import BatchedValueError, TracedValueError
-from ..internals.functorch import add_batch_dim, unwrap_batched, vmap_internals, vmap_module
-from ..internals.pytree import tree_leaves, tree_map, tree_map_only, tree_unflatten
+from ..internals.dispatch import DisableTorchFunction
+from ..internals.tensors import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
+from ..internals.transforms import (
+    VmapInfo,
+    add_batch_dim,
+    has_overridden_vmap_rule,
+    unwrap_batched,
+    validate_vmap_returns_tuple_of_two_elements,
+    vmap_internals,
+    vmap_module,
+    wrap_outputs_maintaining_identity,
+)
 from ..patches import stands_in
+from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
-from ..tensors.tensor import Torchish
+from ..tensors.storage import Storage, View
+from ..tensors.tensor import Torchish, make_region, make_view_of_shape
 from ..tensors.traced import is_traced
+from ..tensors.view_kind import ViewKind
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import example_of, examples_in
-from .batched_views import Kinds, batched_region, batched_view, example_among, kinds_between
 from .call import this_call
-from .mapped_draws import Mapped
 from .transformation import Transformation
 
-__all__ = ["Batch", "batch_of", "of_all_examples"]
+Kinds = tuple[ViewKind, ...]
+Geometry = tuple[tuple[int, ...], int]
+
+
+def example_among(outer: Torchish, spec: TensorSpec, dim: int, array: jax.Array) -> Torchish:
+    """One of the examples that a tensor of a form has along `dim`, with the strides that it has among the others."""
+    with DisableTorchFunction():
+        strides, offset = outer.stride(), int(outer.storage_offset())
+    return spec.example(dim).at(array, (*strides[:dim], *strides[dim + 1 :]), offset)
+
+
+def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
+    """The views that lead from one node to another, the first on top of `root`; None if it is none of its."""
+    kinds = []
+    while node is not root:
+        if isinstance(node, Storage):
+            return None
+        kinds.append(node.kind)
+        node = node.parent
+    return tuple(reversed(kinds))
+
+
+def batched_view(
+    outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish, out_dim: int, array: jax.Array
+) -> Torchish | None:
+    """What views `outer`, whose examples lie along `dim`, as `example` views `inner`, one of them.
+
+    None if no view does: where one example can be viewed so, all in memory need not be.
+
+    Args:
+        kinds: how `example` views its own.
+        out_dim: where the result has the dimension of the examples.
+        array: its values.
+    """
+    geometry = _geometry(outer, dim, inner, example, out_dim)
+    bits = {kind.bit for kind in kinds if kind.bit is not None}
+    if geometry is None or len(bits) > 1 or any(kind.traced for kind in kinds):
+        return None
+    kind = ViewKind(
+        functools.partial(_read, kinds, dim, out_dim),
+        functools.partial(_write, kinds, dim, out_dim),
+        overlaps=any(kind.overlaps for kind in kinds),
+        bit=next(iter(bits), None),
+    )
+    node = View(outer._node, kind)
+    node._array, node._version = array, node.storage.memory.version
+    return make_view_of_shape(outer, node, array.shape, example.dtype, *geometry)
+
+
+def batched_region(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Torchish | None:
+    """As `batched_view`, where `example` is a strided region of the memory of `inner`."""
+    geometry = _geometry(outer, dim, inner, example, out_dim)
+    if geometry is None or example._node.bits != inner._node.bits:
+        return None
+    shape = list(example.shape)
+    shape.insert(out_dim, outer.shape[dim])
+    return make_region(outer, tuple(shape), *geometry, example.dtype)
+
+
+def _read(kinds: Kinds, dim: int, out_dim: int, array: jax.Array) -> Any:
+    return jax.vmap(functools.partial(_read_one, kinds), dim, out_dim)(array)
+
+
+def _write(kinds: Kinds, dim: int, out_dim: int, array: jax.Array, value: jax.Array) -> Any:
+    return jax.vmap(functools.partial(_write_one, kinds), (dim, out_dim), dim)(array, value)
+
+
+def _read_one(kinds: Kinds, array: jax.Array) -> Any:
+    for kind in kinds:
+        array = kind.read(array)
+    return array
+
+
+def _write_one(kinds: Kinds, array: jax.Array, value: jax.Array) -> Any:
+    if not kinds:
+        return value
+    first, *rest = kinds
+    return first.write(array, _write_one(tuple(rest), first.read(array), value))
+
+
+def _geometry(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Geometry | None:
+    """The strides and the offset of what views all examples as `example` views `inner`, one of them; None if none do.
+
+    An example has the strides that it has among the others, and perhaps a memory of its own.
+    """
+    size, width = inner.dtype.itemsize, example.dtype.itemsize
+    step, begin = outer.stride()[dim] * size, int(outer.storage_offset() - inner.storage_offset()) * size
+    if step % width or begin % width:
+        return None
+    strides = list(example.stride())
+    strides.insert(out_dim, step // width)
+    return tuple(strides), int(example.storage_offset()) + begin // width
+
+
+class Mapped(NamedTuple):
+    """One function that ``torch.vmap`` is mapping."""
+
+    randomness: str
+    """``"same"`` for each example, ``"different"``, or ``"error"``."""
+    axis_name: str | None
+    """How JAX knows the dimension of the examples; needed where they are to be different."""
+    level: Transformation
+
+
+def check_operands(mapped: list[Mapped], arrays: list) -> None:
+    """Refuses to draw the same for each example from parameters that are not the same.
+
+    Raises:
+        RuntimeError: as PyTorch does.
+    """
+    for randomness, _, level in mapped:
+        if randomness == "same" and any(level.owns(array) for array in arrays):
+            raise RuntimeError(
+                "vmap: Vmap does not currently support same randomness with a batched tensor input. Please file an "
+                "issue with functorch"
+            )
+
+
+def check_target(mapped: list[Mapped], target: Any, arrays: list) -> None:
+    """Refuses to draw something different for each example into one tensor from outside, that has no examples.
+
+    Raises:
+        RuntimeError: as PyTorch does.
+    """
+    for randomness, _, level in mapped:
+        is_batched = any(level.owns(array) for array in (target.physical.array, *arrays))
+        if randomness == "different" and not is_batched and not level.is_new(target):
+            raise RuntimeError(
+                "vmap: Cannot ask for different inplace randomness on an unbatched tensor. This will appear like same "
+                "randomness. If this is necessary for your usage, please file an issue with functorch."
+            )
+
+
+def draw_for_each(
+    body: Callable, key: jax.Array, shape: tuple[int, ...], dtype: Any, operands: list, axis_names: list
+) -> Any:
+    """``body(key, shape, dtype, *operands)`` for each example: one draw for all, as the same code draws for a batch.
+
+    Args:
+        operands: numbers, and arrays that broadcast to `shape` from the left.
+        axis_names: the dimensions whose examples are to be different, the innermost last.
+    """
+    if not axis_names:
+        return body(key, shape, dtype, *operands)
+    places = [place for place, operand in enumerate(operands) if isinstance(operand, jax.Array)]
+
+    def with_arrays(arrays: Sequence[jax.Array]) -> list:
+        filled = list(operands)
+        for place, array in zip(places, arrays, strict=True):
+            filled[place] = array
+        return filled
+
+    @jax.custom_batching.custom_vmap
+    def draw(index: jax.Array, key: jax.Array, *arrays: jax.Array):
+        return body(jax.random.fold_in(key, index), shape, dtype, *with_arrays(arrays))
+
+    @draw.def_vmap
+    def draw_all(size: int, is_batched: Sequence[bool], index: jax.Array, key: jax.Array, *arrays: jax.Array):
+        del index
+        spread = [_spread(array, own, size, len(shape)) for array, own in zip(arrays, is_batched[2:], strict=True)]
+        drawn = draw_for_each(body, key, (size, *shape), dtype, with_arrays(spread), axis_names[:-1])
+        return drawn, True
+
+    return draw(lax.axis_index(axis_names[-1]), key, *[operands[place] for place in places])
+
+
+def _spread(array: jax.Array, is_batched: bool, size: int, ndim: int) -> Any:
+    """An operand of all examples: one number each broadcasts as the examples themselves do."""
+    if not is_batched:
+        return array if array.ndim == 0 else lax.broadcast(array, (size,))
+    return lax.reshape(array, (size, *[1] * (ndim + 1 - array.ndim), *array.shape[1:]))
+
 
 _UNBATCHED_WRITE = (
     "vmap: inplace arithmetic(self, *extra_args) is not possible because there exists a Tensor `other` in extra_args "
@@ -262,3 +452,64 @@ def _add_batch_dim(tensor: torch.Tensor, in_dim: int, level: int):
         "torch._vmap_internals._vmap, imported by its name before, got a tensor of a translated call; wanted "
         "torch.vmap, or torch.func.vmap"
     )
+
+
+def batch_of_operands(function: Any, args: tuple) -> Batch | None:
+    """The innermost batch that some arguments of a function are examples of, if the function has a rule for it.
+
+    Raises:
+        RuntimeError: it says nothing of batches, or two things.
+    """
+    batch = innermost_batch(args)
+    if batch is None:
+        return None
+    name, is_overridden = function.__name__, has_overridden_vmap_rule(function)
+    if function.generate_vmap_rule and is_overridden:
+        raise RuntimeError(
+            f"You tried to vmap over {name}, but it has both generate_vmap_rule=True and an overridden vmap "
+            "staticmethod. Please set generate_vmap_rule=False or delete the overridden vmap staticmethod to avoid "
+            "ambiguity."
+        )
+    if not function.generate_vmap_rule and not is_overridden:
+        raise RuntimeError(
+            f"You tried to vmap over {name}, but it does not have vmap support. Please override and implement the "
+            "vmap staticmethod or set generate_vmap_rule=True."
+        )
+    return batch if is_overridden else None  # JAX batches whatever a function does
+
+
+def innermost_batch(args: tuple) -> Batch | None:
+    """The innermost batch that some tensors among arguments are examples of."""
+    tensors = [x for x in tree_leaves(args) if isinstance(x, Torchish)]
+    batches = [
+        level for level in reversed(this_call().transformations) if isinstance(level, Batch) and level.is_functorchs
+    ]
+    return next((batch for batch in batches if any(batch.has_examples(x) for x in tensors)), None)
+
+
+def run_rule(rule: Callable, args: tuple, batch: Batch) -> Any:
+    """What a function gives for one example, by its rule for all of them, which runs outside of the batch.
+
+    Raises:
+        RuntimeError: the rule does not give an output, and where that has the examples.
+    """
+    leaves, spec = tree_flatten(args)
+    for leaf in leaves:
+        if isinstance(leaf, Torchish):
+            leaf.read()  # a view of an example is one inside
+    with batch.outside():
+        parts = [batch.whole(leaf) if isinstance(leaf, Torchish) else (leaf, None) for leaf in leaves]
+        wholes, dims = (tree_unflatten(list(x), spec) for x in zip(*parts, strict=True))
+        versions = [_version(whole) for whole, _ in parts]
+        result = rule(VmapInfo(batch.size, batch.randomness), dims, *wholes)
+        validate_vmap_returns_tuple_of_two_elements(result)
+    output, out_dims = result
+    for leaf, (whole, dim), version in zip(leaves, parts, versions, strict=True):
+        if version != _version(whole):
+            example: Any = batch.example(whole, dim)
+            write_in_place(leaf, example)
+    return wrap_outputs_maintaining_identity(output, wholes, args, batch.example, out_dims=out_dims)
+
+
+def _version(value: object) -> int | None:
+    return value._node.storage.memory.version if isinstance(value, Torchish) else None

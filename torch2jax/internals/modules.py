@@ -1,20 +1,22 @@
-"""Private names of `torch.nn`, `torch.optim` and others."""
+"""Private names of `torch.nn`, `torch.optim` and others.
 
+`torch.utils.checkpoint`.
+
+`torch.nn.attention.flex_attention`.
+
+PyTorch's control flow, below the public functions.
+"""
+
+import importlib
 from typing import Any
 
 import torch
+from torch import _higher_order_ops
+from torch._higher_order_ops import utils as _utils
 from torch.nn import _reduction
+from torch.nn.attention import flex_attention as _flex
 from torch.optim import _adafactor, _functional
-
-__all__ = [
-    "C",
-    "adafactor",
-    "disable_dynamo",
-    "get_enum",
-    "import_dotted_name",
-    "load_from_state_dict",
-    "sparse_adam",
-]
+from torch.utils import checkpoint
 
 C: Any = torch._C
 """The module of all that is C++, for what is exchanged in it by more than one name."""
@@ -36,3 +38,37 @@ import_dotted_name = torch._import_dotted_name
 
 disable_dynamo = torch._disable_dynamo
 """A decorator: PyTorch's compiler, which is imported with the first call, leaves the function alone."""
+
+
+DEFAULT_DETERMINISM_MODE = checkpoint._DEFAULT_DETERMINISM_MODE
+"""The ``determinism_check`` where none is given."""
+
+ALLOWED_DETERMINISM_CHECKS = checkpoint._allowed_determinism_checks_to_fns
+"""Those that may be given are its keys."""
+
+
+def checkpoint_debug_enabled() -> bool | None:
+    """What `torch.utils.checkpoint.set_checkpoint_debug_enabled` set, None without."""
+    return checkpoint._checkpoint_debug_enabled
+
+
+identity = _flex._identity
+"""The function of scores that stands for none."""
+
+vmap_for_bhqkv = _flex._vmap_for_bhqkv
+"""A function of one score, by `torch.vmap` one of all, along batch, heads, queries and keys."""
+
+
+scan = _higher_order_ops.scan
+"""Checks its arguments, and goes on to the operator of that name."""
+
+associative_scan = _higher_order_ops.associative_scan
+"""The same."""
+
+# Modules in which something is exchanged.
+
+associative_scan_module: Any = importlib.import_module("torch._higher_order_ops.associative_scan")
+"""The module of `associative_scan`, whose parent has the function under that name."""
+
+utils = _utils
+"""The module of what operators of control flow compile themselves with."""

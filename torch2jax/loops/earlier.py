@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jax.extend.core import JaxprEqn, Var
 
-from .alike import Atom
-from .likeness import Likeness
+from .likeness import Atom, Likeness
 
 __all__ = ["earlier_iteration"]
 

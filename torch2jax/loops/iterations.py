@@ -1,4 +1,7 @@
-"""The iterations of a loop, operand by operand: where each operand comes from."""
+"""The iterations of a loop, operand by operand: where each operand comes from.
+
+Iterations numbers inside rematerialized iterations into operands, because they may differ, as random keys do.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,15 +11,59 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal, Var, unmapped_aval
+from jax.extend.core import DebugInfo, JaxprEqn, Literal, Var, unmapped_aval
 
-from .alike import Atom, is_same, key_of
-from .lifted import with_numbers_lifted
-from .likeness import without_starts
+from ..internals.jax import remat_p
+from .likeness import Atom, is_same, key_of, without_starts
 from .program import Carry, Loop, Program, Scanned, new_step
 from .windows import Part, Table, Window, Windows, row_of_windows, shape_of, windows
 
-__all__ = ["Misfit", "Surroundings", "fitted", "is_small", "own"]
+_Place = tuple[int, int]
+"""An equation within, and an operand of it."""
+_DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
+
+
+def with_numbers_lifted(iterations: Sequence[Sequence[JaxprEqn]]) -> list[list[JaxprEqn]]:
+    """The iterations, whose equations that rematerialize take as operands the numbers which differ within them."""
+    rows = [_lifted(row) if row[0].primitive is remat_p else row for row in zip(*iterations, strict=True)]
+    return [list(iteration) for iteration in zip(*rows, strict=True)]
+
+
+def _lifted(row: Sequence[JaxprEqn]) -> Sequence[JaxprEqn]:
+    """One equation of each iteration, so that they differ in operands alone."""
+    first = row[0].params["jaxpr"]
+    places: dict[_Place, None] = {}
+    for step in row[1:]:
+        jaxpr = step.params["jaxpr"]
+        if len(jaxpr.eqns) != len(first.eqns):
+            return row
+        for at, (ours, others) in enumerate(zip(first.eqns, jaxpr.eqns, strict=True)):
+            if ours is not others:
+                operands = enumerate(zip(ours.invars, others.invars, strict=False))
+                places.update(((at, operand), None) for operand, (x, y) in operands if _are_other_numbers(x, y))
+    return [_with_operands(step, places) for step in row] if places else row
+
+
+def _are_other_numbers(one: Any, other: Any) -> bool:
+    are_numbers = isinstance(one, Literal) and isinstance(other, Literal)
+    return are_numbers and one.aval == other.aval and key_of(one) != key_of(other)
+
+
+def _with_operands(step: JaxprEqn, places: Mapping[_Place, None]) -> JaxprEqn:
+    jaxpr = step.params["jaxpr"]
+    steps, invars, numbers = list(jaxpr.eqns), [], []
+    for at, operand in places:
+        number: Any = steps[at].invars[operand]
+        if not isinstance(number, Literal):
+            return step
+        var, taken = Var(number.aval.strip_weak_type()), list(steps[at].invars)
+        taken[operand] = var
+        steps[at] = steps[at].replace(invars=taken)
+        invars.append(var)
+        numbers.append(number)
+    lifted = jaxpr.replace(invars=[*jaxpr.invars, *invars], eqns=steps, debug_info=_DEBUG_INFO)
+    return step.replace(invars=[*step.invars, *numbers], params={**step.params, "jaxpr": lifted})
+
 
 _FEW_BYTES = 2**14  # of values that are stacked for an iteration: what a copy of them costs is nothing to speak of
 _FEW_CONSTANT_BYTES = 2**16  # of constants: a loop that takes its weights from a table reads and writes them once more

@@ -1,24 +1,168 @@
-"""Finds identical iterations in a program, and makes loops of them."""
+"""Finds identical iterations in a program, and makes loops of them.
 
+Merges equations that compute the same, so that what depends on no iteration is only in the first one.
+
+Where a sequence of numbers repeats itself.
+
+Reports what was rolled and what was not.
+"""
+
+import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Var, jaxprs_in_params
+from jax.extend.core import JaxprEqn, Literal, Var, jaxprs_in_params
 
 from .earlier import earlier_iteration
 from .iterations import Misfit, Surroundings, fitted
-from .likeness import Likeness
-from .merged import merged
-from .periods import Run, longest_run
+from .likeness import Atom, Likeness, is_same, key_of
 from .program import Loop, Program, operands, pruned, sizes_of, total
-from .report import RollingReport
 from .sums import with_sums_joined
 from .windows import Joined, Part, Table, in_pieces, part_made_by, row_of_windows
 
-__all__ = ["EVERY", "LONG", "Wanted", "has_loops", "rolled"]
+
+def merged(program: Program, likeness: Likeness) -> Program:
+    """The program, which consists of equations, with one for all that compute the same."""
+    renamed: dict[Var, Atom] = {}
+    known: dict[Any, JaxprEqn] = {}
+    kept = []
+    for step in program.statements:
+        taken = [x for x in step.invars if type(x) is not Literal]
+        if not renamed.keys().isdisjoint(taken):
+            number = likeness.number(step)
+            step = step.replace(invars=_renamed(step.invars, renamed))
+            likeness.note(step, number)
+        if not step.effects:
+            operands = [key_of(x) if isinstance(x, Literal) else x for x in step.invars]
+            key = likeness.number(step), step.params.get("start_indices"), *operands
+            same = known.setdefault(key, step)
+            if same is not step and is_same(same.params, step.params):
+                renamed.update(zip(step.outvars, same.outvars, strict=True))
+                continue
+        kept.append(step)
+    return Program(kept, _renamed(program.results, renamed))
+
+
+def _renamed(atoms: Sequence[Atom], names: dict[Var, Atom]) -> list[Atom]:
+    return [names.get(x, x) if isinstance(x, Var) else x for x in atoms]
+
+
+_CANDIDATES = 12
+_WIDEST = 6  # powers of two: what is looked at together, to tell apart places of an iteration that begin alike
+
+
+class Run(NamedTuple):
+    """Consecutive iterations of equal length."""
+
+    start: int
+    period: int
+    iterations: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.period * self.iterations
+
+
+def longest_run(numbers: np.ndarray, iterations: int, least: int, sizes: np.ndarray | None = None) -> Run | None:
+    """The iterations that cover most of a sequence.
+
+    Args:
+        iterations: how many there have to be.
+        least: how much they have to cover.
+        sizes: how much each number covers; one, if not given.
+    """
+    ends = np.concatenate(([0], np.cumsum(np.ones(len(numbers), np.int64) if sizes is None else sizes)))
+    best, covered = None, 0
+    for period in _candidates(numbers, len(numbers) // iterations, iterations, ends):
+        start, length = _longest(numbers[period:] == numbers[:-period], ends)
+        found = Run(start, period, length // period + 1)
+        size = ends[found.stop] - ends[start]
+        repeated = size - (ends[start + period] - ends[start])
+        # What has a period has its multiples too, and what is left over at its ends is no reason to take one of these.
+        if found.iterations >= iterations and size >= least and repeated > covered:
+            best, covered = found, repeated
+    return best
+
+
+def _candidates(numbers: np.ndarray, largest: int, iterations: int, ends: np.ndarray) -> list[int]:
+    """Periods that there may be: distances at which the same comes again, those that cover most."""
+    if largest < 1:
+        return []
+    weights = np.zeros(largest + 1)
+    words = numbers.astype(np.uint64)
+    for power in range(_WIDEST + 1):
+        order = np.argsort(words, kind="stable")
+        gaps = np.diff(order)
+        is_again = (words[order[1:]] == words[order[:-1]]) & (gaps <= largest)
+        gaps, sizes = gaps[is_again], np.diff(ends[order])[is_again]
+        counts = np.bincount(gaps, minlength=largest + 1)
+        covered = np.bincount(gaps, sizes, minlength=largest + 1)
+        np.maximum(weights, np.where(counts < iterations - 1, 0, covered), out=weights)
+        width = 1 << power
+        if len(words) <= width:
+            break
+        words = words[:-width] * np.uint64(0x9E3779B97F4A7C15) + words[width:] * np.uint64(0xC2B2AE3D27D4EB4F)
+        words ^= words >> np.uint64(29)
+    best = np.argsort(-weights, kind="stable")[:_CANDIDATES]
+    return sorted(int(period) for period in best if weights[period] > 0)
+
+
+def _longest(flags: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
+    """Where the stretch of truths begins that covers most, and how long it is."""
+    bounds = np.flatnonzero(np.concatenate(([True], ~flags, [True])))
+    starts, lengths = bounds[:-1], np.diff(bounds) - 1
+    at = int(np.argmax(ends[starts + lengths] - ends[starts]))
+    return int(starts[at]), int(lengths[at])
+
+
+_LOG = logging.getLogger("torch2jax.loops")
+
+_noted: ContextVar["list[str] | None"] = ContextVar("noted", default=None)
+
+
+@contextlib.contextmanager
+def noting_loops() -> Iterator[list[str]]:
+    """A context that collects, in words, which iterations were rolled in the programs traced inside."""
+    found: list[str] = []
+    token = _noted.set(found)
+    try:
+        yield found
+    finally:
+        _noted.reset(token)
+
+
+class RollingReport:
+    """What became of the iterations in a program: of how many, of how many equations each.
+
+    Args:
+        is_silent: whether nobody is told.
+    """
+
+    def __init__(self, *, is_silent: bool = False):
+        self._is_silent = is_silent
+
+    def rolled(self, iterations: int, equations: int) -> None:
+        self._tell(f"{iterations} iterations of {equations} equations are one loop")
+
+    def left(self, iterations: int, equations: int, reason: str) -> None:
+        self._tell(f"{iterations} iterations of {equations} equations stay unrolled: {reason}")
+
+    def undone(self, reason: str) -> None:
+        """Notes that what was rolled stays unrolled."""
+        self._tell(f"all iterations stay unrolled: {reason}")
+
+    def _tell(self, text: str) -> None:
+        if self._is_silent:
+            return
+        noted = _noted.get()
+        if noted is not None:
+            noted.append(text)
+        _LOG.info("%s", text)
 
 
 class Wanted(NamedTuple):

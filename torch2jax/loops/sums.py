@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 from jax.interpreters import ad
 
-from .alike import Atom
+from .likeness import Atom
 from .program import Program, new_step, operands
 
 __all__ = ["with_sums_joined"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..internals.fully_sharded import (
+from ..internals.distributed import (
     Gathered,
     StateOfCopy,
     drop_processes,

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..calls.aten_mode import AtenMode
 from ..calls.call import this_call
+from ..calls.modes import AtenMode
 from ..errors import EndedCallError
 from ..internals.torchscript import (
     BufferDict,

@@ -1,4 +1,9 @@
-"""The skeleton of a module for one call: its structure, with the caller's arrays as parameters and buffers."""
+"""The skeleton of a module for one call: its structure, with the caller's arrays as parameters and buffers.
+
+Finds the module, function or method that holds the PyTorch code behind an object.
+
+Tensors that translated code sets on modules from outside of its call, which exist as long as it; lazy modules.
+"""
 
 import collections
 import copy
@@ -15,10 +20,12 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ..calls.call import this_call
 from ..calls.dispatch import Call
 from ..errors import user_level
-from ..internals.fully_sharded import is_fully_sharded, wrapped_class
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
+from ..internals.distributed import is_fully_sharded, wrapped_class
+from ..internals.torchscript import ScriptMethod
 from ..patches import runs_instead_of, stands_in
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
@@ -27,11 +34,74 @@ from ..tracebacks import is_call_of_module
 from ..values.sparse import Sparse, array_of_sparse, bound_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .fully_sharded import give_states, states_of
+from .scripted import bound_method
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
-__all__ = ["Skeleton", "copy_structure", "name_scopes", "refuse_fsdp"]
+
+def original(thing: Any) -> Any:
+    """What is translated in place of a thing: mostly itself.
+
+    An exported program is the module that it unlifts to, with its names of parameters and buffers. A method of a
+    TorchScript module is a method of that.
+    """
+    export = sys.modules.get("torch.export")
+    if export is not None and isinstance(thing, export.ExportedProgram):
+        return thing.module()
+    return bound_method(thing) if isinstance(thing, ScriptMethod) else thing
+
 
 _Module = torch.nn.Module
+_ABSENT = object()
+
+
+@runs_instead_of(_Module.__init__, with_original=True)
+def _begin(original: Callable[..., Any], self: _Module, *args: Any, **kwargs: Any):
+    this_call().settings.made[id(self)] = weakref.ref(self)
+    original(self, *args, **kwargs)
+
+
+@runs_instead_of(_Module.__setattr__, with_original=True)
+def _set(original: Callable[..., Any], self: _Module, name: str, value: Any):
+    if isinstance(value, Torchish) and not _is_made_here(self):
+        place = next((part for part in _parts_of(self) if name in part), vars(self))
+        before = place.get(name, _ABSENT)
+        if not isinstance(before, Torchish):
+            _put_back_later(self, place, name, before)
+    original(self, name, value)
+
+
+def _is_made_here(module: _Module) -> bool:
+    reference = this_call().settings.made.get(id(module))
+    return reference is not None and reference() is module
+
+
+def _parts_of(module: _Module) -> list[dict]:
+    own = vars(module)
+    return [own[part] for part in ("_parameters", "_buffers") if part in own] + [own]
+
+
+def _put_back_later(module: _Module, place: dict, name: str, before: Any) -> None:
+    reference = weakref.ref(module)
+
+    def undo() -> None:
+        if before is not _ABSENT:
+            place[name] = before
+        elif (there := reference()) is not None:
+            for part in _parts_of(there):
+                part.pop(name, None)
+
+    this_call().settings.undo_later(undo)
+
+
+@stands_in(torch.nn.UninitializedParameter, "__new__")
+@stands_in(torch.nn.UninitializedBuffer, "__new__")
+def _refuse_lazy(cls: type, *args: Any, **kwargs: Any):
+    raise RuntimeError(
+        f"an {cls.__name__} was made within a translated call, as lazy modules do; wanted a module of known sizes, as "
+        "torch.nn.Linear(3, 2) is, or a lazy one that was made, and called once, before the call"
+    )
+
+
 _PARTS = frozenset(("_parameters", "_buffers", "_modules"))
 _CONTAINERS = frozenset((dict, collections.OrderedDict, set))
 _CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype))

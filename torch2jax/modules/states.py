@@ -11,17 +11,16 @@ import jax.numpy as jnp
 import torch
 
 from ..hints import nearest
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
 from ..tensors.distributed import is_distributed, split_like
-from ..tensors.interop import array_to_tensor, tensor_to_array, without_values
+from ..tensors.interop import Tie, array_to_tensor, tensor_to_array, ties, without_values
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
     is_sparse_array,
     sparse_array_to_tensor,
     sparse_tensor_to_array,
 )
-from ..tensors.ties import Tie, ties
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .layers import has_layers, names_of_layers, unstack_layers

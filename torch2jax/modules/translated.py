@@ -37,7 +37,7 @@ from ..values.moved import in_compact_order, nested, unnested
 from ..values.selected import Chosen, first
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
-from . import attributes as attributes
+from . import skeleton as skeleton
 from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton
 from .states import StateNames, load, split

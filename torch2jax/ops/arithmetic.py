@@ -11,11 +11,10 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from ..rules.memory_formats import as_tensors, like_input
+from ..rules.options import Tag
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
-from ..rules.tags import Tag
-from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, is_integral
-from ..tensors.scalars import expect_fits
+from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, expect_fits, is_integral
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
 from .bounds import seen
 from .complex import complex_power

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..internals.jax_traces import ShardingTypeError
-from ..internals.promotion import canonicalize_dim, canonicalize_dims
-from ..tensors.arrays import entries_of, sharding_beside
+from ..internals.jax import ShardingTypeError
+from ..internals.tensors import canonicalize_dim, canonicalize_dims
+from ..tensors.view_kind import entries_of, sharding_beside
 
 __all__ = [
     "at_least_1d",

@@ -12,7 +12,7 @@ import torch
 from jax import lax
 
 from ..calls.call import current
-from ..internals.operators import OpOverload
+from ..internals.dispatch import OpOverload
 from ..internals.prims import prims_module, torch_block_diag
 from ..rules.inplace import write_out
 from ..rules.promotion import Promotion

@@ -17,7 +17,7 @@ from torch.utils import checkpoint as torch_checkpoint
 from ..branches.replayed_answers import ReplayedAnswers
 from ..calls.call import current
 from ..errors import TracedValueError
-from ..internals.checkpoint import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
+from ..internals.modules import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
 from ..patches import applies, exchange, stands_in
 from ..tensors.journal import Uncontained
 from ..tensors.physical import PhysicalArray

@@ -12,12 +12,21 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from ..rules.memory_formats import as_copy, as_tensors
+from ..rules.options import Tag
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_overloads, implements_tensors
 from ..rules.rule import of_metadata
-from ..rules.tags import Tag
-from ..tensors.dtypes import HALF, INTEGERS, INTEGERS_AND_BOOL, REALS, REALS_AND_BOOL, canonical, type_name
-from ..tensors.scalars import expect_fits, expect_integer
+from ..tensors.dtypes import (
+    HALF,
+    INTEGERS,
+    INTEGERS_AND_BOOL,
+    REALS,
+    REALS_AND_BOOL,
+    canonical,
+    expect_fits,
+    expect_integer,
+    type_name,
+)
 from . import releases
 from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
 from .families import binary, exact, predicate, unary

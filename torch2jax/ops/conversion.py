@@ -9,20 +9,18 @@ import torch
 from jax import lax
 
 from ..calls.call import current
-from ..internals.guards import DisableTorchFunction
-from ..internals.operators import parse_to
+from ..internals.dispatch import DisableTorchFunction, parse_to
 from ..rules.float8 import FLOAT8, to_float8
 from ..rules.inline import call_inlined
+from ..rules.options import Tag
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
-from ..rules.tags import Tag
-from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import strides_of_copy, wrap, wrap_physical
-from ..tensors.traced import is_at_once, is_traced
-from ..tracing.linear_call import linear_call
+from ..tensors.traced import is_at_once, is_traced, without_gradient
+from ..tracing.primitives import linear_call
 from ..values.known import lazily
 
 aten = torch.ops.aten

@@ -19,18 +19,23 @@ from jax import lax
 
 from ..calls.call import current, this_call
 from ..errors import SparseLayoutError, user_level
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction, is_torch_function_enabled
-from ..internals.modes import DeviceContext, get_function_stack_at, len_torch_function_stack
+from ..internals.dispatch import (
+    DeviceContext,
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    get_function_stack_at,
+    is_torch_function_enabled,
+    len_torch_function_stack,
+)
 from ..patches import stands_in
-from ..rules.filled import FILLED, full_at_once
 from ..rules.inplace import check_cast, write_out
+from ..rules.options import Tag
+from ..rules.plan import FILLED, full_at_once
 from ..rules.registry import implements_tensors
-from ..rules.tags import Tag
-from ..tensors.dtypes import REALS, canonical, cpp_name, expect, is_integral, type_name
+from ..tensors.dtypes import REALS, canonical, cpp_name, expect, expect_fits, is_integral, number_in_dtype, type_name
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.rebinding import resize
-from ..tensors.scalars import expect_fits, number_in_dtype
 from ..tensors.tensor import CPU, Torchish, expect_values, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once
 from ..values.item import Item

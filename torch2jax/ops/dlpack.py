@@ -4,9 +4,9 @@ import jax
 import torch
 
 from ..calls.call import current
-from ..internals.guards import DisableTorchFunction
-from ..internals.memory import to_dlpack
+from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import C
+from ..internals.tensors import to_dlpack
 from ..patches import runs_instead_of, stands_in
 from ..rules.registry import implements_tensors
 from ..tensors.interop import array_to_tensor

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from ..rules.options import Tag
 from ..rules.registry import implements_tensors
-from ..rules.tags import Tag
 from ..tensors.dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL
 from .arrays import cast, has_sign, is_complex, is_float, is_inexact, is_unsigned, like, where, widened
 from .comparison import at_least, at_most

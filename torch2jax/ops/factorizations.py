@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..internals.pytree import tree_leaves
+from ..internals.tensors import tree_leaves
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.known import in_pytorch
 from ..tensors.traced import is_traced

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..calls.call import current
 from ..internals.prims import torch_stft
-from ..internals.promotion import corresponding_complex_dtype, corresponding_real_dtype
+from ..internals.tensors import corresponding_complex_dtype, corresponding_real_dtype
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import COMPLEX
 from .arrays import like

@@ -14,12 +14,12 @@ from ..autograd.hooks import hooks_of
 from ..autograd.inputs import ask, requires_grad
 from ..calls.call import current
 from ..errors import user_level
-from ..internals.gradients import LegacyVariableBase, set_grad_enabled
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
+from ..internals.transforms import LegacyVariableBase, set_grad_enabled
 from ..patches import exchange, runs_instead_of, stands_in
 from ..rules.inplace import MADE_IN_FUNCTION
+from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
-from ..rules.tags import Tag
 from ..tensors.history import NeedsTape, Node, Source, added
 from ..tensors.tensor import Restriction, Torchish
 

@@ -13,15 +13,13 @@ from jax import lax
 
 from ..calls.call import current
 from ..rules.inplace import write_out
+from ..rules.options import Tag
 from ..rules.registry import implements, implements_tensors
-from ..rules.tags import Tag
-from ..tensors.arrays import reshape
-from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t, type_name
-from ..tensors.scalars import number_in_dtype
+from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t, number_in_dtype, type_name
 from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
-from ..tensors.view_kind import ViewKind
+from ..tensors.view_kind import ViewKind, reshape
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 from .bounds import expect_within, known_values, outside, seen
 

@@ -14,7 +14,7 @@ import torch
 
 from ..calls.call import current
 from ..errors import StridedNestedError
-from ..internals.jagged import nested_view_from_jagged
+from ..internals.tensors import nested_view_from_jagged
 from ..rules.registry import implements
 from ..tensors.jagged import NestedTensor, like, values_of
 from ..tensors.tensor import Torchish

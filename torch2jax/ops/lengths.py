@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..internals.promotion import canonicalize_dim
+from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_chosen, lookup_moved
 from ..values.lengths import (
     bound_of,

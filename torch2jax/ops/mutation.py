@@ -8,16 +8,15 @@ from ..calls.call import current
 from ..functional.vmap import batch_of
 from ..patches import runs_instead_of
 from ..rules.inplace import expect_writable, write_in_place
+from ..rules.options import Tag
 from ..rules.registry import implements_tensors
-from ..rules.tags import Tag
-from ..tensors.derivatives import with_derivatives_of
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node, Source
 from ..tensors.physical import PhysicalArray
 from ..tensors.rebinding import at_the_place_of, become, resize
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
-from ..tensors.traced import is_traced
+from ..tensors.traced import is_traced, with_derivatives_of
 from ..tensors.wrapped import is_wrapper
 from .arrays import cast
 from .creation import filled, unwritten

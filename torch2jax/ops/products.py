@@ -9,15 +9,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..internals.guards import DisableTorchDispatch
-from ..internals.pytree import tree_leaves
+from ..internals.dispatch import DisableTorchDispatch
+from ..internals.tensors import tree_leaves
+from ..rules.options import Tag
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements, implements_tensors
 from ..rules.rule import of_metadata
-from ..rules.tags import Tag
-from ..tensors.arrays import dot_general, rows_of
-from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical
-from ..tensors.scalars import expect_fits
+from ..tensors.dtypes import HALF, NUMBERS, Takes, canonical, expect_fits
+from ..tensors.view_kind import dot_general, rows_of
 from .arrays import cast, is_complex, is_float8, is_half, like
 
 Tensor = torch.Tensor

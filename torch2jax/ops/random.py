@@ -17,8 +17,8 @@ from jax import lax
 
 from ..calls.call import current
 from ..errors import user_level
-from ..functional.mapped_draws import check_operands, check_target, draw_for_each
-from ..internals.guards import DisableTorchFunction
+from ..functional.vmap import check_operands, check_target, draw_for_each
+from ..internals.dispatch import DisableTorchFunction
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors

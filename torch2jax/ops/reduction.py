@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..rules.options import Tag
 from ..rules.registry import implements, implements_overloads, implements_tensors
-from ..rules.tags import Tag
 from ..tensors.dtypes import INEXACT, REALS, REALS_AND_BOOL, canonical, is_integral
 from .arrays import (
     at_least_1d,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
 from ..tensors.dtypes import INTEGERS
 
 __all__ = [

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from ..rules.options import Tag
 from ..rules.registry import implements
-from ..rules.tags import Tag
 from ..tensors.dtypes import INEXACT, NUMBERS, REALS_AND_BOOL, canonical
 from .arithmetic import sum_of_powers
 from .arrays import axis_of, cast, is_complex, widened

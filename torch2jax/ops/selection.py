@@ -12,7 +12,7 @@ from jax import lax
 from ..abandoning import NeedsLengths
 from ..calls.call import current
 from ..errors import TracedValueError
-from ..internals.promotion import canonicalize_dim
+from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..internals.promotion import canonicalize_dim
+from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_chosen, implements_selected
 from ..values.moved import in_compact_order, nested, unknown_dims, unnested
 from ..values.selected import first

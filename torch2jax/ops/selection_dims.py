@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from ..calls.call import current
 from ..errors import TracedValueError
-from ..internals.promotion import canonicalize_dim
+from ..internals.tensors import canonicalize_dim
 from ..rules.registry import (
     implements_by_length,
     implements_chosen,

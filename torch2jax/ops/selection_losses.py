@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..internals.promotion import canonicalize_dim
+from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_chosen
 from ..values.moved import unknown_dims
 

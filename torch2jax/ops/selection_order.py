@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jax import lax
 
 from ..errors import TracedValueError
-from ..internals.promotion import canonicalize_dim
+from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_selected
 from ..tensors.dtypes import canonical

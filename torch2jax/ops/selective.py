@@ -13,10 +13,9 @@ import torch
 from jax.ad_checkpoint import checkpoint_name
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
-from ..calls.aten_mode import AtenMode
 from ..calls.call import current
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..internals.operators import OpOverload
+from ..calls.modes import AtenMode
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpOverload
 from ..rules.features import Feature
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage

@@ -8,14 +8,14 @@ from jax import lax
 
 from ..calls.call import current
 from ..errors import TracedValueError
-from ..internals.promotion import canonicalize_dim, canonicalize_dims
+from ..internals.tensors import canonicalize_dim, canonicalize_dims
 from ..rules.inplace import write_out
 from ..rules.memory_formats import as_joined
+from ..rules.options import Tag
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
-from ..rules.tags import Tag
-from ..tensors.arrays import reshape
 from ..tensors.dtypes import canonical, dtype_j2t, expect
+from ..tensors.view_kind import reshape
 from . import releases
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .bounds import known_values, seen

@@ -7,10 +7,10 @@ import torch
 from jax import lax
 
 from ..rules.memory_formats import like_input
+from ..rules.options import Tag
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements, implements_tensors
 from ..rules.rule import of_metadata
-from ..rules.tags import Tag
 from ..tensors.dtypes import REALS, REALS_AND_BOOL, canonical
 from ..tensors.interop import tensor_to_array
 from ..tensors.known import in_pytorch, real

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
-from ..rules.tags import Tag
 from ..tensors.dtypes import canonical
 from ..tensors.split import Split, SplitPart
 from ..tensors.storage import View

@@ -6,13 +6,13 @@ import weakref
 import torch
 
 from ..calls.call import current
-from ..internals.memory import StorageBase
+from ..internals.tensors import StorageBase
 from ..patches import stands_in
 from ..rules.inplace import expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
 from ..tensors.history import Source
-from ..tensors.memory import Memory
+from ..tensors.journal import Memory
 from ..tensors.rebinding import become
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from .mutation import set_data, set_without_derivative

@@ -16,18 +16,17 @@ from jax import lax
 
 from ..calls.call import current
 from ..errors import TracedValueError, user_level
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.inplace import write_in_place
+from ..rules.options import Tag
+from ..rules.pointwise import Operand, result_strides
 from ..rules.registry import implements, implements_tensors
-from ..rules.strides import Operand, result_strides
-from ..rules.tags import Tag
-from ..tensors.arrays import reshape
 from ..tensors.dtypes import is_integral
 from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view, strides_of_shape
 from ..tensors.traced import is_traced
-from ..tensors.view_kind import ViewKind
-from ..values.elements import known_element
+from ..tensors.view_kind import ViewKind, reshape
+from ..values.at_once import known_element
 from ..values.selected import begin, select
 from .arrays import cast
 from .bounds import expect_within, known_values

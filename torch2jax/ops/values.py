@@ -18,9 +18,9 @@ from ..branches.path import answer
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..functional.vmap import of_all_examples
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
+from ..rules.options import Tag
 from ..rules.registry import implements_tensors
-from ..rules.tags import Tag
 from ..tensors.dtypes import dtype_t2j, is_integral
 from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch

@@ -16,18 +16,16 @@ from jax import lax
 from ..calls.call import current
 from ..errors import TracedValueError
 from ..functional.vmap import batch_of
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
-from ..tensors.arrays import reshape, transpose
-from ..tensors.derivatives import without_gradient
 from ..tensors.dtypes import canonical
 from ..tensors.rebinding import become, keep_geometry
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, geometry, make_region, make_view, strides_of_copy, wrap, wrap_physical
-from ..tensors.traced import is_at_once
-from ..tensors.view_kind import ViewKind, places
+from ..tensors.traced import is_at_once, without_gradient
+from ..tensors.view_kind import ViewKind, places, reshape, transpose
 from .arrays import axis_of, is_inexact
 from .bounds import known_values, outside
 

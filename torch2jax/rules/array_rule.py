@@ -14,23 +14,20 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
-from ..internals.guards import DisableTorchFunction
-from ..tensors.dtypes import expect
+from ..internals.dispatch import DisableTorchFunction
+from ..tensors.dtypes import expect, expect_fits
 from ..tensors.known import defer, defer_body, value_of_body
-from ..tensors.scalars import expect_fits
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from .call import this_call
 from .inline import call_inlined
 from .inplace import write_out
 from .keywords import BodyParameters
-from .numpy_arguments import number_of
-from .operands import UNKNOWN, arrays_of, as_result, knowns_of, lift, lifted
-from .options import RuleKeywords, RuleOptions
+from .operands import UNKNOWN, arrays_of, as_result, knowns_of, lift, lifted, number_of
+from .options import RuleKeywords, RuleOptions, Tag
 from .pointwise import Pointwise, PromotionPlan, in_layout, planned
 from .promotion import Promotion
 from .rule import dtype_of_first
-from .tags import Tag
 
 __all__ = ["ArrayRule", "InnerRule"]
 

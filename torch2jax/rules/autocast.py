@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..internals.autocast import autocast_supported_devices, is_any_autocast_enabled
-from ..internals.guards import DisableTorchFunction
-from ..internals.operators import OpOverload, dispatch_has_kernel, dispatch_has_kernel_for_dispatch_key
+from ..internals.dispatch import (
+    DisableTorchFunction,
+    OpOverload,
+    dispatch_has_kernel,
+    dispatch_has_kernel_for_dispatch_key,
+)
+from ..internals.transforms import autocast_supported_devices, is_any_autocast_enabled
 from ..tensors.history import Source
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish

@@ -6,13 +6,72 @@ own file, as a class that goes on from `Feature`.
 
 Not on the stack are PyTorch's own switches, autocast and modes of dispatch, which PyTorch has for each thread and tells
 in one call of C, and what is decided by the types of arguments (`kinds`).
+
+Kinds of tensors: classes of arguments that decide how a function is served before its rule is looked up.
+
+The classes are a call's own (a mask selection, a number that is not known, a parameter without a shape), or no tensors
+with values at all: where one of these is met, an error is raised, which leads to what serves it. Each kind is served in
+its own file, and the call that asks here knows none of them.
 """
 
+import functools
 import operator
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["NEXT", "Feature", "Features"]
+from ..errors import WithoutValuesError
+
+Served = Callable[[Any, Any, tuple, dict], Any]
+"""Gives what a function gives, of the call, the function, its arguments and keywords; or `Changed`."""
+S = TypeVar("S", bound=Served)
+W = TypeVar("W", bound=Callable[..., Any])
+
+_servers: list[tuple[int, type, Served]] = []
+_without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
+
+
+class Changed(NamedTuple):
+    """The arguments with which a function goes on to what serves another of their kinds, and to its rule."""
+
+    args: tuple
+    kwargs: dict
+
+
+def serves(kind: type, rank: int) -> Callable[[S], S]:
+    """Declares the decorated function to serve whatever has an argument of a class; the lowest rank comes first."""
+
+    def register(server: S) -> S:
+        _servers.append((rank, kind, server))
+        _servers.sort(key=lambda entry: entry[0])
+        servers_of.cache_clear()
+        return server
+
+    return register
+
+
+@functools.lru_cache(maxsize=256)  # classes are made in functions too
+def servers_of(types: tuple[type, ...]) -> tuple[Served, ...]:
+    """What serves functions of arguments of these classes, one after the other."""
+    return tuple(server for _, kind, server in _servers if any(issubclass(x, kind) for x in types))
+
+
+def serves_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
+    """Declares the decorated function to serve what has an argument of which an error tells that it has no values.
+
+    It gets the error, the call, the function, its arguments and keywords.
+    """
+
+    def register(server: W) -> W:
+        _without_values[error] = server
+        return server
+
+    return register
+
+
+def run_without_values(error: WithoutValuesError, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    """What a function gives that has met an argument without values."""
+    return _without_values[type(error)](error, call, function, args, kwargs)
+
 
 NEXT: Any = object()
 """What a feature gives that has nothing to say: the next one is asked, then the rule."""

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from ..internals.operators import OpOverload, OpOverloadPacket
+from ..internals.dispatch import OpOverload, OpOverloadPacket
 from .keywords import schemas
 
 __all__ = ["expect_no_writes", "results_of"]

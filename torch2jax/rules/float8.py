@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
 
 __all__ = ["FLOAT8", "to_float8"]
 

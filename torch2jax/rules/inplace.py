@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from ..errors import user_level, user_location
-from ..internals.gradients import is_fwd_grad_enabled
-from ..internals.guards import DisableTorchFunction
-from ..tensors.derivatives import with_derivatives_of, with_tangents_of, without_gradient
+from ..internals.dispatch import DisableTorchFunction
+from ..internals.transforms import is_fwd_grad_enabled
 from ..tensors.dtypes import canonical, type_name
 from ..tensors.history import Source
 from ..tensors.interop import is_dense
@@ -19,12 +18,13 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.rebinding import resize
 from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish
+from ..tensors.traced import with_derivatives_of, with_tangents_of, without_gradient
 from .call import this_call
 from .float8 import FLOAT8, to_float8
 from .keywords import BodyParameters
 from .operands import lift
+from .options import Tag
 from .pointwise import cast
-from .tags import Tag
 
 __all__ = [
     "MADE_IN_FUNCTION",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..internals.operators import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
+from ..internals.dispatch import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
 
 __all__ = ["BodyParameters", "by_schema", "is_in_old_order", "run_named", "schemas"]
 

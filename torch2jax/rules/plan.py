@@ -2,6 +2,8 @@
 
 A plan is made by what a rule does around its body (`rule.ArrayRule`), for operands of some metadata, and holds for all
 others of the same. What it cannot hold for is said by `Bypass`.
+
+Plans of functions that make tensors of one value everywhere, as ``torch.zeros``, where nothing is traced.
 """
 
 import functools
@@ -12,9 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import torch
+from jax import lax
 
-from ..internals.jax_traces import ArrayImpl
-from ..internals.memory import make_wrapper_subclass
+from ..internals.dispatch import DisableTorchFunction, len_torch_function_stack
+from ..internals.jax import ArrayImpl
+from ..internals.tensors import make_wrapper_subclass
+from ..tensors.dtypes import canonical, number_in_dtype
 from ..tensors.physical import PhysicalArray
 from ..tensors.rebinding import at_the_place_of
 from ..tensors.storage import Storage
@@ -26,8 +31,6 @@ from .keywords import is_in_old_order
 from .operands import of_dtype
 from .pointwise import PromotionPlan, in_layout
 from .rule import OverloadedRule, Reflected, is_of_metadata
-
-__all__ = ["NOT_PLANNED", "ArrayPlan", "Bypass", "Meant", "plan_of", "resolved", "unplanned"]
 
 NOT_PLANNED: Any = object()
 """What stands for the result of a call that the long way is to serve."""
@@ -353,3 +356,58 @@ def resolved(function: Callable, rule: Any, args: tuple, kwargs: dict) -> tuple[
         else:
             break
     return function, rule, args, kwargs
+
+
+FILLED: dict[Callable, Callable[..., Any]] = {}
+"""Such functions, and what gives the value from their arguments."""
+
+full_at_once = jax.jit(lax.broadcast, static_argnums=1)
+"""A new array of a scalar everywhere. Each call gives one of its own, since users may donate it."""
+
+
+class FilledPlan:
+    """How a tensor of one value comes about.
+
+    Args:
+        value: a scalar of the array's dtype.
+        like: one that has come about so.
+    """
+
+    rule = None
+    __slots__ = ("_dtype", "_shape", "_size", "_value")
+
+    def __init__(self, value: np.ndarray, like: Torchish):
+        self._value, self._shape, self._dtype = value, tuple(like.shape), like.dtype
+        self._size = math.prod(self._shape)
+
+    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+        """Another such tensor."""
+        del call, args, kwargs, tensors, arrays, is_eager
+        if len_torch_function_stack():  # one may say on which device
+            return NOT_PLANNED
+        tensor = make_wrapper_subclass(Torchish, self._shape, dtype=self._dtype)
+        tensor._node = Storage.evaluated(full_at_once(self._value, self._shape), None, self._size, None)
+        tensor._label = CPU
+        tensor._writes = [0]
+        return tensor
+
+
+def filled_plan_of(function: Callable, args: tuple, kwargs: dict, made: Any) -> FilledPlan:
+    """The plan of a call that has made a tensor.
+
+    Raises:
+        Bypass: there is none.
+    """
+    with DisableTorchFunction():
+        if type(made) is not Torchish or type(made._node) is not Storage or made._label != CPU:
+            raise Bypass("no new tensor, or one on another device")
+        physical = made._node._physical
+        if (
+            type(physical) is not PhysicalArray
+            or type(physical.array) is not ArrayImpl
+            or made._node.history is not None
+        ):
+            raise Bypass("a new tensor that is known, or requires grad")
+        if not made.is_contiguous():
+            raise Bypass("a new tensor with strides of its own")
+        return FilledPlan(number_in_dtype(FILLED[function](*args, **kwargs), canonical(made.dtype)), made)

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from ..internals.guards import DisableTorchFunction
-from ..internals.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, computation_dtype, elementwise_dtypes
-from ..tensors.dtypes import FLOAT8, default_dtype
-from ..tensors.scalars import expect_integer
+from ..internals.dispatch import DisableTorchFunction
+from ..internals.tensors import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, computation_dtype, elementwise_dtypes
+from ..tensors.dtypes import FLOAT8, default_dtype, expect_integer
 from ..tensors.tensor import Torchish
 
 __all__ = ["Promotion", "kind_of", "promoted"]

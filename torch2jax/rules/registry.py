@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ..internals.operators import OpOverload, OpOverloadPacket
+from ..internals.dispatch import OpOverload, OpOverloadPacket
 from ..tensors.dtypes import Takes, expect
+from .options import Tag
 from .rule import MetadataRule, OverloadedRule
 from .tables import PROVIDED, TAGS_WITHOUT_RULE, Rules, cached, lookup, lookup_aten, name_of, tags_of
-from .tags import Tag
 
 __all__ = [
     "Rules",

@@ -2,8 +2,12 @@
 
 A `TensorRule` gets the tensors themselves; it is for functions that are about storages, metadata or Python values.
 Those on arrays are in `array_rule.py`.
+
+Rules for classes of modules: they replace ``forward`` during translated calls.
 """
 
+import functools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,23 +15,14 @@ import jax
 import numpy as np
 import torch
 
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..patches import exchange
 from ..tensors.dtypes import Takes, expect
 from ..tensors.tensor import Torchish
-from .call import this_call
+from .call import current, this_call
 from .keywords import BodyParameters
 from .operands import lift
-from .tags import NO_TAGS, Tag
-
-__all__ = [
-    "MetadataRule",
-    "OverloadedRule",
-    "Reflected",
-    "TensorRule",
-    "dtype_of_first",
-    "is_of_metadata",
-    "of_metadata",
-]
+from .options import NO_TAGS, Tag
 
 
 def of_metadata(prepare: Callable) -> Callable:
@@ -132,3 +127,41 @@ def dtype_of_first(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str
             if isinstance(item, (jax.Array, np.ndarray)):
                 return lift(item).dtype
     raise TypeError("got no tensor; wanted one at least")
+
+
+_replaced: set[type] = set()
+_running = threading.local()
+
+
+def replace_forward(cls: type, lookup: Callable) -> None:
+    """Lets ``cls.forward`` ask for a rule of `cls` within translated calls, also where a subclass inherits it.
+
+    Args:
+        lookup: gives the rule of the class, or None.
+
+    Raises:
+        TypeError: `cls` is no class of modules.
+    """
+    if not issubclass(cls, torch.nn.Module):
+        raise TypeError(f"implements_tensors got the class {cls.__name__}; wanted functions or classes of modules")
+    if cls in _replaced:
+        return
+    _replaced.add(cls)
+    original = cls.forward
+
+    @functools.wraps(original)
+    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any):
+        rule = None if current() is None or (cls, id(self)) in _modules() else lookup(cls)
+        if rule is None:
+            return original(self, *args, **kwargs)
+        running = _running.modules = _modules() | {(cls, id(self))}
+        try:
+            return rule((self, *args), kwargs)
+        finally:
+            _running.modules = running - {(cls, id(self))}
+
+    exchange(cls, "forward", forward, may_lack=True)
+
+
+def _modules() -> frozenset:
+    return getattr(_running, "modules", frozenset())

@@ -15,16 +15,14 @@ from typing import Any, TypeVar, Unpack
 import torch
 
 from ..hints import nearest
-from ..internals.operators import OpOverload, OpOverloadPacket, dispatch_get_all_op_names
+from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_op_names
 from ..tensors import history
 from ..tensors.dtypes import Takes
 from .array_rule import ArrayRule
 from .fitting import expect_no_writes, results_of
 from .inplace import InPlace, WithFlag
-from .module_rules import replace_forward
-from .options import RuleKeywords, RuleOptions
-from .rule import Reflected, TensorRule
-from .tags import NO_TAGS, Tag, Tags, operators_of, tags_of_operators
+from .options import NO_TAGS, RuleKeywords, RuleOptions, Tag, Tags, operators_of, tags_of_operators
+from .rule import Reflected, TensorRule, replace_forward
 
 __all__ = [
     "OPERATORS",

@@ -10,8 +10,7 @@ import torch
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ..checkpoints import placed
-from ..tensors.interop import without_values
-from ..tensors.ties import untied
+from ..tensors.interop import untied, without_values
 from ..tensors.traced import is_traced
 from .plans import EXPERTS, TENSOR, ShardingPlan
 

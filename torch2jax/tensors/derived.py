@@ -9,13 +9,13 @@ import torch
 from torch.overrides import get_default_nowrap_functions
 
 from ..abandoning import Abandoned
-from ..internals.guards import (
+from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
     disabled_torch_function_impl,
 )
-from ..internals.memory import convert, make_wrapper_subclass
+from ..internals.tensors import convert, make_wrapper_subclass
 from .call import TensorsCall
 from .distributed import is_split
 from .tensor import Torchish, make_view

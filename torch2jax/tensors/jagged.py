@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..internals.jagged import NestedTensor
+from ..internals.tensors import NestedTensor
 
 __all__ = ["NestedTensor", "like", "values_of"]
 

@@ -14,12 +14,11 @@ import jax
 import numpy as np
 import torch
 
-from ..internals.guards import DisableAutocast, DisableTorchDispatch, DisableTorchFunction
+from ..internals.dispatch import DisableAutocast, DisableTorchDispatch, DisableTorchFunction
 from .call import this_call
-from .dtypes import canonical
+from .dtypes import canonical, values_in_dtype
 from .interop import array_to_tensor, to_numpy, values_of
 from .physical import LazyArray, PhysicalArray
-from .scalars import values_in_dtype
 from .traced import evaluating
 
 __all__ = [

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..internals.memory import swap_tensor_impl
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..internals.tensors import swap_tensor_impl
 from .dtypes import canonical
 from .journal import journal
 from .tensor import Torchish, make_region, make_tensor

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from .arrays import reshape
 from .storage import Storage, View
-from .view_kind import ViewKind, places
+from .view_kind import ViewKind, places, reshape
 
 __all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "gathered", "overlaps_itself", "region"]
 

@@ -15,10 +15,9 @@ import torch
 from jax import lax
 
 from .call import Recorder, current
-from .derivatives import with_derivatives_of
 from .dtypes import canonical
 from .history import Node
-from .journal import Journaled, expect_contained, journal
+from .journal import Journaled, Memory, expect_contained, journal
 from .known import (
     Deferred,
     DenseLayout,
@@ -32,9 +31,8 @@ from .known import (
     is_small,
     value_of_body,
 )
-from .memory import Memory
 from .physical import LazyArray, PhysicalArray
-from .traced import constant_of, is_traced
+from .traced import constant_of, is_traced, with_derivatives_of
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
 __all__ = ["Storage", "View", "lose_traced", "steps_to"]

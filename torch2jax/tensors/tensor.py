@@ -8,12 +8,11 @@ import torch
 from jax import Array
 
 from ..errors import EndedCallError, OnMetaError
-from ..internals.gradients import is_fwd_grad_enabled
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..internals.jax_traces import ArrayImpl
-from ..internals.memory import make_wrapper_subclass
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..internals.jax import ArrayImpl
+from ..internals.tensors import make_wrapper_subclass
+from ..internals.transforms import is_fwd_grad_enabled
 from .call import Recorder, current, this_call
-from .derivatives import without_gradient
 from .distributed import is_split
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Saved, Source, saves
@@ -22,6 +21,7 @@ from .known import Geometry, Known, evaluate, in_pytorch, real
 from .physical import LazyArray, PhysicalArray
 from .regions import region
 from .storage import Storage, View
+from .traced import without_gradient
 from .view_kind import Gaps, all_of
 
 __all__ = [

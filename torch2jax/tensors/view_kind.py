@@ -1,17 +1,134 @@
-"""The kinds of views: how each reads an array, and how a write through it changes the array."""
+"""The kinds of views: how each reads an array, and how a write through it changes the array.
+
+Arrays in other shapes, without an operation in the graph if they have the shape already.
+"""
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .arrays import reshape, transpose
+from ..internals.jax import ShardingTypeError
 
-__all__ = ["Gaps", "ViewKind", "all_of", "beginning", "element", "flattening", "places", "spreading"]
+
+def reshape(array: jax.Array, shape: Sequence[int]):
+    """`array` in another shape; nothing is emitted where it has that shape already."""
+    if array.shape == tuple(shape):
+        return array
+    try:
+        return lax.reshape(array, shape)
+    except ShardingTypeError:  # JAX takes it for ambiguous if dimensions are split and merged that no device splits
+        told = _sharding_after(array, tuple(shape))
+        if told is None:
+            raise
+        return lax.reshape(array, shape, out_sharding=told)
+
+
+def transpose(array: jax.Array, permutation: Sequence[int]):
+    """`array` with its dimensions permuted; nothing is emitted for the identity."""
+    return array if list(permutation) == list(range(array.ndim)) else lax.transpose(array, permutation)
+
+
+def dot_general(left: jax.Array, right: jax.Array, dims: Any, dtype: Any = None):
+    """`lax.dot_general`, of a result in a dtype; over axes that split both contracted dimensions alike it is summed."""
+    try:
+        return lax.dot_general(left, right, dims, preferred_element_type=dtype)
+    except ShardingTypeError:
+        told = _sharding_of_sums(left, right, dims)
+        if told is None:
+            raise
+        return lax.dot_general(left, right, dims, preferred_element_type=dtype, out_sharding=told)
+
+
+def rows_of(array: jax.Array, like: jax.Array):
+    """An array as all rows of another one; on explicit axes they lie as its rows do, and so do their cotangents."""
+    added = like.ndim - array.ndim
+    told = None
+    if AxisType.Explicit in jax.typeof(like).sharding.mesh.axis_types:
+        outer = entries_of(like)[:added]
+        taken = set(_axes(outer))
+        own = [entry if taken.isdisjoint(_axes([entry])) else None for entry in entries_of(array)]
+        told = sharding_beside(like, [*outer, *own])
+    return lax.broadcast_in_dim(array, like.shape, range(added, like.ndim), out_sharding=told)
+
+
+def entries_of(array: jax.Array) -> list:
+    """What splits each dimension of an array: an axis, several in a tuple, or None."""
+    spec = jax.typeof(array).sharding.spec
+    return [*spec, *[None] * (array.ndim - len(spec))]
+
+
+def sharding_beside(array: jax.Array, entries: Sequence[Any]) -> NamedSharding | None:
+    """The sharding by these entries on an array's mesh, which `jax.set_mesh` need not have set.
+
+    None if an axis is to split two dimensions.
+    """
+    axes = _axes(entries)
+    mesh = jax.typeof(array).sharding.mesh
+    return NamedSharding(mesh, PartitionSpec(*entries)) if len(set(axes)) == len(axes) else None
+
+
+def _axes(entries: Sequence[Any]) -> list[str]:
+    """The axes in some entries, each as often as it is there."""
+    return [
+        axis for entry in entries if entry is not None for axis in (entry if isinstance(entry, tuple) else (entry,))
+    ]
+
+
+def _sharding_of_sums(left: jax.Array, right: jax.Array, dims: Any) -> NamedSharding | None:
+    """How a product lies whose contracted dimensions are split alike, once it is summed; None where that is open."""
+    (contracted, other), (batch, other_batch) = dims
+    one, two = entries_of(left), entries_of(right)
+    if [one[dim] for dim in contracted] != [two[dim] for dim in other]:
+        return None
+    kept = [
+        *[one[dim] for dim in batch],
+        *[entry for dim, entry in enumerate(one) if dim not in (*contracted, *batch)],
+        *[entry for dim, entry in enumerate(two) if dim not in (*other, *other_batch)],
+    ]
+    return sharding_beside(left, kept)
+
+
+def _sharding_after(array: jax.Array, shape: tuple[int, ...]) -> NamedSharding | None:
+    """How an array on explicit axes lies in another shape, each device with what it has; None if it cannot.
+
+    Of dimensions that are taken together the first alone may be split, so that each device has a run of elements.
+    """
+    mesh, entries = jax.typeof(array).sharding.mesh, entries_of(array)
+    found: list = [None] * len(shape)
+    for before, after in _together(array.shape, shape):
+        split = [dim for dim in before if entries[dim] is not None]
+        if not split:
+            continue
+        entry = entries[split[0]]
+        count = math.prod(mesh.shape[axis] for axis in _axes([entry]))
+        outer = next((dim for dim in after if shape[dim] > 1), None)
+        is_first = all(array.shape[dim] == 1 for dim in before[: before.index(split[0])])
+        if len(split) > 1 or not is_first or outer is None or shape[outer] % count:
+            return None
+        found[outer] = entry
+    return sharding_beside(array, found)
+
+
+def _together(shape: tuple[int, ...], other: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:
+    """The dimensions of two shapes, in the smallest parts that have as many elements in both."""
+    start = begin = 0
+    one = two = 1
+    end = stop = 0
+    while end < len(shape) or stop < len(other):
+        if (one <= two and end < len(shape)) or stop == len(other):
+            one, end = one * shape[end], end + 1
+        else:
+            two, stop = two * other[stop], stop + 1
+        if one == two:
+            yield list(range(start, end)), list(range(begin, stop))
+            start, begin, one, two = end, stop, 1, 1
 
 
 class ViewKind(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jax.tree_util import GetAttrKey
 
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
 from .dtypes import canonical
 from .tensor import Torchish, wraps_others
 

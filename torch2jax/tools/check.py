@@ -12,9 +12,9 @@ import torch
 from jax.extend.core import Jaxpr
 from torch.overrides import resolve_name
 
-from ..calls.observers import observing
-from ..internals.operators import OpOverload
-from ..loops.report import noting_loops
+from ..calls.modes import observing
+from ..internals.dispatch import OpOverload
+from ..loops.rolled import noting_loops
 from ..tensors.padded import Padded
 from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
 from .operators import Route, level_of

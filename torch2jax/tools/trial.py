@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from ..convert import t2j
-from ..tensors.interop import tensor_to_array
+from ..tensors.interop import distinct, tensor_to_array
 from ..tensors.padded import Padded
-from ..tensors.ties import distinct
 from ..tensors.trees import map_arguments, map_given
 from .models import SpecError, Subject
 

@@ -20,7 +20,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_of_call, is_wrapper, tensor_of, wrapped
 from .call import TracingCall
-from .markers import apart_from, once
+from .primitives import apart_from, once
 
 __all__ = [
     "apart_from_inner",

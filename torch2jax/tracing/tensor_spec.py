@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from jax import lax
 
-from ..internals.guards import DisableTorchFunction
+from ..internals.dispatch import DisableTorchFunction
 from ..tensors.interop import fills_memory, is_dense
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread

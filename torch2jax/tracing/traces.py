@@ -1,38 +1,111 @@
-"""What JAX is tracing, and the tangents that it computes meanwhile."""
+"""What JAX is tracing, and the tangents that it computes meanwhile.
+
+Python's garbage collector while JAX traces: it finds next to nothing there.
+
+What a trace makes lives until its end, and by its default the collector begins once for every 700 objects that live.
+Each time it looks at the new ones again, and every tenth time at older ones, the modules of a large library included.
+That is up to half of the time to trace some thousand operators.
+
+PyTorch's recorders of operators, such as `make_fx`, which do not see JAX's transformations.
+
+Types within `jax.shard_map`, which say over which axes an array's values differ.
+"""
 
 import contextlib
+import gc
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 from jax.extend.core import TraceTag, set_current_trace
 from jax.interpreters import ad
 
-from ..internals.jax_traces import BatchTrace, BatchTracer, DynamicJaxprTrace, EvalTrace, LinearizeTracer, trace_ctx
+from ..internals.dispatch import TorchDispatchModeKey, get_dispatch_mode
+from ..internals.jax import (
+    BatchTrace,
+    BatchTracer,
+    DynamicJaxprTrace,
+    DynamicJaxprTracer,
+    EvalTrace,
+    LinearizeTracer,
+    checks_manual_axes,
+    extend_axis_env_nd,
+    trace_ctx,
+    varying_axes,
+)
 
-__all__ = [
-    "Bookmark",
-    "Tangents",
-    "current_trace",
-    "decides",
-    "ending_with_errors",
-    "example_of",
-    "examples_in",
-    "is_differentiated",
-    "is_float",
-    "is_from_outside",
-    "is_transforming",
-    "is_zero",
-    "may_differentiate",
-    "program_of",
-    "running",
-    "values_of_examples",
-    "without_derivatives",
-    "without_tangents",
-]
+_OBJECTS = 100_000  # which cycles of garbage may hold, before they are looked for
+
+
+class RareCollections:
+    """A context in which the collector begins rarely. It does not where it is told to begin more rarely, or never."""
+
+    _before: tuple[int, int, int] | None = None
+
+    def __enter__(self) -> None:
+        before = gc.get_threshold()
+        if 0 < before[0] < _OBJECTS:
+            self._before = before
+            gc.set_threshold(_OBJECTS, *before[1:])
+
+    def __exit__(self, *_: object) -> None:
+        # Another thread, or the code, may have set something else meanwhile.
+        if self._before is not None and gc.get_threshold()[0] == _OBJECTS:
+            gc.set_threshold(*self._before)
+
+
+_KEY = TorchDispatchModeKey.PROXY
+
+
+def expect_unrecorded(what: str) -> None:
+    """Refuses what a recorder would take the result of for a constant.
+
+    Raises:
+        NotImplementedError: one is at work.
+    """
+    if get_dispatch_mode(_KEY) is not None:
+        raise NotImplementedError(
+            f"got {what} within make_fx, which would record its result as a constant; wanted operators alone. Call "
+            "make_fx in PyTorch, outside of the translated call, and translate the module that it gives"
+        )
+
+
+ALONE = "alone"
+"""The axis of the only device, where code for several is traced without a mesh."""
+
+
+@contextlib.contextmanager
+def alone(axes: Iterable[str]) -> Iterator[None]:
+    """Outside of `jax.shard_map`, lets code be traced as on a mesh of one device, which has these axes."""
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        yield
+    else:
+        with extend_axis_env_nd([(axis, 1) for axis in dict.fromkeys((ALONE, *axes))]):
+            yield
+
+
+def axes_in_types() -> frozenset[str]:
+    """The axes over which types say whether values differ."""
+    axes = jax.sharding.get_abstract_mesh().manual_axes
+    return frozenset(axes) if axes and checks_manual_axes() else frozenset()
+
+
+def varying(array: Any, axes: frozenset[str]) -> Any:
+    """The array, as one whose values differ over some axes."""
+    missing = tuple(sorted(axes - varying_axes(array)))
+    return lax.pcast(array, missing, to="varying") if missing else array
+
+
+def unvaried(array: Any) -> Any:
+    """The array before it counted as one whose values differ, where that can be told."""
+    while isinstance(array, DynamicJaxprTracer) and array.parent is not None and array.parent.primitive.name == "pvary":
+        (array,) = array.parent.in_tracers
+    return array
 
 
 def is_float(array: Any) -> bool:

@@ -17,8 +17,8 @@ from ..hints import nearest
 from ..modules.skeleton import copy_structure, name_scopes
 from ..modules.states import as_array, expect_shape
 from ..tensors.dtypes import dtype_j2t
+from ..tensors.interop import ties
 from ..tensors.tensor import Torchish, wrap
-from ..tensors.ties import ties
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..values.both_answers import Slot
 from ..values.traced_numbers import Count, Number

@@ -41,8 +41,8 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..tensors.wrapped import Wrapped, is_wrapper, wrapped
 from ..tracebacks import boundary
-from ..tracing.manual_axes import alone
 from ..tracing.rolling import Rolling
+from ..tracing.traces import alone
 from ..values.sparse import Sparse
 from ..values.wrapper_subclasses import leaving
 from .copies import GRADIENT, Copies, Gradient, Inserted, Key, expect_apart, fitting, places, start

@@ -2,6 +2,8 @@
 
 A loop over the numbers of a schedule is thousands of these, each of which PyTorch computes in a microsecond or two. So
 what a call may be besides, it is asked in one go; where any of it is so, the long way by `dispatch` and `known` serves.
+
+Elements of known values at known positions, as most subscripts in a loop over a schedule are.
 """
 
 from collections.abc import Callable
@@ -10,20 +12,52 @@ from typing import Any
 import torch
 
 from ..errors import REFUSALS
-from ..internals.guards import DisableTorchFunction
-from ..internals.modes import len_torch_function_stack
+from ..internals.dispatch import DisableTorchFunction, len_torch_function_stack
 from ..rules import registry
 from ..rules.inplace import InPlace
 from ..rules.keywords import is_in_old_order
 from ..rules.rule import OverloadedRule, TensorRule
 from ..tensors.known import LazyConstant
-from ..tensors.storage import Storage
-from ..tensors.tensor import CPU, Torchish, make_tensor
-from .call import ValuesCall
-from .elements import known_element
+from ..tensors.storage import Storage, View
+from ..tensors.tensor import CPU, Torchish, make_tensor, make_view_of_shape
+from ..tensors.view_kind import element
+from .call import ValuesCall, this_call
 from .known import is_free_number, results_of
 
-__all__ = ["run_at_once"]
+
+def known_element(self: Torchish, index: object) -> Torchish | None:
+    """The view of one element of known values, at known places; None if it is none, or not so plain."""
+    with DisableTorchFunction():
+        place = _known_place(self, index)
+        if place is None:
+            return None
+        node = View(self._node, element(self.shape, place))
+        offset = int(self.storage_offset()) + sum([i * stride for i, stride in zip(place, self.stride(), strict=True)])
+        return make_view_of_shape(self, node, (), self.dtype, (), offset)
+
+
+def _known_place(self: Torchish, index: object) -> tuple[int, ...] | None:
+    """Where one element of known values is along each dimension; None if it is none, or not so plain."""
+    items = index if type(index) is tuple else (index,)
+    if type(self) is not Torchish or type(self.known) is not torch.Tensor or self._node.overlaps:
+        return None
+    shape, place = self.shape, []
+    if len(items) != len(shape):
+        return None
+    for item, size in zip(items, shape, strict=True):
+        number = item if type(item) is int else _known_integer(item)
+        if number is None or not -size <= number < size:
+            return None
+        place.append(number if number >= 0 else number + size)
+    return tuple(place)
+
+
+def _known_integer(item: object) -> int | None:
+    if not isinstance(item, torch.Tensor) or item.ndim or item.dtype not in (torch.int64, torch.int32):
+        return None
+    known = this_call().lift(item).known
+    return int(known.item()) if type(known) is torch.Tensor else None
+
 
 _Tensor = torch.Tensor
 _NUMBERS = frozenset((int, float, bool))

@@ -11,8 +11,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from ..abandoning import Abandoned
-from ..internals.guards import ForceDispatchKeyGuard, dispatch_tls_local_include_set
-from ..internals.operators import DispatchKey, OpOverload
+from ..internals.dispatch import DispatchKey, ForceDispatchKeyGuard, OpOverload, dispatch_tls_local_include_set
 from ..rules.features import NEXT, Feature
 from ..rules.keywords import run_named
 from ..rules.operands import as_result

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import TracedValueError
-from ..internals.guards import DisableAutocast
+from ..internals.dispatch import DisableAutocast
 from ..rules import autocast, registry
-from ..rules.kinds import serves
+from ..rules.features import serves
 from .call import ValuesCall
 from .moved import Moved, apply_elementwise
 from .selected import Selected, pass_on_origin

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import get_default_nowrap_functions
 
-from ..internals.guards import DisableTorchFunctionSubclass
-from ..internals.pytree import tree_leaves, tree_map
+from ..internals.dispatch import DisableTorchFunctionSubclass
+from ..internals.tensors import tree_leaves, tree_map
 from ..rules.array_rule import InnerRule
 from ..tensors.derived import Derived, as_class
 from ..tensors.distributed import class_of_calls, mesh_in_force, parts_over, spec_of

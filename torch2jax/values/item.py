@@ -11,7 +11,7 @@ import torch
 from ..abandoning import NeedsLengths
 from ..errors import TracedValueError
 from ..rules import registry
-from ..rules.kinds import Changed, serves
+from ..rules.features import Changed, serves
 from ..rules.rule import MetadataRule
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments

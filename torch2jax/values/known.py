@@ -16,8 +16,8 @@ import torch
 from jax import lax
 
 from ..errors import REFUSALS
-from ..internals.autocast import is_any_autocast_enabled
-from ..internals.guards import DisableAutocast, DisableTorchFunction
+from ..internals.dispatch import DisableAutocast, DisableTorchFunction
+from ..internals.transforms import is_any_autocast_enabled
 from ..rules.keywords import run_named
 from ..tensors.dtypes import canonical
 from ..tensors.interop import dense_strides

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import TracedValueError, user_location
-from ..internals.memory import make_wrapper_subclass
+from ..internals.tensors import make_wrapper_subclass
 from ..rules.inplace import InPlace, WithFlag, check_cast
 from ..tensors.trees import flatten, map_arguments
 from .selected import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..internals.pickling import rebuilding
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..internals.tensors import rebuilding
 from ..patches import stands_in
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from .call import this_call

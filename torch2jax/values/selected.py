@@ -21,21 +21,20 @@ from jax import lax
 
 from ..branches.programs import is_same_value
 from ..errors import SourceLine, TracedValueError, user_location, user_place
-from ..internals.guards import DisableTorchFunction
-from ..internals.memory import make_wrapper_subclass
+from ..internals.dispatch import DisableTorchFunction
+from ..internals.tensors import make_wrapper_subclass
 from ..rules.array_rule import InnerRule
+from ..rules.features import servers_of
 from ..rules.inplace import InPlace, check_cast
-from ..rules.kinds import servers_of
+from ..rules.options import Tag
 from ..rules.rule import Reflected
-from ..rules.tags import Tag
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import range_of
 from .call import current
 from .item import Item
-from .iterations import Counted
-from .lengths import expect_room, heed, is_same_number, said_bound
+from .lengths import Counted, expect_room, heed, is_same_number, said_bound
 
 __all__ = [
     "Chosen",

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 from ..errors import NoRuleError, WithoutValuesError
-from ..internals.guards import DisableTorchDispatch, DisableTorchFunction
-from ..internals.memory import make_wrapper_subclass
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
+from ..rules.features import serves, serves_without_values
 from ..rules.inplace import check_cast
-from ..rules.kinds import serves, serves_without_values
 from ..rules.rule import MetadataRule
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..internals.guards import DisableTorchFunctionSubclass
-from ..internals.pytree import tree_leaves, tree_map_only
+from ..internals.dispatch import DisableTorchFunctionSubclass
+from ..internals.tensors import tree_leaves, tree_map_only
 from ..patches import exchange
 from ..tensors.derived import NeedsClasses, as_class, in_call
 from ..tensors.tensor import Torchish

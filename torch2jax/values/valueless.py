@@ -2,6 +2,10 @@
 
 Tensors on the meta device and fake ones have shapes and dtypes and nothing else, so that there is nothing for JAX to
 compute. Code asks PyTorch by them what it would do.
+
+Tensors of PyTorch's own quantized dtypes that code closes over: they are constants, so PyTorch itself computes.
+
+What it gives of them in other dtypes (`dequantize`, `int_repr`, scales) are tensors of the call. Nothing is traced.
 """
 
 import contextlib
@@ -11,17 +15,16 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ..errors import OnMetaError, TracedValueError
-from ..internals.guards import (
+from ..errors import OnMetaError, QuantizedError, TracedValueError
+from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
     EnableTorchFunction,
     ForceDispatchKeyGuard,
-    dispatch_tls_local_include_set,
-)
-from ..internals.memory import FakeTensorMode
-from ..internals.modes import (
+    OpOverload,
     TorchDispatchModeKey,
+    dispatch_has_computed_kernel_for_dispatch_key,
+    dispatch_tls_local_include_set,
     get_dispatch_mode,
     len_torch_dispatch_stack,
     len_torch_function_stack,
@@ -30,17 +33,15 @@ from ..internals.modes import (
     push_on_torch_dispatch_stack,
     push_on_torch_function_stack,
 )
-from ..internals.operators import OpOverload, dispatch_has_computed_kernel_for_dispatch_key
+from ..internals.tensors import FakeTensorMode
 from ..patches import runs_instead_of
-from ..rules.kinds import serves_without_values
+from ..rules.features import serves_without_values
 from ..tensors.dtypes import canonical, is_integral
-from ..tensors.memory import Memory
+from ..tensors.journal import Memory
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
 from ..translation import CallMode, hidden
 from .call import ValuesCall, current, this_call
-
-__all__ = ["StandIns", "is_fake_mode_on", "natively", "run_natively", "run_on_values"]
 
 Values = Literal["none", "shapes", "all"]
 _FAKE: Any = TorchDispatchModeKey.FAKE
@@ -257,3 +258,38 @@ runs_instead_of(torch.library.opcheck, with_original=True)(_check_operator)
 for _check in ("schema", "autograd_registration", "fake", "aot_autograd"):
     _name = f"torch.testing._internal.optests.generate_tests.safe_{_check}_check"
     runs_instead_of(_name, with_original=True)(_check_operator)
+
+
+@serves_without_values(QuantizedError)
+def _run_quantized(error: QuantizedError, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+    """Runs a function in PyTorch itself, where all its tensors are from outside.
+
+    Raises:
+        QuantizedError: one is of the call, or is written to.
+    """
+    if function is torch.Tensor.__deepcopy__:  # of the structure of a module: nothing writes to it
+        return args[0]
+    leaves = flatten((args, kwargs))[0]
+    if _writes(function) or kwargs.get("out") is not None or any(isinstance(x, Torchish) for x in leaves):
+        raise error
+    with natively(call), torch.no_grad():
+        result = function(*args, **kwargs)
+    return map_arguments(lambda x: _own(call, x), result)
+
+
+def _own(call: ValuesCall, value: Any) -> Any:
+    """What a call's code sees of a result: one that is quantized stays PyTorch's."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    with DisableTorchFunction():
+        is_quantized = value.is_quantized
+    return value if is_quantized else call.lift_own(value)
+
+
+def _writes(function: Any) -> bool:
+    name: str = getattr(function, "__name__", "")
+    with contextlib.suppress(AttributeError):
+        if function._schema.is_mutable:
+            return True
+    is_special = name.startswith("__") and name.endswith("__")
+    return name in ("__setitem__", "__set__") or name.startswith("__i") if is_special else name.endswith("_")

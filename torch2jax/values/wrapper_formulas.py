@@ -14,11 +14,9 @@ from typing import Any
 
 import torch
 
-from ..internals.gradients import run_backward
-from ..internals.guards import DisableTorchFunction, disabled_torch_function_impl
-from ..internals.memory import make_wrapper_subclass
-from ..internals.operators import OpOverload
-from ..internals.pytree import tree_leaves, tree_map
+from ..internals.dispatch import DisableTorchFunction, OpOverload, disabled_torch_function_impl
+from ..internals.tensors import make_wrapper_subclass, tree_leaves, tree_map
+from ..internals.transforms import run_backward
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped

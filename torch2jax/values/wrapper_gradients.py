@@ -16,11 +16,11 @@ import jax
 import torch
 from jax import lax
 
-from ..internals.operators import OpOverload
-from ..internals.pytree import tree_leaves, tree_map
+from ..internals.dispatch import OpOverload
+from ..internals.tensors import tree_leaves, tree_map
 from ..rules.array_rule import InnerRule
+from ..rules.options import Tag
 from ..rules.registry import lookup_aten
-from ..rules.tags import Tag
 from ..tensors.jagged import NestedTensor
 from ..tensors.wrapped import is_wrapper
 from ..tracing.shadows import give_shadow, shadow_of, without_derivative, zeros_of

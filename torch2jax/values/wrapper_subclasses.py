@@ -3,6 +3,12 @@
 PyTorch asks in this order, and so does a call: modes; the ``__torch_function__`` of the classes, each before those that
 it is derived from; autograd's kernels, which take apart what is composed of other operators; modes of operators; and
 the ``__torch_dispatch__`` of the classes. Their code finds tensors of the call inside, whose functions come back to it.
+
+Jagged tensors that enter a call: those with equal lengths share one ragged size, as outside.
+
+To PyTorch two jagged tensors go together if they have the same offsets, as an object. Arrays of two arguments are two
+objects. So the offsets of one stand for those of another: where both are known, if they are equal; where one is traced,
+if both have as many rows and elements in all. That they are equal then is assumed, as for all checks of traced values.
 """
 
 import types as python_types
@@ -10,27 +16,46 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import WrapsOthersError
-from ..internals.guards import (
-    DisableTorchFunction,
-    is_torch_function_enabled,
-)
-from ..internals.operators import OpOverload, find_torch_dispatch_rule
-from ..internals.pytree import tree_leaves, tree_map
-from ..rules.kinds import serves, serves_without_values
+from ..internals.dispatch import DisableTorchFunction, OpOverload, find_torch_dispatch_rule, is_torch_function_enabled
+from ..internals.tensors import tree_leaves, tree_map
+from ..rules.features import serves, serves_without_values
 from ..tensors.jagged import NestedTensor, values_of
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
+from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, wrapped
 from ..tracing.shadows import cut, shadow_of, uncut
 from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
 from .call import ValuesCall
-from .jagged import lifted_offsets
 from .wrapper_formulas import can_be_kept, differentiable, has_formula
 from .wrapper_gradients import by_formula, with_derivative
 
-__all__ = ["bound", "entering", "implements_of_class", "leaving"]
+_of_calls: weakref.WeakKeyDictionary[Any, list[tuple[Any, int, torch.Tensor]]] = weakref.WeakKeyDictionary()
+
+
+def lifted_offsets(call: Any, given: Wrapped) -> dict[int, torch.Tensor]:
+    """The tensor of a call that stands for the offsets of a jagged tensor, by the id of their array."""
+    offsets, ragged = given._offsets, given._static.context["ragged_idx"] - 1
+    total = given._values.shape[ragged]
+    seen = _of_calls.setdefault(call, [])
+    for other, others_total, tensor in seen:
+        if total == others_total and _are_equal(offsets, other):
+            return {id(offsets): tensor}
+    tensor = call.lift(offsets)
+    seen.append((offsets, total, tensor))
+    return {id(offsets): tensor}
+
+
+def _are_equal(offsets: Any, other: Any) -> bool:
+    if offsets is other:
+        return True
+    if offsets.shape != other.shape or offsets.dtype != other.dtype:
+        return False
+    return is_traced(offsets) or is_traced(other) or np.array_equal(offsets, other)
+
 
 _of_classes: dict[tuple[type | None, Any], Callable[..., Any]] = {}
 _below_classes: set[tuple[type | None, Any]] = set()

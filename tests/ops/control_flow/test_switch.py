@@ -8,7 +8,7 @@ from jax import lax
 
 from tests.ops.control_flow.agreement import agree, compare, graph
 from torch2jax import t2j
-from torch2jax.ops.control_flow.cond import switch as rule
+from torch2jax.ops.control_flow.conditions import switch as rule
 
 HAS_SWITCH = hasattr(torch._higher_order_ops, "switch")
 switch = torch._higher_order_ops.switch if HAS_SWITCH else rule

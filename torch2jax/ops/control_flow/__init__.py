@@ -1,8 +1,3 @@
 """PyTorch's control flow operators, as JAX's."""
 
-from . import (
-    compilation as compilation,
-    cond as cond,
-    scan as scan,
-    while_loop as while_loop,
-)
+from . import conditions as conditions, loops as loops

@@ -1,149 +1,436 @@
-"""Collectives on arrays, by `jax.lax`, over axes of the current mesh."""
+"""The collectives of `torch.distributed` that write in place, those of Python objects, and messages.
 
-import functools
-from collections.abc import Callable
+The collectives of `torch.distributed` that write their results into tensors.
 
-import jax
-import jax.numpy as jnp
-from jax import lax
+Collectives of Python objects.
 
-from ...internals.jax_traces import varying_axes
-from ...tracing.manual_axes import varying
+All devices run the same lines with the same objects, so what one of them has the others have too. Tensors within, and
+numbers that are traced, may differ: they go by the collectives of tensors. An object is copied, as by a process.
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "index_along", "permute", "reduce", "reduce_scatter"]
+Messages between devices: `send`, `recv` and the like, which become a `jax.lax.ppermute`.
 
-Axes = tuple[str, ...]
+All devices run the same lines, so that a device which sends to its neighbour gets what its other neighbour sends. A
+message waits until code asks for it, or the other way round: the two are put together as soon as both are there.
+"""
+
+import copy
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ...calls.call import current
+from ...internals.tensors import tree_flatten, tree_unflatten
+from ...values.item import Item
+from .groups import MeshGroup, expect_group, number_in
+from .operations import (
+    Done,
+    all_gathered,
+    all_reduced,
+    broadcasted,
+    computed,
+    exchanged,
+    finished,
+    op_name,
+    permute,
+    reduce,
+    scattered,
+    serves,
+    write,
+)
+from .world import peers
 
 
-def index_along(axes: Axes) -> jax.Array:
-    """The number of the device along some axes."""
-    return lax.axis_index(axes[0] if len(axes) == 1 else axes)  # of several JAX computes it, also of one
+@serves(dist.all_reduce)
+def _all_reduce(tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
+    write(tensor, all_reduced(tensor, op, expect_group(group)))
+    return finished(async_op, tensor)
 
 
-def all_reduce(x: jax.Array, axes: Axes, op: str) -> jax.Array:
-    """What a reduction of the arrays of all devices along some axes gives, on each.
+@serves(dist.all_reduce_coalesced)
+def _all_reduce_coalesced(tensors, op=dist.ReduceOp.SUM, group=None, async_op=False):
+    for tensor in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
+        write(tensor, all_reduced(tensor, op, expect_group(group)))
+    return finished(async_op, *tensors)
 
-    Args:
-        op: ``"sum"``, ``"avg"``, ``"min"``, ``"max"``, ``"product"``, ``"band"``, ``"bor"`` or ``"bxor"``.
+
+@serves(dist.reduce)
+def _reduce(tensor, dst=None, op=dist.ReduceOp.SUM, group=None, async_op=False, group_dst=None):
+    group = expect_group(group)
+    target = number_in(group, dst, group_dst)
+    write(tensor, computed("reduce", reduce, [tensor], group.axes, op_name(op, tensor.dtype), target))
+    return finished(async_op, tensor)
+
+
+@serves(dist.broadcast)
+def _broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
+    group = expect_group(group)
+    write(tensor, broadcasted(tensor, number_in(group, src, group_src), group))
+    return finished(async_op, tensor)
+
+
+@serves(dist.all_gather)
+def _all_gather(tensor_list, tensor, group=None, async_op=False):
+    group = expect_group(group)
+    _expect_parts("all_gather", tensor_list, group)
+    _write_all(tensor_list, all_gathered(tensor.unsqueeze(0), group).unbind(0))
+    return finished(async_op, *tensor_list)
+
+
+@serves(getattr(dist, "all_gather_single", dist.all_gather_into_tensor))  # the newer name runs for both
+def _all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=False):
+    group = expect_group(group)
+    _expect_times("all_gather_into_tensor", output_tensor, input_tensor, group)
+    write(output_tensor, all_gathered(_in_one(input_tensor), group))
+    return finished(async_op, output_tensor)
+
+
+def _in_one(tensor: torch.Tensor) -> torch.Tensor:
+    """What can be put together along its first dimension."""
+    return tensor.unsqueeze(0) if tensor.ndim == 0 else tensor
+
+
+@serves(dist.gather)
+def _gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group_dst=None):
+    group = expect_group(group)
+    target = number_in(group, 0 if dst is None and group_dst is None else dst, group_dst)
+    del target  # other devices have the same: there is one program for all
+    found = all_gathered(tensor.unsqueeze(0), group).unbind(0)
+    if gather_list:
+        _expect_parts("gather", gather_list, group)
+        _write_all(gather_list, found)
+    return finished(async_op, *(gather_list or ()))
+
+
+@serves(dist.scatter)
+def _scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, group_src=None):
+    group = expect_group(group)
+    source = number_in(group, 0 if src is None and group_src is None else src, group_src)
+    if not scatter_list:
+        raise ValueError(
+            "Argument ``scatter_list`` must be specified on source rank. In JAX all devices run one program: "
+            "pass the list on all of them; that of the source counts"
+        )
+    _expect_parts("scatter", scatter_list, group)
+    write(tensor, exchanged(torch.stack(list(scatter_list)), group)[source])
+    return finished(async_op, tensor)
+
+
+@serves(dist.reduce_scatter)
+def _reduce_scatter(output, input_list, op=dist.ReduceOp.SUM, group=None, async_op=False):
+    group = expect_group(group)
+    _expect_parts("reduce_scatter", input_list, group)
+    write(output, scattered(torch.stack(list(input_list)), op, group)[0])
+    return finished(async_op, output)
+
+
+@serves(getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor))
+def _reduce_scatter_tensor(output, input, op=dist.ReduceOp.SUM, group=None, async_op=False):
+    group = expect_group(group)
+    _expect_times("reduce_scatter_tensor", input, output, group)
+    if input.ndim == 0 or input.shape[0] % group.size():
+        input = input.reshape(group.size(), -1)
+    write(output, scattered(input, op, group))
+    return finished(async_op, output)
+
+
+@serves(dist.all_to_all)
+def _all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False):
+    group = expect_group(group)
+    _expect_parts("all_to_all", input_tensor_list, group)
+    _expect_parts("all_to_all", output_tensor_list, group)
+    _write_all(output_tensor_list, exchanged(torch.stack(list(input_tensor_list)), group).unbind(0))
+    return finished(async_op, *output_tensor_list)
+
+
+@serves(dist.all_to_all_single)
+def _all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
+    group = expect_group(group)
+    write(output, exchanged(input, group, output_split_sizes, input_split_sizes))
+    return finished(async_op, output)
+
+
+def _write_all(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for target, value in zip(targets, values, strict=True):
+        write(target, value)
+
+
+def _expect_parts(name: str, parts: Any, group: MeshGroup) -> None:
+    """Expects a list with a tensor for each device."""
+    if not isinstance(parts, (list, tuple)) or len(parts) != group.size():
+        got = f"{len(parts)} tensors" if isinstance(parts, (list, tuple)) else f"a {type(parts).__name__}"
+        raise ValueError(f"{name} got {got}; wanted a list of {group.size()}, one for each rank of the group")
+    shapes = [tuple(part.shape) for part in parts]
+    if len(set(shapes)) > 1:
+        raise ValueError(
+            f"{name} got tensors of the shapes {shapes}; wanted one shape. All devices run one program, so a "
+            "device cannot receive a length of its own: pad the tensor for each rank to the largest size"
+        )
+
+
+def _expect_times(name: str, large: torch.Tensor, small: torch.Tensor, group: MeshGroup) -> None:
+    """Expects one tensor to have as many elements as others on all devices together."""
+    if large.numel() != small.numel() * group.size():
+        raise ValueError(
+            f"{name} got tensors of shapes {tuple(large.shape)} and {tuple(small.shape)}; wanted {group.size()} "
+            "times as many elements in the first, one share for each rank"
+        )
+
+
+def _shared(thing: Any, share: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of an object, with what `share` makes of the tensors and traced numbers in it."""
+    leaves, structure = tree_flatten(thing)
+    return tree_unflatten([_shared_leaf(leaf, share) for leaf in leaves], structure)
+
+
+def _shared_leaf(leaf: Any, share: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if type(leaf) is Item:
+        return Item.out_of(share(leaf.tensor()))
+    if isinstance(leaf, torch.Tensor):
+        return share(leaf.detach())
+    _expect_none_within(leaf)
+    return copy.deepcopy(leaf)
+
+
+def _expect_none_within(thing: Any) -> None:
+    """Refuses an object of code's own that has tensors.
+
+    Raises:
+        TypeError: it has.
     """
-    return _REDUCTIONS[op](x, axes)
+    held = vars(thing).values() if hasattr(thing, "__dict__") and not isinstance(thing, type) else ()
+    if any(isinstance(x, torch.Tensor) for x in held):
+        raise TypeError(
+            f"a collective of objects got a {type(thing).__name__} with tensors; wanted these in lists, tuples or "
+            "dictionaries, which are looked into, or a collective of tensors"
+        )
 
 
-def _on_bools(reduce: Callable[[jax.Array, Axes], jax.Array]) -> Callable[[jax.Array, Axes], jax.Array]:
-    """A reduction of numbers, for bools too."""
-
-    def reduced(x: jax.Array, axes: Axes) -> jax.Array:
-        return reduce(x.astype(jnp.int32), axes).astype(bool) if x.dtype == bool else reduce(x, axes)
-
-    return reduced
+def _expect_list(name: str, objects: Any, count: int) -> None:
+    if not isinstance(objects, list) or len(objects) != count:
+        got = f"a list of {len(objects)}" if isinstance(objects, list) else f"a {type(objects).__name__}"
+        raise ValueError(f"{name} got {got}; wanted a list of {count}")
 
 
-def _mean(x: jax.Array, axes: Axes) -> jax.Array:
-    return _divided(lax.psum(x, axes), lax.axis_size(axes))
+def _of_all(thing: Any, group: MeshGroup) -> list[Any]:
+    """What each device of a group has in the place of an object."""
+    leaves, structure = tree_flatten(thing)
+    gathered: dict[int, torch.Tensor] = {}
+
+    def of_rank(rank: int) -> Any:
+        def chosen(place: int, leaf: Any) -> Any:
+            def share(tensor: torch.Tensor) -> torch.Tensor:
+                if place not in gathered:
+                    gathered[place] = all_gathered(tensor.unsqueeze(0), group)
+                return gathered[place][rank]
+
+            return _shared_leaf(leaf, share)
+
+        return tree_unflatten([chosen(*each) for each in enumerate(leaves)], structure)
+
+    return [of_rank(rank) for rank in range(group.size())]
 
 
-def _divided(x: jax.Array, count: int) -> jax.Array:
-    return lax.div(x, lax.full_like(x, count))
+@serves(dist.all_gather_object)
+def _all_gather_object(object_list, obj, group=None):
+    group = expect_group(group)
+    _expect_list("all_gather_object", object_list, group.size())
+    object_list[:] = _of_all(obj, group)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def _extreme(x: jax.Array, axes: Axes, is_largest: bool) -> jax.Array:
-    return (lax.pmax if is_largest else lax.pmin)(x, axes)
+@serves(dist.gather_object)
+def _gather_object(obj, object_gather_list=None, dst=None, group=None, group_dst=None):
+    group = expect_group(group)
+    number_in(group, 0 if dst is None and group_dst is None else dst, group_dst)
+    if object_gather_list is not None:  # which all devices get
+        _expect_list("gather_object", object_gather_list, group.size())
+        object_gather_list[:] = _of_all(obj, group)
 
 
-@_extreme.defjvp
-def _(axes, is_largest, primals, tangents):
-    """Those that are the extreme have equal parts of the derivative, as in `torch.amax`."""
-    (x,), (tangent,) = primals, tangents
-    found = _extreme(x, axes, is_largest)
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return found, tangent
-    part = lax.convert_element_type(lax.eq(x, found), x.dtype)
-    return found, lax.psum(tangent * (part / lax.psum(part, axes)), axes)
+@serves(dist.broadcast_object_list)
+def _broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None):
+    del device
+    group = expect_group(group)
+    source = number_in(group, 0 if src is None and group_src is None else src, group_src)
+    object_list[:] = [_shared(x, lambda tensor: broadcasted(tensor, source, group)) for x in object_list]
 
 
-def _by_gathering(reduce: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array, Axes], jax.Array]:
-    """A reduction that JAX has no collective for."""
-    return lambda x, axes: reduce(lax.all_gather(x, axes))
+@serves(dist.scatter_object_list)
+def _scatter_object_list(
+    scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None
+):
+    group = expect_group(group)
+    source = number_in(group, 0 if src is None and group_src is None else src, group_src)
+    _expect_list("scatter_object_list", scatter_object_input_list, group.size())
+    flat, structures = zip(*map(tree_flatten, scatter_object_input_list), strict=True)
+    if any(structure != structures[0] for structure in structures):
+        raise _differ()
+    leaves = [_scattered(list(parts), source, group) for parts in zip(*flat, strict=True)]
+    scatter_object_output_list[0] = tree_unflatten(leaves, structures[0])
 
 
-def _bitwise(operation: Callable, start: int) -> Callable[[jax.Array], jax.Array]:
-    def reduced(x: jax.Array) -> jax.Array:
-        return lax.reduce(x, x.dtype.type(start), operation, (0,))
+def _scattered(parts: list[Any], source: int, group: MeshGroup) -> Any:
+    """A device's one of some leaves: whole numbers that differ become traced, what is no tensor has to be equal.
 
-    return reduced
-
-
-_PRODUCT = functools.partial(jnp.prod, axis=0, promote_integers=False)
-_AND, _OR = _bitwise(lax.bitwise_and, -1), _bitwise(lax.bitwise_or, 0)
-_XOR = _bitwise(lax.bitwise_xor, 0)
-
-_REDUCTIONS: dict[str, Callable[[jax.Array, Axes], jax.Array]] = {
-    "sum": _on_bools(lax.psum),
-    "avg": _on_bools(_mean),
-    "max": _on_bools(lambda x, axes: _extreme(x, axes, True)),
-    "min": _on_bools(lambda x, axes: _extreme(x, axes, False)),
-    "product": _on_bools(_by_gathering(_PRODUCT)),
-    "band": _on_bools(_by_gathering(_AND)),
-    "bor": _on_bools(_by_gathering(_OR)),
-    "bxor": _on_bools(_by_gathering(_XOR)),
-}
-_OF_PARTS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "max": lambda x: jnp.max(x, 0),
-    "min": lambda x: jnp.min(x, 0),
-    "product": _PRODUCT,
-    "band": _AND,
-    "bor": _OR,
-    "bxor": _XOR,
-}
-
-
-def reduce(x: jax.Array, axes: Axes, op: str, target: int) -> jax.Array:
-    """What `all_reduce` gives, on one device; the others have what they had."""
-    found = all_reduce(x, axes, op)
-    x = lax.stop_gradient(x)  # PyTorch leaves open what they have
-    return lax.select_n(lax.eq(index_along(axes), target), *_alike(x, found))
-
-
-def _alike(*arrays: jax.Array) -> list[jax.Array]:
-    """The arrays as JAX's types have them together: those that are the same on all devices as if they were not."""
-    axes = frozenset().union(*(varying_axes(x) for x in arrays))
-    return [varying(x, axes) for x in arrays]
-
-
-def broadcast(x: jax.Array, axes: Axes, source: int) -> jax.Array:
-    """The array of one device, on all."""
-    mine = lax.eq(index_along(axes), source)
-    chosen = lax.select(lax.broadcast(mine, x.shape), *_alike(x, lax.full_like(x, 0)))
-    return all_reduce(chosen, axes, "sum")
-
-
-def all_gather(x: jax.Array, axes: Axes, is_fixed: bool) -> jax.Array:
-    """The arrays of all devices, one after the other along the first dimension.
-
-    Args:
-        is_fixed: nobody takes the derivative; an autograd function around it has its own.
+    Raises:
+        ValueError: they are not.
     """
-    if is_fixed and varying_axes(x):  # JAX notes what is the same on all devices (``check_vma``)
-        return lax.all_gather(x, axes, axis=0, tiled=True, to="invarying")
-    return lax.all_gather(x, axes, axis=0, tiled=True)
+    if any(isinstance(x, torch.Tensor) and type(x) is not Item for x in parts):
+        if not all(isinstance(x, torch.Tensor) and x.shape == parts[0].shape for x in parts):
+            raise _differ()
+        return exchanged(torch.stack([x.detach() for x in parts]), group)[source]
+    if all(type(x) is not Item and x == parts[0] for x in parts):
+        return copy.deepcopy(parts[0])
+    if not all(type(x) in (int, Item) for x in parts):
+        raise _differ()
+    numbers = [x.tensor() if type(x) is Item else torch.tensor(x) for x in parts]
+    return Item.out_of(exchanged(torch.stack(numbers), group)[source])
 
 
-def reduce_scatter(x: jax.Array, axes: Axes, op: str) -> jax.Array:
-    """The part of each device, along the first dimension, of a reduction of the arrays of all."""
-    if op in ("sum", "avg"):
-        found = lax.psum_scatter(x, axes, scatter_dimension=0, tiled=True)
-        return _divided(found, lax.axis_size(axes)) if op == "avg" else found
-    count = lax.axis_size(axes)
-    parts = lax.reshape(x, (count, x.shape[0] // count, *x.shape[1:]))
-    return _OF_PARTS[op](lax.all_to_all(parts, axes, 0, 0))
+def _differ() -> ValueError:
+    return ValueError(
+        "scatter_object_list got objects that differ between ranks in more than whole numbers and tensors of one "
+        "shape; all devices run one program, with the same objects"
+    )
 
 
-def all_to_all(x: jax.Array, axes: Axes) -> jax.Array:
-    """Part after part along the first dimension, what each device has for this one."""
-    return lax.all_to_all(x, axes, 0, 0, tiled=True)
+class _Sent(NamedTuple):
+    """A message on its way."""
+
+    group: MeshGroup
+    tag: int
+    targets: tuple[int, ...]
+    """To whom each device sends it."""
+    values: torch.Tensor
+
+    def fits(self, wanted: "_AwaitedTensor") -> bool:
+        is_alike = self.group is wanted.group and self.tag == wanted.tag
+        sources = wanted.sources
+        return is_alike and (sources is None or all(self.targets[sources[i]] == i for i in range(len(sources))))
 
 
-def permute(x: jax.Array, axes: Axes, targets: tuple[int, ...]) -> jax.Array:
-    """What the device has sent whose target this one is; zeros where there is none."""
-    return lax.ppermute(x, axes, [(source, target) for source, target in enumerate(targets) if target >= 0])
+class _AwaitedTensor(NamedTuple):
+    """A tensor that waits for a message."""
+
+    group: MeshGroup
+    tag: int
+    sources: tuple[int, ...] | None
+    """From whom each device gets it; None for anybody."""
+    tensor: torch.Tensor
+    work: "_Arrival"
+
+
+class _Arrival(Done):
+    """The work of a tensor that waits for a message."""
+
+    has_come = False
+
+    def wait(self, *args: Any, **kwargs: Any) -> bool:
+        if not self.has_come:
+            raise RuntimeError(
+                "recv waits for a message that no device has sent yet; wanted the line that sends it first, such "
+                "as isend or batch_isend_irecv: all devices run the same lines in the same order"
+            )
+        return True
+
+    def is_completed(self) -> bool:
+        return self.has_come
+
+
+class _Mail:
+    """The messages of a call that have not met those who want them."""
+
+    def __init__(self):
+        self._sent: list[_Sent] = []
+        self._wanted: list[_AwaitedTensor] = []
+
+    def send(self, sent: _Sent) -> None:
+        for wanted in self._wanted:
+            if sent.fits(wanted):
+                self._wanted.remove(wanted)
+                _deliver(sent, wanted)
+                return
+        self._sent.append(sent)
+
+    def want(self, wanted: _AwaitedTensor) -> None:
+        for sent in self._sent:
+            if sent.fits(wanted):
+                self._sent.remove(sent)
+                _deliver(sent, wanted)
+                return
+        self._wanted.append(wanted)
+
+    def end(self) -> None:
+        """Refuses what is left, where nothing else has gone wrong.
+
+        Raises:
+            RuntimeError: a message has met nobody who wants it.
+        """
+        if sys.exc_info()[0] is None and (self._sent or self._wanted):
+            sent, wanted = [x.targets for x in self._sent], [x.sources for x in self._wanted]
+            raise RuntimeError(
+                f"got messages to {sent} that no device receives, and tensors that wait for messages from "
+                f"{wanted}, by device number; wanted, for each send, a recv from each device's own source"
+            )
+
+
+def _deliver(sent: _Sent, wanted: _AwaitedTensor) -> None:
+    counts = len(set(sent.targets))
+    if counts < len(sent.targets):
+        raise ValueError(
+            f"all devices send to {sent.targets}; wanted a different target for each of them, such as (rank + "
+            "1) % world_size"
+        )
+    write(wanted.tensor, computed("send", permute, [sent.values], sent.group.axes, sent.targets))
+    wanted.work.has_come = True
+
+
+_mails: weakref.WeakKeyDictionary[Any, _Mail] = weakref.WeakKeyDictionary()
+
+
+def _mail() -> _Mail:
+    call = current()
+    found = _mails.get(call.settings)
+    if found is None:
+        found = _mails[call.settings] = _Mail()
+        call.ends.append(found.end)
+    return found
+
+
+def _send(tensor: torch.Tensor, dst: Any, group: Any, tag: int, group_dst: Any) -> Done:
+    group = expect_group(group)
+    targets = peers(group, dst, group_dst, "dst")
+    _mail().send(_Sent(group, tag, targets, tensor.clone()))  # it may be written to meanwhile
+    return Done([tensor])
+
+
+def _receive(tensor: torch.Tensor, src: Any, group: Any, tag: int, group_src: Any) -> "_Arrival":
+    group = expect_group(group)
+    sources = None if src is None and group_src is None else peers(group, src, group_src, "src")
+    work = _Arrival([tensor])
+    _mail().want(_AwaitedTensor(group, tag, sources, tensor, work))
+    return work
+
+
+@serves(dist.isend)
+def _isend(tensor, dst=None, group=None, tag=0, group_dst=None):
+    return _send(tensor, dst, group, tag, group_dst)
+
+
+@serves(dist.irecv)
+def _irecv(tensor, src=None, group=None, tag=0, group_src=None):
+    return _receive(tensor, src, group, tag, group_src)
+
+
+@serves(dist.send)
+def _send_now(tensor, dst=None, group=None, tag=0, group_dst=None):
+    _send(tensor, dst, group, tag, group_dst)
+
+
+@serves(dist.recv)
+def _receive_now(tensor, src=None, group=None, tag=0, group_src=None):
+    _receive(tensor, src, group, tag, group_src).wait()
+    return src

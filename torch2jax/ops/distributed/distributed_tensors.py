@@ -1,21 +1,259 @@
 """`DTensor`s: outside of `jax.shard_map` whole arrays that XLA lays out, within it the parts of devices.
 
 PyTorch's own code of `parallelize_module` and its styles runs on these; only what it would send is served here.
+
+`DTensor`s within `jax.shard_map`: each device has its part, like each process in PyTorch.
+
+A part goes from one placement to another by collectives, with the derivative that PyTorch's has; so does what operators
+want moved (`operators`).
 """
 
-from typing import Any
+import functools
+import types as python_types
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
 
 from ...calls.call import this_call
 from ...internals.distributed import current_device_mesh
+from ...internals.jax import varying_axes
 from ...patches import runs_instead_of
-from ...tensors.distributed import parts_over
+from ...rules.operands import lift
+from ...tensors.derived import Derived, as_class
+from ...tensors.distributed import class_of_calls, parts_over
 from ...tensors.history import Source
+from ...tensors.tensor import Torchish
+from ...tracing.traces import axes_in_types
 from ...values.distributed import Whole, layout_of, placed, plain
-from .device_meshes import groups_of
-from .groups import is_alone
-from .parts import DevicePart, PartLayout, changed, local_of, part, part_layout, split_from_first
+from .groups import MeshGroup, groups_of, is_alone
+from .operations import all_gathered, all_reduced, broadcasted, exchanged, scattered
 
-__all__: list[str] = []
+_LAYOUT = "_torch2jax_part"
+
+
+class PartLayout(NamedTuple):
+    """Which part of a tensor each device has."""
+
+    mesh: Any
+    """The `DeviceMesh`."""
+    groups: tuple[MeshGroup, ...]
+    """Those of its dimensions."""
+    placements: tuple
+
+    def whole_shape(self, shape: Iterable[int]) -> torch.Size:
+        """The shape of the whole, by that of a part."""
+        sizes = list(shape)
+        for group, placement in zip(self.groups, self.placements, strict=True):
+            if placement.is_shard():
+                sizes[placement.dim] *= group.size()
+        return torch.Size(sizes)
+
+
+class DevicePart(Derived):
+    """What tensors have that are parts of a `DTensor`; see `class_of_calls`."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ):
+        kwargs = kwargs or {}
+        if func in _OF_THE_PART:
+            found = func(local_of(args[0]), *args[1:], **kwargs)
+            return args[0] if found is local_of(args[0]) else found
+        call = this_call()
+        if func in _OF_THE_WHOLE:
+            whole = args[0].full_tensor()
+            return func(whole, *args[1:], **kwargs)
+        if isinstance(func, python_types.FunctionType) and not call.is_own_body(func, args):
+            return call.run_body(func, args, kwargs)
+        from .operators import run_on_parts
+
+        return run_on_parts(func, args, kwargs)
+
+    @property
+    def device_mesh(self) -> Any:
+        return part_layout(self).mesh
+
+    @property
+    def placements(self) -> tuple:
+        return part_layout(self).placements
+
+    @property
+    def shape(self) -> torch.Size:
+        return part_layout(self).whole_shape(local_of(self).shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    @property
+    def grad(self) -> Any:
+        gradient = local_of(self).grad
+        return None if gradient is None else part(gradient, part_layout(self))
+
+    @grad.setter
+    def grad(self, gradient: Any) -> None:
+        local_of(self).grad = local_of(gradient) if isinstance(gradient, DevicePart) else gradient
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+
+_OF_THE_PART = frozenset(
+    getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "layout", "is_leaf", "ndim", "requires_grad")
+) | frozenset(
+    getattr(torch.Tensor, name)
+    for name in ("backward", "dim", "is_complex", "is_floating_point", "requires_grad_", "retain_grad")
+)
+"""What is asked of a part in the place of the whole: it has the history and the gradient; a loss is as much of each."""
+_OF_THE_WHOLE = frozenset(
+    getattr(torch.Tensor, name) for name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
+)
+"""What asks for values, which are to be the same on all devices."""
+
+
+def part(tensor: Torchish, layout: PartLayout) -> Any:
+    """The `DTensor` of which a device has a part."""
+    result = as_class(tensor, class_of_calls(DevicePart))
+    vars(result)[_LAYOUT] = tensor, layout
+    return result
+
+
+def part_layout(tensor: Any) -> PartLayout:
+    """How a `DTensor` is split over devices."""
+    return vars(tensor)[_LAYOUT][1]
+
+
+def local_of(tensor: Any) -> Torchish:
+    """The part that a device has of a `DTensor`."""
+    return vars(tensor)[_LAYOUT][0]
+
+
+def changed(tensor: Any, placements: tuple) -> Any:
+    """A `DTensor` with other placements."""
+    mesh, groups, before = part_layout(tensor)
+    return part(moved_part(local_of(tensor), groups, before, placements), PartLayout(mesh, groups, placements))
+
+
+def moved_part(local: torch.Tensor, groups: tuple[MeshGroup, ...], before: tuple, after: tuple) -> torch.Tensor:
+    steps = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    if _share_dimensions(steps, before, after):  # parts of parts: from the innermost to the whole, and back
+        whole = replicated()
+        for i in reversed(range(len(before))):
+            local = _moved(local, groups[i], before[i], whole)
+        before, steps = (whole,) * len(before), list(range(len(after)))
+    for i in steps:
+        local = _moved(local, groups[i], before[i], after[i])
+    return local
+
+
+def _share_dimensions(steps: list[int], before: tuple, after: tuple) -> bool:
+    """Whether what changes along one dimension of the mesh is split along another one too."""
+    for i in steps:
+        touched = {x.dim for x in (before[i], after[i]) if x.is_shard()}
+        others = [x for places in (before, after) for j, x in enumerate(places) if j != i and x.is_shard()]
+        if any(x.dim in touched for x in others):
+            return True
+    return False
+
+
+@functools.cache
+def replicated() -> Any:
+    from torch.distributed.tensor import Replicate
+
+    return Replicate()
+
+
+def _moved(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Tensor:
+    return local if old == new else _MovedPart.apply(local, group, old, new)
+
+
+class _MovedPart(torch.autograd.Function):
+    """Another part of the same values along one dimension of a mesh; gradients go the way back, but never to sums."""
+
+    @staticmethod
+    def forward(ctx, local, group, old, new):
+        ctx.way = group, new, replicated() if old.is_partial() else old
+        return _move(local, group, old, new)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _move(gradient, *ctx.way), None, None, None
+
+
+def _move(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Tensor:
+    """Moves a part; both placements are as `_MovedPart` takes them."""
+    if old == new:
+        return local.view_as(local)
+    if new.is_partial():
+        raise RuntimeError(f"Can not redistribute from {old} to {new}: it is for internal use only!")
+    if old.is_partial():
+        if new.is_replicate():
+            return all_reduced(local, old.reduce_op, group)
+        expect_even(local.shape[new.dim], group)
+        return _along(new.dim, local, lambda x: scattered(x, old.reduce_op, group))
+    if old.is_replicate():
+        return _own_part(local, new.dim, group)
+    if new.is_replicate():
+        return _along(old.dim, local, lambda x: all_gathered(x, group, is_alike=True))
+    expect_even(local.shape[new.dim], group)
+    return _exchanged_dims(local, old.dim, new.dim, group)
+
+
+def _along(dim: int, tensor: torch.Tensor, run: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What a function gives that works along the first dimension."""
+    return run(tensor.movedim(dim, 0)).movedim(0, dim) if dim else run(tensor)
+
+
+def _own_part(tensor: torch.Tensor, dim: int, group: MeshGroup) -> torch.Tensor:
+    expect_even(tensor.shape[dim], group)
+    size = tensor.shape[dim] // group.size()
+    return tensor.narrow(dim, group.rank() * size, size)
+
+
+def _exchanged_dims(local: torch.Tensor, old: int, new: int, group: MeshGroup) -> torch.Tensor:
+    """What was split along one dimension, split along another one."""
+    parts = torch.stack(local.chunk(group.size(), new))  # for each device
+    return torch.cat(list(exchanged(parts, group)), old)
+
+
+def expect_even(size: int, group: MeshGroup) -> None:
+    """Expects devices to divide a dimension.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if size % group.size():
+        raise ValueError(
+            f"got a DTensor with a dimension of size {size}, over {group.size()} devices; wanted a multiple of "
+            "that number: all devices run one program, so their parts have one shape. Pad the dimension"
+        )
+
+
+def split_from_first(tensor: torch.Tensor, layout: PartLayout, is_shared: bool) -> Any:
+    """The part that a device has of a whole tensor.
+
+    Args:
+        is_shared: whether the one of the first device counts, as where PyTorch scatters it.
+    """
+    local = tensor
+    for group, placement in zip(layout.groups, layout.placements, strict=True):
+        if is_shared and may_differ(local, group):
+            local = broadcasted(local, 0, group)
+        if placement.is_shard():
+            local = _moved(local, group, replicated(), placement)
+    return local
+
+
+def may_differ(tensor: torch.Tensor, group: MeshGroup) -> bool:
+    """Whether devices of a group may have different values of a tensor, by what JAX's types say."""
+    axes = frozenset(group.axes)
+    return not axes <= axes_in_types() or not axes.isdisjoint(varying_axes(lift(tensor).read()))
+
 
 _TENSORS = "torch.distributed.tensor"
 

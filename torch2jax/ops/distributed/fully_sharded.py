@@ -14,16 +14,16 @@ import jax
 import torch
 
 from ...calls.call import this_call
-from ...internals.fully_sharded import Gathered, StateOfCopy, class_of_wrapped, is_of_several
-from ...internals.pytree import tree_map
+from ...internals.distributed import Gathered, StateOfCopy, class_of_wrapped, is_of_several
+from ...internals.tensors import tree_map
 from ...modules.fully_sharded import FullySharded, own_state, set_state
 from ...modules.skeleton import refuse_fsdp
 from ...patches import runs_instead_of
 from ...tensors.distributed import names_in
 from ...values.distributed import Whole, layout_of, placed, plain
-from .averages import averaged
+from .data_parallel import averaged
+from .distributed_tensors import replicated
 from .groups import MeshGroup, axes_of_mesh, default_group, group_of_axes, is_alone
-from .parts import replicated
 
 __all__: list[str] = []
 

@@ -6,9 +6,20 @@ from jax import lax
 
 from ...patches import runs_instead_of, stands_in
 from ...rules.registry import implements_tensors
-from .collectives import index_along, permute, reduce
 from .groups import expect_group, number_in
-from .operations import all_gathered, all_reduced, broadcasted, computed, exchanged, op_name, scattered, write
+from .operations import (
+    all_gathered,
+    all_reduced,
+    broadcasted,
+    computed,
+    exchanged,
+    index_along,
+    op_name,
+    permute,
+    reduce,
+    scattered,
+    write,
+)
 
 __all__: list[str] = []
 

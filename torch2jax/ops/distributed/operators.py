@@ -18,15 +18,14 @@ from typing import Any
 import torch
 
 from ...calls.call import this_call
-from ...internals.guards import DisableTorchFunction, disabled_torch_function_impl
-from ...internals.memory import make_wrapper_subclass
-from ...internals.pytree import tree_leaves, tree_map
-from ...internals.sharding_rules import Decision, decided, is_spec, needs_whole_operands, spec_of
+from ...internals.dispatch import DisableTorchFunction, disabled_torch_function_impl
+from ...internals.distributed import Decision, decided, is_spec, needs_whole_operands, spec_of
+from ...internals.tensors import make_wrapper_subclass, tree_leaves, tree_map
 from ...translation import hidden
 from ...values.distributed import Whole, layout_of, plain
+from .distributed_tensors import DevicePart, PartLayout, local_of, may_differ, moved_part, part, part_layout, replicated
 from .groups import MeshGroup
 from .operations import all_reduced
-from .parts import DevicePart, PartLayout, local_of, may_differ, moved_part, part, part_layout, replicated
 
 __all__ = ["run_on_parts"]
 

@@ -2,21 +2,195 @@
 
 All functions of `torch.distributed` ask one object, `world`, for the default group and for what is known of each. In
 its place is one that knows those of the mesh, which changes nothing of PyTorch's own.
+
+The rank of a device, which is traced: code computes with it, tests it, and derives targets of messages from it.
+
+What it computes of that number alone is known for each device. So whom each of them sends to is a table, as
+`jax.lax.ppermute` wants it.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+import numpy as np
+import torch
 import torch.distributed as dist
+from jax import lax
+from jax.core import Tracer
+from jax.extend.core import Literal
 
 from ...calls.call import current
-from ...internals.distributed import c10d, c10d_logger, world
+from ...internals.distributed import ShardMapTracer, c10d, c10d_logger, world
+from ...internals.jax import BatchTracer, DynamicJaxprTracer
 from ...patches import exchange, stands_in
-from .groups import MeshGroup, default_group, expect_group, group_of_ranks, ranks_of
-from .operations import finished
-from .ranks import number_along
+from ...tensors.tensor import wrap
+from ...tracing.traces import without_derivatives
+from ...values.item import Item
+from .groups import MeshGroup, default_group, expect_group, group_of_ranks, is_alone, ranks_of
+from .operations import finished, index_along
 
-__all__: list[str] = []
+_AXES = "_torch2jax_axes"
+
+
+def rank_along(axes: tuple[str, ...]) -> Any:
+    """The number of the device along some axes."""
+    if is_alone():
+        return 0
+    rank = Item.of(wrap(index_along(axes), torch.int64))
+    vars(rank)[_AXES] = axes
+    return rank
+
+
+def number_along(rank: Any, group: MeshGroup) -> Any:
+    """The number in a group of the device with a number in the default group, that is traced."""
+    whole = expect_group()
+    if vars(rank).get(_AXES) == whole.axes:  # the device's own
+        return group.rank()
+    number: Any = 0
+    for axis, size in zip(group.axes, group.sizes, strict=True):
+        place = whole.axes.index(axis)
+        number = number * size + rank // math.prod(whole.sizes[place + 1 :]) % size
+    return number
+
+
+def peers(group: MeshGroup, rank: Any, group_rank: Any, name: str) -> tuple[int, ...]:
+    """The number in a group of the device that each device of it names.
+
+    Args:
+        rank: the number in the default group that the code gives, a number that the device's own decides.
+        group_rank: or the one in the group.
+        name: what it is, for errors.
+
+    Raises:
+        ValueError: there is no such device for one of them, or data decide it.
+    """
+    if (rank is None) == (group_rank is None):
+        both = "Can't specify both group_rank and global_rank"
+        raise ValueError("Must specify global_rank or group_rank" if rank is None else both)
+    if is_alone():
+        return (0,)
+    whole = expect_group()
+    given = rank if group_rank is None else group_rank
+    axes = whole.axes if set(group.axes) <= set(whole.axes) else group.axes
+    sizes = tuple(lax.axis_size(axis) for axis in axes)
+    table = _everywhere(given, axes, sizes, name)
+    rows = np.arange(group.size())[None] if axes == group.axes else ranks_of(group)
+    found = [_in_row(row, [int(table.flat[place]) for place in row], group_rank is None, name) for row in rows]
+    if any(row != found[0] for row in found):
+        raise ValueError(f"{name} is {found} in the groups along {group.axes}; wanted the same in each of them")
+    return found[0]
+
+
+def _in_row(row: Any, named: list[int], by_rank: bool, name: str) -> tuple[int, ...]:
+    numbers = {int(rank): number for number, rank in enumerate(row)} if by_rank else {i: i for i in range(len(row))}
+    for number, peer in enumerate(named):
+        if peer not in numbers:
+            raise ValueError(
+                f"{name} is {peer} for the device {number}, of {len(row)} in the group; wanted a rank in the "
+                "group for each device, such as (rank + 1) % world_size: all devices run this line"
+            )
+    return tuple(numbers[peer] for peer in named)
+
+
+def _everywhere(number: Any, axes: tuple[str, ...], sizes: tuple[int, ...], name: str) -> np.ndarray:
+    """A whole number on all devices along some axes."""
+    if not isinstance(number, torch.Tensor):
+        return np.full(sizes, int(number))
+    known = number.known if isinstance(number, Item) else None
+    if known is not None:
+        return np.full(sizes, int(known))
+    try:
+        return np.broadcast_to(_Places(axes, sizes).values(number.read()), sizes)  # pyright: ignore
+    except _DataDecideError:
+        raise ValueError(
+            f"{name} is a data-dependent number; wanted one that is known on each device, computed from the rank "
+            "and Python numbers"
+        ) from None
+
+
+class _DataDecideError(Exception):
+    """A number does not depend on where it is computed alone."""
+
+
+class _Places:
+    """Finds what traced numbers are at each place of a mesh, by the steps that compute them."""
+
+    def __init__(self, axes: tuple[str, ...], sizes: tuple[int, ...]):
+        self._axes, self._sizes = axes, sizes
+        self._indices = dict(zip(axes, np.indices(sizes), strict=True))
+        self._found: dict[Any, Any] = {}
+
+    def values(self, array: Any) -> Any:
+        """An array with the places as its first dimensions."""
+        array = without_derivatives(array)
+        if not isinstance(array, Tracer):
+            return np.broadcast_to(np.asarray(array), self._sizes + np.shape(array))
+        if isinstance(array, DynamicJaxprTracer):
+            return self._of_step(array)
+        if isinstance(array, ShardMapTracer):
+            return self._of_devices(array)
+        if isinstance(array, BatchTracer) and array._trace.axis_data.name in self._axes:
+            return self._of_batch(array)
+        raise _DataDecideError
+
+    def _of_step(self, array: Any) -> Any:
+        atom, step = array.val, array.parent
+        if isinstance(atom, Literal):
+            return np.broadcast_to(np.asarray(atom.val), self._sizes + np.shape(atom.val))
+        if step is None:
+            raise _DataDecideError
+        if atom not in self._found:
+            for var, value in zip(step.outvars, self._results(step), strict=True):
+                self._found[var] = value
+        return self._found[atom]
+
+    def _results(self, step: Any) -> list:
+        primitive, params = step.primitive, step.params
+        if primitive is lax.axis_index_p:
+            names = params["axis_name"]
+            return [self._index(names if isinstance(names, tuple) else (names,))]
+        if primitive.name == "pvary":  # what it says of types changes no values
+            return [self.values(x) for x in step.in_tracers]
+        operands = [self.values(x).reshape(-1, *np.shape(x)) for x in step.in_tracers]
+        if not operands:
+            raise _DataDecideError
+        with jax.ensure_compile_time_eval(), jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            found = jax.vmap(lambda *x: primitive.bind(*x, **params))(*operands)
+        found = found if primitive.multiple_results else [found]
+        return [np.asarray(x).reshape(*self._sizes, *x.shape[1:]) for x in found]
+
+    def _index(self, names: tuple[str, ...]) -> np.ndarray:
+        if not set(names) <= set(self._axes):
+            raise _DataDecideError
+        number = np.zeros(self._sizes, int)
+        for name in names:
+            number = number * lax.axis_size(name) + self._indices[name]
+        return number
+
+    def _of_devices(self, array: Any) -> Any:
+        varying = [axis for axis in array._trace.mesh.axis_names if axis in array.mat.varying]
+        if not set(varying) <= set(self._axes):
+            raise _DataDecideError
+        value = np.asarray(array.val)
+        value = value.reshape(*(lax.axis_size(axis) for axis in varying), *value.shape[1:])
+        return self._placed(value, varying)
+
+    def _of_batch(self, array: Any) -> Any:
+        value = array.val
+        if isinstance(value, Tracer):
+            raise _DataDecideError
+        value = np.moveaxis(np.asarray(value), array.batch_dim, 0)
+        return self._placed(value, [array._trace.axis_data.name])
+
+    def _placed(self, value: np.ndarray, axes: list[str]) -> np.ndarray:
+        """An array with some axes first, as one with all of them."""
+        order = [axis for axis in self._axes if axis in axes]
+        value = np.moveaxis(value, [axes.index(axis) for axis in order], list(range(len(order))))
+        shape = tuple(size if axis in axes else 1 for axis, size in zip(self._axes, self._sizes, strict=True))
+        rest = value.shape[len(axes) :]
+        return np.broadcast_to(value.reshape(shape + rest), self._sizes + rest)
 
 
 class _Beside:

@@ -13,9 +13,8 @@ from ...calls.call import current
 from ...errors import TracedValueError
 from ...patches import stands_in
 from ...rules.array_rule import ArrayRule, InnerRule
-from ...rules.options import RuleOptions
+from ...rules.options import RuleOptions, Tag
 from ...rules.registry import implements_tensors
-from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS
 from ..products import with_batch
 from .dropout import expect_probability, keep_some

@@ -10,10 +10,10 @@ import torch
 from jax import lax
 
 from ...rules.array_rule import InnerRule
+from ...rules.options import Tag
 from ...rules.registry import implements, implements_tensors
-from ...rules.tags import Tag
-from ...tensors.arrays import reshape
 from ...tensors.traced import is_traced
+from ...tensors.view_kind import reshape
 from ..bounds import known_values, outside, seen
 from ..indexing import progression
 from ..values import values

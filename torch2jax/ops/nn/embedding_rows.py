@@ -9,12 +9,12 @@ import torch
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
-from ...autograd.parts import begin_part, takes_parts
+from ...autograd.backward import begin_part, takes_parts
 from ...calls.call import current
-from ...tensors.arrays import entries_of, sharding_beside
 from ...tensors.history import GradientPart
 from ...tensors.tensor import Torchish, wrap
 from ...tensors.traced import is_traced
+from ...tensors.view_kind import entries_of, sharding_beside
 from ...values.sparse import make_sparse
 from ..bounds import known_values
 

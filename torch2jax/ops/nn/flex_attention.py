@@ -16,7 +16,7 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.utils.checkpoint import checkpoint
 
 from ...calls.call import current
-from ...internals.flex_attention import identity, vmap_for_bhqkv
+from ...internals.modules import identity, vmap_for_bhqkv
 from ...patches import exchange, stands_in
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_tensors

@@ -8,11 +8,11 @@ import torch
 from jax import lax
 
 from ...rules.inplace import check_cast
+from ...rules.options import Tag
 from ...rules.registry import implements
 from ...rules.rule import of_metadata
-from ...rules.tags import Tag
-from ...tensors.arrays import dot_general, rows_of
 from ...tensors.dtypes import NUMBERS, canonical
+from ...tensors.view_kind import dot_general, rows_of
 from ..arrays import cast, is_float8
 from ..views import reshape
 

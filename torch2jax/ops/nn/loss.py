@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...internals.jax_traces import ShardingTypeError
-from ...internals.operators import nn as _nn
+from ...internals.dispatch import nn as _nn
+from ...internals.jax import ShardingTypeError
 from ...rules.memory_formats import as_pointwise
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS

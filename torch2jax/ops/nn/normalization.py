@@ -14,8 +14,8 @@ from ...patches import exchange
 from ...rules.array_rule import InnerRule
 from ...rules.inplace import write_in_place
 from ...rules.memory_formats import as_input
+from ...rules.options import Tag
 from ...rules.registry import implements, implements_tensors, limit_decomposed, tag
-from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, INEXACT
 from ...values.item import Item
 from ..arrays import like, spread, where

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...internals.promotion import alert_not_deterministic
+from ...internals.tensors import alert_not_deterministic
 from ...rules.memory_formats import as_input, as_volume
+from ...rules.options import Tag
 from ...rules.registry import implements, tag
-from ...rules.tags import Tag
 from ...tensors.dtypes import FLOATS, REALS
 from ..arrays import cast, lowest, widened
 from ..bounds import outside

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...internals.jax_traces import varying_axes
+from ...internals.jax import varying_axes
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements, implements_tensors
-from ...tracing.manual_axes import varying
+from ...tracing.traces import varying
 from ..arrays import cast, like
 from ..shape import stack
 from ..values import values

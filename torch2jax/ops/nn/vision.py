@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...internals.operators import nn as _nn
+from ...internals.dispatch import nn as _nn
 from ...rules.memory_formats import as_input
+from ...rules.options import Tag
 from ...rules.registry import implements
-from ...rules.tags import Tag
-from ...tensors.dtypes import FLOATS, NUMBERS
-from ...tensors.scalars import expect_fits, number_in_dtype
+from ...tensors.dtypes import FLOATS, NUMBERS, expect_fits, number_in_dtype
 from .. import releases
 from ..arrays import is_inexact, like, where, widened
 

@@ -20,7 +20,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse
-from ...tracing.linear_call import linear_call
+from ...tracing.primitives import linear_call
 from ...values.sparse import Sparse, make_sparse, size_of
 from ..nn.embedding_rows import take_rows
 from .conversion import dense, marked_elements, to_layout

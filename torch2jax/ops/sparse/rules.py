@@ -10,7 +10,7 @@ import torch
 
 from ...calls.call import current
 from ...errors import user_location
-from ...internals.promotion import canonicalize_dim
+from ...internals.tensors import canonicalize_dim
 from ...rules.array_rule import InnerRule
 from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse

@@ -1,29 +1,55 @@
-"""JAX's traces and tracers, as far as `jax.core` and `jax.interpreters` do not have them.
+"""JAX's traces, programs and derivatives, where its public modules have nothing for what is wanted of them.
+
+JAX's programs and derivatives, where `jax.extend` and `jax.interpreters` have nothing for what is wanted of them.
+
+JAX's traces and tracers, as far as `jax.core` and `jax.interpreters` do not have them.
 
 A tracer's trace is its ``_trace``. Traces nest: what a transformation's trace computes goes to its ``parent_trace``.
 """
 
-from jax._src import array, config, core, dispatch
+from typing import Any
+
+from jax._src import ad_checkpoint, array, config, core, dispatch, linear_util
 from jax._src.interpreters import ad, batching, partial_eval
 
-__all__ = [
-    "ArrayImpl",
-    "BatchTrace",
-    "BatchTracer",
-    "DynamicJaxprTrace",
-    "DynamicJaxprTracer",
-    "EvalTrace",
-    "LinearizeTrace",
-    "LinearizeTracer",
-    "ShardingTypeError",
-    "eval_trace",
-    "extend_axis_env_nd",
-    "matchaxis",
-    "prim_requires_devices_during_lowering",
-    "trace_context",
-    "trace_ctx",
-    "varying_axes",
-]
+join_effects = core.join_effects
+"""The effects of several sets of them."""
+
+convert_constvars_jaxpr = partial_eval.convert_constvars_jaxpr
+"""A jaxpr with its constants as its first inputs."""
+
+primitive_linearizations = ad.primitive_linearizations
+"""The rules of primitives for `jax.linearize`, by primitive."""
+
+fallback_linearize_rule = ad.fallback_linearize_rule
+"""Such a rule from a primitive's rule for `jax.jvp`."""
+
+backward_pass3 = ad.backward_pass3
+"""Transposes a jaxpr: gradients of its results go to accumulators, one for each of its inputs."""
+
+ValAccum = ad.ValAccum
+"""An accumulator that adds up what it is given, for ``freeze()`` to give."""
+
+NullAccum = ad.NullAccum
+"""One that wants nothing, for an input without a gradient."""
+
+Store = linear_util.Store
+"""What a transformed function leaves for who called it, once; ``_val`` is that."""
+
+EqualStore = linear_util.EqualStore
+"""The same, as often as it is equal."""
+
+VJPNode: Any = getattr(ad, "VJPNode", ())
+"""What JAX has had since 0.11 around a step that it will only ever transpose, as a call of what was jitted."""
+
+remat_p = ad_checkpoint.remat_p
+"""The primitive of `jax.checkpoint`, whose ``jaxpr`` takes its operands, and has no constants."""
+
+
+def checks_manual_axes() -> bool:
+    """Whether `jax.shard_map` notes in types over which axes values differ (``check_vma``), where code is."""
+    return config._check_vma.value
+
 
 trace_ctx = core.trace_ctx
 """This thread's state: ``trace`` is the innermost one, ``is_top_level()`` whether that computes at once."""

@@ -1,6 +1,14 @@
-"""PyTorch's own transformations: `torch.func`, `torch.vmap`, forward mode, and the older vmap of its autograd."""
+"""PyTorch's autograd, its transformations (`torch.func`, `torch.vmap`, forward mode), and mixed precision.
+
+PyTorch's own transformations: `torch.func`, `torch.vmap`, forward mode, and the older vmap of its autograd.
+
+PyTorch's autograd.
+
+PyTorch's mixed precision, below the functions of `torch` that are exchanged while calls are translated.
+"""
 
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,31 +20,7 @@ from torch._functorch import (
     pyfunctorch as _pyfunctorch,
     vmap as _vmap,
 )
-
-__all__ = [
-    "VmapInfo",
-    "add_batch_dim",
-    "are_functorch_transforms_active",
-    "assert_non_empty_list_of_tensors",
-    "assert_non_empty_tensor_output",
-    "autograd_function",
-    "doesnt_support_saved_tensors_hooks",
-    "eager_transforms",
-    "forward_mode_module",
-    "has_overridden_vmap_rule",
-    "is_legacy_batchedtensor",
-    "jvp_str",
-    "make_fx",
-    "peek_interpreter_stack",
-    "pyfunctorch",
-    "slice_argnums",
-    "split_const_subgraphs",
-    "unwrap_batched",
-    "validate_vmap_returns_tuple_of_two_elements",
-    "vmap_internals",
-    "vmap_module",
-    "wrap_outputs_maintaining_identity",
-]
+from torch.autograd import forward_ad
 
 _C: Any = torch._C
 
@@ -114,3 +98,64 @@ is_legacy_batchedtensor = _C._functorch.is_legacy_batchedtensor
 
 add_batch_dim = torch._add_batch_dim
 """A batch of a tensor, from its dimension and the level."""
+
+
+set_grad_enabled = torch._C._set_grad_enabled
+"""Sets whether autograd records on this thread, and asks modes of functions about it."""
+
+is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
+"""Whether operators on this thread take tangents along."""
+
+set_fwd_grad_enabled = forward_ad._set_fwd_grad_enabled
+"""A context in which they do, or do not."""
+
+
+def current_level() -> int:
+    """The number of the dual level that is open in PyTorch, below zero without one."""
+    return forward_ad._current_level
+
+
+top_saved_tensors_default_hooks = _C._autograd._top_saved_tensors_default_hooks
+"""The hooks that were pushed last on what derivatives keep, None without; False to see also those that are off."""
+
+unsafe_set_version_counter = _C._autograd._unsafe_set_version_counter
+"""Sets how often tensors have been written to."""
+
+LegacyVariableBase = torch._C._LegacyVariableBase
+"""The class that ``torch.autograd.Variable`` derives from, whose ``__new__`` takes ``volatile``."""
+
+autograd_module = _C._autograd
+"""The module of what derivatives keep, in which something is exchanged."""
+
+
+def run_backward(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]):
+    """The gradients of inputs, by PyTorch's own engine, whatever stands for ``torch.autograd.grad``; or None.
+
+    What the engine computes may be differentiated again.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine  # pyright: ignore[reportAttributeAccessIssue]
+    return engine.run_backward(
+        tuple(results), tuple(gradients), True, True, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+    )
+
+
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+"""Whether this thread is within a region, of any device."""
+
+autocast_supported_devices = torch._C._autocast_supported_devices
+"""The types of devices that have regions."""
+
+set_autocast_enabled = torch._C.set_autocast_enabled
+"""Makes what follows a region of a device, or none."""
+
+set_autocast_dtype = torch._C.set_autocast_dtype
+"""Sets what regions of a device cast to."""
+
+set_autocast_cache_enabled = torch._C.set_autocast_cache_enabled
+"""Sets whether what has been cast is kept for the next use."""
+
+autocast_increment_nesting = torch._C.autocast_increment_nesting
+"""Goes into one more region, and gives how many there are."""
+
+autocast_decrement_nesting = torch._C.autocast_decrement_nesting
+"""Goes out of one, and gives how many there are."""

@@ -1,0 +1,268 @@
+"""PyTorch's conditional operators, as JAX's: `torch.cond` and `torch.switch`.
+
+Results of branches and bodies that are not ordinary tensors: Python integers, None, and selections.
+
+`torch.cond` and `torch.switch`: branches that a traced value chooses between, as JAX's.
+
+Where the value is known, the branch itself runs.
+
+Operators that only PyTorch's compilers use, or that compile once: their code runs as it is.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jax import lax
+
+from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
+from ...calls.call import current
+from ...internals.modules import utils
+from ...internals.tensors import tree_any, tree_flatten, tree_unflatten
+from ...patches import runs_instead_of, stands_in
+from ...rules.registry import implements_tensors
+from ...tensors.known import evaluate
+from ...tensors.view_kind import reshape
+from ...values.moved import in_compact_order, nested, unnested
+from ...values.selected import Chosen, first
+from ...values.traced_numbers import Number, number_of
+
+
+class _PaddedDims(NamedTuple):
+    """The kind of a result of which data decide how long some dimensions are: it is an array with these lengths."""
+
+    dims: tuple[int, ...]
+
+
+class Rooms:
+    """How much room the selections among the results of some branches have, so that all have as much."""
+
+    def __init__(self):
+        self._rooms: dict[int, dict[int, int]] = {}
+        self.has_grown = False
+        """Whether a branch has needed more than was known."""
+
+    def opened(self, place: int, result: Any) -> tuple[_PaddedDims | None, list]:
+        """A result as tensors that have the room of all branches: it, and a length for each such dimension."""
+        known = self._rooms.get(place, {})
+        if not isinstance(result, Chosen) and not known:
+            return None, [result]
+        tensor, fronts = unnested(in_compact_order(result))
+        rooms = {dim: max(known.get(dim, 0), tensor.shape[dim]) for dim in sorted({*known, *fronts})}
+        self.has_grown, self._rooms[place] = self.has_grown or rooms != known, rooms
+        lengths = [fronts[dim].length if dim in fronts else torch.tensor(tensor.shape[dim]) for dim in rooms]
+        pads = [rooms.get(dim, size) - size for dim, size in enumerate(tensor.shape)]
+        padded = torch.nn.functional.pad(tensor, [x for size in reversed(pads) for x in (0, size)])
+        return _PaddedDims(tuple(rooms)), [padded, *lengths]
+
+
+def _closed(kind: _PaddedDims, tensors: list) -> Any:
+    tensor, *lengths = tensors
+    fronts = {dim: first(torch.arange(tensor.shape[dim]), x) for dim, x in zip(kind.dims, lengths, strict=True)}
+    return nested(tensor, fronts, is_safe=False)
+
+
+class Tensors:
+    """A function whose results may also be integers, None and selections, as one that gives tensors.
+
+    Args:
+        function: any.
+        operator: PyTorch's name of what it is a part of.
+        integers: whether it may give integers.
+        rooms: for the selections that it may give, which others give as well.
+    """
+
+    def __init__(self, function: Callable, operator: str, *, integers: bool, rooms: Rooms | None = None):
+        self._function, self._operator, self._rooms = function, operator, rooms
+        self._allowed = (torch.Tensor, int) if integers else torch.Tensor
+        self._kinds: list[Any] = []
+        self.spec: Any = None
+        """The structure of its results."""
+
+    def __call__(self, *args) -> list[torch.Tensor]:
+        leaves, self.spec = tree_flatten(self._function(*args))
+        for leaf in leaves:
+            if not (leaf is None or isinstance(leaf, self._allowed)):
+                wanted = "tensors" if self._allowed is torch.Tensor else "tensors and integers"
+                raise uncaptured(self._operator, f"got {leaf!r} among the results; wanted {wanted}")
+        self._kinds, tensors = [], []
+        for place, leaf in enumerate(leaves):
+            kind, found = None if leaf is None else isinstance(leaf, (int, Number)), [leaf]
+            if kind is None:
+                found = []
+            elif kind:
+                found = [number_of(leaf)]
+            elif self._rooms is not None:
+                lengths, found = self._rooms.opened(place, leaf)
+                kind = kind if lengths is None else lengths
+            self._kinds.append(kind)
+            tensors += found
+        return tensors
+
+    @property
+    def signature(self) -> tuple:
+        """What two functions must have in common to have results alike."""
+        return self.spec, [
+            kind if isinstance(kind, _PaddedDims) or kind is None else bool(kind) for kind in self._kinds
+        ]
+
+    def restored(self, tensors: list) -> Any:
+        """The function's results, where these are its tensors."""
+        found = iter(tensors)
+        leaves = []
+        for kind in self._kinds:
+            if isinstance(kind, _PaddedDims):
+                leaves.append(_closed(kind, [next(found) for _ in range(1 + len(kind.dims))]))
+            else:
+                leaves.append(None if kind is None else Number.of(next(found)) if kind else next(found))
+        return tree_unflatten(leaves, self.spec)
+
+
+def known_number(choice) -> Any:
+    """The number that a tensor of one element holds, None if a traced input decides it; numbers are themselves."""
+    if not isinstance(choice, torch.Tensor):
+        return choice
+    known = current().lift(choice).known
+    return None if known is None else evaluate(known).item()
+
+
+def one_of(choose: Callable[..., tuple], branches: Sequence[Callable], operands: Sequence, operator: str) -> Any:
+    """The result of the branch that is chosen.
+
+    Args:
+        choose: takes as many functions without arguments as there are branches, and lets JAX trace each in turn.
+        branches: functions of `operands`.
+        operator: PyTorch's name of what they are branches of.
+    """
+    if tree_any(lambda x: isinstance(x, Chosen), operands):  # a branch may as well see them around it
+        branches, operands = [functools.partial(branch, *operands) for branch in branches], ()
+    rooms = Rooms()
+    return trace_blocks(lambda effects: _follow_all(effects, choose, branches, operands, operator, rooms), operator)
+
+
+def _follow_all(
+    effects: BlockEffects,
+    choose: Callable[..., tuple],
+    branches: Sequence[Callable],
+    operands: Sequence,
+    operator: str,
+    rooms: Rooms,
+):
+    call: Any = current()
+    functions = [Tensors(branch, operator, integers=True, rooms=rooms) for branch in branches]
+    blocks = [Block(function, effects) for function in functions]
+    first = blocks[0]
+
+    def run(number: int):
+        rooms.has_grown = False
+        arrays, written = blocks[number].trace(operands)
+        if number == 0:
+            return arrays, written
+        if rooms.has_grown:  # the branches before have to have as much
+            effects.trace_again()
+        _check_alike(functions[0], functions[number], first, blocks[number], operator)
+        pairs = zip(first.given, blocks[number].given, arrays, strict=True)
+        return [other.arranged(array, one.spec.layout) for one, other, array in pairs], written
+
+    arrays, written = choose(*[lambda number=number: run(number) for number in range(len(blocks))])
+    effects.leave(written)
+    state = call.stream.state
+    call.stream.state = state._replace(taken=state.taken + max(block.taken for block in blocks))
+    results = []
+    for place, array in enumerate(arrays):
+        wants_grad = any(block.given[place].spec.wants_grad for block in blocks)
+        results.append(first.given[place].spec._replace(wants_grad=wants_grad).result(array))
+    return functions[0].restored(results)
+
+
+def _check_alike(one: Tensors, other: Tensors, first: Block, second: Block, operator: str) -> None:
+    if one.signature != other.signature:
+        raise uncaptured(
+            operator,
+            "expected all branches to give results of the same structure, "
+            f"but got {one.signature[0]} and {other.signature[0]}",
+        )
+    for number, (mine, others) in enumerate(zip(first.given, second.given, strict=True)):
+        difference = mine.differs_from(others)
+        if difference:
+            raise uncaptured(
+                operator, f"expected all branches to give tensors alike, but result {number} differs in {difference}"
+            )
+
+
+@runs_instead_of(torch.cond)
+def _cond(pred, true_fn, false_fn, operands=()):
+    if isinstance(pred, (bool, int, float)):
+        return true_fn(*operands) if pred else false_fn(*operands)
+    if not isinstance(pred, torch.Tensor):
+        raise RuntimeError(f"Expected pred to be bool or tensor, but got {pred}.")
+    if pred.numel() != 1:
+        raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
+    if not callable(true_fn) or not callable(false_fn):
+        raise RuntimeError("Expect both branches to be callable.")
+    if not isinstance(operands, (tuple, list)) or tree_any(lambda x: not isinstance(x, torch.Tensor), operands):
+        raise RuntimeError(
+            "Expect operands to be a tuple of possibly nested dict/list/tuple that only consists of tensor leaves, "
+            f"but got {operands}."
+        )
+    return cond(pred, true_fn, false_fn, operands)
+
+
+@implements_tensors(torch.ops.higher_order.cond)
+def cond(pred, true_fn: Callable, false_fn: Callable, operands=()):
+    choice = known_number(pred)
+    if choice is not None:
+        return (true_fn if choice else false_fn)(*operands)
+    flag: Any = reshape(pred.read(), ())
+    flag = flag if flag.dtype == bool else lax.ne(flag, flag.dtype.type(0))
+    return one_of(functools.partial(lax.cond, flag), (true_fn, false_fn), operands, "torch.cond")
+
+
+def switch(index, branches, operands=()):
+    """PyTorch's own code checks the arguments, and brings the index within the branches."""
+    number = known_number(index)
+    if number is not None:
+        return branches[int(number)](*operands)
+    return one_of(functools.partial(_switch, reshape(index.read(), ())), branches, operands, "torch.switch")
+
+
+def _switch(index, *branches):
+    return lax.switch(index, branches)
+
+
+if hasattr(torch.ops.higher_order, "switch"):
+    implements_tensors(torch.ops.higher_order.switch)(switch)
+
+
+@stands_in(utils, "_hop_compile_and_call", may_lack=True)  # 2.11 calls torch.compile in its place
+def _call(fn, args, kwargs=None):
+    """Operators of control flow compile themselves where they are called."""
+    return fn(*args, **(kwargs or {}))
+
+
+@implements_tensors(torch.ops.higher_order.invoke_subgraph)
+def invoke_subgraph(subgraph, identifier, *operands):
+    del identifier
+    return subgraph(*operands)
+
+
+@implements_tensors(torch.ops.higher_order.hints_wrapper)
+def hints_wrapper(body_fn, args, kwargs, hints):
+    del hints
+    return body_fn(*args, **kwargs)
+
+
+@implements_tensors(torch.ops.higher_order.strict_mode)
+def strict_mode(callable, operands):
+    return callable(*operands)
+
+
+def flex_gemm(gemm_op, body_fn, gemm_args, gemm_kwargs, kernel_options):
+    """A product and what becomes of it, in one kernel of PyTorch's; XLA fuses what it can."""
+    del gemm_op, gemm_kwargs, kernel_options  # which the body knows, and which are for the kernel
+    return body_fn(*gemm_args)
+
+
+if hasattr(torch.ops.higher_order, "flex_gemm"):
+    implements_tensors(torch.ops.higher_order.flex_gemm)(flex_gemm)
