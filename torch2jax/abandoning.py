@@ -15,8 +15,6 @@ from typing import Any, Protocol, cast
 
 from . import translation
 
-__all__ = ["AbandonableCall", "Abandoned", "NeedsLengths", "Patience", "refused"]
-
 _MANY = 2**12
 _BETWEEN = {dis.opmap[name] for name in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "POP_EXCEPT", "RERAISE")}
 

@@ -16,8 +16,6 @@ from .hints import how_to_install
 from .tensors.dtypes import canonical, dtype_t2j, values_in_dtype
 from .tensors.interop import distinct, to_numpy, values_of
 
-__all__ = ["load_state", "placed", "tensors_of"]
-
 _PICKLES = (".bin", ".pt", ".pth")
 _INDEXED = ("model.safetensors", "diffusion_pytorch_model.safetensors", "pytorch_model.bin")
 _ALIGNMENT = 64  # of memory that XLA takes over

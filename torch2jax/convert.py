@@ -35,9 +35,6 @@ from .values.sparse import Sparse, array_of_sparse, given_sparse
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["j2t", "t2j"]
-
-
 P = ParamSpec("P")
 K = TypeVar("K")
 

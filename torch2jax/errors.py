@@ -17,33 +17,6 @@ import torch
 
 from .abandoning import refused
 
-__all__ = [
-    "REFUSALS",
-    "BatchedValueError",
-    "BranchError",
-    "EndedCallError",
-    "NoRuleError",
-    "OnMetaError",
-    "QuantizedError",
-    "SourceLine",
-    "SparseLayoutError",
-    "StridedNestedError",
-    "SymbolicSizeError",
-    "TracedValueError",
-    "WithoutValuesError",
-    "WrapsOthersError",
-    "asking_place",
-    "hint_at_axes",
-    "hint_at_symbols",
-    "is_library",
-    "is_raised_by_code",
-    "is_translator",
-    "user_level",
-    "user_location",
-    "user_place",
-]
-
-
 REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 """What functions of PyTorch and rules refuse operands with."""
 

@@ -19,8 +19,6 @@ from jax.core import Tracer
 
 from .errors import BranchError, TracedValueError
 
-__all__ = ["advised", "hint_at", "how_to_install", "nearest"]
-
 _ARRAYS = (jax.Array, np.ndarray, torch.Tensor)
 _LISTED = 12
 _OF_MODULES = ("state_dict", "rng", "return_state_dict")

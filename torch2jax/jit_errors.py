@@ -11,8 +11,6 @@ import sys
 
 import torch
 
-__all__ = ["TellsOfArguments"]
-
 _OF_A_TENSOR = re.compile(r"torch\.\w+' as a data type|torch\.\w+'? not understood")
 _OF_A_CLASS = re.compile(r"Cannot interpret value of type <class '([\w.]+)'> as an abstract array")
 _ADVICE: dict[type, str] = {

@@ -17,18 +17,6 @@ from typing import Any
 
 from .translation import current
 
-__all__ = [
-    "absent",
-    "applies",
-    "apply_patches",
-    "awaited",
-    "exchange",
-    "expect_targets",
-    "remove_patches",
-    "runs_instead_of",
-    "stands_in",
-]
-
 _ABSENT = object()
 _awaited: list[tuple[str, Callable]] = []
 _patches: list[tuple[Any, str, Any]] = []

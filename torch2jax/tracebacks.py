@@ -18,8 +18,6 @@ from .hints import hint_at
 from .internals.modules import disable_dynamo
 from .translation import current
 
-__all__ = ["boundary", "hides_frames", "is_call_of_module", "name_place", "without_frames"]
-
 C = TypeVar("C", bound=Callable)
 
 _SWITCH = "JAX_TRACEBACK_FILTERING"

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
-__all__ = ["CallInProgress", "CallMode", "current", "enter", "hidden", "is_in_progress", "leave", "this_call"]
-
 
 class CallInProgress(Protocol):
     """A call, of which nothing is asked but that it is there."""

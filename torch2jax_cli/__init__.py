@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["ends_silently", "leaves", "main"]
-
 _INTERRUPTED = 128 + signal.SIGINT
 _SHOWN = "\r\x1b[K\x1b[?25h"  # the line of a spinner is cleared, and the cursor is there again
 

@@ -10,8 +10,6 @@ import typer
 
 from .running import CANNOT, DIFFERS, BrokenError, console, give, running, write_json
 
-__all__ = ["app"]
-
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 _EXIT_CODES = """
 Exit codes: 0 success, 1 the translation differs (doctor: something is wrong), 2 there is nothing to run (an unknown

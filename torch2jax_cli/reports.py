@@ -36,8 +36,6 @@ from torch2jax.tools import (
     Written,
 )
 
-__all__ = ["fitted", "plain_table", "record", "show"]
-
 _BETWEEN = (0, 2, 0, 0)
 _BORDER = 4
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -16,8 +16,6 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from . import leaves
 
-__all__ = ["CANNOT", "DIFFERS", "BrokenError", "RunningCommand", "console", "give", "running", "write_json"]
-
 DIFFERS = 1
 _NOTHING = 2  # also what is typed wrong, as for every command
 CANNOT = 3

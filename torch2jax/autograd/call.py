@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .runs import Attempt
     from .tape import Tape
 
-__all__ = ["AutogradCall", "current", "recorded", "this_call"]
-
 
 class _AsksConstants(Protocol):
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:

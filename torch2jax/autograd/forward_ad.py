@@ -23,8 +23,6 @@ from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import Tangents, current_trace, running
 from .call import AutogradCall, this_call
 
-__all__ = ["DualLevel"]
-
 
 class DualLevel(Feature):
     """What is computed while it is entered has tangents, if it comes from a tensor that was given one."""

@@ -24,8 +24,6 @@ from .function_residuals import Context, Residuals, Start
 from .linearization import matched, own_axes, reduced_axes
 from .runs import Attempt, Runs
 
-__all__ = ["Derivative", "base_of"]
-
 _Function = torch.autograd.Function
 _ONCE = once_differentiable(lambda ctx: None).__code__
 

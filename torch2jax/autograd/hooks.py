@@ -26,8 +26,6 @@ from .inputs import Pass
 from .runs import Attempt
 from .tape import Tape
 
-__all__ = ["finished", "hooks_of", "take_over_hooks"]
-
 
 def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
     """The hooks on the gradient of a tensor as it is now, to add others.

@@ -37,8 +37,6 @@ from ..tracing.traces import (
 from .call import this_call
 from .retrace import Code, NeedsHooks, run_anew
 
-__all__ = ["Inputs", "NeedsArray", "NeedsInputs", "Pass", "RunKnowledge", "ask", "requires_grad", "told"]
-
 
 class NeedsInputs(Abandoned):
     """The code asks what depends on which inputs JAX differentiates."""

@@ -30,8 +30,6 @@ from ..internals.jax import (
 from ..tracing.primitives import linear_call
 from ..tracing.traces import Bookmark, current_trace, ending_with_errors, is_float, is_zero, running
 
-__all__ = ["Code", "NeedsHooks", "run_anew"]
-
 
 class NeedsHooks(Abandoned):
     """The code has a hook on a gradient that JAX takes."""

@@ -18,8 +18,6 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import values_only
 from .call import this_call
 
-__all__ = ["Packing", "set_within"]
-
 _push, _pop = autograd_module._push_saved_tensors_default_hooks, autograd_module._pop_saved_tensors_default_hooks
 
 

@@ -32,8 +32,6 @@ from ..tracing.traces import current_trace, running, unvaried
 from .linearization import Linearization, Var, keep_with
 from .saved_tensors import Packing
 
-__all__ = ["HistoryEnd", "Hooked", "Tape"]
-
 T = TypeVar("T")
 
 

@@ -21,9 +21,6 @@ from .call import this_call
 from .path import Fork, Path
 from .paths import followed
 
-__all__ = ["Block", "BlockEffects", "Given", "trace_blocks", "uncaptured"]
-
-
 _TRACINGS = 100  # of one block; each makes known at least one effect, most make all known
 
 

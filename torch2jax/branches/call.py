@@ -15,8 +15,6 @@ from ..tracing.call import RandomStream, TracingCall
 if TYPE_CHECKING:
     from .path import Path
 
-__all__ = ["BranchesCall", "BranchesRun", "current", "this_call"]
-
 
 class _KeyStream(RandomStream, Protocol):
     def next_common_key(self, generator: torch.Generator | None = None) -> jax.Array:

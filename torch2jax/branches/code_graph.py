@@ -4,8 +4,6 @@ import dis
 from types import CodeType
 from typing import Any, NamedTuple
 
-__all__ = ["CodeGraph", "can_see_through"]
-
 _OPTIMIZED, _SUSPENDED = 0x1, 0x20 | 0x80 | 0x100 | 0x200  # code flags: has fast locals; generators, coroutines
 _UNCONDITIONAL = frozenset(
     ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")

@@ -14,8 +14,6 @@ from ..internals.jax import DynamicJaxprTracer, varying_axes
 from ..loops.program import Program, evaluated
 from ..tracing.traces import varying, without_derivatives
 
-__all__ = ["cond_on_devices", "loop_on_devices"]
-
 _NAMES = frozenset(
     ("psum", "psum_invariant", "pmax", "pmin", "ppermute", "pbroadcast", "all_gather", "all_gather_invariant")
     + ("all_gather_reduced", "all_to_all", "ragged_all_to_all", "reduce_scatter", "unreduced_psum")

@@ -17,9 +17,7 @@ from ..loops.program import Program
 from ..tensors.padded import Padded
 from ..tensors.trees import flatten, flatten_given
 from .programs import constant, new_var
-from .unlike import StaticLeaf, described, unlike
-
-__all__ = ["End", "StaticLeaf", "alike"]
+from .unlike import StaticLeaf as StaticLeaf, described, unlike
 
 
 class End(NamedTuple):

@@ -8,8 +8,6 @@ from typing import Any
 
 from ..tensors.journal import Memory
 
-__all__ = ["Guards"]
-
 
 class Guards:
     """The memories and lists of one run that must stay as they are."""

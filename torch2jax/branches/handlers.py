@@ -7,8 +7,6 @@ from typing import Any
 
 from ..errors import is_library, is_translator
 
-__all__ = ["is_handled"]
-
 _ENTERS = ("BEFORE_WITH", "LOAD_SPECIAL")  # the latter since Python 3.14
 _BASES = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")

@@ -14,8 +14,6 @@ from typing import NamedTuple
 from .code_graph import CodeGraph, can_see_through
 from .loop_heads import heads_of
 
-__all__ = ["JoinPoint", "join_point"]
-
 
 class JoinPoint(NamedTuple):
     """The beginning of a statement where paths join."""

@@ -30,8 +30,6 @@ from .programs import (
 )
 from .while_loops import Same, While
 
-__all__ = ["Again", "Ended", "Met", "PathNode", "Raised", "Side", "program_of"]
-
 
 class Ended(NamedTuple):
     """The end of a path: a tree of arrays and other things."""

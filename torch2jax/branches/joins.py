@@ -33,8 +33,6 @@ from .loop_state import EVERYTHING, Place, State, Unlike
 from .met_paths import MetPaths, PathResult
 from .outcomes import outcome_of_variables
 
-__all__ = ["AskedAt", "Join", "JoinPoints", "OpenConditions", "join_p", "joined_p"]
-
 join_p = Primitive("join")
 """Marks where a path ends, since others join it: with what it has computed."""
 join_p.multiple_results = True

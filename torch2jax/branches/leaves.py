@@ -14,8 +14,6 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish
 from .loop_state import State
 
-__all__ = ["beginning_anew"]
-
 
 @contextlib.contextmanager
 def beginning_anew(state: State, tape: Any) -> Iterator[bool]:

@@ -19,8 +19,6 @@ from jax.extend.core import Var
 
 from .uniform_values import Uniform, uniform_of_number, uniform_values
 
-__all__ = ["MOST", "IterationPath", "most_iterations"]
-
 MOST = 2**11
 """How many iterations are looked at, as many as a `for` may have."""
 

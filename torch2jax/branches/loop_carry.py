@@ -29,8 +29,6 @@ from ..tracing.carried_floats import CarriedFloat, begun
 from .call import this_call
 from .loop_state import Change, State, TensorEntry, Unlike, item_names
 
-__all__ = ["number", "put", "with_room"]
-
 
 class Cut(Node):
     """The history of what the iterations before have computed.

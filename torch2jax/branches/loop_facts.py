@@ -14,8 +14,6 @@ from .loop_state import Change
 from .meetings import Meetings
 from .unaliased import Unaliased, can_unalias
 
-__all__ = ["Facts", "Loops", "Variable"]
-
 
 class Variable(NamedTuple):
     """What a `for` assigns to a local variable."""

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from .code_graph import CodeGraph, can_see_through
 
-__all__ = ["Head", "heads_of"]
-
 _HIDDEN = frozenset(("LIST_APPEND", "SET_ADD", "MAP_ADD"))  # what they add to lies where nobody sees it
 
 

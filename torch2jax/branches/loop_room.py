@@ -10,8 +10,6 @@ from .loop_bounds import MOST, most_iterations
 from .loop_facts import Facts, Loops
 from .policy import BranchPolicy
 
-__all__ = ["Learned", "expect_room", "guess_room", "iterations_back"]
-
 
 class Learned(Exception):
     """What is known of loops has changed, and paths are gone anew: all of them, or those that lead to one loop."""

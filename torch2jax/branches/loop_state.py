@@ -34,20 +34,6 @@ from ..tensors.tensor import Torchish
 from ..tensors.view_kind import ViewKind
 from .call import this_call
 
-__all__ = [
-    "EVERYTHING",
-    "Change",
-    "FlagDiffers",
-    "Place",
-    "State",
-    "TensorEntry",
-    "Unlike",
-    "WrittenAndReplaced",
-    "is_same_array",
-    "item_names",
-    "named_by",
-]
-
 
 class _Everything(set[types.CodeType]):
     def __contains__(self, code: object) -> bool:

@@ -48,8 +48,6 @@ from .meetings import Meeting
 from .programs import distance
 from .unaliased import Unaliased, paths_that_share, unalias, variables_that_share
 
-__all__ = ["Watch", "again_p", "enter_p", "frames_of_code", "skip_p"]
-
 _SEEN = 4  # iterations that are compared, until two begin alike
 _NONE: dict[int, Head] = {}
 _NOP, _PREFIX = dis.opmap["NOP"], dis.opmap["EXTENDED_ARG"]

@@ -40,8 +40,6 @@ from .met_paths import MetPaths, PathResult
 from .outcomes import outcome_of
 from .remembered import Beginning, Computed
 
-__all__ = ["Meeting", "Meetings"]
-
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _REBINDS = ("STORE_DEREF", "DELETE_DEREF")
 

@@ -20,8 +20,6 @@ from .loop_carry import number
 from .loop_state import State, Unlike
 from .outcomes import FoundResult, ResultTree, joined, with_tensors
 
-__all__ = ["MetPaths", "PathResult"]
-
 
 class PathResult(NamedTuple):
     """What one path gives, in terms that are the same in all runs."""

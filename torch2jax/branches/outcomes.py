@@ -11,8 +11,6 @@ from ..tensors.tensor import Torchish
 from .call import this_call
 from .loop_state import State, Unlike
 
-__all__ = ["TRACED", "ResultTree", "joined", "outcome_of", "outcome_of_variables", "with_tensors"]
-
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 

@@ -26,8 +26,6 @@ from .loop_watch import Watch, frames_of_code
 from .policy import BranchPolicy
 from .programs import is_same_value, values_alike
 
-__all__ = ["Condition", "Fork", "Path", "answer", "condition_p"]
-
 _OFTEN = 8  # conditions of one line on one path: more are those of a loop
 
 _FEW = 3  # conditions, with which there are not many paths yet

@@ -36,8 +36,6 @@ from .policy import BranchPolicy
 from .programs import is_same_step, new_var
 from .reads_again import ReadsAgain
 
-__all__ = ["followed"]
-
 _LEARNED = 2**10  # times that paths are gone anew, since something was learned of loops; most programs take ten
 _MANY = 24  # paths: where there are more, those of functions meet
 _FEW = 4  # conditions that a way may ask though there may be no room for its other ways: they may be checks

@@ -10,8 +10,6 @@ from jax.experimental import checkify
 
 from ..errors import SourceLine, user_level
 
-__all__ = ["FOLLOWING", "BranchPolicy", "Said"]
-
 _MOST_SHOWN = 8
 
 

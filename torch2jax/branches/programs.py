@@ -15,27 +15,13 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval as pe
 
 from ..internals.jax import BatchTracer
-from ..loops.likeness import Atom, is_same, is_same_step, key_of
+from ..loops.likeness import Atom as Atom, is_same, is_same_step as is_same_step, key_of
 from ..loops.program import Program, evaluated, free, has_effects, pruned
 from ..loops.windows import reader
 from ..tracing.traces import without_derivatives
 from ..tracing.value_ranges import terms_of
 from .collectives import cond_on_devices
 from .while_loops import Same, While
-
-__all__ = [
-    "Assertion",
-    "Atom",
-    "Branch",
-    "cancel_out",
-    "constant",
-    "distance",
-    "is_same_step",
-    "is_same_value",
-    "joined",
-    "new_var",
-    "values_alike",
-]
 
 
 class Branch(NamedTuple):

@@ -14,8 +14,6 @@ from .joins import AskedAt, JoinPoints
 from .loop_room import Learned
 from .programs import new_var
 
-__all__ = ["ReadsAgain"]
-
 _READS = frozenset(
     ("reshape", "transpose", "slice", "squeeze", "broadcast_in_dim", "expand_dims", "rev", "dynamic_slice", "gather")
     + ("copy", "copy_p", "real", "imag", "complex", "conj", "neg", "convert_element_type", "iota")

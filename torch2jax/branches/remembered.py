@@ -14,8 +14,6 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from ..tensors.tensor import Torchish
 from .loop_state import State, is_same_array
 
-__all__ = ["Beginning", "Computed"]
-
 
 class Beginning:
     """What a call begins with, without its traced values."""

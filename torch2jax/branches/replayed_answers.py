@@ -8,8 +8,6 @@ from ..errors import TracedValueError
 from ..tensors.tensor import Torchish
 from .call import this_call
 
-__all__ = ["ReplayedAnswers"]
-
 
 class ReplayedAnswers:
     """In the place of a path: keeps the answers that it gives, and gives them again, in order.

@@ -26,9 +26,6 @@ from .call import this_call
 from .guards import Guards
 from .loop_state import State, TensorEntry, item_names
 
-__all__ = ["Unaliased", "can_unalias", "paths_that_share", "unalias", "variables_that_share"]
-
-
 _SILENT = ("EXTENDED_ARG", "NOP", "CACHE")
 _NUMPY = str(np.__file__).removesuffix("__init__.py")
 

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend.core import Literal, Var
 
-__all__ = ["Uniform", "uniform_of_number", "uniform_values"]
-
 _SMALL = 4096  # elements of a constant that are looked at
 
 

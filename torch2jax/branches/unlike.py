@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from ..errors import BranchError, SourceLine
 from ..tensors.trees import entries, shown
 
-__all__ = ["StaticLeaf", "described", "unlike"]
-
 _NOTHING = "nothing"
 _LONGEST = 60
 

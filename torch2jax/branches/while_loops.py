@@ -20,8 +20,6 @@ from ..tracing.primitives import linear_call
 from ..tracing.traces import is_float
 from .collectives import loop_on_devices
 
-__all__ = ["Same", "While"]
-
 
 class Same(NamedTuple):
     """Other names for values."""

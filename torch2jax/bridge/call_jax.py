@@ -15,9 +15,6 @@ from ..tracebacks import boundary
 from .differentiable import check_dtypes, run_program, widened
 from .program import Arguments, JaxProgram, Template, take_apart, take_out_arrays
 
-__all__ = ["JaxFunction"]
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -23,8 +23,6 @@ from .primitive import call_torch
 from .shards import local_results, map_shards, refuse_sharded
 from .specialise import Example, Specialised, as_examples, declared, specialise
 
-__all__ = ["VMAP_METHODS", "Programs", "torch2jax", "torch2jax_auto"]
-
 VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "torch_vmap")
 _METHODS = ("ffi", "callback")
 

@@ -12,8 +12,6 @@ from ..hints import advised
 from ..internals.transforms import are_functorch_transforms_active
 from .function import TorchFunction
 
-__all__ = ["batched", "gradient"]
-
 
 def gradient(function: TorchFunction, wanted: tuple[int, ...], given: tuple[int, ...]) -> TorchFunction:
     """The function from the inputs and the cotangents of the results `given` to the gradients of the inputs `wanted`.

@@ -24,8 +24,6 @@ import jaxlib
 
 from ..tracebacks import hides_frames, without_frames
 
-__all__ = ["CallFrame", "check_version", "register", "register_target", "registered", "stream_of"]
-
 TARGET = "torch2jax_call"
 _KNOWN_MAJOR = 0
 _KNOWN_MINORS = range(3, 16)  # XLA keeps accepting handlers of an older minor version, as this one says it is

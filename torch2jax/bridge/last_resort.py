@@ -18,8 +18,6 @@ from ..rules.features import NEXT, Feature
 from .call_torch import VMAP_METHODS
 from .outside import Outside
 
-__all__ = ["LastResort", "last_resort"]
-
 _ON_MISSING = ("error", "call_torch")
 
 

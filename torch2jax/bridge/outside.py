@@ -31,8 +31,6 @@ from .primitive import Result, call_torch
 from .program import Template, take_apart
 from .scope import in_fresh_thread
 
-__all__ = ["Outside"]
-
 _ANY_DEPTH = 1 << 30  # as often as PyTorch can
 _VALUES = (bool, int, float, complex, np.generic, np.ndarray)
 

@@ -19,8 +19,6 @@ from ..calls.call import current
 from ..internals.dispatch import len_torch_dispatch_stack, len_torch_function_stack
 from ..internals.transforms import peek_interpreter_stack
 
-__all__ = ["in_fresh_thread", "prepare", "run_safely"]
-
 _jobs: dict[int, Callable[[], None]] = {}
 _preparing = threading.Lock()
 _programs: list[Callable] = []

@@ -10,8 +10,6 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from .primitive import Result
 
-__all__ = ["local_results", "map_shards", "refuse_sharded", "sharding_of"]
-
 
 def sharding_of(array: object) -> NamedSharding | None:
     """The sharding of an array over the axes of a mesh, or None if every device has all of it."""

@@ -8,7 +8,5 @@ from .. import translation
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = ["current", "this_call"]
-
 current = cast("Callable[[], Call | None]", translation.current)
 this_call = cast("Callable[[], Call]", translation.this_call)

@@ -33,8 +33,6 @@ from ..values.selected import Chosen, refuse_length
 from ..values.sparse import HasSparse, Sparse
 from .call import this_call
 
-__all__ = ["Constants"]
-
 
 class Constants:
     """What stands for each tensor from outside, on memory that is shared as theirs is."""

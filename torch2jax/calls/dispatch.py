@@ -73,8 +73,6 @@ from .plans import NOT_PLANNED, PLAIN, run_planned
 from .pytorch_errors import name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 
-__all__ = ["Call"]
-
 # What PyTorch's code promotes and broadcasts is for PyTorch to say, whatever a user wants of JAX code around the call.
 _PROMOTION = (
     ("jax_numpy_rank_promotion", "allow", jax.numpy_rank_promotion),

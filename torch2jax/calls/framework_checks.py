@@ -13,14 +13,6 @@ import jax
 import numpy as np
 import torch
 
-__all__ = [
-    "expect_no_code_of_jax",
-    "expect_no_code_of_pytorch",
-    "expect_no_state_by_another_name",
-    "expect_of_jax",
-    "expect_of_pytorch",
-]
-
 _OURS = ("state_dict", "return_state_dict")
 _OF_BOTH = (numbers.Number, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStruct, torch.Tensor, torch.Size)
 

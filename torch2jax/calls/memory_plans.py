@@ -30,8 +30,6 @@ from ..tensors.traced import is_traced
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = ["ViewPlan", "WritePlan", "is_view", "part_write_of", "traced_part_write_of", "view_plan_of", "write_plan_of"]
-
 _Tensor = torch.Tensor
 _BY_MEMORY = frozenset(("as_strided",))  # they depend on what else there is in memory
 _FEW = 4096  # elements that a plan may keep

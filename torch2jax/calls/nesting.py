@@ -22,8 +22,6 @@ from .constants import Constants
 from .library_kernels import Kernels
 from .settings import ChangedSettings
 
-__all__ = ["Nesting", "Session"]
-
 _NO_TRACE: Any = object()
 _NOTHING = contextlib.nullcontext()
 

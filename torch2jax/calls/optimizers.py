@@ -26,8 +26,6 @@ from ..values.both_answers import Slot, follow
 from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
 from .call import current, this_call
 
-__all__ = ["adopt", "expect_own", "recording", "slots_of_scheduler", "step_abstractly"]
-
 
 def adopt(thing: object) -> None:
     """Makes an optimizer, scheduler or scaler one of the call's own, which may change it."""

@@ -31,7 +31,7 @@ from ..internals.dispatch import DisableTorchFunction, len_torch_dispatch_stack
 from ..internals.jax import eval_trace, trace_ctx
 from ..internals.transforms import is_any_autocast_enabled
 from ..rules.inplace import InPlace
-from ..rules.plan import FILLED, NOT_PLANNED, Bypass, Meant, filled_plan_of, plan_of, resolved, unplanned
+from ..rules.plan import FILLED, NOT_PLANNED as NOT_PLANNED, Bypass, Meant, filled_plan_of, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules
 from ..tensors.physical import PhysicalArray
@@ -43,8 +43,6 @@ from .pytorch_errors import name_rule, refuse_rule_as_pytorch
 
 if TYPE_CHECKING:
     from .dispatch import Call
-
-__all__ = ["NOT_PLANNED", "PLAIN", "bypassed", "clear", "run_planned"]
 
 bypassed: collections.Counter[str] = collections.Counter()
 """How often the long way served, by reason."""

@@ -18,8 +18,6 @@ from .refusals import other_numbers, refusal_of
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = ["name_rule", "refuse_as_pytorch", "refuse_rule_as_pytorch"]
-
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
 _OF_PYTORCHS_INSIDE = re.compile(
     r"[Ii]nternal error|INTERNAL ASSERT|SymInt|NestedTensorImpl|empty_strided not supported"

@@ -18,8 +18,6 @@ from ..values.valueless import natively
 if TYPE_CHECKING:
     from .dispatch import Call
 
-__all__ = ["Numbers", "other_numbers", "refusal_of"]
-
 _MOST = 2**20  # elements of a tensor of which PyTorch is given another one, to refuse
 
 

@@ -23,9 +23,6 @@ from ..tensors.traced import evaluating, is_traced
 from ..tracing.call import StreamState
 from .call import current, this_call
 
-__all__ = ["Stream"]
-
-
 _OWN_REFERENCES = 3  # to a generator that a call has made, when it is over: of the stream, a loop and getrefcount
 
 

@@ -31,8 +31,6 @@ from ..patches import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
 from .call import current, this_call
 
-__all__ = ["ChangedSettings"]
-
 _DEVICES = autocast_supported_devices()
 
 

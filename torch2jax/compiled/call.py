@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .captured import CapturedState
     from .host_functions import HostFunctions
 
-__all__ = ["CompiledCall", "CompiledConstants", "current", "this_call"]
-
 
 class CompiledConstants(Protocol):
     """What stands for tensors from outside, as compiled parts see it."""

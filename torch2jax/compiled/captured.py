@@ -16,8 +16,6 @@ from ..tensors.tensor import Torchish, make_region
 from .call import this_call
 from .reordered import Reordered, physical_of, shown
 
-__all__ = ["Aliased", "CapturedState", "GuardedState"]
-
 _SEEN = object()
 _PLAIN = frozenset((dict, OrderedDict, set, list))
 _node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_physical"), attrgetter("memory.version")

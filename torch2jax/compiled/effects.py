@@ -19,8 +19,6 @@ from ..tensors.tensor import Torchish, make_tensor
 from .call import this_call
 from .captured import CapturedState
 
-__all__ = ["Effects", "Rebuilt", "Restoration"]
-
 
 class Restoration:
     """The contents of some objects, and how to put them back."""

@@ -24,8 +24,6 @@ from .call import CompiledCall
 from .host_memory import NO, WANTING, YES, Memories, copied_values, in_place_of, state_of
 from .reordered import DonatedArrays, Orders
 
-__all__ = ["HostTensors"]
-
 _FEW, _MANY = 64, 256  # elements of what may recur, and how many tensors of that kind are kept
 _FLOATS = frozenset((torch.float32, torch.float64))
 _INTEGERS = frozenset(x for x in vars(torch).values() if isinstance(x, torch.dtype) and is_integral(x))

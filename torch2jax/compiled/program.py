@@ -25,8 +25,6 @@ from .captured import CapturedState
 from .effects import Effects, Rebuilt, Restoration
 from .reordered import Reordered, RowOrder, physical_of, references_alone, shown
 
-__all__ = ["PartProgram"]
-
 _MANY = 4  # ways to put what is given in order
 
 

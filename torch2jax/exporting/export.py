@@ -12,8 +12,6 @@ from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 from ..hints import nearest
 from .generalized import generalized
 
-__all__ = ["PLATFORMS", "export", "plain"]
-
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 

@@ -17,8 +17,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from ..tensors.known import for_all_sizes
 from .sizes import NotAnExpressionError, Sizes, SizesError, asking, reading
 
-__all__ = ["generalized"]
-
 _INLINED = ("jit", "pjit")
 _RUNS = itertools.count()
 _run = jax.make_user_context(-1)  # within which functions that are jitted run again for sizes that they have seen

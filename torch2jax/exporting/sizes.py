@@ -22,8 +22,6 @@ from torch.overrides import TorchFunctionMode
 from ..errors import is_translator, user_place
 from ..modules.translated import entered_around_code
 
-__all__ = ["NotAnExpressionError", "Readings", "Sizes", "SizesError", "asking", "reading"]
-
 _SAMPLES = 5
 _CHECKS = 2  # so many more samples than terms there are
 _SPREAD = 24

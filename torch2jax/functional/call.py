@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .transformation import Transformation
     from .vmap import Mapped
 
-__all__ = ["FunctionalCall", "MappedStream", "current", "this_call"]
-
 
 class MappedStream(RandomStream, Protocol):
     """A random stream that knows which functions ``torch.vmap`` is mapping."""

@@ -34,8 +34,6 @@ from ..tracing.traces import axes_in_types, varying
 from .call import this_call
 from .transformation import Transformation
 
-__all__ = ["tangent_array"]
-
 
 class _DerivativeTransformation(Transformation):
     """A function that is being differentiated with respect to some of the tensors in its arguments."""

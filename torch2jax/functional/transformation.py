@@ -19,8 +19,6 @@ from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, expect_unrecorded, running
 from .call import FunctionalCall, this_call
 
-__all__ = ["Transformation"]
-
 
 class Transformation(ABC):
     """One transformation that translated code has begun, while its function runs.

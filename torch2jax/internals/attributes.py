@@ -3,8 +3,6 @@
 They are looked up where they are wanted. Nothing imports this but the tests.
 """
 
-__all__ = ["ATTRIBUTES"]
-
 ATTRIBUTES = {
     "torch.Tensor": {
         "_backward_hooks": "The hooks on a tensor's gradient, by handles; None without.",

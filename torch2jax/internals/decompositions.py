@@ -2,7 +2,5 @@
 
 import torch._decomp
 
-__all__ = ["decomposition_table"]
-
 decomposition_table = torch._decomp.decomposition_table
 """A function of other operators, by overload."""

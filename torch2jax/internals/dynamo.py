@@ -3,8 +3,6 @@
 import torch._dynamo
 from torch._dynamo import exc
 
-__all__ = ["UncapturedHigherOrderOpError", "disable"]
-
 disable = torch._dynamo.disable
 """A function that the compiler leaves alone."""
 

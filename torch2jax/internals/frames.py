@@ -5,8 +5,6 @@ import sys
 from types import FrameType
 from typing import Any
 
-__all__ = ["set_locals"]
-
 _locals_to_fast: Any = None
 if sys.version_info < (3, 13):
     _locals_to_fast = ctypes.pythonapi.PyFrame_LocalsToFast

@@ -4,8 +4,6 @@ import torch
 import torch._prims
 import torch._refs
 
-__all__ = ["prims_module", "torch_block_diag", "torch_stft"]
-
 prims_module = torch._prims
 """The module that defines ``torch.ops.prims``: their overloads are among its names."""
 

@@ -5,17 +5,6 @@ from collections.abc import Callable
 import torch
 from torch.jit import _recursive
 
-__all__ = [
-    "BufferDict",
-    "ConcreteModuleType",
-    "ModuleDict",
-    "ParameterDict",
-    "ScriptFunction",
-    "ScriptMethod",
-    "get_tracing_state",
-    "wrap_cpp_module",
-]
-
 BufferDict = torch._C.BufferDict
 """Its buffers."""
 

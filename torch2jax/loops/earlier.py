@@ -6,8 +6,6 @@ from jax.extend.core import JaxprEqn, Var
 
 from .likeness import Atom, Likeness
 
-__all__ = ["earlier_iteration"]
-
 
 def earlier_iteration(
     iterations: Sequence[Sequence[JaxprEqn]], before: Sequence, likeness: Likeness

@@ -11,26 +11,8 @@ from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects
 
 from ..internals.jax import join_effects, remat_p
-from .likeness import Atom
+from .likeness import Atom as Atom
 from .windows import Pieces, Table, Windows, reader
-
-__all__ = [
-    "Atom",
-    "Carry",
-    "Loop",
-    "Program",
-    "Scanned",
-    "evaluated",
-    "free",
-    "has_effects",
-    "new_step",
-    "operands",
-    "pruned",
-    "run_steps",
-    "sizes_of",
-    "total",
-    "zeros",
-]
 
 
 class Program(NamedTuple):

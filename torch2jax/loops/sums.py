@@ -15,8 +15,6 @@ from jax.interpreters import ad
 from .likeness import Atom
 from .program import Program, new_step, operands
 
-__all__ = ["with_sums_joined"]
-
 _LEAST = 4
 _ADDING = (ad.add_jaxvals_p, lax.add_p)
 

@@ -13,22 +13,6 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
-__all__ = [
-    "Joined",
-    "Part",
-    "Pieces",
-    "Table",
-    "Window",
-    "Windows",
-    "in_pieces",
-    "part_made_by",
-    "reader",
-    "row_of_windows",
-    "shape_of",
-    "stacks",
-    "windows",
-]
-
 Read = Callable[[Any], Any]
 
 

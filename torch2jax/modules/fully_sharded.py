@@ -22,8 +22,6 @@ from ..internals.distributed import (
     state_of,
 )
 
-__all__ = ["FullySharded", "give_states", "own_state", "set_state", "states_of"]
-
 _STATE = "_torch2jax_fully_sharded"
 
 

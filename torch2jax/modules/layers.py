@@ -19,17 +19,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..tensors.interop import without_values
 from ..tensors.traced import is_traced
 
-__all__ = [
-    "has_layers",
-    "name_of_row",
-    "names_of_layers",
-    "names_when_stacked",
-    "restacked",
-    "stack_layers",
-    "stacked",
-    "unstack_layers",
-]
-
 _LEAST = 2
 _LEAST_OF_SOME = 4  # where not all layers have a weight: fewer may be no row
 _ALL = "*"

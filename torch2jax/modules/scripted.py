@@ -21,8 +21,6 @@ from ..internals.torchscript import (
 )
 from ..patches import stands_in
 
-__all__ = ["bound_method"]
-
 
 class _Errors(AtenMode):
     """Keeps what the rule of an operator raises: the interpreter drops it, and raises an error without its message."""

@@ -25,18 +25,6 @@ from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .layers import has_layers, names_of_layers, unstack_layers
 
-__all__ = [
-    "StateNames",
-    "as_array",
-    "expect_shape",
-    "first_few",
-    "load",
-    "named_tensors",
-    "overwrite",
-    "split",
-    "tensor_of_entry",
-]
-
 _LISTED = 5
 
 

@@ -42,8 +42,6 @@ from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton
 from .states import StateNames, load, split
 
-__all__ = ["TranslatedFunction", "TranslatedModule", "entered_around_code", "run_on_arrays"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -11,32 +11,6 @@ from ..internals.jax import ShardingTypeError
 from ..internals.tensors import canonicalize_dim, canonicalize_dims
 from ..tensors.view_kind import entries_of, sharding_beside
 
-__all__ = [
-    "at_least_1d",
-    "axes_of",
-    "axis_of",
-    "cast",
-    "has_sign",
-    "highest",
-    "is_complex",
-    "is_float",
-    "is_float8",
-    "is_half",
-    "is_inexact",
-    "is_integer",
-    "is_unsigned",
-    "kept",
-    "like",
-    "looks_for_nans",
-    "lowest",
-    "real_dtype",
-    "same_shape",
-    "spread",
-    "truth",
-    "where",
-    "widened",
-]
-
 _MOST_REDUCED = 64  # dimensions, of which PyTorch reduces some
 
 

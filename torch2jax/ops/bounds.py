@@ -15,8 +15,6 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracing.traces import values_of_examples
 
-__all__ = ["expect_within", "known_values", "outside", "seen"]
-
 
 def known_values(tensor: Torchish) -> np.ndarray | None:
     """The values of an index or mask if no traced input decides them, else None."""

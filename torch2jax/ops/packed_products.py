@@ -21,8 +21,6 @@ from ..rules.rule import of_metadata
 from ..tensors.dtypes import HALF, Takes
 from .arrays import cast, like
 
-__all__ = []
-
 aten = torch.ops.aten
 _TAKEN: Takes = HALF | {torch.float32}
 _BY_ROWS = (((1,), (1,)), ((), ()))

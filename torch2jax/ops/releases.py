@@ -7,16 +7,6 @@ import torch
 from ..internals.dispatch import DisableTorchFunction
 from ..tensors.dtypes import INTEGERS
 
-__all__ = [
-    "ARE_BOUNDS_FITTED",
-    "ARE_RANGES_TRUNCATED",
-    "ARE_VOLUMES_BICUBIC",
-    "DTYPES_OF_COUNTS",
-    "IS_BOUND_INSIDE",
-    "IS_FMAX_SHARED",
-    "IS_TIE_SHARED",
-]
-
 
 def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float:
     """That of a function with respect to its first argument."""

@@ -14,8 +14,6 @@ from torch.nn.functional import ScalingType, SwizzleType
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_tensors
 
-__all__ = []
-
 aten = torch.ops.aten
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _TENSOR, _ROW, _PARTS_OF_32, _PARTS_OF_128, _SQUARES = (

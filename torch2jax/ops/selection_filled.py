@@ -16,8 +16,6 @@ from ..values.moved import moved
 from ..values.selected import Selected, first, places_of
 from .selection_views import is_view, rows_at
 
-__all__ = ["in_parts", "in_rows", "shown", "whole"]
-
 
 def in_rows(chosen: Selected, flat: Selected, shape: tuple) -> Selected:
     """All elements, in rows of known sizes, of which data decide the number."""

@@ -20,18 +20,6 @@ from ..values.moved import (
 )
 from ..values.selected import Chosen, Selected, compacted, like, map_rows, select
 
-__all__ = [
-    "by_places",
-    "chosen_of",
-    "element_of_nested",
-    "flattened",
-    "gather",
-    "index_along",
-    "places_in",
-    "viewed",
-    "write",
-]
-
 
 def index_along(x: Any, dim: int) -> Any:
     """The index of each element along a dimension, with a size of one for those behind it."""

@@ -16,8 +16,6 @@ from ..values.selected import Chosen
 
 aten = torch.ops.aten
 
-__all__ = ["element_at", "is_view", "rows_at"]
-
 
 def rows_at(rows: Any, places: torch.Tensor, count: torch.Tensor) -> Any:
     """The view of some rows ``(n, ...)``, of which the first are there.

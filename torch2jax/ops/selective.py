@@ -23,8 +23,6 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten, map_arguments
 
-__all__ = ["Selection"]
-
 _NAMES = {
     CheckpointPolicy.MUST_SAVE: "saved",
     CheckpointPolicy.PREFER_SAVE: "saved",

@@ -29,8 +29,6 @@ from .pointwise import Pointwise, PromotionPlan, in_layout, planned
 from .promotion import Promotion
 from .rule import dtype_of_first
 
-__all__ = ["ArrayRule", "InnerRule"]
-
 # Keywords of every factory function that mean nothing to JAX.
 _PLACEMENT = ("device", "layout", "pin_memory", "requires_grad", "memory_format", "names", "non_blocking")
 

@@ -25,8 +25,6 @@ from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
 from .call import this_call
 
-__all__ = ["CastPolicy", "Treatment", "of_function", "of_operator", "region"]
-
 
 class CastPolicy(Enum):
     """What is done to the arguments of an operator."""

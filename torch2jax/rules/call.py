@@ -13,8 +13,6 @@ from ..tensors.call import TensorsCall
 if TYPE_CHECKING:
     from .inline import Scalars
 
-__all__ = ["RulesCall", "current", "this_call"]
-
 
 class RulesCall(TensorsCall, Protocol):
     """A call as rules see it, and what runs around their bodies."""

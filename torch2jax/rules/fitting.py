@@ -11,8 +11,6 @@ import torch
 from ..internals.dispatch import OpOverload, OpOverloadPacket
 from .keywords import schemas
 
-__all__ = ["expect_no_writes", "results_of"]
-
 
 def expect_no_writes(function: Any, name: str, place: str) -> None:
     """Refuses a function that writes to its arguments, for a rule that returns new arrays: nothing would be written.

@@ -13,8 +13,6 @@ from jax import lax
 
 from ..internals.dispatch import DisableTorchFunction
 
-__all__ = ["FLOAT8", "to_float8"]
-
 _E4M3, _E8M0 = jnp.dtype(jnp.float8_e4m3fn), jnp.dtype(jnp.float8_e8m0fnu)
 FLOAT8 = frozenset(
     jnp.dtype(name) for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")

@@ -26,18 +26,6 @@ from .operands import lift
 from .options import Tag
 from .pointwise import cast
 
-__all__ = [
-    "MADE_IN_FUNCTION",
-    "InPlace",
-    "WithFlag",
-    "check_cast",
-    "expect_in_its_mode",
-    "expect_writable",
-    "with_dtype_of_out",
-    "write_in_place",
-    "write_out",
-]
-
 
 class InPlace:
     """The form that writes its result into its first operand: ``add_``, ``+=``, ``relu(x, inplace=True)``.

@@ -10,8 +10,6 @@ import torch
 
 from ..internals.dispatch import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
 
-__all__ = ["BodyParameters", "by_schema", "is_in_old_order", "run_named", "schemas"]
-
 # numpy's spellings, which PyTorch's argument parser takes everywhere; and what it calls the first tensor.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "x2": "other", **dict.fromkeys(("self", "x", "a", "x1"), "input")}
 

@@ -13,8 +13,6 @@ from ..tensors.tensor import strides_of_copy, strides_of_shape
 from .pointwise import planned
 from .promotion import Promotion
 
-__all__ = ["as_convolved", "as_copy", "as_input", "as_joined", "as_pointwise", "as_tensors", "as_volume", "like_input"]
-
 Strides = tuple[int, ...] | None
 
 

@@ -12,8 +12,6 @@ from ..internals.tensors import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, computa
 from ..tensors.dtypes import FLOAT8, default_dtype, expect_integer
 from ..tensors.tensor import Torchish
 
-__all__ = ["Promotion", "kind_of", "promoted"]
-
 
 class Promotion(enum.Enum):
     """How the dtypes of the operands decide the dtype of the computation and of the result."""

@@ -7,32 +7,16 @@ from ..internals.dispatch import OpOverload, OpOverloadPacket
 from ..tensors.dtypes import Takes, expect
 from .options import Tag
 from .rule import MetadataRule, OverloadedRule
-from .tables import PROVIDED, TAGS_WITHOUT_RULE, Rules, cached, lookup, lookup_aten, name_of, tags_of
-
-__all__ = [
-    "Rules",
-    "cached",
-    "check_decomposed",
-    "implements",
-    "implements_by_length",
-    "implements_chosen",
-    "implements_metadata",
-    "implements_moved",
-    "implements_overloads",
-    "implements_selected",
-    "implements_sparse",
-    "implements_tensors",
-    "is_provided",
-    "limit_decomposed",
-    "lookup",
-    "lookup_aten",
-    "lookup_by_length",
-    "lookup_moved",
-    "lookup_selected",
-    "lookup_sparse",
-    "tag",
-    "tags_of",
-]
+from .tables import (
+    PROVIDED,
+    TAGS_WITHOUT_RULE,
+    Rules as Rules,
+    cached as cached,
+    lookup as lookup,
+    lookup_aten as lookup_aten,
+    name_of,
+    tags_of as tags_of,
+)
 
 implements = PROVIDED.implements
 implements_tensors = PROVIDED.implements_tensors

@@ -24,20 +24,6 @@ from .inplace import InPlace, WithFlag
 from .options import NO_TAGS, RuleKeywords, RuleOptions, Tag, Tags, operators_of, tags_of_operators
 from .rule import Reflected, TensorRule, replace_forward
 
-__all__ = [
-    "OPERATORS",
-    "PROVIDED",
-    "TAGS_WITHOUT_RULE",
-    "Rules",
-    "cached",
-    "entered",
-    "entered_rules",
-    "lookup",
-    "lookup_aten",
-    "name_of",
-    "tags_of",
-]
-
 _T = TypeVar("_T")
 
 OPERATORS = {

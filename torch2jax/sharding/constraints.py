@@ -17,8 +17,6 @@ from ..tracing.layouts import laid_out
 from .plans import EXPERTS, TENSOR, Layout, ShardingPlan, Style
 from .specs import Axes, expect_axes, names_of, resolve, size_of
 
-__all__ = ["constrained"]
-
 _TOLD = "_torch2jax_laid_out"
 
 

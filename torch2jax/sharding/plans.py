@@ -11,8 +11,6 @@ import torch
 
 from ..errors import user_level
 
-__all__ = ["EXPERTS", "TENSOR", "Layout", "ShardingPlan", "Style", "style_of"]
-
 TENSOR, EXPERTS = "tensor", "experts"
 
 _Dimension = Callable[[torch.nn.Module, str, torch.Tensor], int | None]

@@ -14,8 +14,6 @@ from ..tensors.interop import untied, without_values
 from ..tensors.traced import is_traced
 from .plans import EXPERTS, TENSOR, ShardingPlan
 
-__all__ = ["Axes", "expect_axes", "names_of", "put", "resolve", "shardings", "size_of", "specs"]
-
 Axes = str | tuple[str, ...] | None
 """One or several axes of a mesh, or none."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from .storage import Storage
     from .tensor import Torchish
 
-__all__ = ["Dual", "Level", "Recorder", "TensorsCall", "TensorsRun", "current", "this_call"]
-
 
 class Recorder(Protocol):
     """A tape as tensors see it: arrays have places there, by which derivatives are taken."""

@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
-__all__ = ["ContainerCodec", "attributes_of", "codec_of", "open_up", "slots_of"]
-
 _TENSORS = (torch.Tensor, jax.Array, jax.ShapeDtypeStruct)
 _NAMES = "_torch2jax_children"
 _OPEN: set[str] = set()

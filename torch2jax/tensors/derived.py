@@ -20,8 +20,6 @@ from .call import TensorsCall
 from .distributed import is_split
 from .tensor import Torchish, make_view
 
-__all__ = ["Derived", "NeedsClasses", "as_class", "have_a_say", "in_call"]
-
 _OWN = frozenset((*vars(Torchish), *Torchish.__annotations__)).difference(
     dir(torch.Tensor), ("__annotations__", "__copy__")
 )

@@ -15,20 +15,6 @@ import numpy as np
 import torch
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-__all__ = [
-    "array_of_distributed",
-    "class_of_calls",
-    "is_device_mesh",
-    "is_distributed",
-    "is_split",
-    "mesh_in_force",
-    "mesh_of",
-    "names_in",
-    "parts_over",
-    "spec_of",
-    "split_like",
-]
-
 _OF_CALLS = "torch"
 """The module that classes of a call's own `DTensor`s name, by which libraries tell whose array it is."""
 

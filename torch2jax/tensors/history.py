@@ -16,28 +16,6 @@ from torch.utils.hooks import RemovableHandle
 from ..abandoning import Abandoned
 from .call import this_call
 
-__all__ = [
-    "LINEAR",
-    "OF_TWO",
-    "PRODUCTS",
-    "QUOTIENTS",
-    "UNRECORDED",
-    "GradientPart",
-    "NeedsTape",
-    "Node",
-    "Saved",
-    "Source",
-    "added",
-    "made_beside",
-    "next_node",
-    "reaches",
-    "refusing_between",
-    "saves",
-    "sources_among",
-    "used_beside",
-    "used_in_derivatives",
-]
-
 
 class NeedsTape(Abandoned):
     """The code asks for what has not been recorded. See `autograd.tape`.

@@ -4,9 +4,7 @@ from typing import Any
 
 import torch
 
-from ..internals.tensors import NestedTensor
-
-__all__ = ["NestedTensor", "like", "values_of"]
+from ..internals.tensors import NestedTensor as NestedTensor
 
 
 def values_of(tensor: Any) -> Any:

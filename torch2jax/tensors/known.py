@@ -21,23 +21,6 @@ from .interop import array_to_tensor, to_numpy, values_of
 from .physical import LazyArray, PhysicalArray
 from .traced import evaluating
 
-__all__ = [
-    "Deferred",
-    "DenseLayout",
-    "Geometry",
-    "LazyConstant",
-    "are_for_all_sizes",
-    "defer",
-    "defer_body",
-    "evaluate",
-    "for_all_sizes",
-    "in_pytorch",
-    "is_small",
-    "map_values",
-    "real",
-    "value_of_body",
-]
-
 _MAX_DEPTH = 100
 _SMALL = 4096
 _for_all_sizes: ContextVar[bool] = ContextVar("for_all_sizes", default=False)

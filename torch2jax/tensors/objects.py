@@ -19,8 +19,6 @@ import torch
 
 from .containers import attributes_of, slots_of
 
-__all__ = ["Hidden", "Identity", "ObjectCodec", "codec_of", "has_attributes", "leaf_of"]
-
 _HIDDEN = frozenset(("_call_impl", "_compiled_call_impl"))
 """Attributes of modules that calls are intercepted by."""
 

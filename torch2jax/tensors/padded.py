@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["Padded"]
-
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("values", "length"), meta_fields=("axis",))
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,8 +9,6 @@ from jax import lax
 
 from .call import this_call
 
-__all__ = ["LazyArray", "PhysicalArray"]
-
 _MOST_STEPS = 24
 
 

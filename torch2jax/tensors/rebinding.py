@@ -14,15 +14,6 @@ from .dtypes import canonical
 from .journal import journal
 from .tensor import Torchish, make_region, make_tensor
 
-__all__ = [
-    "at_the_place_of",
-    "become",
-    "keep_geometry",
-    "resize",
-    "set_geometry",
-    "swap_objects",
-]
-
 
 def become(tensor: Torchish, other: Torchish) -> None:
     """Puts `tensor` itself where `other` is; to PyTorch it has other's dtype, shape and strides from now on."""

@@ -14,8 +14,6 @@ from jax import lax
 from .storage import Storage, View
 from .view_kind import ViewKind, places, reshape
 
-__all__ = ["CONJUGATE", "NEGATIVE", "bitcast", "gathered", "overlaps_itself", "region"]
-
 
 def _pointwise(function: Callable[..., Any], bit: str) -> ViewKind:
     """A view through a function that is its own inverse."""

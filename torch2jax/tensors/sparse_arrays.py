@@ -11,20 +11,6 @@ import torch
 from .interop import array_to_tensor, tensor_to_array
 from .traced import is_traced
 
-__all__ = [
-    "SPARSE_LAYOUTS",
-    "CompressedArray",
-    "SparseParts",
-    "array_of_parts",
-    "is_sparse_array",
-    "layout_name",
-    "parts_of_array",
-    "parts_of_tensor",
-    "sparse_array_to_tensor",
-    "sparse_tensor_to_array",
-    "without_padding",
-]
-
 SPARSE_LAYOUTS = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 
 

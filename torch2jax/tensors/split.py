@@ -8,8 +8,6 @@ from .journal import Journaled
 from .storage import Storage, View
 from .traced import is_at_once
 
-__all__ = ["Split", "SplitPart"]
-
 _MANY = 16
 
 

@@ -35,8 +35,6 @@ from .physical import LazyArray, PhysicalArray
 from .traced import constant_of, is_traced, with_derivatives_of
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
-__all__ = ["Storage", "View", "lose_traced", "steps_to"]
-
 
 class Storage(Journaled):
     """Memory with one history of derivatives: an array, replaced as a whole by every write.

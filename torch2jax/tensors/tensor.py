@@ -24,29 +24,6 @@ from .storage import Storage, View
 from .traced import without_gradient
 from .view_kind import Gaps, all_of
 
-__all__ = [
-    "CPU",
-    "OF_NO_SUBCLASS",
-    "Restriction",
-    "Torchish",
-    "expect_values",
-    "geometry",
-    "is_foreign",
-    "make_region",
-    "make_tensor",
-    "make_view",
-    "make_view_of_shape",
-    "memory_order",
-    "strides_of_copy",
-    "strides_of_shape",
-    "with_strides",
-    "wrap",
-    "wrap_new",
-    "wrap_physical",
-    "wrap_spread",
-    "wraps_others",
-]
-
 CPU = torch.device("cpu")
 OF_NO_SUBCLASS = (torch.Tensor, torch.nn.Parameter)
 """The classes of PyTorch's own tensors that are of no subclass: such a tensor wraps no others."""

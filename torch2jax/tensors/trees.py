@@ -15,18 +15,6 @@ from .padded import Padded
 from .sparse_arrays import is_sparse_array
 from .wrapped import Wrapped
 
-__all__ = [
-    "TensorSlot",
-    "entries",
-    "flatten",
-    "flatten_given",
-    "map_arguments",
-    "map_given",
-    "map_results",
-    "ordered",
-    "shown",
-]
-
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
 _decided: set[type] = {tuple, list, dict, set, frozenset, str, bytes, int, float, complex, bool, type(None)}

@@ -17,8 +17,6 @@ from ..internals.dispatch import DisableTorchFunction
 from .dtypes import canonical
 from .tensor import Torchish, wraps_others
 
-__all__ = ["Wrapped", "Wrapper", "is_of_call", "is_wrapper", "tensor_of", "wrapped"]
-
 
 class _Wrappers(type):
     def __subclasscheck__(cls, kind: type) -> bool:

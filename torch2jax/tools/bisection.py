@@ -18,8 +18,6 @@ from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
 from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare, to_jax
 
-__all__ = ["Bisection", "Step", "bisect"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Step:

@@ -20,8 +20,6 @@ from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
 from .operators import Route, level_of
 from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare, differentiable, to_jax
 
-__all__ = ["Check", "Report", "Times", "check"]
-
 _SECONDS_OF_RUNS = 0.5
 _MOST_RUNS = 20
 _VMAPPED = 2

@@ -18,8 +18,6 @@ from ..tensors.trees import map_arguments
 from .models import Subject, first_line, refusing_bad_inputs, subject_of, translating
 from .trial import OUTPUT_TOLERANCE, Agreement, Trial, compare, copied, set_mode
 
-__all__ = ["Bench", "CompiledCost", "Cost", "Explanation", "Scope", "Timing", "bench", "explain"]
-
 _WRAPPED = re.compile(r"\w+\((.*)\)")  # jvp(encoder), transpose(jvp(encoder))
 
 

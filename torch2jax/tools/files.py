@@ -16,8 +16,6 @@ from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, first_line, translating
 from .trial import set_mode
 
-__all__ = ["Written", "is_symbolic", "with_numbers", "write"]
-
 _ANY_SIZE = "2"  # of a symbol, where it does not matter
 _NEEDED = ("flatbuffers", "safetensors")
 

@@ -22,8 +22,6 @@ from ..bridge.call_torch import torch2jax
 from ..convert import t2j
 from .models import first_line
 
-__all__ = ["Diagnosis", "Finding", "doctor"]
-
 _LIBRARIES = {
     "torchvision": "torchvision",
     "torchaudio": "torchaudio",

@@ -19,21 +19,6 @@ from ..checkpoints import tensors_of
 from ..hints import how_to_install, nearest
 from ..tensors.trees import map_arguments
 
-__all__ = [
-    "SpecError",
-    "Subject",
-    "TranslationError",
-    "build",
-    "define_vision_operators",
-    "first_line",
-    "read_branches",
-    "refusing_bad_inputs",
-    "subject_of",
-    "tensors_of_shapes",
-    "told",
-    "translating",
-]
-
 _IDS_BELOW = 8
 _FORMS = (
     "wanted FILE.py (its model and inputs), FILE.py:NAME or package.module:NAME; transformers:TYPE or "

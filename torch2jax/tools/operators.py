@@ -14,8 +14,6 @@ from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_
 from ..rules import registry
 from ..rules.rule import MetadataRule
 
-__all__ = ["Route", "level_of", "operator_of", "operators"]
-
 
 class Route(enum.Enum):
     """How a function is implemented in JAX; the values are the names in reports."""

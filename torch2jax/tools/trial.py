@@ -16,18 +16,6 @@ from ..tensors.padded import Padded
 from ..tensors.trees import map_arguments, map_given
 from .models import SpecError, Subject
 
-__all__ = [
-    "GRADIENT_TOLERANCE",
-    "OUTPUT_TOLERANCE",
-    "Agreement",
-    "Trial",
-    "compare",
-    "copied",
-    "differentiable",
-    "set_mode",
-    "to_jax",
-]
-
 OUTPUT_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
 _HALF = {torch.float16: 5e-3, torch.bfloat16: 3e-2}

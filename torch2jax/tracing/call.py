@@ -9,8 +9,6 @@ import jax
 from .. import translation
 from ..tensors.call import TensorsCall
 
-__all__ = ["RandomStream", "StreamState", "TracingCall", "current", "this_call"]
-
 
 class StreamState(NamedTuple):
     """From where a random stream goes on."""

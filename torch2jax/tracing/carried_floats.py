@@ -14,8 +14,6 @@ import torch
 
 from ..errors import BranchError, SourceLine
 
-__all__ = ["CarriedFloat", "Computed", "begun", "computed", "expect_exact"]
-
 _HELD = 2**24  # whole numbers up to it are exact in float32
 
 

@@ -8,8 +8,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from ..tensors.traced import is_traced
 
-__all__ = ["laid_out"]
-
 
 def laid_out(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
     """The array, of which XLA is told how it lies; one that is not traced is where the caller has put it.

@@ -22,18 +22,6 @@ from ..tensors.wrapped import is_of_call, is_wrapper, tensor_of, wrapped
 from .call import TracingCall
 from .primitives import apart_from, once
 
-__all__ = [
-    "apart_from_inner",
-    "cut",
-    "give_shadow",
-    "inner_arrays",
-    "sealed",
-    "shadow_of",
-    "uncut",
-    "without_derivative",
-    "zeros_of",
-]
-
 _SHADOW, _UNCUT = "_torch2jax_shadow", "_torch2jax_uncut"
 _READ = (
     "got a derivative through an inner tensor of a {kind} that a __torch_dispatch__ or a torch.autograd.Function gave: "

@@ -11,8 +11,6 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread
 from .call import this_call
 
-__all__ = ["TensorSpec", "conjugate"]
-
 
 class TensorSpec(NamedTuple):
     """The metadata of a tensor: dtype, layout, strides, device, and whether it requires grad; all but its array."""

@@ -24,8 +24,6 @@ from ..values.both_answers import Slot
 from ..values.traced_numbers import Count, Number
 from ..values.wrapper_subclasses import bound, entering
 
-__all__ = ["GRADIENT", "Copies", "Gradient", "Inserted", "Key", "expect_apart", "fitting", "places", "start"]
-
 Key = tuple[str, str]  # the object's name, and the path within it
 GRADIENT = ".grad"
 _NOT_STATE = ("defaults", "param_groups", "state", "optimizer", "_per_optimizer_states")

@@ -47,8 +47,6 @@ from ..values.sparse import Sparse
 from ..values.wrapper_subclasses import leaving
 from .copies import GRADIENT, Copies, Gradient, Inserted, Key, expect_apart, fitting, places, start
 
-__all__ = ["StatefulFunction"]
-
 State = dict[str, dict[str, Any]]
 
 

@@ -20,8 +20,6 @@ from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper
 from .call import ValuesCall
 
-__all__ = ["Rounds", "at_autograd", "below_autograd", "is_below_autograd"]
-
 _DETACHING = frozenset((torch.Tensor.detach, torch.detach, torch.ops.aten.detach.default))
 _CASTS = frozenset(("to", "_to_copy", "type", "type_as", "byte", "char", "short", "int", "long", "bool"))
 _ROUNDING = frozenset(("round", "floor", "ceil", "trunc", "fix", "sign", "sgn", *_CASTS))

@@ -15,8 +15,6 @@ from ..tensors.tensor import Torchish
 from .call import this_call
 from .traced_numbers import Number
 
-__all__ = ["Slot", "answered", "follow"]
-
 
 class Slot:
     """Where something is that code changes.

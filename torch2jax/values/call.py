@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .both_answers import Answers
     from .valueless import StandIns
 
-__all__ = ["ValuesCall", "current", "this_call"]
-
 
 class _ValuesAttempt(BranchesRun, Protocol):
     heeds_lengths: bool

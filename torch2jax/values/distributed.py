@@ -21,19 +21,6 @@ from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tracing.layouts import laid_out
 
-__all__ = [
-    "Whole",
-    "WholeLayout",
-    "distributed",
-    "laid_out_as",
-    "layout_of",
-    "part_alone",
-    "placed",
-    "plain",
-    "standing_for",
-    "whole_values",
-]
-
 _LAYOUT = "_torch2jax_layout"
 _KEEPING = frozenset(("alias", "clone", "contiguous", "detach", "detach_", "dropout", "requires_grad_", "to"))
 _GRADIENT = torch.Tensor.grad.__get__  # pyright: ignore

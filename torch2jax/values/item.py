@@ -19,8 +19,6 @@ from ..tracing.value_ranges import range_of
 from .call import this_call
 from .traced_numbers import Number
 
-__all__ = ["Item"]
-
 
 class Item(Number):
     """A number that PyTorch would have taken out of a tensor: among tensors it counts as Python's numbers do.

@@ -39,8 +39,6 @@ from ..tensors.tensor import CPU, Torchish, wrap, wrap_physical
 from ..tensors.traced import evaluating, is_traced
 from .call import this_call
 
-__all__ = ["constant", "is_free_number", "lazily", "results_of", "run_known", "write_known"]
-
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")
 

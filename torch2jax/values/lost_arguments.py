@@ -6,8 +6,6 @@ import types
 import torch
 import torch.nn.functional as F
 
-__all__ = ["DROPPED", "with_dropped"]
-
 DROPPED: dict[types.FunctionType, str] = {
     F.l1_loss: "weight",
     torch.Tensor.dim_order: "ambiguity_check",

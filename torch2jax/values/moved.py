@@ -26,24 +26,6 @@ from .selected import (
     write_elementwise,
 )
 
-__all__ = [
-    "Moved",
-    "aligned_along",
-    "apply_elementwise",
-    "broadcast",
-    "front_of",
-    "in_compact_order",
-    "led_by",
-    "merged",
-    "moved",
-    "ndim_of",
-    "needs_broadcast",
-    "nested",
-    "unknown_dims",
-    "unnested",
-    "with_room",
-]
-
 
 class Moved(Chosen):
     """A selection as code sees it whose first dimension is at a later place.

@@ -8,8 +8,6 @@ import numpy as np
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish
 
-__all__ = ["is_lent", "lend"]
-
 
 class _Lent:
     """The memory of an array that stands for a tensor's: who writes to it is refused, as the tensor would not see it.

@@ -13,8 +13,6 @@ from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from .call import this_call
 from .sparse import Sparse
 
-__all__: list[str] = []
-
 _reduce_tensor = torch.Tensor.__reduce_ex__
 _storage_of = torch.Tensor._typed_storage
 _rebuild_real = rebuilding._rebuild_tensor

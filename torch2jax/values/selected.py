@@ -36,25 +36,6 @@ from .call import current
 from .item import Item
 from .lengths import Counted, expect_room, heed, is_same_number, said_bound
 
-__all__ = [
-    "Chosen",
-    "Selected",
-    "aligned",
-    "apply_elementwise",
-    "begin",
-    "compacted",
-    "first",
-    "in_order_of",
-    "is_same_mask",
-    "like",
-    "map_rows",
-    "pass_on_origin",
-    "places_of",
-    "refuse_length",
-    "select",
-    "write_elementwise",
-]
-
 _MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
 
 

@@ -10,8 +10,6 @@ from .call import this_call
 from .moved import front_of, moved
 from .selected import Chosen, Selected, compacted, first
 
-__all__ = ["rows_and_length", "with_length"]
-
 
 def with_length(array: Any, length: Any, axis: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor whose dimension `axis` is as long as a traced number says.

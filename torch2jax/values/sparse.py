@@ -40,21 +40,6 @@ from ..tensors.tensor import Torchish, geometry
 from ..tensors.trees import flatten, map_arguments
 from .call import ValuesCall, current, this_call
 
-__all__ = [
-    "BLOCKED",
-    "COLUMNS",
-    "HasSparse",
-    "Sparse",
-    "array_of_sparse",
-    "bound_sparse",
-    "expect_strided",
-    "given_sparse",
-    "lifted_sparse",
-    "make_sparse",
-    "no_matrix",
-    "size_of",
-]
-
 BLOCKED = frozenset((torch.sparse_bsr, torch.sparse_bsc))
 """The layouts whose values are blocks."""
 COLUMNS = frozenset((torch.sparse_csc, torch.sparse_bsc))

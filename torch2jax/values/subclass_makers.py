@@ -20,8 +20,6 @@ from ..tensors.derived import NeedsClasses, as_class, in_call
 from ..tensors.tensor import Torchish
 from .call import ValuesCall, current, this_call
 
-__all__ = ["MAKERS", "expect_classes", "run_by_classes", "run_past_classes"]
-
 # What the makers call of the tensor that they are given.
 MAKERS = frozenset((torch.ops.aten.alias.default, torch.ops.aten.detach.default))
 _HERE = __package__.partition(".")[0] if __package__ else ""

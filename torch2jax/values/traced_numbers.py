@@ -15,8 +15,6 @@ from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
 from .call import this_call
 
-__all__ = ["Number", "TensorMath", "as_float", "is_unknown", "larger", "smaller"]
-
 
 def is_unknown(value: Any) -> bool:
     """Whether `value` is a tensor whose values a traced input decides."""

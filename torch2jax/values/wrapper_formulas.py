@@ -23,8 +23,6 @@ from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .below_autograd import at_autograd
 from .call import ValuesCall, this_call
 
-__all__ = ["can_be_kept", "differentiable", "has_derivatives", "has_formula", "with_formula"]
-
 
 def differentiable(args: tuple, kwargs: dict) -> list[Torchish]:
     """The tensors of a call among an operator's arguments of which JAX may take a derivative."""

@@ -27,8 +27,6 @@ from ..tracing.shadows import give_shadow, shadow_of, without_derivative, zeros_
 from .call import ValuesCall
 from .wrapper_formulas import has_derivatives, has_formula, with_formula
 
-__all__ = ["by_formula", "with_derivative"]
-
 aten = torch.ops.aten
 
 _LINEAR = frozenset((Tag.LINEAR, Tag.PRODUCT))

@@ -25,8 +25,6 @@ from .data_parallel import averaged
 from .distributed_tensors import replicated
 from .groups import MeshGroup, axes_of_mesh, default_group, group_of_axes, is_alone
 
-__all__: list[str] = []
-
 _FSDP = "torch.distributed.fsdp"
 _STATE = _FSDP + "._fully_shard._fsdp_state:FSDPState."
 

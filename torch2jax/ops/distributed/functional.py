@@ -21,8 +21,6 @@ from .operations import (
     write,
 )
 
-__all__: list[str] = []
-
 _ops = torch.ops._c10d_functional
 _COMPILERS = "torch.distributed._functional_collectives"
 _DIFFERENTIABLE = "torch.distributed.nn.functional."

@@ -27,8 +27,6 @@ from .distributed_tensors import DevicePart, PartLayout, local_of, may_differ, m
 from .groups import MeshGroup
 from .operations import all_reduced
 
-__all__ = ["run_on_parts"]
-
 _aten = torch.ops.aten
 
 

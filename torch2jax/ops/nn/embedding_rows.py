@@ -18,8 +18,6 @@ from ...tensors.view_kind import entries_of, sharding_beside
 from ...values.sparse import make_sparse
 from ..bounds import known_values
 
-__all__ = ["rows_apart", "sharding_of_rows", "take_rows"]
-
 
 def take_rows(table, indices):
     """``table[indices]`` on the first dimension; what is out of range is NaN (or the least value) where traced."""

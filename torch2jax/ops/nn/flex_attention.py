@@ -22,8 +22,6 @@ from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_tensors
 from .scores import exponentials, rows_at_a_time, scores_of, weighted
 
-__all__ = []
-
 
 def _scores(query, key, scale):
     return scores_of(query, key.astype(query.dtype), scale)

@@ -16,8 +16,6 @@ from jax import lax
 from ..arrays import where
 from ..views import reshape
 
-__all__ = ["attention", "exponentials", "rows_at_a_time", "scores_of", "together", "weighted"]
-
 _LARGE = 2**26  # scores; above it the blocks take less time too, since their scores stay in the cache
 _BLOCK = 2**22  # scores at a time, but for the bounds of the rows
 _ROWS = (128, 1024)

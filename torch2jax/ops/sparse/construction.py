@@ -9,8 +9,6 @@ from ...rules.registry import implements_sparse, implements_tensors
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, no_matrix, size_of
 from .rules import filled, implements_forms, known_places, of_known, places
 
-__all__ = ["empty_of", "finished"]
-
 Tensor = torch.Tensor
 
 _COO = torch.sparse_coo

@@ -33,8 +33,6 @@ from .rules import (
     within,
 )
 
-__all__ = ["converted", "dense", "marked_elements", "masked_by", "to_layout"]
-
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
 

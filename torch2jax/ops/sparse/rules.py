@@ -18,28 +18,6 @@ from ...rules.tables import OPERATORS
 from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
 from ..bounds import known_values
 
-__all__ = [
-    "added_at",
-    "coalesced",
-    "coo",
-    "dim_of",
-    "filled",
-    "first_places",
-    "flat_places",
-    "forms_of",
-    "implements_forms",
-    "implements_reflected",
-    "kept",
-    "known_places",
-    "length_of",
-    "of_known",
-    "room",
-    "scattered",
-    "spread",
-    "within",
-    "written",
-]
-
 Tensor = torch.Tensor
 
 

@@ -8,8 +8,6 @@ from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import to_layout
 from .rules import coalesced, dim_of, implements_forms, kept, known_places, length_of, of_known, places
 
-__all__ = ["transposed"]
-
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
 _FLIPPED = {
