@@ -12,7 +12,6 @@ import torch
 from .branches.policy import BranchPolicy
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
-from .calls.call import current
 from .calls.framework_checks import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
 from .calls.logical_dtypes import StandsFor
 from .compiled.part import parts_of
@@ -30,6 +29,7 @@ from .tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .tracebacks import boundary
 from .tracing.rolling import Rolling
 from .training.stateful import StatefulFunction
+from .translation import current
 from .values.sparse import Sparse, array_of_sparse, given_sparse
 
 if TYPE_CHECKING:

@@ -1,17 +1,19 @@
-"""How code finds the translated call that it runs in.
+"""How code finds the translated call that it runs in: the innermost one of a stack that each thread has.
 
-Here it is an object on a stack that each thread has, and nothing is asked of it. Each room has a file ``call.py`` with
-`current` as that room sees it: what it may ask of the call is listed there, and provided by `calls.dispatch.Call`.
+The call is `calls.dispatch.Call`, a class above every room that asks it. So its name is imported for the type checker
+alone: a room reads from the call what the class has, and pyright says where it has not.
 """
 
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-
-class CallInProgress(Protocol):
-    """A call, of which nothing is asked but that it is there."""
+if TYPE_CHECKING:
+    from .autograd.tape import Tape as Tape
+    from .calls.dispatch import Call as Call
+else:
+    Call = Tape = Any
 
 
 class CallMode:
@@ -19,13 +21,13 @@ class CallMode:
 
 
 class _CallsOfThread(threading.local):
-    stack: "list[CallInProgress | None]"
+    stack: "list[Call | None]"
 
     def __init__(self):
         self.stack = []
 
 
-C = TypeVar("C", bound=CallInProgress)
+C = TypeVar("C", bound="Call")
 _active = _CallsOfThread()
 
 
@@ -40,18 +42,18 @@ def leave() -> None:
     _active.stack.pop()
 
 
-def is_in_progress(call: CallInProgress) -> bool:
+def is_in_progress(call: "Call") -> bool:
     """Whether this thread is within a call."""
     return any(call is other for other in _active.stack)
 
 
-def current() -> CallInProgress | None:
+def current() -> "Call | None":
     """The innermost call of this thread, or None."""
     stack = _active.stack
     return stack[-1] if stack else None
 
 
-def this_call() -> CallInProgress:
+def this_call() -> "Call":
     """The innermost call of this thread, for code that runs in one alone.
 
     Raises:

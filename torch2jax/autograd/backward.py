@@ -23,7 +23,7 @@ from ..tensors.journal import Uncontained, journal
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec, conjugate
-from .call import this_call
+from ..translation import this_call
 from .linearization import Var
 from .tape import Hooked, Tape
 

@@ -20,11 +20,11 @@ from ..tensors.jagged import NestedTensor, like, values_of
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tracing.traces import expect_unrecorded
+from ..translation import current, this_call
 from .backward import BackwardOfTensors, add, is_source, joined, replaced, with_parts
-from .call import current, recorded, this_call
 from .inputs import requires_grad
 from .saved_tensors import set_within
-from .tape import Tape
+from .tape import Tape, recorded
 
 _numbers = itertools.count()
 

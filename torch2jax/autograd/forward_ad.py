@@ -21,7 +21,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import Tangents, current_trace, running
-from .call import AutogradCall, this_call
+from ..translation import Call, this_call
 
 
 class DualLevel(Feature):
@@ -259,7 +259,7 @@ def _exit(level: object) -> None:
     call.dual.leave()
 
 
-def _open(call: AutogradCall) -> DualLevel:
+def _open(call: Call) -> DualLevel:
     """The level of a call.
 
     Raises:

@@ -42,7 +42,7 @@ from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper
 from ..tracing.scope import closed_over
 from ..tracing.shadows import apart_from_inner, cut, inner_arrays, sealed, shadow_of, uncut, zeros_of
-from .call import AutogradCall, current, this_call
+from ..translation import Call, current, this_call
 from .function_derivative import Derivative, base_of
 from .function_residuals import Context, Start, run_forward
 from .inputs import ask
@@ -158,7 +158,7 @@ def apply(cls: Any, *args: Any, **kwargs: Any):
 run_instead_of_apply(apply)
 
 
-def _of_call(call: AutogradCall, tensor: torch.Tensor) -> Any:
+def _of_call(call: Call, tensor: torch.Tensor) -> Any:
     return uncut(tensor) if is_wrapper(tensor) else call.lift(tensor)
 
 
@@ -209,7 +209,7 @@ class _Application:
         self.required = tuple(i in self.inputs and self.inputs[i].history is not None for i in range(len(args)))
         self.is_recorded = any(self.required)
 
-    def run(self, call: AutogradCall):
+    def run(self, call: Call):
         batch = None if _is_operators(self.function) else batch_of_operands(self.function, self.args)
         if batch is not None and batch is call.transformations[-1]:
             return run_rule(self.function.vmap, self.args, batch)
@@ -224,7 +224,7 @@ class _Application:
         with DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
             return self._recorded(call, ctx, start, arrays, output)
 
-    def _needed(self, call: AutogradCall) -> tuple[bool, ...]:
+    def _needed(self, call: Call) -> tuple[bool, ...]:
         """The arguments that require grad."""
         if not self.is_recorded and (call.transformations or call.dual is not None or call.attempt.inputs is None):
             return tuple(i in self.inputs for i in range(len(self.args)))  # whose derivatives JAX may ask for later
@@ -233,7 +233,7 @@ class _Application:
                 ask(x)
         return self.required
 
-    def _recorded(self, call: AutogradCall, ctx: Context, start: Start, arrays: list, output: object):
+    def _recorded(self, call: Call, ctx: Context, start: Start, arrays: list, output: object):
         results = output if isinstance(output, tuple) else (output,)
         self._check_written(ctx, results)
         wrappers = [x for x in self.args if isinstance(x, torch.Tensor) and is_wrapper(x)]
@@ -274,7 +274,7 @@ class _Application:
         results = tuple(self._whole(call, wholes[i], x) if i in wholes else x for i, x in enumerate(results))
         return results if isinstance(output, tuple) else results[0]
 
-    def _whole(self, call: AutogradCall, whole: Any, shadow: Any) -> Any:
+    def _whole(self, call: Call, whole: Any, shadow: Any) -> Any:
         """A result that wraps others, whose derivative is that of its shadow."""
         return cut(call, whole, shadow) if is_traced(shadow.read()) else whole
 

@@ -19,7 +19,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..tracing.primitives import linear_call, once
 from ..tracing.tensor_spec import conjugate
 from ..tracing.traces import axes_in_types, varying
-from .call import AutogradCall, this_call
+from ..translation import Call, this_call
 from .function_residuals import Context, Residuals, Start
 from .linearization import matched, own_axes, reduced_axes
 from .runs import Attempt, Runs
@@ -166,7 +166,7 @@ class Derivative:
     def _pull(self, residuals: list, wanted: tuple[bool, ...], cotangents: list) -> list:
         """JAX's cotangents of the inputs."""
 
-        def run(call: AutogradCall):
+        def run(call: Call):
             gradients = tuple(self._gradients_of_results(cotangents))
             for hook in list(self._prehooks.values()):
                 gradients = _replaced(hook(gradients), gradients)
@@ -214,7 +214,7 @@ class Derivative:
     def _push(self, residuals: list, tangents: list) -> list:
         """JAX's tangents of the results."""
 
-        def run(call: AutogradCall):
+        def run(call: Call):
             given: list = [None] * self._count
             for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
                 given[place] = wrap(tangent, dtype)
@@ -291,9 +291,7 @@ class Derivative:
             )
         return gradients[: self._count]
 
-    def _cotangent(
-        self, call: AutogradCall, gradient: torch.Tensor | None, number: int, dtype: torch.dtype, shape: torch.Size
-    ):
+    def _cotangent(self, call: Call, gradient: torch.Tensor | None, number: int, dtype: torch.dtype, shape: torch.Size):
         """JAX's cotangent of an input for PyTorch's gradient, summed and cast to what the input is."""
         if gradient is None:
             return None  # to JAX, zeros

@@ -38,11 +38,9 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.trees import TensorSlot, map_arguments
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
-from ..tracing.call import StreamState
-from ..tracing.scope import closed_over
+from ..tracing.scope import StreamState, closed_over
 from ..tracing.shadows import give_shadow, shadow_of, uncut
-from ..translation import is_in_progress
-from .call import AutogradCall, this_call
+from ..translation import Call, is_in_progress, this_call
 
 
 class Start(NamedTuple):
@@ -57,7 +55,7 @@ class Start(NamedTuple):
     """Numbers below those of memories and nodes that it has made."""
 
     @classmethod
-    def of(cls, call: AutogradCall, args: tuple) -> "Start":
+    def of(cls, call: Call, args: tuple) -> "Start":
         return cls(args, call.stream.state, next_number(), next_node())
 
     def has_recorded(self, tensor: Torchish) -> bool:

@@ -19,12 +19,12 @@ from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tracing.traces import is_float
+from ..translation import this_call
 from .backward import Backward, is_source
-from .call import recorded, this_call
 from .engine import BackwardPass, accumulate
 from .inputs import Pass
 from .runs import Attempt
-from .tape import Tape
+from .tape import Tape, recorded
 
 
 def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:

@@ -34,7 +34,7 @@ from ..tracing.traces import (
     may_differentiate,
     program_of,
 )
-from .call import this_call
+from ..translation import this_call
 from .retrace import Code, NeedsHooks, run_anew
 
 

@@ -53,7 +53,7 @@ from ..internals.jax import (
 from ..tensors.tensor import Torchish
 from ..tracing.primitives import LevelEnd, stops_levels
 from ..tracing.traces import axes_in_types, is_zero, varying
-from .call import this_call
+from ..translation import this_call
 
 Axes = frozenset[str]
 

@@ -43,7 +43,7 @@ from ..tensors.trees import flatten
 from ..tracebacks import name_place
 from ..tracing.rolling import Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming
-from .call import current, this_call
+from ..translation import current, this_call
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
 
 _MANY = 2**12  # items of one container: as of a data set, which nobody changes

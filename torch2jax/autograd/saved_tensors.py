@@ -16,7 +16,7 @@ from ..tensors.dtypes import logical
 from ..tensors.history import NeedsTape
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import values_only
-from .call import this_call
+from ..translation import this_call
 
 _push, _pop = autograd_module._push_saved_tensors_default_hooks, autograd_module._pop_saved_tensors_default_hooks
 

@@ -29,6 +29,7 @@ from ..tensors.tensor import Torchish
 from ..tracing.primitives import LevelEnd, stop_levels
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running, unvaried
+from ..translation import this_call
 from .linearization import Linearization, Var, keep_with
 from .saved_tensors import Packing
 
@@ -332,3 +333,15 @@ class Tape(Feature):
 
     def _forgets(self, key: int) -> Callable:
         return lambda _: self._used.pop(key, None)
+
+
+def recorded() -> Tape:
+    """The tape of the call, for code that is only there where one is kept.
+
+    Raises:
+        NeedsTape: there is none.
+    """
+    tape = this_call().tape
+    if tape is None:
+        raise NeedsTape(1)
+    return tape

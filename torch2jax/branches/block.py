@@ -17,7 +17,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, ending_with_errors, expect_unrecorded
-from .call import this_call
+from ..translation import this_call
 from .path import Fork, Path
 from .paths import followed
 

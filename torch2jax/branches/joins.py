@@ -26,7 +26,7 @@ from ..tensors.history import UNRECORDED
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tracing.traces import running
-from .call import current, this_call
+from ..translation import current, this_call
 from .code_graph import can_see_through
 from .join_points import JoinPoint, join_point
 from .loop_state import EVERYTHING, Place, State, Unlike

@@ -26,7 +26,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor, wrap
 from ..tracing.carried_floats import CarriedFloat, begun
-from .call import this_call
+from ..translation import this_call
 from .loop_state import Change, State, TensorEntry, Unlike, item_names
 
 

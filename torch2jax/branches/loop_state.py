@@ -32,7 +32,7 @@ from ..tensors.objects import codec_of, has_attributes, leaf_of
 from ..tensors.storage import Storage, steps_to
 from ..tensors.tensor import Torchish
 from ..tensors.view_kind import ViewKind
-from .call import this_call
+from ..translation import this_call
 
 
 class _Everything(set[types.CodeType]):

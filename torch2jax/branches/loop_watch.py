@@ -38,7 +38,7 @@ from ..internals.jax import varying_axes
 from ..internals.transforms import is_fwd_grad_enabled
 from ..tracing.traces import current_trace, running, varying
 from ..tracing.value_ranges import range_of
-from .call import current, this_call
+from ..translation import current, this_call
 from .loop_bounds import MOST
 from .loop_carry import number, put, with_room
 from .loop_facts import Facts, Loops, Variable

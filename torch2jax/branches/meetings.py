@@ -29,7 +29,7 @@ from jax.extend.core import jaxpr_as_fun
 from ..errors import is_library
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import lose_traced
-from .call import this_call
+from ..translation import this_call
 from .code_graph import can_see_through
 from .handlers import is_handled
 from .joins import AskedAt, JoinPoints

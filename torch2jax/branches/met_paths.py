@@ -14,7 +14,7 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.rebinding import set_geometry
 from ..tensors.tensor import strides_of_shape
 from ..tracing.tensor_spec import TensorSpec
-from .call import this_call
+from ..translation import this_call
 from .guards import Guards
 from .loop_carry import number
 from .loop_state import State, Unlike

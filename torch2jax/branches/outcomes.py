@@ -8,7 +8,7 @@ import torch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.history import UNRECORDED
 from ..tensors.tensor import Torchish
-from .call import this_call
+from ..translation import this_call
 from .loop_state import State, Unlike
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)

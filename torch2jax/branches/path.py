@@ -18,7 +18,7 @@ from ..abandoning import Abandoned, Patience
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, running, without_derivatives
-from .call import BranchesCall, this_call
+from ..translation import Call, this_call
 from .guards import Guards
 from .joins import Join, OpenConditions
 from .loop_facts import Facts, Loops
@@ -144,7 +144,7 @@ class Path:
     def is_one_of_several(self) -> bool:
         return self._answers is not None
 
-    def is_in_its_trace(self, call: BranchesCall) -> bool:
+    def is_in_its_trace(self, call: Call) -> bool:
         """Whether the code runs in the path's own trace, within no transformation that it has started."""
         tape = call.tape
         is_there = current_trace() is self.trace if tape is None else tape.is_beside(self.trace)

@@ -22,7 +22,7 @@ from ..errors import BranchError, SourceLine, is_raised_by_code
 from ..loops.program import evaluated, pruned
 from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, ending_with_errors
-from .call import current
+from ..translation import current
 from .ends import StaticLeaf
 from .joined_paths import Again, Ended, Met, PathNode, Raised, Side, program_of
 from .joins import Join, join_p, joined_p

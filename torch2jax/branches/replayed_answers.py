@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish
-from .call import this_call
+from ..translation import this_call
 
 
 class ReplayedAnswers:

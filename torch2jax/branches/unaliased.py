@@ -22,7 +22,7 @@ from ..tensors.interop import fills_memory
 from ..tensors.objects import codec_of
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import TensorSpec
-from .call import this_call
+from ..translation import this_call
 from .guards import Guards
 from .loop_state import State, TensorEntry, item_names
 

@@ -7,11 +7,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import torch
 
-from ..calls.call import current
 from ..internals.dispatch import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.array_rule import InnerRule
 from ..tracebacks import boundary
+from ..translation import current
 from .differentiable import check_dtypes, run_program, widened
 from .program import Arguments, JaxProgram, Template, take_apart, take_out_arrays
 

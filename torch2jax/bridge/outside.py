@@ -15,7 +15,6 @@ import jax
 import numpy as np
 import torch
 
-from ..calls.call import this_call
 from ..errors import NoRuleError, TracedValueError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, TorchDispatchMode
 from ..rules.inplace import write_in_place
@@ -25,6 +24,7 @@ from ..tensors.interop import array_to_tensor, tensor_to_array
 from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
+from ..translation import this_call
 from .call_torch import Programs
 from .function import BridgeOptions, TorchFunction, WriteWatch
 from .primitive import Result, call_torch

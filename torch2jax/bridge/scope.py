@@ -15,9 +15,9 @@ import jax
 import numpy as np
 import torch
 
-from ..calls.call import current
 from ..internals.dispatch import len_torch_dispatch_stack, len_torch_function_stack
 from ..internals.transforms import peek_interpreter_stack
+from ..translation import current
 
 _jobs: dict[int, Callable[[], None]] = {}
 _preparing = threading.Lock()

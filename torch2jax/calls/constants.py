@@ -26,12 +26,12 @@ from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region, make_view, w
 from ..tensors.traced import evaluating, is_traced
 from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming
+from ..translation import this_call
 from ..values.distributed import laid_out_as, part_alone, standing_for, whole_values
 from ..values.known import constant
 from ..values.moved import front_of
 from ..values.selected import Chosen, refuse_length
 from ..values.sparse import HasSparse, Sparse
-from .call import this_call
 
 
 class Constants:

@@ -48,7 +48,7 @@ from ..tensors.derived import have_a_say
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.traces import current_trace
-from ..translation import CallMode, enter, leave
+from ..translation import CallMode, current, enter, leave, this_call
 from ..values import (
     chosen as chosen,
     pickled as pickled,
@@ -64,7 +64,6 @@ from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
-from .call import current, this_call
 from .library_kernels import Kernels, decomposition_of, functional_of, has_kernel, outputs_of
 from .logical_dtypes import in_one_dtype
 from .modes import AtenMode, body_of, observer
@@ -262,7 +261,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                     return result
         return self.dispatch(func, args, kwargs or {})
 
-    def dispatch(self, func: Callable[..., Any], args: tuple, kwargs: dict):
+    def dispatch(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         try:
             if len_torch_dispatch_stack() and _is_seen_by_modes():
                 return self.run_below_modes(func, args, kwargs)
@@ -353,7 +352,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         except WithoutValuesError as error:
             return run_without_values(error, self, func, args, kwargs)
 
-    def run_rule(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict):
+    def run_rule(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict) -> Any:
         for feature in self.features.rules:
             result = feature.run_rule(self, func, rule, args, kwargs)
             if result is not NEXT:

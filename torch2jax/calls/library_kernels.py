@@ -27,7 +27,7 @@ from ..patches import runs_instead_of, stands_in
 from ..rules import registry
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from .call import this_call
+from ..translation import this_call
 
 
 class _Outputs(NamedTuple):

@@ -23,7 +23,7 @@ from ..rules.options import Tag
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
-from .call import this_call
+from ..translation import this_call
 
 _NARROW = {
     torch.int64: torch.int32,

@@ -22,9 +22,9 @@ from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
 from ..rules.inline import Scalars
 from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
+from ..translation import current, this_call
 from ..values.both_answers import Slot, follow
 from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
-from .call import current, this_call
 
 
 def adopt(thing: object) -> None:

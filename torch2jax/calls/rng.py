@@ -20,8 +20,8 @@ from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate
 from ..tensors.tensor import wrap
 from ..tensors.traced import evaluating, is_traced
-from ..tracing.call import StreamState
-from .call import current, this_call
+from ..tracing.scope import StreamState
+from ..translation import current, this_call
 
 _OWN_REFERENCES = 3  # to a generator that a call has made, when it is over: of the stream, a loop and getrefcount
 

@@ -29,7 +29,7 @@ from ..internals.transforms import (
 )
 from ..patches import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
-from .call import current, this_call
+from ..translation import current, this_call
 
 _DEVICES = autocast_supported_devices()
 

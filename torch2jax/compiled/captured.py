@@ -13,7 +13,7 @@ from ..tensors.objects import codec_of, leaf_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
-from .call import this_call
+from ..translation import this_call
 from .reordered import Reordered, physical_of, shown
 
 _SEEN = object()

@@ -16,7 +16,7 @@ from ..tensors.objects import ObjectCodec, codec_of
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor
-from .call import this_call
+from ..translation import this_call
 from .captured import CapturedState
 
 

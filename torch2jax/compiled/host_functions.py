@@ -32,7 +32,7 @@ from ..tensors.history import NeedsTape
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
 from ..tracing.traces import is_transforming
-from .call import CompiledCall
+from ..translation import Call
 from .host_memory import NO, WANTING, YES, state_of
 from .host_tensors import HostTensors
 from .reordered import REORDERING
@@ -218,7 +218,7 @@ class HostFunctions(HostTensors, Feature):
             return self._on_jax_instead(viewed, function, args, kwargs or {})
         return self._taken(result)
 
-    def dispatch(self, call: CompiledCall, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def dispatch(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
         kind = kind_of(function)
         if kind is FunctionKind.WRITES_IF_TOLD:
@@ -359,7 +359,7 @@ class HostFunctions(HostTensors, Feature):
             return tensor._node.storage.history is not None
         return tensor.requires_grad
 
-    def _subscripted(self, call: CompiledCall, function: Callable, args: tuple) -> Any:
+    def _subscripted(self, call: Call, function: Callable, args: tuple) -> Any:
         """A view of a tensor of JAX's, or whatever else a subscript gives there."""
         view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
         return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
@@ -385,7 +385,7 @@ class HostFunctions(HostTensors, Feature):
             return self._on_jax(self._call, function, (value, *args), kwargs)
         raise NeedsTape(1)
 
-    def _on_jax(self, call: CompiledCall, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def _on_jax(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
         lifted: dict[int, tuple[torch.Tensor, Torchish]] = {}
         before, self._is_closed = self._is_closed, False
         self._lifted.append(lifted)

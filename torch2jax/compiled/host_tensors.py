@@ -20,7 +20,7 @@ from ..tensors.interop import dense_strides, tensor_to_array
 from ..tensors.journal import Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, make_region, wrap_new
-from .call import CompiledCall
+from ..translation import Call
 from .host_memory import NO, WANTING, YES, Memories, copied_values, in_place_of, state_of
 from .reordered import DonatedArrays, Orders
 
@@ -36,7 +36,7 @@ class HostTensors:
         call: the call.
     """
 
-    def __init__(self, call: CompiledCall):
+    def __init__(self, call: Call):
         self._call = call
         self._lifted: list[dict[int, tuple[torch.Tensor, Torchish]]] = []
         self._is_closed = False

@@ -23,8 +23,7 @@ from ..rules.tables import entered
 from ..tensors.dtypes import default_dtype
 from ..tensors.journal import Located, Uncontained
 from ..tensors.objects import Hidden, Identity, codec_of, has_attributes
-from ..translation import CallMode
-from .call import CompiledCall, this_call
+from ..translation import Call, CallMode, this_call
 from .captured import Aliased, CapturedState, GuardedState
 from .program import PartProgram
 
@@ -291,7 +290,7 @@ class _Running(Hidden):
         return _Running(self._part, module, function)
 
 
-def _may_compile(call: CompiledCall) -> bool:
+def _may_compile(call: Call) -> bool:
     """Whether a part runs by a program now: not where JAX, a tape or something else is to see what it does."""
     host = call.constants.host
     if host is None or not host.is_active:
@@ -299,7 +298,7 @@ def _may_compile(call: CompiledCall) -> bool:
     return all(isinstance(mode, CallMode) for mode in get_current_function_mode_stack())
 
 
-def _settings(call: CompiledCall) -> tuple:
+def _settings(call: Call) -> tuple:
     """What else decides a trace."""
     region, key = autocast.region(), call.stream.state.key
     return (

@@ -18,9 +18,9 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.rebinding import at_the_place_of, set_geometry
 from ..tensors.storage import Storage, lose_traced
 from ..tensors.tensor import Torchish, make_tensor
-from ..tracing.call import StreamState
+from ..tracing.scope import StreamState
 from ..tracing.traces import current_trace, ending_with_errors
-from .call import CompiledCall, this_call
+from ..translation import Call, this_call
 from .captured import CapturedState
 from .effects import Effects, Rebuilt, Restoration
 from .reordered import Reordered, RowOrder, physical_of, references_alone, shown
@@ -229,7 +229,7 @@ class PartProgram:
             if isinstance(holder, Storage) and id(holder) not in known:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
 
-    def run(self, call: CompiledCall, captured: CapturedState) -> Any:
+    def run(self, call: Call, captured: CapturedState) -> Any:
         """Runs the program, and leaves behind what the function would have left."""
         if self._outer:
             captured = CapturedState(self._outer, captured, shares=True, located=captured.located)

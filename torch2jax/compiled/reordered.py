@@ -25,7 +25,7 @@ from ..tensors.known import defer_body, in_pytorch, real
 from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_tensor
-from .call import this_call
+from ..translation import this_call
 
 REORDERING = {torch.index_select: 3, torch.Tensor.index_select: 3, torch.Tensor.__getitem__: 2}
 """What may reorder, and the number of its arguments."""

@@ -31,7 +31,7 @@ from ..patches import stands_in
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import TensorSpec, conjugate
 from ..tracing.traces import axes_in_types, varying
-from .call import this_call
+from ..translation import this_call
 from .transformation import Transformation
 
 

@@ -17,7 +17,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import TensorSlot
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, expect_unrecorded, running
-from .call import FunctionalCall, this_call
+from ..translation import Call, this_call
 
 
 class Transformation(ABC):
@@ -36,7 +36,7 @@ class Transformation(ABC):
     is_functorchs = True
     """Whether it asks of custom functions what `torch.func` does; not where autograd batches gradients."""
 
-    def __init__(self, call: FunctionalCall):
+    def __init__(self, call: Call):
         expect_unrecorded("a transformation")
         self.call = call
         self._since = next_number()

@@ -41,7 +41,7 @@ from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import example_of, examples_in
-from .call import this_call
+from ..translation import this_call
 from .transformation import Transformation
 
 Kinds = tuple[ViewKind, ...]

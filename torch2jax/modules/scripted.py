@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ..calls.call import this_call
 from ..calls.modes import AtenMode
 from ..errors import EndedCallError
 from ..internals.torchscript import (
@@ -20,6 +19,7 @@ from ..internals.torchscript import (
     wrap_cpp_module,
 )
 from ..patches import stands_in
+from ..translation import this_call
 
 
 class _Errors(AtenMode):

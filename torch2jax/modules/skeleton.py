@@ -20,7 +20,6 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..calls.call import this_call
 from ..calls.dispatch import Call
 from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
@@ -31,6 +30,7 @@ from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import is_call_of_module
+from ..translation import this_call
 from ..values.sparse import Sparse, array_of_sparse, bound_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .fully_sharded import give_states, states_of

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..internals.dispatch import OpOverload
 from ..internals.prims import prims_module, torch_block_diag
 from ..rules.inplace import write_out
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..tensors.known import in_pytorch
+from ..translation import current
 from .arrays import is_complex
 
 aten = torch.ops.aten

@@ -8,12 +8,12 @@ batch that is no part of one.
 import numpy as np
 import torch
 
-from ..calls.call import current
 from ..tensors.interop import to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracing.traces import values_of_examples
+from ..translation import current
 
 
 def known_values(tensor: Torchish) -> np.ndarray | None:

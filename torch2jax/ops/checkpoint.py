@@ -15,7 +15,6 @@ import torch
 from torch.utils import checkpoint as torch_checkpoint
 
 from ..branches.replayed_answers import ReplayedAnswers
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.modules import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
 from ..patches import applies, exchange, stands_in
@@ -25,6 +24,7 @@ from ..tensors.tensor import Torchish, make_view
 from ..tensors.trees import flatten, map_arguments
 from ..tracing.scope import UNSUITED, TraceScope, rehearse
 from ..tracing.traces import is_transforming
+from ..translation import current
 from ..values.selected import Selected
 from .selective import Selection, keeping
 

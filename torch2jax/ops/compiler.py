@@ -4,11 +4,11 @@ import jax
 import torch
 from torch.autograd import profiler
 
-from ..calls.call import current
 from ..modules.skeleton import copy_structure
 from ..patches import runs_instead_of, stands_in
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
+from ..translation import current
 from ..values.valueless import StandIns, natively
 
 

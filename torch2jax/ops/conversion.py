@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..internals.dispatch import DisableTorchFunction, parse_to
 from ..rules.float8 import FLOAT8, to_float8
 from ..rules.inline import call_inlined
@@ -21,6 +20,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once, is_traced, without_gradient
 from ..tracing.primitives import linear_call
+from ..translation import current
 from ..values.known import lazily
 
 aten = torch.ops.aten

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current, this_call
 from ..errors import SparseLayoutError, user_level
 from ..internals.dispatch import (
     DeviceContext,
@@ -38,6 +37,7 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.rebinding import resize
 from ..tensors.tensor import CPU, Torchish, expect_values, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once
+from ..translation import current, this_call
 from ..values.item import Item
 from ..values.known import constant
 from ..values.numpy_views import is_lent

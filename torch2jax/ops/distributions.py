@@ -13,10 +13,10 @@ import torch
 from jax import lax
 from torch.distributions import Dirichlet, StudentT, dirichlet, von_mises
 
-from ..calls.call import current
 from ..patches import applies, stands_in
 from ..rules.registry import implements_tensors
 from ..tensors.traced import is_traced
+from ..translation import current
 from .random import sample
 
 Tensor = torch.Tensor

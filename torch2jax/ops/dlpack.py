@@ -3,7 +3,6 @@
 import jax
 import torch
 
-from ..calls.call import current
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import C
 from ..internals.tensors import to_dlpack
@@ -11,6 +10,7 @@ from ..patches import runs_instead_of, stands_in
 from ..rules.registry import implements_tensors
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
+from ..translation import current
 from .values import values
 
 Tensor = torch.Tensor

@@ -8,11 +8,11 @@ from jax import lax
 from jax.lax import FftType
 from torch import Tensor
 
-from ..calls.call import current
 from ..internals.prims import torch_stft
 from ..internals.tensors import corresponding_complex_dtype, corresponding_real_dtype
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import COMPLEX
+from ..translation import current
 from .arrays import like
 from .bounds import known_values
 

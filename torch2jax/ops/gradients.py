@@ -12,7 +12,6 @@ from ..autograd.backward import is_source
 from ..autograd.engine import retain
 from ..autograd.hooks import hooks_of
 from ..autograd.inputs import ask, requires_grad
-from ..calls.call import current
 from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import LegacyVariableBase, set_grad_enabled
@@ -22,6 +21,7 @@ from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
 from ..tensors.history import NeedsTape, Node, Source, added
 from ..tensors.tensor import Restriction, Torchish
+from ..translation import current
 
 Tensor = torch.Tensor
 

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..functional.vmap import of_all_examples
 from ..rules.registry import implements, implements_selected, implements_tensors
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
 from ..tracing.value_ranges import range_of
+from ..translation import current
 from ..values.lengths import said_bound
 from .arrays import cast, is_float, like, where
 from .bounds import known_values

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..rules.inplace import write_out
 from ..rules.options import Tag
 from ..rules.registry import implements, implements_tensors
@@ -20,6 +19,7 @@ from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind, reshape
+from ..translation import current
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 from .bounds import expect_within, known_values, outside, seen
 

@@ -12,13 +12,13 @@ import functools
 import jax.numpy as jnp
 import torch
 
-from ..calls.call import current
 from ..errors import StridedNestedError
 from ..internals.tensors import nested_view_from_jagged
 from ..rules.registry import implements
 from ..tensors.jagged import NestedTensor, like, values_of
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import is_of_call
+from ..translation import current
 from ..values.moved import moved
 from ..values.selected import begin, first
 from ..values.wrapper_subclasses import implements_of_class

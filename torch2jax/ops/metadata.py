@@ -2,10 +2,10 @@
 
 import torch
 
-from ..calls.call import current
 from ..rules.registry import implements_metadata, implements_tensors
 from ..tensors.derived import as_class
 from ..tensors.tensor import Torchish, geometry
+from ..translation import current
 
 Tensor = torch.Tensor
 

@@ -14,11 +14,11 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..calls.call import current
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS, type_name
+from ..translation import current
 from .arrays import cast, is_float, like, where, widened
 from .bounds import known_values
 from .gradients import expect_constant

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..errors import user_level
 from ..functional.vmap import check_operands, check_target, draw_for_each
 from ..internals.dispatch import DisableTorchFunction
@@ -37,6 +36,7 @@ from ..tensors.dtypes import (
 from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_at_once, is_traced
+from ..translation import current
 from .arrays import like
 from .bounds import seen
 from .creation import factory, label_of, like_options, new_shape

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from jax import lax
 
 from ..abandoning import NeedsLengths
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
 from ..tensors.dtypes import is_held_alike, is_integral
+from ..translation import current
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.moved import broadcast, merged, needs_broadcast
 from ..values.selected import (

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import (
@@ -22,6 +21,7 @@ from ..rules.registry import (
     lookup_selected,
 )
 from ..tensors.trees import map_arguments
+from ..translation import current
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.moved import Moved, broadcast, front_of, led_by, merged, moved, needs_broadcast, unknown_dims
 from ..values.selected import Chosen, Selected, like, select

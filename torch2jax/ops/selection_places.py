@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..errors import TracedValueError, user_location
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_chosen, implements_selected, lookup, lookup_selected
 from ..tensors.dtypes import is_held_alike
 from ..tensors.tensor import Torchish
+from ..translation import current
 from ..values.selected import Chosen, Selected, aligned, begin, compacted, in_order_of, like, select
 from .arrays import cast
 from .bounds import known_values

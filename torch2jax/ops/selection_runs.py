@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_selected, lookup
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
+from ..translation import current
 from ..values.lengths import expect_room, said_bound
 from ..values.moved import merged, unknown_dims
 from ..values.selected import Chosen, Selected, compacted, first, like, select

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..rules.registry import implements_by_length, implements_selected
+from ..translation import current
 from ..values.item import Item
 from ..values.lengths import distance, is_traced_number, range_of_number, tensor_of
 from ..values.selected import Chosen, Selected, aligned, compacted, first, like, places_of, select

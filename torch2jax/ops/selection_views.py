@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..tensors.storage import View
 from ..tensors.tensor import geometry, make_view
 from ..tensors.view_kind import ViewKind
+from ..translation import current
 from ..values.selected import Chosen
 
 aten = torch.ops.aten

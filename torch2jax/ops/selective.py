@@ -13,7 +13,6 @@ import torch
 from jax.ad_checkpoint import checkpoint_name
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
-from ..calls.call import current
 from ..calls.modes import AtenMode
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpOverload
 from ..rules.features import Feature
@@ -22,6 +21,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten, map_arguments
+from ..translation import current
 
 _NAMES = {
     CheckpointPolicy.MUST_SAVE: "saved",

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim, canonicalize_dims
 from ..rules.inplace import write_out
@@ -16,6 +15,7 @@ from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..tensors.view_kind import reshape
+from ..translation import current
 from . import releases
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .bounds import known_values, seen

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ..calls.call import current
 from ..rules.registry import implements_tensors
+from ..translation import current
 from ..values.valueless import run_on_values
 
 

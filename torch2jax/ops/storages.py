@@ -5,7 +5,6 @@ import weakref
 
 import torch
 
-from ..calls.call import current
 from ..internals.tensors import StorageBase
 from ..patches import stands_in
 from ..rules.inplace import expect_writable
@@ -15,6 +14,7 @@ from ..tensors.history import Source
 from ..tensors.journal import Memory
 from ..tensors.rebinding import become
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
+from ..translation import current
 from .mutation import set_data, set_without_derivative
 
 aten = torch.ops.aten

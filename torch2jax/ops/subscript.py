@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..errors import TracedValueError, user_level
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.inplace import write_in_place
@@ -26,6 +25,7 @@ from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view, strides_of_shape
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind, reshape
+from ..translation import current
 from ..values.at_once import known_element
 from ..values.selected import begin, select
 from .arrays import cast

@@ -15,7 +15,6 @@ from jax.core import Tracer
 from ..abandoning import NeedsLengths
 from ..autograd.inputs import is_tensor_differentiated
 from ..branches.path import answer
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
@@ -26,6 +25,7 @@ from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
+from ..translation import current
 from ..values.both_answers import answered
 from ..values.item import Item
 from ..values.lengths import heed

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..calls.call import current
 from ..errors import TracedValueError
 from ..functional.vmap import batch_of
 from ..internals.dispatch import DisableTorchFunction
@@ -26,6 +25,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, geometry, make_region, make_view, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once, without_gradient
 from ..tensors.view_kind import ViewKind, places, reshape, transpose
+from ..translation import current
 from .arrays import axis_of, is_inexact
 from .bounds import known_values, outside
 

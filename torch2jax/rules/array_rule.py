@@ -19,7 +19,7 @@ from ..tensors.dtypes import expect, expect_fits
 from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from .call import this_call
+from ..translation import this_call
 from .inline import call_inlined
 from .inplace import write_out
 from .keywords import BodyParameters

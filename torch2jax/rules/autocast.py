@@ -23,7 +23,7 @@ from ..internals.transforms import autocast_supported_devices, is_any_autocast_e
 from ..tensors.history import Source
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
-from .call import this_call
+from ..translation import this_call
 
 
 class CastPolicy(Enum):

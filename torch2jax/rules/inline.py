@@ -26,7 +26,7 @@ import torch
 from ..internals.jax import trace_context
 from ..tensors.dtypes import default_dtype
 from ..tensors.traced import are_staged, is_traced, noting_equations, noting_tests
-from .call import current
+from ..translation import current
 from .features import Feature
 
 _MOST = 64  # types of arrays for one body

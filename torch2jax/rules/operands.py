@@ -20,7 +20,7 @@ from ..tensors.dtypes import canonical, default_dtype, dtype_j2t, dtype_t2j, is_
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, expect_values, wrap
 from ..tensors.traced import without_gradient
-from .call import this_call
+from ..translation import this_call
 from .options import Tag
 from .promotion import Promotion
 

@@ -18,7 +18,7 @@ from jax import lax
 from ..tensors.dtypes import canonical, default_dtype, number_in_dtype, wrapped
 from ..tensors.interop import fills_memory
 from ..tensors.tensor import strides_of_shape
-from .call import this_call
+from ..translation import this_call
 from .promotion import Promotion, kind_of, promoted
 
 

@@ -19,7 +19,7 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..patches import exchange
 from ..tensors.dtypes import Takes, expect
 from ..tensors.tensor import Torchish
-from .call import current, this_call
+from ..translation import current, this_call
 from .keywords import BodyParameters
 from .operands import lift
 from .options import NO_TAGS, Tag

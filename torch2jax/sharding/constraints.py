@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from ..calls.call import current, this_call
 from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
 from ..rules.array_rule import InnerRule
@@ -14,6 +13,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tracing.layouts import laid_out
+from ..translation import current, this_call
 from .plans import EXPERTS, TENSOR, Layout, ShardingPlan, Style
 from .specs import Axes, expect_axes, names_of, resolve, size_of
 

@@ -16,7 +16,7 @@ from ..internals.dispatch import (
     disabled_torch_function_impl,
 )
 from ..internals.tensors import convert, make_wrapper_subclass
-from .call import TensorsCall
+from ..translation import Call
 from .distributed import is_split
 from .tensor import Torchish, make_view
 
@@ -99,7 +99,7 @@ def _joined(cls: type) -> type:
     return python_types.new_class(cls.__name__, (cls, *(above or [Derived])), exec_body=lambda body: body.update(named))
 
 
-def in_call(call: TensorsCall, tensor: torch.Tensor) -> torch.Tensor:
+def in_call(call: Call, tensor: torch.Tensor) -> torch.Tensor:
     """What stands within a call for a tensor from outside that is of a class with a say; any other as it is."""
     if isinstance(tensor, Torchish) or not _has_a_say(type(tensor)):
         return tensor

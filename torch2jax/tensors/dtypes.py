@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .call import current
+from ..translation import current
 
 _NAMES = {
     torch.bool: "bool",

@@ -14,7 +14,7 @@ from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
 from ..abandoning import Abandoned
-from .call import this_call
+from ..translation import this_call
 
 
 class NeedsTape(Abandoned):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..internals.dispatch import DisableAutocast, DisableTorchDispatch, DisableTorchFunction
-from .call import this_call
+from ..translation import this_call
 from .dtypes import canonical, values_in_dtype
 from .interop import array_to_tensor, to_numpy, values_of
 from .physical import LazyArray, PhysicalArray

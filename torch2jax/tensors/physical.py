@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import lax
 
-from .call import this_call
+from ..translation import this_call
 
 _MOST_STEPS = 24
 

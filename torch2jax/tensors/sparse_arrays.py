@@ -141,8 +141,8 @@ def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
     index = [array_to_tensor(x, copy=copy).long() for x in parts.index]
     values = array_to_tensor(parts.values, copy=copy)
     if parts.layout is not torch.sparse_coo:
-        return torch.sparse_compressed_tensor(*index, values, parts.shape, layout=parts.layout)
-    return torch.sparse_coo_tensor(*index, values, parts.shape, is_coalesced=parts.is_coalesced or None)
+        return torch.sparse_compressed_tensor(index[0], index[1], values, parts.shape, layout=parts.layout)
+    return torch.sparse_coo_tensor(index[0], values, parts.shape, is_coalesced=parts.is_coalesced or None)
 
 
 def layout_name(layout: torch.layout) -> str:

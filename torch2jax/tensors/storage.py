@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from .call import Recorder, current
+from ..translation import Tape, current
 from .dtypes import canonical
 from .history import Node
 from .journal import Journaled, Memory, expect_contained, journal
@@ -553,7 +553,7 @@ class View(Journaled):
             self._version = self.storage.memory.version
         return self._array
 
-    def _is_as_it_was(self, tape: Recorder) -> bool:
+    def _is_as_it_was(self, tape: Tape) -> bool:
         """Whether to autograd nothing was written since this was read, only to `Tensor.data`; notes how it is now.
 
         A leaf is written to unseen alone, perhaps as another one on the same memory.
@@ -656,7 +656,7 @@ class View(Journaled):
         else:
             self._array, self._version = array, self.storage.memory.version
 
-    def _write_values(self, tape: Recorder, physical: PhysicalArray, known: Known | None) -> None:
+    def _write_values(self, tape: Tape, physical: PhysicalArray, known: Known | None) -> None:
         """Writes values alone, below derivatives that stay as they are."""
         whole, physical = self.parent.physical, PhysicalArray(tape.primal(physical.array), physical.layout)
         mine = self._with_values(tape, physical)
@@ -671,7 +671,7 @@ class View(Journaled):
             self._take(mine)
             self._is_as_it_was(tape)
 
-    def _with_values(self, tape: Recorder, values: PhysicalArray) -> PhysicalArray | None:
+    def _with_values(self, tape: Tape, values: PhysicalArray) -> PhysicalArray | None:
         """Other values of a leaf, whose history begins at what was read of it, and not at what it is a view of."""
         if self._version != self.storage.memory.version or not self._is_leaf():
             return None

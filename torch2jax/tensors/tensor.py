@@ -12,7 +12,7 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
 from ..internals.transforms import is_fwd_grad_enabled
-from .call import Recorder, current, this_call
+from ..translation import Tape, current, this_call
 from .distributed import is_split
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Saved, Source, saves
@@ -207,7 +207,7 @@ class Torchish(torch.Tensor):
         else:
             self._begin_at(tape, Saved("Saved"))
 
-    def _begin_at(self, tape: Recorder, node: Node, origins: Sequence[Array] = ()) -> None:
+    def _begin_at(self, tape: Tape, node: Node, origins: Sequence[Array] = ()) -> None:
         """Lets the tape have this tensor as what an operation gave."""
         self._node.storage.history = node
         self._node.storage.track(origins)

@@ -10,7 +10,7 @@ The tensors and arrays that code closes over, or that its objects hold, found wi
 import functools
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import torch
@@ -22,10 +22,21 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from .call import StreamState, this_call
+from ..translation import this_call
 from .traces import current_trace, ending_with_errors
 
 T = TypeVar("T")
+
+
+class StreamState(NamedTuple):
+    """From where a random stream goes on."""
+
+    key: jax.Array | None
+    taken: int
+    """How many keys were derived from that one."""
+    seed: int | None
+    before: Any = 0
+    """How many had been, where that number is traced."""
 
 
 def closed_over(*values: Any, kind: type[T] = Torchish) -> list[T]:

@@ -19,7 +19,7 @@ from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_of_call, is_wrapper, tensor_of, wrapped
-from .call import TracingCall
+from ..translation import Call
 from .primitives import apart_from, once
 
 _SHADOW, _UNCUT = "_torch2jax_shadow", "_torch2jax_uncut"
@@ -43,14 +43,14 @@ _OUTSIDE = (
 )
 
 
-def zeros_of(call: TracingCall, whole: Any, **options: Any) -> Torchish:
+def zeros_of(call: Call, whole: Any, **options: Any) -> Torchish:
     """Zeros of the shape and the dtype that a tensor has as a whole."""
     with call.inside():
         made: Any = torch.zeros(tuple(whole.shape), dtype=whole.dtype, **options)
     return made
 
 
-def shadow_of(call: TracingCall, whole: Any) -> Any:
+def shadow_of(call: Call, whole: Any) -> Any:
     """The shadow of a tensor that wraps others, of this run of the code; None if it requires no grad."""
     attempt, shadow = vars(whole).get(_SHADOW, (None, None))
     shadow = shadow if attempt is call.attempt else None
@@ -64,7 +64,7 @@ def shadow_of(call: TracingCall, whole: Any) -> Any:
     return shadow
 
 
-def give_shadow(call: TracingCall, whole: Any, shadow: torch.Tensor) -> None:
+def give_shadow(call: Call, whole: Any, shadow: torch.Tensor) -> None:
     """Lets a tensor that wraps others have the derivatives of a plain one, in this run of the code."""
     setattr(whole, _SHADOW, (call.attempt, shadow))
 
@@ -75,7 +75,7 @@ def _give(whole: Any, shadow: torch.Tensor) -> None:
     whole.grad = gradient if whole.grad is None else whole.grad + gradient
 
 
-def cut(call: TracingCall, whole: Any, shadow: Torchish) -> Any:
+def cut(call: Call, whole: Any, shadow: Torchish) -> Any:
     """A tensor like one that wraps others, whose derivatives are those of a shadow.
 
     To derive through its inner tensors is an error where the shadow has a derivative.
@@ -93,7 +93,7 @@ def cut(call: TracingCall, whole: Any, shadow: Torchish) -> Any:
     return found
 
 
-def _changed(call: TracingCall, whole: Any, change: Callable[[jax.Array], jax.Array]) -> Any:
+def _changed(call: Call, whole: Any, change: Callable[[jax.Array], jax.Array]) -> Any:
     """A tensor like one that wraps others, with changed arrays."""
 
     def changed(inner: torch.Tensor) -> Torchish:
@@ -132,7 +132,7 @@ def _inner_of(whole: Any) -> list[Any]:
     return [each for x in inner for each in (_inner_of(x) if is_wrapper(x) else [x])]
 
 
-def sealed(call: TracingCall, whole: Any, arrays: Iterable[jax.Array], name: str) -> Any:
+def sealed(call: Call, whole: Any, arrays: Iterable[jax.Array], name: str) -> Any:
     """A jagged result of an autograd function, which has no shadow: a derivative for what it came from is an error."""
     sources = [array for array in arrays if is_traced(array)]
 

@@ -9,7 +9,7 @@ from ..internals.dispatch import DisableTorchFunction
 from ..tensors.interop import fills_memory, is_dense
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread
-from .call import this_call
+from ..translation import this_call
 
 
 class TensorSpec(NamedTuple):

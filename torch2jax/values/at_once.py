@@ -21,7 +21,7 @@ from ..tensors.known import LazyConstant
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import CPU, Torchish, make_tensor, make_view_of_shape
 from ..tensors.view_kind import element
-from .call import ValuesCall, this_call
+from ..translation import Call, this_call
 from .known import is_free_number, results_of
 
 
@@ -67,7 +67,7 @@ _TO = torch.Tensor.to
 _LOOK = _READERS | {_TO}
 
 
-def run_at_once(call: ValuesCall, function: Callable, rule: Any, args: tuple) -> Any:
+def run_at_once(call: Call, function: Callable, rule: Any, args: tuple) -> Any:
     """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
     if type(rule) is TensorRule and function not in _LOOK:
         if function is torch.Tensor.__getitem__:
@@ -114,7 +114,7 @@ def run_at_once(call: ValuesCall, function: Callable, rule: Any, args: tuple) ->
     return results_of(made, function, rule, tensors, knowns, args, {})
 
 
-def _tensor(call: ValuesCall, rule: Any, args: tuple) -> Torchish | None:
+def _tensor(call: Call, rule: Any, args: tuple) -> Torchish | None:
     """That of a Python number."""
     if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
         return None
@@ -124,7 +124,7 @@ def _tensor(call: ValuesCall, rule: Any, args: tuple) -> Torchish | None:
         return _number(torch.tensor(args[0]))
 
 
-def _element(call: ValuesCall, rule: Any, args: tuple) -> Torchish | None:
+def _element(call: Call, rule: Any, args: tuple) -> Torchish | None:
     if not _is_plain(call) or not registry.is_provided(rule):
         return None
     return known_element(*args)
@@ -169,6 +169,6 @@ def _is_pytorchs(rule: Any) -> bool:
     return rule.is_pure and not rule.has_own_values and not rule.concrete
 
 
-def _is_plain(call: ValuesCall) -> bool:
+def _is_plain(call: Call) -> bool:
     """Whether PyTorch's result equals that of the rules, and no feature observes the call."""
     return call.is_lazy and call.is_plain and call.settings.default_dtype is None

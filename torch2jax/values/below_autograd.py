@@ -18,7 +18,7 @@ from ..rules.operands import as_result
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper
-from .call import ValuesCall
+from ..translation import Call
 
 _DETACHING = frozenset((torch.Tensor.detach, torch.detach, torch.ops.aten.detach.default))
 _CASTS = frozenset(("to", "_to_copy", "type", "type_as", "byte", "char", "short", "int", "long", "bool"))
@@ -36,7 +36,7 @@ class Rounds(Abandoned):
     ends_call = False
 
 
-def at_autograd(call: ValuesCall) -> contextlib.AbstractContextManager:
+def at_autograd(call: Call) -> contextlib.AbstractContextManager:
     """A context in which operators begin with autograd's kernels, as around the call; no views are noted."""
     return ForceDispatchKeyGuard(dispatch_tls_local_include_set(), call.keys.add(DispatchKey.ADInplaceOrView))
 
@@ -111,13 +111,13 @@ def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     return primals[0], lax.full_like(primals[0], 0)
 
 
-def is_below_autograd(call: ValuesCall, operator: OpOverload) -> bool:
+def is_below_autograd(call: Call, operator: OpOverload) -> bool:
     """Whether the code that runs for an operator is not differentiated apart from what runs already, or at all."""
     return operator in _DETACHING or any(type(feature) is _BelowAutograd for feature in call.features)
 
 
 @contextlib.contextmanager
-def below_autograd(call: ValuesCall, is_abandoned: bool = False) -> Iterator[None]:
+def below_autograd(call: Call, is_abandoned: bool = False) -> Iterator[None]:
     """A context for the code of a ``__torch_dispatch__``.
 
     Args:

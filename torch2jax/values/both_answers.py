@@ -12,7 +12,7 @@ import torch
 from ..abandoning import Abandoned
 from ..errors import BranchError, user_place
 from ..tensors.tensor import Torchish
-from .call import this_call
+from ..translation import this_call
 from .traced_numbers import Number
 
 

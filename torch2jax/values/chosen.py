@@ -8,24 +8,24 @@ from ..errors import TracedValueError
 from ..internals.dispatch import DisableAutocast
 from ..rules import autocast, registry
 from ..rules.features import serves
-from .call import ValuesCall
+from ..translation import Call
 from .moved import Moved, apply_elementwise
 from .selected import Selected, pass_on_origin
 
 
 @serves(Selected, 0)
-def run_selected(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def run_selected(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """What a function gives of a selection by a mask of unknown values."""
     return _run(call, function, args, kwargs, registry.lookup_selected, Selected.words)
 
 
 @serves(Moved, -1)  # also beside a selection
-def run_moved(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def run_moved(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """What a function gives of a selection by a mask of unknown values along a later dimension."""
     return _run(call, function, args, kwargs, registry.lookup_moved, Moved.words)
 
 
-def _run(call: ValuesCall, function: Any, args: tuple, kwargs: dict, lookup: Callable, words: str) -> Any:
+def _run(call: Call, function: Any, args: tuple, kwargs: dict, lookup: Callable, words: str) -> Any:
     rule = registry.lookup(function)
     device = autocast.region()
     if device is not None and rule is not None:

@@ -16,7 +16,7 @@ from ..rules.rule import MetadataRule
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import range_of
-from .call import this_call
+from ..translation import this_call
 from .traced_numbers import Number
 
 

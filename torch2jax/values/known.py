@@ -37,7 +37,7 @@ from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, wrap, wrap_physical
 from ..tensors.traced import evaluating, is_traced
-from .call import this_call
+from ..translation import this_call
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")

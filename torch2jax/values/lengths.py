@@ -28,7 +28,7 @@ from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import range_of, terms_of
-from .call import this_call
+from ..translation import this_call
 from .item import Item
 from .traced_numbers import number_of
 

@@ -10,7 +10,7 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import rebuilding
 from ..patches import stands_in
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
-from .call import this_call
+from ..translation import this_call
 from .sparse import Sparse
 
 _reduce_tensor = torch.Tensor.__reduce_ex__

@@ -32,7 +32,7 @@ from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import range_of
-from .call import current
+from ..translation import current
 from .item import Item
 from .lengths import Counted, expect_room, heed, is_same_number, said_bound
 

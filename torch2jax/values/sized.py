@@ -6,7 +6,7 @@ import torch
 from jax import lax
 
 from ..tensors.tensor import wrap
-from .call import this_call
+from ..translation import this_call
 from .moved import front_of, moved
 from .selected import Chosen, Selected, compacted, first
 

@@ -38,7 +38,7 @@ from ..tensors.sparse_arrays import (
 )
 from ..tensors.tensor import Torchish, geometry
 from ..tensors.trees import flatten, map_arguments
-from .call import ValuesCall, current, this_call
+from ..translation import Call, current, this_call
 
 BLOCKED = frozenset((torch.sparse_bsr, torch.sparse_bsc))
 """The layouts whose values are blocks."""
@@ -251,14 +251,14 @@ def _is_sparse(tensor: torch.Tensor) -> bool:
 
 
 @serves_without_values(HasSparse)
-def _run_lifted(error: HasSparse, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_lifted(error: HasSparse, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     if not any(isinstance(x, torch.Tensor) and _is_sparse(x) for x in flatten((args, kwargs))[0]):
         raise _refusal(function, args, kwargs) from error  # it comes from within, and would come again
     return _run(call, function, args, kwargs)
 
 
 @serves(Sparse, 1)
-def _run(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """What a function of PyTorch does, where an argument is of a sparse layout.
 
     Raises:

@@ -18,7 +18,7 @@ from ..internals.tensors import tree_leaves, tree_map_only
 from ..patches import exchange
 from ..tensors.derived import NeedsClasses, as_class, in_call
 from ..tensors.tensor import Torchish
-from .call import ValuesCall, current, this_call
+from ..translation import Call, current, this_call
 
 # What the makers call of the tensor that they are given.
 MAKERS = frozenset((torch.ops.aten.alias.default, torch.ops.aten.detach.default))
@@ -50,7 +50,7 @@ def expect_classes() -> None:
 _originals = {name: getattr(torch.Tensor, name) for name in ("as_subclass", "_make_subclass", "__new__")}
 
 
-def run_by_classes(call: ValuesCall, function: Callable, args: tuple, kwargs: dict) -> Any:
+def run_by_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
     """Leaves a function to the classes of its arguments; tensors from outside are of theirs too."""
     given = tree_map_only(torch.Tensor, functools.partial(in_call, call), (args, kwargs))
     if all(x is y for x, y in zip(tree_leaves((args, kwargs)), tree_leaves(given), strict=True)):
@@ -59,7 +59,7 @@ def run_by_classes(call: ValuesCall, function: Callable, args: tuple, kwargs: di
         return function(*given[0], **given[1])
 
 
-def run_past_classes(call: ValuesCall, function: Callable, args: tuple, kwargs: dict) -> Any:
+def run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
     """Runs a function for which code has switched off what classes say."""
     call.heeds_classes = False
     try:

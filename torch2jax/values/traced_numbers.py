@@ -13,7 +13,7 @@ from jax import lax
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
-from .call import this_call
+from ..translation import this_call
 
 
 def is_unknown(value: Any) -> bool:

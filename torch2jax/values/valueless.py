@@ -40,8 +40,7 @@ from ..tensors.dtypes import canonical, is_integral
 from ..tensors.journal import Memory
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
-from ..translation import CallMode, hidden
-from .call import ValuesCall, current, this_call
+from ..translation import Call, CallMode, current, hidden, this_call
 
 Values = Literal["none", "shapes", "all"]
 _FAKE: Any = TorchDispatchModeKey.FAKE
@@ -53,7 +52,7 @@ def is_fake_mode_on() -> bool:
 
 
 def run_natively(
-    call: ValuesCall, func: Any, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None
+    call: Call, func: Any, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None
 ) -> Any:
     """Lets PyTorch itself run a function.
 
@@ -75,7 +74,7 @@ def run_natively(
     return stand_ins.undone(result)
 
 
-def run_on_values(call: ValuesCall, func: Any, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
+def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
     """Lets PyTorch run a function on the values of its arguments, and write to some of them.
 
     Raises:
@@ -97,7 +96,7 @@ def _takes_form_alone(func: Any) -> bool:
     return name.endswith("_like") or name.startswith("new_")
 
 
-def _filled(call: ValuesCall, leaf: Any) -> Any:
+def _filled(call: Call, leaf: Any) -> Any:
     """A tensor of the call of the form of one on the meta device; anything else is itself."""
     if type(leaf) not in OF_NO_SUBCLASS or not leaf.is_meta:
         return leaf
@@ -183,7 +182,7 @@ def _elements(tensor: Torchish) -> int:
 
 
 @contextlib.contextmanager
-def natively(call: ValuesCall):
+def natively(call: Call):
     """A context in which nothing of a translated call is in force: not its modes, its patches and its dispatch keys."""
     with (
         _without_calls(len_torch_function_stack, _pop_function_mode, push_on_torch_function_stack),
@@ -220,7 +219,7 @@ def _without_calls(count: Callable[[], int], pop: Callable[[], Any], push: Calla
 
 
 @serves_without_values(OnMetaError)
-def _run_on_meta(error: OnMetaError, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_on_meta(error: OnMetaError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     return run_natively(call, function, args, kwargs, values="shapes", made=error.made)
 
 
@@ -232,7 +231,7 @@ def _from_tensor(original: Callable[..., Any], mode: Any, tensor: torch.Tensor, 
     return run_natively(call, original, (mode, tensor), options, values="none")
 
 
-def expect_known_to_pytorch(call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict) -> None:
+def expect_known_to_pytorch(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> None:
     """Raises what PyTorch does where it has no kernel for an operator either."""
     tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
     key = "CPU" if tensors else "Undefined"
@@ -261,7 +260,7 @@ for _check in ("schema", "autograd_registration", "fake", "aot_autograd"):
 
 
 @serves_without_values(QuantizedError)
-def _run_quantized(error: QuantizedError, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_quantized(error: QuantizedError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """Runs a function in PyTorch itself, where all its tensors are from outside.
 
     Raises:
@@ -277,7 +276,7 @@ def _run_quantized(error: QuantizedError, call: ValuesCall, function: Any, args:
     return map_arguments(lambda x: _own(call, x), result)
 
 
-def _own(call: ValuesCall, value: Any) -> Any:
+def _own(call: Call, value: Any) -> Any:
     """What a call's code sees of a result: one that is quantized stays PyTorch's."""
     if not isinstance(value, torch.Tensor):
         return value

@@ -20,8 +20,8 @@ from ..internals.transforms import run_backward
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
+from ..translation import Call, this_call
 from .below_autograd import at_autograd
-from .call import ValuesCall, this_call
 
 
 def differentiable(args: tuple, kwargs: dict) -> list[Torchish]:
@@ -199,7 +199,7 @@ class _Answering:
         results: what the first operator is answered with.
     """
 
-    def __init__(self, call: ValuesCall, results: tuple):
+    def __init__(self, call: Call, results: tuple):
         self._call, self._results = call, results
         self._is_first = True
 

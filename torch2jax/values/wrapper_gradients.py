@@ -24,7 +24,7 @@ from ..rules.registry import lookup_aten
 from ..tensors.jagged import NestedTensor
 from ..tensors.wrapped import is_wrapper
 from ..tracing.shadows import give_shadow, shadow_of, without_derivative, zeros_of
-from .call import ValuesCall
+from ..translation import Call
 from .wrapper_formulas import has_derivatives, has_formula, with_formula
 
 aten = torch.ops.aten
@@ -33,7 +33,7 @@ _LINEAR = frozenset((Tag.LINEAR, Tag.PRODUCT))
 _COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten._unsafe_view.default))
 
 
-def with_derivative(call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict, result: Any) -> Any:
+def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict, result: Any) -> Any:
     """What a class gave for an operator, with the derivatives for the tensors among its arguments that require grad."""
     if not torch.is_grad_enabled():
         return result
@@ -66,7 +66,7 @@ def _is_whole(x: Any) -> bool:
 
 
 def by_formula(
-    call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict, result: Any, operands: list[tuple[Any, Any]]
+    call: Call, operator: OpOverload, args: tuple, kwargs: dict, result: Any, operands: list[tuple[Any, Any]]
 ) -> Any:
     """What a class gave for an operator, with the derivative of PyTorch's formula for operands.
 
@@ -85,13 +85,13 @@ def by_formula(
     return found if isinstance(result, tuple) else found[0]
 
 
-def _carrier_of(call: ValuesCall, whole: Any) -> Any:
+def _carrier_of(call: Call, whole: Any) -> Any:
     """What carries the derivatives of a result: those that it has, or none yet."""
     shadow = shadow_of(call, whole)
     return zeros_of(call, whole) if shadow is None else shadow
 
 
-def _without_derivative(call: ValuesCall, result: Any, shadows: list) -> Any:
+def _without_derivative(call: Call, result: Any, shadows: list) -> Any:
     """A result of which no derivative for the shadows may be taken."""
     if not is_wrapper(result):
         return without_derivative(result, *shadows)

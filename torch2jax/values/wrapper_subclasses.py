@@ -28,8 +28,8 @@ from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, wrapped
 from ..tracing.shadows import cut, shadow_of, uncut
+from ..translation import Call
 from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
-from .call import ValuesCall
 from .wrapper_formulas import can_be_kept, differentiable, has_formula
 from .wrapper_gradients import by_formula, with_derivative
 
@@ -119,7 +119,7 @@ def _like(given: torch.Tensor, made: Any) -> Any:
 _constants: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
-def _with_jagged_constants(call: ValuesCall, value: Any) -> Any:
+def _with_jagged_constants(call: Call, value: Any) -> Any:
     """Arguments with what stands in the call for jagged tensors from outside that require grad: it has gradients."""
     if type(value) in (tuple, list):
         return type(value)([_with_jagged_constants(call, each) for each in value])
@@ -147,7 +147,7 @@ def leaving(call: Any, tensor: Any) -> Wrapped:
 
 
 @serves(Wrapper, rank=30)
-def _run_by_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_by_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     args, kwargs = _with_jagged_constants(call, args), _with_jagged_constants(call, kwargs)
     is_asked, key = is_torch_function_enabled(), (next((type(x) for x in args if is_wrapper(x)), None), function)
     rule = _of_classes.get(key) if is_asked or key in _below_classes else None
@@ -161,7 +161,7 @@ def _run_by_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) 
     return _run_below_classes(call, function, args, kwargs)
 
 
-def _run_below_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_below_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """Runs a function of which the classes have said all that they say in their ``__torch_function__``."""
     if isinstance(function, python_types.FunctionType) and not call.is_own_body(function, args):
         return call.run_body(function, args, kwargs, asks_classes=False)
@@ -170,7 +170,7 @@ def _run_below_classes(call: ValuesCall, function: Any, args: tuple, kwargs: dic
 
 
 @serves_without_values(WrapsOthersError)
-def _run(error: WrapsOthersError, call: ValuesCall, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run(error: WrapsOthersError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """What a function gives of tensors that wrap others: PyTorch's C++ runs it, and its operators are for these."""
     del error
     if not isinstance(function, OpOverload):
@@ -188,13 +188,13 @@ def _run(error: WrapsOthersError, call: ValuesCall, function: Any, args: tuple, 
     return tree_map(lambda x: _cut(call, x), result) if is_cut or rounds else result
 
 
-def _cut(call: ValuesCall, result: Any) -> Any:
+def _cut(call: Call, result: Any) -> Any:
     """A result whose derivative is that of its shadow alone, if it has one."""
     shadow = shadow_of(call, result) if isinstance(result, torch.Tensor) and is_wrapper(result) else None
     return result if shadow is None else cut(call, result, shadow)
 
 
-def _differentiated(call: ValuesCall, operator: OpOverload, args: tuple, kwargs: dict) -> tuple[Any, bool]:
+def _differentiated(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> tuple[Any, bool]:
     """What an operator gives, with JAX's derivative of what the classes compute, or PyTorch's where they round.
 
     The second result is whether they do so for what wraps others in turn.

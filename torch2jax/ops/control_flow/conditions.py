@@ -17,13 +17,13 @@ import torch
 from jax import lax
 
 from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
-from ...calls.call import current
 from ...internals.modules import utils
 from ...internals.tensors import tree_any, tree_flatten, tree_unflatten
 from ...patches import runs_instead_of, stands_in
 from ...rules.registry import implements_tensors
 from ...tensors.known import evaluate
 from ...tensors.view_kind import reshape
+from ...translation import current
 from ...values.moved import in_compact_order, nested, unnested
 from ...values.selected import Chosen, first
 from ...values.traced_numbers import Number, number_of

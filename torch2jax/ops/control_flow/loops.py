@@ -19,7 +19,6 @@ from jax.core import eval_jaxpr
 from jax.extend.core import Var, jaxpr_as_fun
 
 from ...branches.block import Block, BlockEffects, Given, trace_blocks, uncaptured
-from ...calls.call import current
 from ...internals.modules import associative_scan as torch_associative_scan, associative_scan_module, scan as torch_scan
 from ...internals.tensors import tree_flatten, tree_leaves
 from ...patches import runs_instead_of, stands_in
@@ -29,6 +28,7 @@ from ...tensors.physical import PhysicalArray
 from ...tensors.tensor import Torchish
 from ...tensors.traced import evaluating, is_traced
 from ...tracing.tensor_spec import TensorSpec
+from ...translation import current
 from ...values.traced_numbers import Number, number_of
 from .conditions import Tensors, known_number
 
@@ -332,16 +332,16 @@ def scan(combine_fn, init, xs, additional_inputs=(), **options):
     def combine(*args):
         return combine_fn(*args, *additional_inputs)
 
-    return _scan("scan", combine, init, xs, reverse=direction is not None and direction.take())
+    return _scan_blocks("scan", combine, init, xs, reverse=direction is not None and direction.take())
 
 
 @implements_tensors(torch.ops.higher_order.map_impl)
 def map_impl(f, xs, pos_args=(), **options):
     del options
-    return _scan("map", lambda *args: f(*args, *pos_args), (), xs)
+    return _scan_blocks("map", lambda *args: f(*args, *pos_args), (), xs)
 
 
-def _scan(operator: str, function: Callable, init: Sequence, xs: Sequence, *, reverse: bool = False) -> Any:
+def _scan_blocks(operator: str, function: Callable, init: Sequence, xs: Sequence, *, reverse: bool = False) -> Any:
     """Runs ``function(*carry, *slices)`` for one slice after the other; its first results are the next carry."""
     call: Any = current()
     state = TensorCarry(operator, init)

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ...calls.call import current
 from ...internals.tensors import tree_flatten, tree_unflatten
+from ...translation import current
 from ...values.item import Item
 from .groups import MeshGroup, expect_group, number_in
 from .operations import (

@@ -19,11 +19,11 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ...calls.call import current
 from ...internals.jax import varying_axes
 from ...patches import stands_in
 from ...rules.registry import implements_tensors
 from ...tracing.traces import axes_in_types, varying
+from ...translation import current
 from .groups import MeshGroup, default_group, expect_group
 from .operations import all_reduce, all_reduced, broadcast, computed, write
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...calls.call import this_call
 from ...internals.distributed import current_device_mesh
 from ...internals.jax import varying_axes
 from ...patches import runs_instead_of
@@ -25,6 +24,7 @@ from ...tensors.distributed import class_of_calls, parts_over
 from ...tensors.history import Source
 from ...tensors.tensor import Torchish
 from ...tracing.traces import axes_in_types
+from ...translation import this_call
 from ...values.distributed import Whole, layout_of, placed, plain
 from .groups import MeshGroup, groups_of, is_alone
 from .operations import all_gathered, all_reduced, broadcasted, exchanged, scattered

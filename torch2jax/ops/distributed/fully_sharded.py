@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import torch
 
-from ...calls.call import this_call
 from ...internals.distributed import Gathered, StateOfCopy, class_of_wrapped, is_of_several
 from ...internals.tensors import tree_map
 from ...modules.fully_sharded import FullySharded, own_state, set_state
 from ...modules.skeleton import refuse_fsdp
 from ...patches import runs_instead_of
 from ...tensors.distributed import names_in
+from ...translation import this_call
 from ...values.distributed import Whole, layout_of, placed, plain
 from .data_parallel import averaged
 from .distributed_tensors import replicated

@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from jax import lax
 
-from ...calls.call import current
 from ...internals.dispatch import DisableTorchFunction
 from ...internals.distributed import world
 from ...patches import runs_instead_of
 from ...tracing.traces import ALONE
+from ...translation import current
 
 Axes = tuple[str, ...]
 HOW = (

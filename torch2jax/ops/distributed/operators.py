@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
-from ...calls.call import this_call
 from ...internals.dispatch import DisableTorchFunction, disabled_torch_function_impl
 from ...internals.distributed import Decision, decided, is_spec, needs_whole_operands, spec_of
 from ...internals.tensors import make_wrapper_subclass, tree_leaves, tree_map
-from ...translation import hidden
+from ...translation import hidden, this_call
 from ...values.distributed import Whole, layout_of, plain
 from .distributed_tensors import DevicePart, PartLayout, local_of, may_differ, moved_part, part, part_layout, replicated
 from .groups import MeshGroup

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import torch
 
-from ...calls.call import current
 from ...errors import TracedValueError
 from ...patches import stands_in
 from ...rules.array_rule import ArrayRule, InnerRule
 from ...rules.options import RuleOptions, Tag
 from ...rules.registry import implements_tensors
 from ...tensors.dtypes import FLOATS
+from ...translation import current
 from ..products import with_batch
 from .dropout import expect_probability, keep_some
 from .scores import attention, together

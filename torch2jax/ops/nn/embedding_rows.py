@@ -10,11 +10,11 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
 from ...autograd.backward import begin_part, takes_parts
-from ...calls.call import current
 from ...tensors.history import GradientPart
 from ...tensors.tensor import Torchish, wrap
 from ...tensors.traced import is_traced
 from ...tensors.view_kind import entries_of, sharding_beside
+from ...translation import current
 from ...values.sparse import make_sparse
 from ..bounds import known_values
 

@@ -15,11 +15,11 @@ from jax import lax
 from torch.nn.attention import flex_attention as torch_flex
 from torch.utils.checkpoint import checkpoint
 
-from ...calls.call import current
 from ...internals.modules import identity, vmap_for_bhqkv
 from ...patches import exchange, stands_in
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_tensors
+from ...translation import current
 from .scores import exponentials, rows_at_a_time, scores_of, weighted
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...calls.call import current
 from ...patches import exchange
 from ...rules.array_rule import InnerRule
 from ...rules.inplace import write_in_place
@@ -17,6 +16,7 @@ from ...rules.memory_formats import as_input
 from ...rules.options import Tag
 from ...rules.registry import implements, implements_tensors, limit_decomposed, tag
 from ...tensors.dtypes import FLOATS, INEXACT
+from ...translation import current
 from ...values.item import Item
 from ..arrays import like, spread, where
 from ..gradients import expect_constant

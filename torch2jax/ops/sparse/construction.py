@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from ...calls.call import current
 from ...internals.dispatch import DisableTorchFunction
 from ...rules.registry import implements_sparse, implements_tensors
+from ...translation import current
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, no_matrix, size_of
 from .rules import filled, implements_forms, known_places, of_known, places
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ...calls.call import current
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse, implements_tensors
 from ...tensors.dtypes import type_name
 from ...tensors.sparse_arrays import layout_name
+from ...translation import current
 from ...values.lengths import expect_room, heed, said_bound
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, no_matrix, size_of
 from ..values import values as values_of
