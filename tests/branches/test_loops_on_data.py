@@ -525,6 +525,7 @@ def writer():
     return writes
 
 
+@pytest.mark.filterwarnings("ignore:translated code writes in place")
 def test_iterations_that_write_to_constants():
     for leaf, want in zip(jax.jit(t2j(writer()))(X), writer()(torch.from_numpy(X.copy())), strict=True):
         np.testing.assert_allclose(leaf, want, 1e-5)

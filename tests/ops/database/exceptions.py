@@ -72,6 +72,12 @@ EXCLUDED = [
         "PyTorch gives the gradient to what was overwritten, and not to the rest; its database expects that to fail",
         DERIVATIVES,
     ),
+    Exclusion(
+        "max_pool2d_with_indices_backward",
+        "PyTorch has no kernel for integers; its decomposition, which serves it here, takes them",
+        ("errors",),
+        INTEGRAL,
+    ),
     Exclusion("fft.ihfft[2n]", "PyTorch's ``out=`` is another result than without, of one dimension", ("forms",)),
     Exclusion("nn.Softplus(beta=0.0)", "it divides by zero: PyTorch gives infinity everywhere, here it is an error"),
     Exclusion(

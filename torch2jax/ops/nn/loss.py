@@ -14,8 +14,8 @@ from jax import lax
 
 from ...internals.dispatch import nn as _nn
 from ...internals.jax import ShardingTypeError
-from ...rules.memory_formats import as_pointwise
-from ...rules.registry import implements, implements_tensors, limit_decomposed
+from ...rules.memory_formats import as_pointwise, like_input
+from ...rules.registry import implements, implements_tensors
 from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced
 from ..arrays import cast, is_complex, like, looks_for_nans, where, widened
@@ -63,6 +63,33 @@ def _square(input, target):
     return lax.square(lax.sub(input, target))
 
 
+def _smooth(input, target, beta=1.0):
+    if beta < 0:
+        raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, got {beta}")
+    if beta == 0:
+        return _absolute(input, target)
+    distance = _absolute(input, target)
+    is_near = lax.lt(distance, like(input, beta))
+    square = lax.mul(_square_where(is_near, input, target), like(input, 0.5 / beta))
+    return where(is_near, square, lax.sub(distance, like(input, beta / 2)))
+
+
+def _square_where(is_near, input, target):
+    """The square of a difference, which elsewhere may be infinite, and would make the derivative NaN."""
+    return lax.square(where(is_near, lax.sub(input, target), like(input, 0)))
+
+
+def _huber(input, target, delta=1.0):
+    if delta <= 0:
+        raise RuntimeError(f"huber_loss does not support non-positive values for delta, got {delta}")
+    distance = _absolute(input, target)
+    is_near = lax.lt(distance, like(input, delta))
+    square = lax.mul(_square_where(is_near, input, target), like(input, 0.5))
+    line = lax.mul(lax.sub(distance, like(input, delta / 2)), like(input, delta))
+    # At the bound both are the same number; the second derivative is that of the line, as PyTorch's.
+    return where(is_near, square, line)
+
+
 def _absolute_dtypes(input, target, reduction=MEAN):
     return INEXACT if reduction == MEAN else NUMBERS
 
@@ -70,6 +97,8 @@ def _absolute_dtypes(input, target, reduction=MEAN):
 for _name, _function, _takes, _strides in (
     ("l1_loss", _absolute, _absolute_dtypes, as_pointwise),
     ("mse_loss", _square, FLOATS, as_pointwise),
+    ("smooth_l1_loss", _smooth, FLOATS, as_pointwise),
+    ("huber_loss", _huber, FLOATS, like_input),
 ):
     implements(getattr(_nn, _name), getattr(aten, _name), takes=_takes, dtype=_real_dtype, strides=_strides)(
         _elementwise(_function)
@@ -77,10 +106,6 @@ for _name, _function, _takes, _strides in (
 
 
 # Margins.
-
-for _operator in (aten.huber_loss, aten.smooth_l1_loss):  # which PyTorch decomposes
-    limit_decomposed(_operator.default, takes=FLOATS)
-
 
 def _reduce_tensor(loss, reduction: int):
     return loss if reduction == NONE else loss.mean() if reduction == MEAN else loss.sum()
