@@ -27,6 +27,7 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.slow("runs all programs of a page")
 def test_python_blocks_run(page: Path):
     text = page.read_text()
     namespace: dict = {"__name__": page.stem}

@@ -182,6 +182,7 @@ compiled = jax.jit(t2j(of_all))
 
 
 @pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.slow("compiles all functions as one program")
 def test_values(mask):
     check_each(compiled(t2j(X), t2j(MASKS[mask])), of_all(X, MASKS[mask]))
 

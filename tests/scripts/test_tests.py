@@ -1,7 +1,6 @@
 """The runner of the tests: shares of their files, what is left to the night, and the last line."""
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,3 @@ def test_what_is_left_to_the_night_is_there(name):
     file, _, rest = name.partition("::")
     functions = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(node, "name")}
     assert not rest or set(rest.partition("[")[0].split("::")) <= functions
-
-
-def test_files_with_durations_are_there():
-    assert not [name for name in json.loads(tests.DURATIONS.read_text()) if not (ROOT / name).exists()]
