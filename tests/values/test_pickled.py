@@ -1,4 +1,4 @@
-"""Copies of tensors and modules within a call, files that it reads, and what pickles raise."""
+"""Copies of tensors and modules within a call, pickles and files that it writes and reads."""
 
 import copy
 import io
@@ -48,13 +48,56 @@ def test_copies_of_parameters(run):
     np.testing.assert_array_equal(run(t2j(function))(X), X)
 
 
+LAYER = nn.Linear(4, 4)
+THINGS = (lambda x: {"x": x}, lambda x: torch.ones(3), lambda x: LAYER.state_dict(), lambda x: x.to_sparse())
+
+
 @RUNS
-@pytest.mark.parametrize("save", [pickle.dumps, lambda thing: torch.save(thing, io.BytesIO())])
-def test_pickles_of_tensors_of_a_call(run, save):
-    layer = nn.Linear(4, 4)
-    for things in (lambda x: {"x": x}, lambda x: torch.ones(3), lambda x: layer.state_dict(), lambda x: x.to_sparse()):
-        with pytest.raises(RuntimeError, match=r"saved within a translated call.*return it from the call"):
-            run(t2j(lambda x, things=things: save(things(x)) and x))(X)
+@pytest.mark.parametrize("things", THINGS)
+def test_files_of_tensors_of_a_call(run, things):
+    with pytest.raises(RuntimeError, match=r"torch.save got a tensor.*return it from the call"):
+        run(t2j(lambda x: torch.save(things(x), io.BytesIO()) and x))(X)
+
+
+@RUNS
+def test_pickles_of_tensors_of_a_call(run):
+    kept = []
+
+    def function(x):
+        y = x * 2
+        kept.append(pickle.dumps({"y": y, "part": y[1:], "sparse": y.to_sparse()}))
+        copied = pickle.loads(kept[-1])
+        copied["part"].add_(1)
+        return copied["y"] + y, copied["part"], copied["sparse"].to_dense()
+
+    for actual, expected in zip(run(t2j(function))(X), (X * 4, X[1:] * 2 + 1, X * 2), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    with pytest.raises(RuntimeError, match=r"loaded outside of that call.*return it from the call"):
+        pickle.loads(kept[-1])
+    with pytest.raises(RuntimeError, match=r"requires grad was pickled.*copy.deepcopy"):
+        run(t2j(lambda x: pickle.dumps(LAYER) and x))(X)
+
+
+class Pickling(nn.Module):
+    """A module that copies itself by a pickle, as e3nn's do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.arange(4.0))
+
+    def __getstate__(self):
+        return {"pickle": pickle.dumps(self.__dict__)}
+
+    def __setstate__(self, state):
+        self.__dict__.update(pickle.loads(state["pickle"]))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_modules_that_copy_themselves_by_pickles():
+    gradient = jax.grad(lambda scale: t2j(Pickling())(X, state_dict={"scale": scale}).sum())(X)
+    np.testing.assert_array_equal(gradient, X)
 
 
 @RUNS

@@ -212,6 +212,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         """What PyTorch has seen in place of tensors, where it asks for no values."""
         return self._session.stand_ins
 
+    @property
+    def pickled(self) -> dict[int, Any]:
+        """Copies of the tensors that pickles of its code refer to, by their numbers there."""
+        return self._session.pickled
+
     def inside(self) -> "_Inside":
         """Intercepts again what is called within, where PyTorch has suspended it."""
         return _Inside(self)

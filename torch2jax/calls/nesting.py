@@ -57,6 +57,11 @@ class Session:
         """What PyTorch has seen in place of tensors, where it asks for no values."""
         return StandIns()
 
+    @functools.cached_property
+    def pickled(self) -> dict[int, Any]:
+        """Copies of the tensors that pickles of its code refer to, by their numbers there."""
+        return {}
+
     def begin(self, trace: object, tape: Tape | None) -> None:
         self.outermost = trace, tape
         self.attempt.begin()

@@ -1,16 +1,23 @@
-"""Copies of a call's tensors by ``copy.copy``, what pickles of them raise, and the tensors that files give."""
+"""Copies of a call's tensors by ``copy.copy`` and by pickles, and the tensors that files give.
+
+A traced value has no bytes. A pickle has a number in the place of a tensor, by which the call finds it again: some
+classes copy themselves so, as e3nn's modules, and the call copies each module's structure. A file outlives its call,
+so `torch.save` of such a tensor is an error.
+"""
 
 import copy
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import rebuilding
-from ..patches import stands_in
+from ..patches import runs_instead_of, stands_in
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
-from ..translation import this_call
+from ..translation import current, this_call
 from .sparse import Sparse
 
 _reduce_tensor = torch.Tensor.__reduce_ex__
@@ -18,17 +25,55 @@ _storage_of = torch.Tensor._typed_storage
 _rebuild_real = rebuilding._rebuild_tensor
 
 
+_numbers = itertools.count()
+_saves: ContextVar[bool] = ContextVar("saves", default=False)
+
+
 class _Held:
-    """A tensor among the arguments of what copies it: `copy.copy` hands it on, and a pickle cannot hold it."""
+    """A tensor among the arguments of what copies it: `copy.copy` hands it on, and a pickle has its number."""
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor
 
     def __reduce_ex__(self, protocol: Any):
+        tensor = this_call().standing_for(self.tensor)
+        if _saves.get():
+            raise RuntimeError(
+                f"torch.save got a tensor of shape {tuple(tensor.shape)} within a translated call, where its values may "
+                "not be computed yet: return it from the call, and save the result outside"
+            )
+        if isinstance(tensor, torch.nn.Parameter) or (isinstance(tensor, Torchish) and tensor.history is not None):
+            raise RuntimeError(
+                f"a tensor of shape {tuple(tensor.shape)} that requires grad was pickled within a translated call, where "
+                "its copy would have no gradient: pickle tensor.detach(), or copy it by copy.deepcopy"
+            )
+        number = next(_numbers)
+        this_call().pickled[number] = _Held(tensor.clone())
+        return _held, (number,)
+
+
+def _held(number: int) -> _Held:
+    """What a number in a pickle is of.
+
+    Raises:
+        RuntimeError: another call made the pickle, or none is in progress.
+    """
+    call = current()
+    if call is None or number not in call.pickled:
         raise RuntimeError(
-            f"a tensor of shape {tuple(self.tensor.shape)} was pickled or saved within a translated call, where its "
-            "values may not be computed yet: return it from the call, and pickle or save the result outside"
+            "a tensor that was pickled within a translated call is loaded outside of that call, where it has no "
+            "values: return it from the call, and pickle the result"
         )
+    return _Held(call.pickled[number].tensor.clone())
+
+
+@runs_instead_of(torch.save, with_original=True)
+def _save(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    token = _saves.set(True)
+    try:
+        original(*args, **kwargs)
+    finally:
+        _saves.reset(token)
 
 
 @stands_in(torch.Tensor, "__reduce_ex__")

@@ -156,12 +156,3 @@ def test_weights_of_fewer_dimensions():
             with jax.numpy_rank_promotion("raise"):
                 got = t2j(lambda x, loss=loss, weights=weights: loss(x, target, **weights))(t2j(given))
             compare(got, loss(given, target, **weights))
-
-
-@pytest.mark.parametrize("loss", [F.huber_loss, F.smooth_l1_loss])
-def test_gradients_where_the_square_is_infinite(loss):
-    x = np.array([1e30, -1e30, 0.25], np.float32)
-    wanted = torch.from_numpy(x.copy()).requires_grad_()
-    loss(wanted, torch.zeros(3), reduction="sum").backward()
-    gradient = jax.grad(t2j(lambda x: loss(x, torch.zeros(3), reduction="sum")))(x)
-    np.testing.assert_array_equal(gradient, wanted.grad)

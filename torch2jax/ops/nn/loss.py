@@ -107,6 +107,7 @@ for _name, _function, _takes, _strides in (
 
 # Margins.
 
+
 def _reduce_tensor(loss, reduction: int):
     return loss if reduction == NONE else loss.mean() if reduction == MEAN else loss.sum()
 
