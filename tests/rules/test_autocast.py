@@ -19,12 +19,15 @@ from torch2jax.rules import autocast
 from torch2jax.tensors.dtypes import canonical
 
 
+KERNELS = {"cudnn_convolution", "cudnn_convolution_transpose"}  # of one library, which no function of PyTorch calls here
+
+
 def entries(lists, suffixes):
     """``(name, args, kwargs)`` of an operator, from the lists whose names end so."""
     for name, rows in vars(lists).items():
         if name.endswith(suffixes):
             for op, args, *rest in rows:
-                if not isinstance(args, str):  # einsum's, which PyTorch skips
+                if not isinstance(args, str) and op not in KERNELS:  # einsum's, which PyTorch skips
                     yield op, args, next((x for x in rest if isinstance(x, dict)), {})
 
 
