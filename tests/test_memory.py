@@ -165,16 +165,6 @@ class TestCalls:
         run = jax.core.eval_jaxpr(graph.jaxpr, graph.consts, jnp.ones(LARGE))
         jax.tree.map(np.testing.assert_array_equal, run, jax.tree.leaves(before))
 
-    def test_a_numpy_array_that_the_code_has_put_aside(self):
-        kept = []
-
-        def code(x):
-            numbers = torch.arange(float(LARGE))
-            kept.append(numbers.numpy())
-            return numbers, numbers[1:], x + numbers
-
-        check(t2j(code)(jnp.ones(LARGE)), lambda: kept[0].fill(3))
-
     def test_steps(self):
         module = Shift()
 

@@ -18,8 +18,7 @@ from torch2jax import t2j
 from torch2jax.rules import autocast
 from torch2jax.tensors.dtypes import canonical
 
-
-KERNELS = {"cudnn_convolution", "cudnn_convolution_transpose"}  # of one library, which no function of PyTorch calls here
+KERNELS = {"cudnn_convolution", "cudnn_convolution_transpose"}  # of one library; no function of PyTorch calls them
 
 
 def entries(lists, suffixes):
