@@ -115,9 +115,6 @@ def quantized() -> dict[str, Program]:
         "fake": of(fake, M),
         "fake, gradient": gradient(fake, M),
         "fake, by channels": of(channels, M),
-        "fake, learned": gradient(
-            lambda s, x: torch._fake_quantize_learnable_per_tensor_affine(x, s, torch.zeros(1), *numbers), V[:1], M
-        ),
         "aware training": of_module(_aware(), M, train=True),
         "int_mm": of(lambda x: torch._int_mm(x, x.t()), jnp.ones((32, 8), jnp.int8)),
         "scaled_mm": of(lambda x: torch._scaled_mm(x, x.t(), one, one, out_dtype=torch.float32), float8),

@@ -375,14 +375,12 @@ def steps() -> dict[str, Program]:
     scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 7)
     plateau = lr_scheduler.StepLR(sgd, 3)
     scaler = torch.amp.GradScaler("cpu")
-    lbfgs = torch.optim.LBFGS(model[0].parameters(), max_iter=2)
     return programs | {
         "clipped and scheduled": of_step(_clipped, (model, optimizer, scheduler), M, y),
         "every third epoch": of_step(_clipped, (model, sgd, plateau), M, y),
         "scaled": of_step(_scaled, (model, sgd, scaler), M, y),
         "accumulated": of_step(_accumulated, (model[0], sgd), M, y),
         "averaged": of_step(_averaged, (model, sgd, swa_utils.AveragedModel(model)), M, y),
-        "lbfgs": of_step(_closure, (model[0], lbfgs), M, y),
         "gradient of the input": of_step(_adversarial, (model[0],), M, y),
     }
 
