@@ -598,3 +598,19 @@ def test_the_way_back_has_no_nested_calls():
         return torch.autograd.grad(loss, x)[0]
 
     assert "jit[" not in str(jax.make_jaxpr(t2j(function))(t2j(X)))
+
+
+def test_hooks_of_saved_tensors_are_refused():
+    def hooked(x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept.half(), lambda kept: kept.float()):
+            return x.sin()
+
+    def on_cpu(x):
+        x = x.clone().requires_grad_()
+        with torch.autograd.graph.save_on_cpu():
+            loss = x.sin().sum()
+        return torch.autograd.grad(loss, x)[0]
+
+    with pytest.raises(NotImplementedError, match=r"got saved_tensors_hooks .*; wanted torch\.utils\.checkpoint"):
+        t2j(hooked)(t2j(X))
+    np.testing.assert_allclose(jax.jit(t2j(on_cpu))(t2j(X)), on_cpu(X), rtol=1e-6)

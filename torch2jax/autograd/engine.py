@@ -23,7 +23,6 @@ from ..tracing.traces import expect_unrecorded
 from .backward import BackwardOfTensors, add, is_source, joined, replaced, with_parts
 from .call import current, recorded, this_call
 from .inputs import requires_grad
-from .saved_tensors import set_within
 from .tape import Tape
 
 _numbers = itertools.count()
@@ -180,7 +179,7 @@ def run_backward(
             retain(tensor)
         if create_graph:
             warnings.warn(_CYCLE, UserWarning, stacklevel=user_level())
-    with set_within(), BackwardPass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
+    with BackwardPass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
 
         def differentiate(number: int) -> tuple:
             return BackwardOfTensors(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
@@ -271,3 +270,20 @@ def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_grap
                 raise RuntimeError("Tensor post accumulate grad hooks should return None.")
         for hook in list(source.posthooks.values()):
             hook((), (gradient,))
+
+
+# Hooks on what PyTorch saves for derivatives. What is kept here JAX decides, and XLA where.
+
+
+@stands_in(graph.saved_tensors_hooks, "__enter__")
+def _refuse_hooks(self: graph.saved_tensors_hooks) -> None:
+    if not isinstance(self, graph.save_on_cpu):
+        raise NotImplementedError(
+            "got saved_tensors_hooks in translated code, where JAX decides what a derivative keeps; wanted "
+            "torch.utils.checkpoint to keep less, or a torch.autograd.Function that saves what its backward needs"
+        )
+
+
+@stands_in(graph.saved_tensors_hooks, "__exit__")
+def _leave_hooks(self: graph.saved_tensors_hooks, *exc_info: object) -> None:
+    pass  # `save_on_cpu`, which changes no number

@@ -152,20 +152,11 @@ class Subgraph(NamedTuple):
     """In the order in which the way back comes to their ends."""
 
 
-class _PackedConstant(pe.DynamicJaxprTracer):
-    """What a linear program keeps of the way forward, packed."""
-
-    unpacked: Callable[[], Any]
-    kept: Any
-    """The program's own tracer of it."""
-
-
 class _LinearTrace(DynamicJaxprTrace):
-    """Records a linear program, and has what it keeps of the way forward packed."""
+    """Records a linear program."""
 
-    def __init__(self, below: Trace, pack: Callable[[Any], Callable[[], Any] | None]):
+    def __init__(self):
         super().__init__(None, auto_dce=True)
-        self._below, self._pack = below, pack
         self._numbers = itertools.count()
 
     def process_primitive(self, primitive: Primitive, tracers: Sequence[Tracer], params: dict[str, Any], /):
@@ -180,37 +171,17 @@ class _LinearTrace(DynamicJaxprTrace):
         step.in_tracers.number = next(self._numbers)
         return step, tracers
 
-    def new_const(self, c: Any, source_info: Any, aval: Any = None):
-        with set_current_trace(self._below):
-            unpacked = self._pack(c)
-        if unpacked is None:
-            return super().new_const(c, source_info, aval)
-        known = self.frame.constid_to_tracer
-        before = known.pop(id(c), None)  # where the same array was kept as it is
-        tracer = super().new_const(c, source_info, aval)
-        known.pop(id(c), None)
-        if before is not None:
-            known[id(c)] = before
-        if not isinstance(tracer.val, JaxprVar):
-            return tracer
-        packed = _PackedConstant(self, tracer.aval, tracer.val, source_info)
-        packed.unpacked, packed.kept = unpacked, tracer
-        return packed
-
-    pure = lift = new_const
-
 
 class Linearization:
     """One linearization of what is computed while its trace is current.
 
     Args:
         below: the trace that the values themselves are computed with.
-        pack: is called with each array that is kept for the way back, and gives what gives it back, or None.
     """
 
-    def __init__(self, below: Trace, pack: Callable[[Any], Callable[[], Any] | None]):
+    def __init__(self, below: Trace):
         self.below = below
-        tangents: Any = _LinearTrace(below, pack)
+        tangents: Any = _LinearTrace()
         tangents.tag = self.tag = TraceTag()
         self._tangents = tangents
         self.trace = LinearizeTrace(below, tangents, True)
@@ -337,10 +308,7 @@ class Linearization:
 
     def constant_of(self, tracer: DynamicJaxprTracer):
         """The value that the linear program keeps at a place."""
-        if not isinstance(tracer, _PackedConstant):
-            return self._tangents.get_const(tracer)
-        with set_current_trace(self.below):
-            return tracer.unpacked()
+        return self._tangents.get_const(tracer)
 
 
 class _Transposition:

@@ -30,7 +30,6 @@ from ..tracing.primitives import LevelEnd, stop_levels
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running, unvaried
 from .linearization import Linearization, Var, keep_with
-from .saved_tensors import Packing
 
 T = TypeVar("T")
 
@@ -95,9 +94,9 @@ class Tape(Feature):
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> "Tape":
-        trace, pack = cast(Any, current_trace()), Packing()
+        trace = cast(Any, current_trace())
         for _ in range(self._count):
-            self.levels.insert(0, Linearization(trace, pack))
+            self.levels.insert(0, Linearization(trace))
             trace = self.levels[0].trace
         self._exits.enter_context(running(trace))
         return self
