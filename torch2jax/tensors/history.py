@@ -44,19 +44,6 @@ PRODUCTS: set[str] = set()
 """Those that are linear in each of what they take: on the others."""
 QUOTIENTS: set[str] = set()
 """Those that are linear in the first: with respect to that on the others, else on all."""
-OF_TWO: set[str] = set()
-"""The products and quotients that take no third, of which PyTorch keeps one where the other requires grad."""
-
-
-def _uses(operation: str, place: int, other: int) -> bool:
-    if operation in PRODUCTS or (operation in QUOTIENTS and place == 0):
-        return place != other
-    return operation not in LINEAR
-
-
-def saves(operation: str, other: int, places: Iterable[int]) -> bool:
-    """Whether PyTorch surely keeps an operand for the derivatives with respect to others."""
-    return operation in OF_TWO and any(_uses(operation, place, other) for place in places)
 
 
 def _on_demand(slot: str, make: Callable[[], Any]) -> Any:
@@ -122,7 +109,9 @@ class Node(graph.Node):
 
     def uses(self, place: int, other: int) -> bool:
         """Whether the derivative with respect to one of the inputs depends on another, or on itself."""
-        return _uses(self._operation, place, other)
+        if self._operation in PRODUCTS or (self._operation in QUOTIENTS and place == 0):
+            return place != other
+        return self._operation not in LINEAR
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
