@@ -65,11 +65,6 @@ def hooks_of_many_gradients(x):
     return x.grad
 
 
-@comes_by("torch._C._autograd._get_current_graph_task_keep_graph")
-def whether_the_graph_is_kept(x):
-    return x if torch._C._autograd._get_current_graph_task_keep_graph() else -x
-
-
 @comes_by("torch.autograd.variable.Variable._execution_engine", "torch.autograd.variable.Variable.__new__")
 def variables(x):
     x = torch.autograd.Variable(x, requires_grad=True)

@@ -12,7 +12,6 @@ import torch
 from torch.autograd import graph
 
 from ..errors import user_level
-from ..internals.transforms import autograd_module
 from ..patches import exchange, stands_in
 from ..rules.operands import lift
 from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusing_between
@@ -35,12 +34,11 @@ class BackwardPass:
         starts: the histories of what is differentiated.
         ends: the ids of those that it is differentiated with respect to; empty for all that lead to it.
         accumulates: whether gradients are added to `Tensor.grad`.
-        keeps: whether the graph may be used again.
     """
 
-    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool, keeps: bool):
+    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool):
         self.number = next(_numbers)
-        self.accumulates, self.keeps = accumulates, keeps
+        self.accumulates = accumulates
         self.callbacks: list[Callable[[], Any]] = []
         self._starts, self.ends = starts, ends
 
@@ -71,12 +69,6 @@ def _passes() -> list[BackwardPass]:
 def _current_pass() -> int:
     """A number for the backward pass under way, -1 without one."""
     return _passes()[-1].number if _passes() else -1
-
-
-@stands_in(autograd_module, "_get_current_graph_task_keep_graph")
-def _keeps_graph() -> bool:
-    """Whether the graph may be used again after the backward pass under way; true without one."""
-    return _passes()[-1].keeps if _passes() else True
 
 
 @stands_in(torch._C, "_will_engine_execute_node")
@@ -179,7 +171,7 @@ def run_backward(
             retain(tensor)
         if create_graph:
             warnings.warn(_CYCLE, UserWarning, stacklevel=user_level())
-    with BackwardPass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
+    with BackwardPass([x.history for x in outputs], ends, accumulate_grad) as under_way:
 
         def differentiate(number: int) -> tuple:
             return BackwardOfTensors(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)

@@ -294,8 +294,7 @@ class Linearization:
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
             visit: is called with the cotangent of a variable once it is complete (None for zero), and whether the way
-                goes on from there, and gives the one that is its own and the one to go on with, or those of variables
-                before that take its place.
+                goes on from there, and gives the one that is its own and the one to go on with.
             constant: gives what stands for a value that was computed on the way forward.
             use: is called at first with the steps that need such values.
 
@@ -353,18 +352,11 @@ class _Transposition:
                 goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
                 if var in visit:
                     own, after = visit[var](own, goes_on)
-                if isinstance(after, dict):
-                    self._add(cotangents, after)
-                elif after is not None:
+                if after is not None:
                     cotangents[var] = after
                 if var in self._targets and own is not None:
                     found[var] = own
         return found
-
-    def _add(self, cotangents: dict[Var, Any], others: dict[Var, Any]) -> None:
-        for var, cotangent in others.items():
-            if var in self._leads:
-                cotangents[var] = cotangents[var] + cotangent if var in cotangents else cotangent
 
     def _run_between(self, start: int, end: int, cotangents: dict[Var, Any]) -> None:
         """Moves the cotangents back from behind the steps to before them."""

@@ -121,9 +121,6 @@ unsafe_set_version_counter = _C._autograd._unsafe_set_version_counter
 LegacyVariableBase = torch._C._LegacyVariableBase
 """The class that ``torch.autograd.Variable`` derives from, whose ``__new__`` takes ``volatile``."""
 
-autograd_module = _C._autograd
-"""The module of what derivatives keep, in which something is exchanged."""
-
 
 def run_backward(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]):
     """The gradients of inputs, by PyTorch's own engine, whatever stands for ``torch.autograd.grad``; or None.

@@ -159,18 +159,14 @@ class Node(graph.Node):
         """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of this operation.
 
         Raises:
-            NotImplementedError: it is a write in place or a view, or its inputs are not two tensors.
+            NotImplementedError: it is no leaf's, and not that of a `torch.autograd.Function`.
         """
-        this_call().attempt.expect_hook(hook)
-        places = [x.variables[0] for x in self.operands or [] if x is not None and x.variables]
-        if self.operands is None or len(set(places)) < len(places):
-            raise NotImplementedError(
-                f"{self.name()} cannot call a hook on the gradients of its inputs, for it writes in place, is a view "
-                "or takes one tensor twice; wanted a hook on a tensor (Tensor.register_hook) or "
-                "grad_fn.register_prehook"
-            )
-        self._show()
-        return added(self.posthooks, hook)
+        del hook
+        raise NotImplementedError(
+            f"{self.name()} cannot call a hook on the gradients of its inputs; wanted a hook on a tensor "
+            "(Tensor.register_hook), grad_fn.register_prehook, or Module.register_full_backward_hook in place of "
+            "register_backward_hook"
+        )
 
     def _show(self) -> None:
         """Lets the tape know that this has hooks."""
