@@ -246,19 +246,15 @@ class Linearization:
 
     def reach(self, arrays: Iterable) -> Subgraph:
         """What leads to arrays of this level."""
-        return self.reach_tangents([array.tangent for array in arrays if self.has(array)])
-
-    def reach_tangents(self, tangents: list, ends: frozenset[Var] = frozenset()) -> Subgraph:
-        """What leads to tangents, from some ends on, or from the leaves."""
         steps: list = []
         linear: set[Var] = set()
         leaves: dict[Var, float] = {}  # with the place of the first step that takes them
         seen: set[int] = set()
-        pending = list(tangents)
+        pending = [array.tangent for array in arrays if self.has(array)]
         while pending:
             tracer = pending.pop()
-            step = tracer.parent
-            if step is None or _variable(tracer) in ends:
+            step: Any = tracer.parent
+            if step is None:
                 if isinstance(tracer.val, JaxprVar) and not self._is_constant(tracer):
                     leaves[tracer.val] = math.inf
             elif id(step) not in seen:
