@@ -38,9 +38,9 @@ def comes_by(*patches: str) -> Callable[[Callable], Callable]:
 # Derivatives.
 
 
-@comes_by("torch._C._autograd._push_saved_tensors_default_hooks", "torch._C._autograd._pop_saved_tensors_default_hooks")
-def saved_tensors_hooks(x):
-    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
+@comes_by("torch.autograd.graph.saved_tensors_hooks.__enter__", "torch.autograd.graph.saved_tensors_hooks.__exit__")
+def saved_on_cpu(x):
+    with torch.autograd.graph.save_on_cpu():
         x.requires_grad_().square().sum().backward()
     return x.grad
 
@@ -63,11 +63,6 @@ def hooks_of_many_gradients(x):
     torch.autograd.graph.register_multi_grad_hook((x,), lambda gradients: None)
     x.square().sum().backward()
     return x.grad
-
-
-@comes_by("torch._C._autograd._get_current_graph_task_keep_graph")
-def whether_the_graph_is_kept(x):
-    return x if torch._C._autograd._get_current_graph_task_keep_graph() else -x
 
 
 @comes_by("torch.autograd.variable.Variable._execution_engine", "torch.autograd.variable.Variable.__new__")

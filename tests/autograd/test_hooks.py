@@ -136,12 +136,6 @@ def prehook(x, hook):
     return (y * y).sum()
 
 
-def posthook(x, hook):
-    y = x * x.sin()
-    y.grad_fn.register_hook(of_node(hook))
-    return (y * y).sum()
-
-
 def of_function(x, hook):
     y = Doubled.apply(x)
     y.grad_fn.register_prehook(of_node(hook))
@@ -161,7 +155,7 @@ def any_of_several(x, hook):
     return (a * b).sum()
 
 
-NODES = [prehook, posthook, of_function, multi, any_of_several]
+NODES = [prehook, of_function, multi, any_of_several]
 
 
 def of_a_tensor_of_the_call(x, hook):
@@ -498,7 +492,7 @@ def test_modules_where_jax_takes_the_gradient(kind):
     np.testing.assert_allclose(jax.jit(loss)(jnp.array(X), state), module(x).detach(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["leaf", "used_before", "inner", "view", "output", "posthook", "of_function", "multi"])
+@pytest.mark.parametrize("kind", ["leaf", "used_before", "inner", "view", "output", "of_function", "multi"])
 def test_second_derivatives_where_jax_takes_both(kind):
     """Backwards twice, hooks are called twice, as PyTorch does with `create_graph`."""
     for hook in (give, lambda gradient: gradient * gradient):

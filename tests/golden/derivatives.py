@@ -236,11 +236,6 @@ def _accumulate_hook(x):
     return x.grad
 
 
-def _saved(x):
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.half(), lambda x: x.float()):
-        return (x.sin() * x).sum()
-
-
 def functions() -> dict[str, Program]:
     return {
         "straight through": of(_Rounded.apply, V),
@@ -257,7 +252,6 @@ def functions() -> dict[str, Program]:
         "a hook, value": of(_clipped, V),
         "a module's hook, gradient": gradient(_module_hook(), M),
         "after accumulation": of(_accumulate_hook, V),
-        "saved tensors, gradient": gradient(_saved, V),
     }
 
 

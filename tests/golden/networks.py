@@ -336,16 +336,6 @@ def _averaged(model, optimizer, average, x, y):
     average.update_parameters(model)
 
 
-def _closure(model, optimizer, x, y):
-    def closure():
-        optimizer.zero_grad()
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        return loss
-
-    return optimizer.step(closure)
-
-
 def _adversarial(model, x, y):
     x = x.clone().requires_grad_()
     F.mse_loss(model(x), y).backward()

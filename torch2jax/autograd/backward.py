@@ -102,11 +102,6 @@ def replaced(given: Any, before: Torchish):
     return lift(gradient)
 
 
-def _arrays_of(gradients: tuple) -> list:
-    """What gradients hold, by which it is told whether hooks gave others or wrote to these."""
-    return [None if x is None else lift(x).physical.array for x in gradients]
-
-
 class Backward:
     """A backward pass at one level of a tape.
 
@@ -160,13 +155,11 @@ class Backward:
         if retaining is not None:
             self._retain(retaining, shown)
         # As in PyTorch, what hooks return is not seen where the way goes on to other targets; what they write is.
-        own, replaced = written if goes_on else shown, None
+        own = written if goes_on else shown
         for node in hooked.nodes if hooked is not None and (goes_on or variable in self.accumulated) else []:
             hooks = [lambda gradient, hook=hook: hook((gradient,)) for hook in node.prehooks.values()]
             _, shown = self._shown(shown, hooks, node.end.spec)
-            if goes_on and node.posthooks and node.operands is not None:
-                replaced = self._show_inputs(node, shown)
-        return own, shown if replaced is None else replaced
+        return own, shown
 
     def _visit_zeros(self, variable: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
         """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
@@ -183,43 +176,6 @@ class Backward:
             return None, None
         cotangent = self._cotangent(lift(given), hooked.spec.layout, variable.aval.dtype)
         return None if goes_on else cotangent, cotangent
-
-    def _show_inputs(self, node: Node, cotangent: jax.Array) -> dict[Var, Any] | None:
-        """Calls the hooks on a node with the gradients that it gives its inputs.
-
-        Returns:
-            The cotangents of its inputs, if a hook gave others.
-        """
-        outputs = (self._tensor(cotangent, node.end.spec),)
-        tangent, operands = node.end.tangents[self.number], node.operands or []
-        variables = [None if x is None else x.tangents[self.number].val for x in operands]
-        ends = frozenset(variable for variable in variables if variable is not None)
-        subgraph = self.level.reach_tangents([tangent], ends)
-        found = self.level.pull_back(subgraph, {tangent.val: cotangent}, set(ends), {}, self._constant, lambda _: None)
-        inputs = tuple(
-            self._tensor(found[variable], x.spec) if x is not None and variable in found else None
-            for x, variable in zip(operands, variables, strict=True)
-        )
-        before = _arrays_of(inputs)
-        for hook in list(node.posthooks.values()):
-            with torch.enable_grad():
-                given = hook(inputs, outputs)
-            given = inputs if given is None else given
-            if not isinstance(given, tuple):
-                raise TypeError(f"expected tuple, but hook {getattr(hook, '__name__', hook)!r} returned {type(given)}")
-            if len(given) != len(inputs):
-                raise RuntimeError(
-                    f"hook {getattr(hook, '__name__', hook)!r} has returned an incorrect number of values (got "
-                    f"{len(given)}, but expected {len(inputs)})"
-                )
-            inputs = given
-        if all(a is b for a, b in zip(_arrays_of(inputs), before, strict=True)):
-            return None
-        return {
-            variable: self._cotangent(lift(gradient), x.spec.layout, found[variable].dtype)
-            for gradient, x, variable in zip(inputs, operands, variables, strict=True)
-            if gradient is not None and x is not None and variable in found
-        }
 
     def _shown(self, cotangent: jax.Array, hooks: Iterable[Callable], spec: TensorSpec) -> tuple[Any, Any]:
         """What hooks write into the gradient that they are shown, and what they make of it."""

@@ -12,7 +12,6 @@ import torch
 from torch.autograd import graph
 
 from ..errors import user_level
-from ..internals.transforms import autograd_module
 from ..patches import exchange, stands_in
 from ..rules.operands import lift
 from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusing_between
@@ -23,7 +22,6 @@ from ..tracing.traces import expect_unrecorded
 from ..translation import current, this_call
 from .backward import BackwardOfTensors, add, is_source, joined, replaced, with_parts
 from .inputs import requires_grad
-from .saved_tensors import set_within
 from .tape import Tape, recorded
 
 _numbers = itertools.count()
@@ -36,12 +34,11 @@ class BackwardPass:
         starts: the histories of what is differentiated.
         ends: the ids of those that it is differentiated with respect to; empty for all that lead to it.
         accumulates: whether gradients are added to `Tensor.grad`.
-        keeps: whether the graph may be used again.
     """
 
-    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool, keeps: bool):
+    def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool):
         self.number = next(_numbers)
-        self.accumulates, self.keeps = accumulates, keeps
+        self.accumulates = accumulates
         self.callbacks: list[Callable[[], Any]] = []
         self._starts, self.ends = starts, ends
 
@@ -72,12 +69,6 @@ def _passes() -> list[BackwardPass]:
 def _current_pass() -> int:
     """A number for the backward pass under way, -1 without one."""
     return _passes()[-1].number if _passes() else -1
-
-
-@stands_in(autograd_module, "_get_current_graph_task_keep_graph")
-def _keeps_graph() -> bool:
-    """Whether the graph may be used again after the backward pass under way; true without one."""
-    return _passes()[-1].keeps if _passes() else True
 
 
 @stands_in(torch._C, "_will_engine_execute_node")
@@ -180,7 +171,7 @@ def run_backward(
             retain(tensor)
         if create_graph:
             warnings.warn(_CYCLE, UserWarning, stacklevel=user_level())
-    with set_within(), BackwardPass([x.history for x in outputs], ends, accumulate_grad, retain_graph) as under_way:
+    with BackwardPass([x.history for x in outputs], ends, accumulate_grad) as under_way:
 
         def differentiate(number: int) -> tuple:
             return BackwardOfTensors(tape, number, outputs, gradients, retain_graph, create_graph).gradients(wanted)
@@ -271,3 +262,20 @@ def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_grap
                 raise RuntimeError("Tensor post accumulate grad hooks should return None.")
         for hook in list(source.posthooks.values()):
             hook((), (gradient,))
+
+
+# Hooks on what PyTorch saves for derivatives. What is kept here JAX decides, and XLA where.
+
+
+@stands_in(graph.saved_tensors_hooks, "__enter__")
+def _refuse_hooks(self: graph.saved_tensors_hooks) -> None:
+    if not isinstance(self, graph.save_on_cpu):
+        raise NotImplementedError(
+            "got saved_tensors_hooks in translated code, where JAX decides what a derivative keeps; wanted "
+            "torch.utils.checkpoint to keep less, or a torch.autograd.Function that saves what its backward needs"
+        )
+
+
+@stands_in(graph.saved_tensors_hooks, "__exit__")
+def _leave_hooks(self: graph.saved_tensors_hooks, *exc_info: object) -> None:
+    pass  # `save_on_cpu`, which changes no number

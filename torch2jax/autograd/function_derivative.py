@@ -32,17 +32,6 @@ def base_of(tensor: Torchish) -> torch.Tensor:
     return tensor if tensor._viewed is None else tensor._viewed
 
 
-def _alias_of(result: Torchish, inputs: dict[int, Torchish]) -> tuple[int, str] | None:
-    """The input that a result is itself, or is a view of, or of whose base it is another view; None if it is new."""
-    for place, x in inputs.items():
-        if result is x:
-            return place, "itself"
-        if result._viewed is not None and result._viewed is base_of(x):
-            is_view = x._viewed is not None and "_pair" not in vars(x)  # the dual of a tensor counts for it
-            return place, "view of its base" if is_view else "view"
-    return None
-
-
 @jax.tree_util.register_static
 class _WantedDerivatives(NamedTuple):
     """The inputs that a derivative is taken with respect to."""
@@ -83,7 +72,6 @@ class Derivative:
         around = self._residuals.around
         self._inputs = [(x.dtype, x.shape) for x in (*inputs.values(), *around)]
         self._own_axes = own_axes((*inputs.values(), *around))
-        self._aliases = {place: alias for place in outputs if (alias := _alias_of(results[place], inputs))}
         self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
         self._runs = Runs(call.attempt.path.policy)
 
@@ -221,7 +209,7 @@ class Derivative:
             with self._residuals.context_with(residuals, (True,) * len(self._inputs), forwards=True) as (ctx, _):
                 found = self._function.jvp(ctx, *given)
                 found = found if isinstance(found, tuple) else (found,)
-                self._check_tangents(found, given)
+                self._check_tangents(found)
                 arrays = []
                 for place in self._outputs:
                     dtype, shape = self._result(place)
@@ -231,30 +219,13 @@ class Derivative:
 
         return self._running(run)
 
-    def _check_tangents(self, found: tuple, given: list) -> None:
-        """Expects of tangents that they are written to, and viewed, as the function does with its arguments."""
+    def _check_tangents(self, found: tuple) -> None:
+        """Expects that results without a derivative have no tangent."""
         for place, tangent in enumerate(found):
             if tangent is not None and place not in self._outputs:
                 raise RuntimeError(
                     f"{self._function.__name__}.jvp returned a tangent at position {place}, but the corresponding "
                     "forward output is not a differentiable Tensor. You should return None at that position instead."
-                )
-        for place, (origin, kind) in self._aliases.items():
-            tangent, argument = found[place], given[origin]
-            if kind == "itself" and (tangent is not argument or tangent._writes[0] == 0):
-                raise RuntimeError(
-                    "An inplace custom Function is not modifying the forward mode gradients inplace. If the forward is "
-                    "modifying an input inplace, then the jvp function must modify the corresponding gradient inplace."
-                )
-            if kind != "itself" and (tangent is None or tangent._viewed is None):
-                raise RuntimeError(
-                    "A custom Function's forward is returning a view (or an input as-is) but the jvp is not returning "
-                    "a view."
-                )
-            if kind != "itself" and tangent._viewed is not argument:
-                what = "the given grad input" if kind == "view" else "the same base as the given grad input"
-                raise RuntimeError(
-                    f"A custom Function is returning a view but the jvp is not returning a view of {what}."
                 )
 
     def _gradients_of_results(self, cotangents: list):

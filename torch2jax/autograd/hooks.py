@@ -78,7 +78,7 @@ def finished(attempt: Attempt, tree: object) -> Any:
             if cotangent is not None:
                 begun.append((cotangent, tape.beginning(cotangent, number + 1)))
         ends = {id(source) for _, _, source in attempt.given}
-        with BackwardPass(nodes, ends, accumulates=True, keeps=True) as under_way:
+        with BackwardPass(nodes, ends, accumulates=True) as under_way:
             results = _InPlaceOfJax(tape, number, results, asked, begun).cotangents(attempt, under_way)
             under_way.call_back()
     return [tape.primal(x, len(tape.levels)) for x in results]

@@ -152,20 +152,11 @@ class Subgraph(NamedTuple):
     """In the order in which the way back comes to their ends."""
 
 
-class _PackedConstant(pe.DynamicJaxprTracer):
-    """What a linear program keeps of the way forward, packed."""
-
-    unpacked: Callable[[], Any]
-    kept: Any
-    """The program's own tracer of it."""
-
-
 class _LinearTrace(DynamicJaxprTrace):
-    """Records a linear program, and has what it keeps of the way forward packed."""
+    """Records a linear program."""
 
-    def __init__(self, below: Trace, pack: Callable[[Any], Callable[[], Any] | None]):
+    def __init__(self):
         super().__init__(None, auto_dce=True)
-        self._below, self._pack = below, pack
         self._numbers = itertools.count()
 
     def process_primitive(self, primitive: Primitive, tracers: Sequence[Tracer], params: dict[str, Any], /):
@@ -180,37 +171,17 @@ class _LinearTrace(DynamicJaxprTrace):
         step.in_tracers.number = next(self._numbers)
         return step, tracers
 
-    def new_const(self, c: Any, source_info: Any, aval: Any = None):
-        with set_current_trace(self._below):
-            unpacked = self._pack(c)
-        if unpacked is None:
-            return super().new_const(c, source_info, aval)
-        known = self.frame.constid_to_tracer
-        before = known.pop(id(c), None)  # where the same array was kept as it is
-        tracer = super().new_const(c, source_info, aval)
-        known.pop(id(c), None)
-        if before is not None:
-            known[id(c)] = before
-        if not isinstance(tracer.val, JaxprVar):
-            return tracer
-        packed = _PackedConstant(self, tracer.aval, tracer.val, source_info)
-        packed.unpacked, packed.kept = unpacked, tracer
-        return packed
-
-    pure = lift = new_const
-
 
 class Linearization:
     """One linearization of what is computed while its trace is current.
 
     Args:
         below: the trace that the values themselves are computed with.
-        pack: is called with each array that is kept for the way back, and gives what gives it back, or None.
     """
 
-    def __init__(self, below: Trace, pack: Callable[[Any], Callable[[], Any] | None]):
+    def __init__(self, below: Trace):
         self.below = below
-        tangents: Any = _LinearTrace(below, pack)
+        tangents: Any = _LinearTrace()
         tangents.tag = self.tag = TraceTag()
         self._tangents = tangents
         self.trace = LinearizeTrace(below, tangents, True)
@@ -275,19 +246,15 @@ class Linearization:
 
     def reach(self, arrays: Iterable) -> Subgraph:
         """What leads to arrays of this level."""
-        return self.reach_tangents([array.tangent for array in arrays if self.has(array)])
-
-    def reach_tangents(self, tangents: list, ends: frozenset[Var] = frozenset()) -> Subgraph:
-        """What leads to tangents, from some ends on, or from the leaves."""
         steps: list = []
         linear: set[Var] = set()
         leaves: dict[Var, float] = {}  # with the place of the first step that takes them
         seen: set[int] = set()
-        pending = list(tangents)
+        pending = [array.tangent for array in arrays if self.has(array)]
         while pending:
             tracer = pending.pop()
-            step = tracer.parent
-            if step is None or _variable(tracer) in ends:
+            step: Any = tracer.parent
+            if step is None:
                 if isinstance(tracer.val, JaxprVar) and not self._is_constant(tracer):
                     leaves[tracer.val] = math.inf
             elif id(step) not in seen:
@@ -323,8 +290,7 @@ class Linearization:
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
             visit: is called with the cotangent of a variable once it is complete (None for zero), and whether the way
-                goes on from there, and gives the one that is its own and the one to go on with, or those of variables
-                before that take its place.
+                goes on from there, and gives the one that is its own and the one to go on with.
             constant: gives what stands for a value that was computed on the way forward.
             use: is called at first with the steps that need such values.
 
@@ -337,10 +303,7 @@ class Linearization:
 
     def constant_of(self, tracer: DynamicJaxprTracer):
         """The value that the linear program keeps at a place."""
-        if not isinstance(tracer, _PackedConstant):
-            return self._tangents.get_const(tracer)
-        with set_current_trace(self.below):
-            return tracer.unpacked()
+        return self._tangents.get_const(tracer)
 
 
 class _Transposition:
@@ -385,18 +348,11 @@ class _Transposition:
                 goes_on = stop >= 0 and any(_variable(x) in self._leads for x in steps[stop].in_tracers)
                 if var in visit:
                     own, after = visit[var](own, goes_on)
-                if isinstance(after, dict):
-                    self._add(cotangents, after)
-                elif after is not None:
+                if after is not None:
                     cotangents[var] = after
                 if var in self._targets and own is not None:
                     found[var] = own
         return found
-
-    def _add(self, cotangents: dict[Var, Any], others: dict[Var, Any]) -> None:
-        for var, cotangent in others.items():
-            if var in self._leads:
-                cotangents[var] = cotangents[var] + cotangent if var in cotangents else cotangent
 
     def _run_between(self, start: int, end: int, cotangents: dict[Var, Any]) -> None:
         """Moves the cotangents back from behind the steps to before them."""

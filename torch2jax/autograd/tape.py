@@ -31,7 +31,6 @@ from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running, unvaried
 from ..translation import this_call
 from .linearization import Linearization, Var, keep_with
-from .saved_tensors import Packing
 
 T = TypeVar("T")
 
@@ -96,9 +95,9 @@ class Tape(Feature):
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> "Tape":
-        trace, pack = cast(Any, current_trace()), Packing()
+        trace = cast(Any, current_trace())
         for _ in range(self._count):
-            self.levels.insert(0, Linearization(trace, pack))
+            self.levels.insert(0, Linearization(trace))
             trace = self.levels[0].trace
         self._exits.enter_context(running(trace))
         return self

@@ -1,7 +1,6 @@
 """What is known of the loops in some code: it lasts from run to run, until all paths through the code are known."""
 
 from collections import Counter
-from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -156,13 +155,6 @@ class Loops:
         if not self.are_suspected_early:
             self.learn_anew()
         self.are_suspected_early = True
-
-    def expect(self, codes: Iterable[CodeType]) -> bool:
-        """Watches all loops of some code; false if they are watched, or were."""
-        new = [(code, head) for code in codes for head in heads_of(code) if (code, head.entry) not in self._known]
-        for code, head in new:
-            self._watch(code, head)
-        return bool(new)
 
     def _watch(self, code: CodeType, head: Head) -> None:
         self._known.add((code, head.entry))

@@ -234,11 +234,6 @@ class Path:
         if before is not None and self._loops is not None and self._loops.suspect(frames, before):
             self.abandon()
 
-    def expect_loops(self, *codes: CodeType) -> None:
-        """Lets the loops of some code be watched from their first iterations."""
-        if self._loops is not None and self._loops.expect(codes):
-            self.abandon()
-
     def is_guard_broken(self) -> bool:
         """Whether something was written to that must not be: then what it was guarded for is given up."""
         cause = self.guards.broken()

@@ -115,17 +115,11 @@ def current_level() -> int:
     return forward_ad._current_level
 
 
-top_saved_tensors_default_hooks = _C._autograd._top_saved_tensors_default_hooks
-"""The hooks that were pushed last on what derivatives keep, None without; False to see also those that are off."""
-
 unsafe_set_version_counter = _C._autograd._unsafe_set_version_counter
 """Sets how often tensors have been written to."""
 
 LegacyVariableBase = torch._C._LegacyVariableBase
 """The class that ``torch.autograd.Variable`` derives from, whose ``__new__`` takes ``volatile``."""
-
-autograd_module = _C._autograd
-"""The module of what derivatives keep, in which something is exchanged."""
 
 
 def run_backward(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]):

@@ -369,8 +369,6 @@ def _note_derivatives(rule: ArrayRule) -> None:
     for tag, names in _DERIVATIVES:
         if tag in rule.tags:
             names.add(rule.name)
-            if tag is not Tag.LINEAR and len(rule.names.places) == 2:
-                history.OF_TWO.add(rule.name)
 
 
 def _is_same(before: Callable, body: Callable) -> bool:

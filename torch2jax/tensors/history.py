@@ -44,19 +44,6 @@ PRODUCTS: set[str] = set()
 """Those that are linear in each of what they take: on the others."""
 QUOTIENTS: set[str] = set()
 """Those that are linear in the first: with respect to that on the others, else on all."""
-OF_TWO: set[str] = set()
-"""The products and quotients that take no third, of which PyTorch keeps one where the other requires grad."""
-
-
-def _uses(operation: str, place: int, other: int) -> bool:
-    if operation in PRODUCTS or (operation in QUOTIENTS and place == 0):
-        return place != other
-    return operation not in LINEAR
-
-
-def saves(operation: str, other: int, places: Iterable[int]) -> bool:
-    """Whether PyTorch surely keeps an operand for the derivatives with respect to others."""
-    return operation in OF_TWO and any(_uses(operation, place, other) for place in places)
 
 
 def _on_demand(slot: str, make: Callable[[], Any]) -> Any:
@@ -122,7 +109,9 @@ class Node(graph.Node):
 
     def uses(self, place: int, other: int) -> bool:
         """Whether the derivative with respect to one of the inputs depends on another, or on itself."""
-        return _uses(self._operation, place, other)
+        if self._operation in PRODUCTS or (self._operation in QUOTIENTS and place == 0):
+            return place != other
+        return self._operation not in LINEAR
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
@@ -170,18 +159,14 @@ class Node(graph.Node):
         """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of this operation.
 
         Raises:
-            NotImplementedError: it is a write in place or a view, or its inputs are not two tensors.
+            NotImplementedError: it is no leaf's, and not that of a `torch.autograd.Function`.
         """
-        this_call().attempt.expect_hook(hook)
-        places = [x.variables[0] for x in self.operands or [] if x is not None and x.variables]
-        if self.operands is None or len(set(places)) < len(places):
-            raise NotImplementedError(
-                f"{self.name()} cannot call a hook on the gradients of its inputs, for it writes in place, is a view "
-                "or takes one tensor twice; wanted a hook on a tensor (Tensor.register_hook) or "
-                "grad_fn.register_prehook"
-            )
-        self._show()
-        return added(self.posthooks, hook)
+        del hook
+        raise NotImplementedError(
+            f"{self.name()} cannot call a hook on the gradients of its inputs; wanted a hook on a tensor "
+            "(Tensor.register_hook), grad_fn.register_prehook, or Module.register_full_backward_hook in place of "
+            "register_backward_hook"
+        )
 
     def _show(self) -> None:
         """Lets the tape know that this has hooks."""

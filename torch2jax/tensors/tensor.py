@@ -15,7 +15,7 @@ from ..internals.transforms import is_fwd_grad_enabled
 from ..translation import Tape, current, this_call
 from .distributed import is_split
 from .dtypes import canonical
-from .history import UNRECORDED, Node, Saved, Source, saves
+from .history import UNRECORDED, Node, Saved, Source
 from .journal import expect_contained, journal
 from .known import Geometry, Known, evaluate, in_pytorch, real
 from .physical import LazyArray, PhysicalArray
@@ -177,9 +177,6 @@ class Torchish(torch.Tensor):
             return
         histories = [x.history for x in operands]
         if any(history is not None for history in histories):
-            kinds = [x._node.storage.memory.is_inference for x in operands]
-            if any(kinds) and not all(kinds):
-                _expect_not_saved(operands, operation)
             tape = call.tape
             if tape is None:
                 self._node.storage.history = UNRECORDED
@@ -284,22 +281,6 @@ class Torchish(torch.Tensor):
     def count_write(self) -> None:
         """Notes that code wrote to this tensor, or changed the tensor itself."""
         self._writes[0] += 1
-
-
-def _expect_not_saved(operands: tuple[Torchish, ...], operation: str) -> None:
-    """Refuses to compute with inference tensors what a backward pass would need them for.
-
-    Raises:
-        RuntimeError: it would.
-    """
-    places = [i for i, x in enumerate(operands) if x.history is not None]
-    for i, x in enumerate(operands):
-        if x._node.storage.memory.is_inference and saves(operation, i, places):
-            raise RuntimeError(
-                "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode "
-                "in computation tracked by autograd. To work around this, you can make a clone to get a normal tensor "
-                "and use it in autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
-            )
 
 
 Torchish.__name__ = "Tensor"  # which PyTorch's and Python's messages name

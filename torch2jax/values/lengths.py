@@ -15,6 +15,7 @@ import builtins
 import functools
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -52,8 +53,8 @@ class Lengths(Feature):
 _LENGTHS = Lengths()
 
 _lock = threading.Lock()
-_calls = 0
-_len, _min, _max = builtins.len, builtins.min, builtins.max
+_calls: Counter[str] = Counter()
+_len, _min, _max, _range = builtins.len, builtins.min, builtins.max, builtins.range
 
 
 def heed() -> None:
@@ -61,17 +62,26 @@ def heed() -> None:
     call = this_call()
     if _LENGTHS not in call.features:
         call.features.push(_LENGTHS)
-        _put(1)
-        call.ends.append(lambda: _put(-1))
+        _stand_in(len=length, min=smallest, max=largest)
 
 
-def _put(calls: int) -> None:
-    """Lets so many calls more use what stands in for Python's functions."""
-    global _calls
-    with _lock:
-        _calls += calls
-        found = (length, smallest, largest) if _calls else (_len, _min, _max)
-        builtins.len, builtins.min, builtins.max = found  # pyright: ignore
+def heed_ranges() -> None:
+    """Lets the call in progress take numbers that data decide for the ends of ranges, to its end."""
+    _stand_in(range=_Range)
+
+
+def _stand_in(**functions: Any) -> None:
+    """Lets functions stand in for those of Python's, to the end of the call in progress and of all others that do."""
+    originals = {"len": _len, "min": _min, "max": _max, "range": _range}
+
+    def put(calls: int) -> None:
+        with _lock:
+            for name, function in functions.items():
+                _calls[name] += calls
+                setattr(builtins, name, function if _calls[name] else originals[name])
+
+    put(1)
+    this_call().ends.append(lambda: put(-1))
 
 
 def is_traced_number(value: Any) -> bool:
@@ -310,21 +320,3 @@ class _Range(metaclass=_Kind):
         if not any(map(is_traced_number, args)):
             return _range(*args)
         return TracedRange(*((0, *args, 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args))
-
-
-_range_lock = threading.Lock()
-_range_calls = 0
-_range = builtins.range
-
-
-def heed_ranges() -> None:
-    """Lets the call in progress take numbers that data decide for the ends of ranges, to its end."""
-    _put_range(1)
-    this_call().ends.append(lambda: _put_range(-1))
-
-
-def _put_range(calls: int) -> None:
-    global _range_calls
-    with _range_lock:
-        _range_calls += calls
-        builtins.range = _Range if _range_calls else _range  # pyright: ignore
