@@ -145,14 +145,13 @@ def check(
     raise typer.Exit(CANNOT if report.failed else 0 if report.passed else DIFFERS)
 
 
-@app.command(epilog=_examples("bisect torchvision:resnet18", "bisect my_package.models:make_model --grad --train"))
+@app.command(epilog=_examples("bisect torchvision:resnet18", "bisect my_package.models:make_model --train"))
 def bisect(
     spec: _Spec,
     shape: _Shapes = None,
     input: _Inputs = None,
     weights: _Weights = None,
     dtype: _Dtype = None,
-    grad: _Grad = False,
     train: Annotated[bool, typer.Option("--train", help="Run in training mode, with dropout off.")] = False,
     tolerance: _Tolerance = None,
     branch: _Branches = None,
@@ -162,7 +161,7 @@ def bisect(
     """Find the first operator that differs, with its module and line."""
     with running(as_json=json, quiet=quiet, dtype=dtype) as run:
         subject = run.build(spec, shape, input, weights, dtype, branch)
-        found = run.tools.bisect(subject, grad=grad, train=train, tolerance=tolerance, step=run.step)
+        found = run.tools.bisect(subject, train=train, tolerance=tolerance, step=run.step)
     give(found, json)
     raise typer.Exit(0 if found.agrees else CANNOT if found.error else DIFFERS)
 

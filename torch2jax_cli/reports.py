@@ -56,7 +56,7 @@ def record(result: Any) -> dict[str, Any]:
                 "loops": result.loops,
             }
         case Bisection():
-            names = ("verdict", "agrees", "agreed", "drawn", "step", "agreement", "alone", "error", "of_gradient")
+            names = ("verdict", "agrees", "agreed", "drawn", "step", "agreement", "alone", "error")
             return {**_of_subject(result.subject), **{name: _plain(getattr(result, name)) for name in names}}
         case Explanation():
             return {
@@ -188,7 +188,7 @@ def _(found: Bisection, console: Console) -> None:
         table.add_row("module", step.module)
         table.add_row("line", step.line.removeprefix(f"{Path.cwd()}{os.sep}") or "in PyTorch's own code")
         if found.agreement is not None:
-            table.add_row("gradient" if found.of_gradient else "beside", _distance(found.agreement))
+            table.add_row("beside", _distance(found.agreement))
         if found.alone is not None:
             table.add_row("alone", _distance(found.alone))
         console.print(table, highlight=False)
