@@ -10,7 +10,7 @@ from torch2jax import tools
 WITH_EXAMPLES = ["export", "j2t", "load_state", "t2j", "torch2jax"]
 
 
-TOOLS = ["bench", "bisect", "check", "doctor", "explain"]
+TOOLS = ["bench", "bisect", "check", "doctor"]
 
 
 @pytest.mark.parametrize("name", [*WITH_EXAMPLES, *(f"tools.{name}" for name in TOOLS)])

@@ -99,7 +99,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSO
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 app = typer.Typer(
-    help="Run PyTorch code in JAX: compare a model with PyTorch, find what differs, explain, time and export it.",
+    help="Run PyTorch code in JAX: compare a model with PyTorch, find what differs, time and export it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -145,14 +145,13 @@ def check(
     raise typer.Exit(CANNOT if report.failed else 0 if report.passed else DIFFERS)
 
 
-@app.command(epilog=_examples("bisect torchvision:resnet18", "bisect my_package.models:make_model --grad --train"))
+@app.command(epilog=_examples("bisect torchvision:resnet18", "bisect my_package.models:make_model --train"))
 def bisect(
     spec: _Spec,
     shape: _Shapes = None,
     input: _Inputs = None,
     weights: _Weights = None,
     dtype: _Dtype = None,
-    grad: _Grad = False,
     train: Annotated[bool, typer.Option("--train", help="Run in training mode, with dropout off.")] = False,
     tolerance: _Tolerance = None,
     branch: _Branches = None,
@@ -162,33 +161,9 @@ def bisect(
     """Find the first operator that differs, with its module and line."""
     with running(as_json=json, quiet=quiet, dtype=dtype) as run:
         subject = run.build(spec, shape, input, weights, dtype, branch)
-        found = run.tools.bisect(subject, grad=grad, train=train, tolerance=tolerance, step=run.step)
+        found = run.tools.bisect(subject, train=train, tolerance=tolerance, step=run.step)
     give(found, json)
     raise typer.Exit(0 if found.agrees else CANNOT if found.error else DIFFERS)
-
-
-@app.command(epilog=_examples("explain torchvision:resnet18 --compile", "explain transformers:bert --grad --depth 3"))
-def explain(
-    spec: _Spec,
-    shape: _Shapes = None,
-    input: _Inputs = None,
-    dtype: _Dtype = None,
-    grad: Annotated[bool, typer.Option("--grad", help="Analyze the gradient instead of the outputs.")] = False,
-    compile: Annotated[
-        bool, typer.Option("--compile", help="Also compile it, and show XLA's numbers for fused operations and memory.")
-    ] = False,
-    depth: Annotated[
-        int, typer.Option(metavar="NUMBER", min=0, help="How many levels of modules to show; 0 for all.")
-    ] = 2,
-    branch: _Branches = None,
-    json: _Json = False,
-    quiet: _Quiet = False,
-) -> None:
-    """Show what each module computes: operations, flops, bytes."""
-    with running(as_json=json, quiet=quiet, dtype=dtype) as run:
-        subject = run.build(spec, shape, input, None, dtype, branch)
-        explanation = run.tools.explain(subject, grad=grad, compile=compile, step=run.step)
-    give(explanation, json, depth=depth)
 
 
 @app.command(epilog=_examples("bench torchvision:resnet18 --grad", "bench transformers:bert --no-compile --json"))

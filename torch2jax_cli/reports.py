@@ -8,8 +8,7 @@ import dataclasses
 import functools
 import math
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,15 @@ from torch2jax.tools import (
     Bench,
     Bisection,
     Check,
-    Cost,
     Diagnosis,
-    Explanation,
     Report,
     Route,
-    Scope,
     Subject,
     Written,
 )
 
 _BETWEEN = (0, 2, 0, 0)
 _BORDER = 4
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_NUMBERED = re.compile(r"(.*?)(\d+)")
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
 
@@ -56,16 +50,8 @@ def record(result: Any) -> dict[str, Any]:
                 "loops": result.loops,
             }
         case Bisection():
-            names = ("verdict", "agrees", "agreed", "drawn", "step", "agreement", "alone", "error", "of_gradient")
+            names = ("verdict", "agrees", "agreed", "drawn", "step", "agreement", "alone", "error")
             return {**_of_subject(result.subject), **{name: _plain(getattr(result, name)) for name in names}}
-        case Explanation():
-            return {
-                **_of_subject(result.subject),
-                "total": _plain(result.root.cost),
-                "scopes": [_scope_record(scope) for scope in result.root.scopes.values()],
-                "compiled": _plain(result.compiled),
-                "notes": list(result.notes),
-            }
         case Bench():
             others = {name: _plain(getattr(result, name)) for name in ("devices", "timings", "agreement")}
             return {**_of_subject(result.subject), **others}
@@ -95,18 +81,9 @@ def _of_subject(subject: Subject) -> dict[str, Any]:
     return {"model": subject.name, "inputs": subject.describe_inputs(), "parameters": count}
 
 
-def _scope_record(scope: Scope) -> dict[str, Any]:
-    inner = [_scope_record(each) for each in scope.scopes.values()]
-    return {"name": scope.name, "class": scope.kind or None, **_plain(scope.cost), "scopes": inner}
-
-
 @functools.singledispatch
-def show(result: Any, console: Console, **options: Any) -> None:
-    """Prints a result for people.
-
-    Args:
-        options: ``depth``, how many levels of modules are shown of an explanation; 0 for all.
-    """
+def show(result: Any, console: Console) -> None:
+    """Prints a result for people."""
     raise TypeError(f"got a {type(result).__name__}; wanted a result of torch2jax.tools")
 
 
@@ -188,7 +165,7 @@ def _(found: Bisection, console: Console) -> None:
         table.add_row("module", step.module)
         table.add_row("line", step.line.removeprefix(f"{Path.cwd()}{os.sep}") or "in PyTorch's own code")
         if found.agreement is not None:
-            table.add_row("gradient" if found.of_gradient else "beside", _distance(found.agreement))
+            table.add_row("beside", _distance(found.agreement))
         if found.alone is not None:
             table.add_row("alone", _distance(found.alone))
         console.print(table, highlight=False)
@@ -198,62 +175,6 @@ def _(found: Bisection, console: Console) -> None:
 def _distance(agreement: Agreement) -> str:
     sizes = f"{agreement.worst}: abs error {agreement.absolute:.1e}, rel error {agreement.relative:.1e}"
     return agreement.problem or (sizes if not agreement.agrees else f"agrees, {sizes}")
-
-
-@show.register
-def _(explanation: Explanation, console: Console, depth: int = 0) -> None:
-    """A row for each module; neighbours that cost the same are one."""
-    root = explanation.root
-    _show_subject(explanation.subject, console)
-    console.print()
-    table = plain_table("module", "operations", "flops", "share", "bytes", left=["module"])
-    _add(table, 0, root.name or "total", root.kind, root.cost, root)
-    for level, name, scope in _rows(root, 1):
-        if not depth or level <= depth:
-            _add(table, level, name, scope.kind, scope.cost, root)
-    console.print(fitted(table, console))
-    compiled = explanation.compiled
-    if compiled is not None:
-        console.print(
-            f"\ncompiled: {_number(compiled.flops)} flops, {_number(compiled.bytes, 'B')} read and written; memory: "
-            f"{_number(compiled.arguments, 'B')} weights and inputs, {_number(compiled.results, 'B')} results, "
-            f"{_number(compiled.temporary, 'B')} temporary",
-            highlight=False,
-        )
-    for note in explanation.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False, markup=False)
-
-
-def _add(table: Table, level: int, name: str, kind: str, cost: Cost, root: Scope) -> None:
-    label = Text.assemble("  " * level, name, (f"  {kind}" if kind else "", "dim"))
-    share = f"{100 * cost.flops / root.cost.flops:.1f} %" if root.cost.flops else ""
-    table.add_row(label, f"{cost.operations:,}", _number(cost.flops), share, _number(cost.bytes, "B"))
-
-
-def _rows(scope: Scope, level: int) -> Iterator[tuple[int, str, Scope]]:
-    """The scopes within one, each with its level and its name; of several alike in a row, the first stands for all."""
-    scopes, i = list(scope.scopes.values()), 0
-    while i < len(scopes):
-        first, many = scopes[i], 1
-        while i + many < len(scopes) and _follows(scopes[i + many], first, many):
-            many += 1
-        name = first.name if many == 1 else f"{first.name} … {scopes[i + many - 1].name}, each"
-        yield level, name, first
-        yield from _rows(first, level + 1)
-        i += many
-
-
-def _follows(scope: Scope, first: Scope, by: int) -> bool:
-    """Whether a scope has a name that counts on from that of another, and is like it."""
-    mine, its = _NUMBERED.fullmatch(scope.name), _NUMBERED.fullmatch(first.name)
-    counts_on = mine is not None and its is not None and mine[1] == its[1] and int(mine[2]) == int(its[2]) + by
-    return counts_on and _alike(scope, first)
-
-
-def _alike(one: Scope, other: Scope) -> bool:
-    return (one.kind, one.cost, [*one.scopes]) == (other.kind, other.cost, [*other.scopes]) and all(
-        _alike(one.scopes[name], other.scopes[name]) for name in one.scopes
-    )
 
 
 @show.register
@@ -388,11 +309,3 @@ def _duration(seconds: float | None) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
-
-
-def _number(value: float, unit: str = "") -> str:
-    """A count with three digits and a decimal prefix, as ``1.82 G``."""
-    for size, prefix in _PREFIXES:
-        if value >= size:
-            return f"{value / size:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}".strip()

@@ -92,18 +92,14 @@ def console() -> Console:
     return found if found.is_terminal or os.environ.get("COLUMNS") else Console(width=_WIDTH_OF_FILES)
 
 
-def give(result: Any, as_json: bool, **options: Any) -> None:
-    """Prints a result, as `reports` has it.
-
-    Args:
-        options: of `reports.show`.
-    """
+def give(result: Any, as_json: bool) -> None:
+    """Prints a result, as `reports` has it."""
     from .reports import record, show
 
     if as_json:
         write_json(record(result))
     else:
-        show(result, console(), **options)
+        show(result, console())
 
 
 def write_json(record: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ NET = (here("Net"), *SHAPE)
 COMMANDS = {
     "check": NET,
     "bisect": NET,
-    "explain": (*NET, "--compile"),
     "bench": (*NET, *OPTIONS),
     "export": (*NET,),
     "doctor": (),
@@ -48,7 +47,7 @@ def test_width(command, columns, tmp_path):
     assert result.exit_code == 0, result.output
     lines = [line for line in result.stdout.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines), default=0) <= columns
-    assert "…" not in result.stdout.replace("0 … ", "")
+    assert "…" not in result.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)

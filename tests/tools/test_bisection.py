@@ -1,6 +1,5 @@
 """Where a translation first differs: wrong rules, writes, failures, random numbers, other ways through the code."""
 
-import jax
 import jax.numpy as jnp
 import pytest
 import torch
@@ -42,22 +41,6 @@ def raises(x: torch.Tensor) -> torch.Tensor:
 @implements(torch.ops.test_bisection.raises)
 def _(x):
     raise ValueError("no such thing")
-
-
-@torch.library.custom_op("test_bisection::ramp", mutates_args=())
-def ramp(x: torch.Tensor) -> torch.Tensor:
-    return (x - 1).clamp(min=0)
-
-
-ramp.register_autograd(
-    lambda ctx, gradient: gradient * (ctx.saved_tensors[0] > 1),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-)
-
-
-@implements(torch.ops.test_bisection.ramp)
-def _(x):
-    return jnp.maximum(jax.lax.stop_gradient(x) - 1, 0)  # without its gradient
 
 
 class Block(nn.Module):
@@ -163,18 +146,6 @@ def test_a_translation_that_ends_before():
     found = tools.bisect(asks, (torch.full((3,), 0.5),), tolerance=1e-2)
     assert found.step.operator == "Tensor.mul"
     assert found.error == "the translation ends before it"
-
-
-def test_gradients():
-    assert tools.bisect(nn.Sequential(Block(), Block()), (X,), grad=True, train=True).agrees
-    model = nn.Sequential(Block(), Block(torch.ops.test_bisection.ramp), Block())
-    assert tools.bisect(model, (X,)).agrees
-    found = tools.bisect(model, (X,), grad=True)
-    assert found.of_gradient
-    assert found.step.operator == "test_bisection.ramp"
-    assert found.step.module == "1 (Block)"
-    assert found.agreement.relative == 1
-    assert "its gradient differs" in found.verdict
 
 
 def test_tolerance_and_bad_inputs():

@@ -6,11 +6,11 @@ Each takes a module or function with its inputs, ``check(model, (x,), {"mask": m
 
 from .bisection import Bisection, Step, bisect
 from .check import Check, Report, Times, check
-from .costs import Bench, CompiledCost, Cost, Explanation, Scope, Timing, bench, explain
 from .files import Written, write
 from .installation import Diagnosis, Finding, doctor
 from .models import SpecError, Subject, TranslationError, build
 from .operators import Route, operators
+from .timing import Bench, Timing, bench
 from .trial import Agreement
 
 __all__ = [
@@ -18,14 +18,10 @@ __all__ = [
     "Bench",
     "Bisection",
     "Check",
-    "CompiledCost",
-    "Cost",
     "Diagnosis",
-    "Explanation",
     "Finding",
     "Report",
     "Route",
-    "Scope",
     "SpecError",
     "Step",
     "Subject",
@@ -38,7 +34,6 @@ __all__ = [
     "build",
     "check",
     "doctor",
-    "explain",
     "operators",
     "write",
 ]

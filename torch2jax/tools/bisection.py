@@ -16,7 +16,7 @@ from ..errors import is_library
 from ..tensors.interop import tensor_to_array
 from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
-from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare, to_jax
+from .trial import OUTPUT_TOLERANCE, Agreement, Trial, compare, to_jax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,6 @@ class Bisection:
         agreement: how far its results are from PyTorch's.
         alone: the same, if it runs on PyTorch's operands; None if it cannot run by itself.
         error: another problem: the call fails, or another call comes in its place.
-        of_gradient: whether the gradient of the call differs; then `agreement` is about the gradient.
     """
 
     subject: Subject
@@ -60,7 +59,6 @@ class Bisection:
     agreement: Agreement | None = None
     alone: Agreement | None = None
     error: str = ""
-    of_gradient: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -74,8 +72,6 @@ class Bisection:
             return "every operator agrees with PyTorch"
         if self.error:
             return self.error
-        if self.of_gradient:
-            return "its results agree, and its gradient differs: the derivative of the operator itself is wrong"
         if self.alone is None:
             return "its results differ"
         if self.alone.agrees:
@@ -91,7 +87,6 @@ def bisect(
     args: tuple = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    grad: bool = False,
     train: bool = False,
     tolerance: float | None = None,
     step: Callable[[str], None] = lambda _: None,
@@ -105,10 +100,8 @@ def bisect(
         target: a module, a function of tensors, a spec (see `build`), or a `Subject`.
         args: positional arguments, PyTorch tensors; by default those of the spec.
         kwargs: keyword arguments.
-        grad: if all results agree, also compare the gradient of each call by itself, for a random linear function of
-            its results.
         train: run in training mode, with dropout off, instead of evaluation mode.
-        tolerance: the relative error to accept; by default 1e-4, and 1e-3 for gradients; more in half precision.
+        tolerance: the relative error to accept; by default 1e-4, and more in half precision.
         step: a function that receives progress messages.
 
     Raises:
@@ -135,8 +128,7 @@ def bisect(
     if follower.index < len(record.calls) and follower.agreement is None and not follower.error:
         follower.error = "the translation ends before it"
     if follower.agreement is None and not follower.error:
-        found = Bisection(subject, follower.index, follower.drawn)
-        return _of_gradients(found, train, tolerance, step) if grad else found
+        return Bisection(subject, follower.index, follower.drawn)
     index = min(follower.index, len(record.calls) - 1)
     alone = None
     if follower.agreement is not None:
@@ -144,20 +136,6 @@ def bisect(
         alone = _alone(Trial(subject, train), record.calls[index], index, accepted)
     found = record.calls[index].step if record.calls else None
     return Bisection(subject, follower.index, follower.drawn, found, follower.agreement, alone, follower.error)
-
-
-def _of_gradients(found: Bisection, train: bool, tolerance: float | None, step: Callable[[str], None]) -> Bisection:
-    """The first operator whose gradients differ, where all outputs agree."""
-    step(f"gradients of {found.agreed} calls of operators")
-    gradients = _Gradients(GRADIENT_TOLERANCE if tolerance is None else tolerance)
-    with contextlib.suppress(_StoppedError), refusing_bad_inputs(found.subject):
-        _run_pytorch(Trial(found.subject, train), gradients)
-    if gradients.agreement is None and not gradients.error:
-        return found
-    *agreed, call = gradients.calls
-    return Bisection(
-        found.subject, len(agreed), found.drawn, call.step, gradients.agreement, None, gradients.error, of_gradient=True
-    )
 
 
 class _OperatorCall(NamedTuple):
@@ -188,7 +166,6 @@ class _Record(TorchFunctionMode):
     """
 
     keeps_operands = False
-    of_gradients = False
 
     def __init__(self):
         super().__init__()
@@ -236,73 +213,6 @@ class _Until(_Record):
         if len(self.calls) > self._index:
             self.operands = operands
             raise _StoppedError
-
-
-class _Gradients(_Record):
-    """A run in which the gradients of each call, by itself, are compared with those of its translation.
-
-    Attributes:
-        agreement: how far the first ones that do not agree are from PyTorch's.
-        error: why there are none.
-    """
-
-    keeps_operands = True
-    of_gradients = True
-
-    def __init__(self, tolerance: float):
-        super().__init__()
-        self.agreement: Agreement | None = None
-        self.error = ""
-        self._tolerance = tolerance
-
-    def saw(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
-        self.calls[-1] = call._replace(values={})
-        if call.draws or "empty" in call.step.operator:
-            return
-        gradients = _gradients_of(call, operands)
-        expected = gradients(operands)
-        try:
-            found = t2j(gradients)(map_arguments(to_jax, operands)) if expected else {}
-        except Exception as error:
-            self.error = f"its gradient fails: {type(error).__name__}: {told(error)}"
-            raise _StoppedError from error
-        agreement = compare(found, expected, self._tolerance)
-        if not agreement.agrees:
-            self.agreement = agreement
-            raise _StoppedError
-
-
-def _gradients_of(call: _OperatorCall, operands: tuple[tuple, dict]) -> Callable:
-    """A function of operands: the gradients of a random linear function of what a call computes, where it has any."""
-    required = [tensor.requires_grad for tensor in _tensors(operands)]
-    generator = torch.Generator().manual_seed(0)
-    weights = {
-        name: torch.randn(x.shape, generator=generator).to(x.dtype)
-        for name, x in call.values.items()
-        if x.is_floating_point()
-    }
-
-    def gradients(operands: tuple[tuple, dict]) -> dict[str, torch.Tensor]:
-        leaves: list[torch.Tensor] = []
-        remaining = iter(required)
-
-        def leaf(value: object):
-            if not isinstance(value, torch.Tensor):
-                return value
-            alone = value.detach().clone()
-            if next(remaining):
-                leaves.append(alone.requires_grad_())
-            return alone.clone()  # which may be written to
-
-        found = _computed(call, map_arguments(leaf, operands))
-        terms = [(found[name] * x).sum() for name, x in weights.items() if found[name].requires_grad]
-        if not leaves or not weights:
-            return {}
-        wanted = torch.autograd.grad(terms, leaves, allow_unused=True) if terms else [None] * len(leaves)
-        pairs = enumerate(zip(leaves, wanted, strict=True))
-        return {f"operand {i}": torch.zeros_like(x) if grad is None else grad for i, (x, grad) in pairs}
-
-    return gradients
 
 
 def _computed(call: _OperatorCall, operands: tuple[tuple, dict]) -> dict[str, torch.Tensor]:
@@ -369,32 +279,23 @@ class _Follower(TorchFunctionMode):
 
 
 class _Within(torch.nn.Module):
-    """Calls a model within a mode, with gradients or without."""
+    """Calls a model within a mode, without gradients."""
 
-    def __init__(self, model: Callable, mode: TorchFunctionMode, grad: bool = False):
+    def __init__(self, model: Callable, mode: TorchFunctionMode):
         super().__init__()
-        self.model, self._mode, self._grad = model, mode, grad
+        self.model, self._mode = model, mode
 
     def forward(self, *args: Any, **kwargs: Any):
-        with torch.set_grad_enabled(self._grad), self._mode:
+        with torch.no_grad(), self._mode:
             return self.model(*args, **kwargs)
 
 
 def _run_pytorch(trial: Trial, record: _Record) -> None:
     if isinstance(trial.target, torch.nn.Module):
         _keep_path(trial.target, record.path)
-    args, kwargs = trial.subject.args, trial.subject.kwargs
-    if record.of_gradients:
-        args, kwargs = map_arguments(_differentiable, (args, kwargs))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # each run draws the same
-        _Within(trial.target, record, record.of_gradients)(*args, **kwargs)
-
-
-def _differentiable(leaf: Any):
-    """A tensor with a gradient, which may be written to, as no leaf of PyTorch's may."""
-    is_floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    return leaf.detach().clone().requires_grad_().clone() if is_floating else leaf
+        _Within(trial.target, record)(*trial.subject.args, **trial.subject.kwargs)
 
 
 def _keep_path(model: torch.nn.Module, path: list[str]) -> None:
@@ -432,7 +333,7 @@ def _alone(trial: Trial, call: _OperatorCall, index: int, tolerance: float) -> A
 
 
 def _cloned(leaf: Any):
-    return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
