@@ -39,13 +39,13 @@ class _Held:
         tensor = this_call().standing_for(self.tensor)
         if _saves.get():
             raise RuntimeError(
-                f"torch.save got a tensor of shape {tuple(tensor.shape)} within a translated call, where its values may "
-                "not be computed yet: return it from the call, and save the result outside"
+                f"torch.save got a tensor of shape {tuple(tensor.shape)} within a translated call, where its values "
+                "may not be computed yet: return it from the call, and save the result outside"
             )
         if isinstance(tensor, torch.nn.Parameter) or (isinstance(tensor, Torchish) and tensor.history is not None):
             raise RuntimeError(
-                f"a tensor of shape {tuple(tensor.shape)} that requires grad was pickled within a translated call, where "
-                "its copy would have no gradient: pickle tensor.detach(), or copy it by copy.deepcopy"
+                f"a tensor of shape {tuple(tensor.shape)} that requires grad was pickled within a translated call, "
+                "where its copy would have no gradient: pickle tensor.detach(), or copy it by copy.deepcopy"
             )
         number = next(_numbers)
         this_call().pickled[number] = _Held(tensor.clone())
