@@ -25,7 +25,7 @@ FLOORS = [
     {"loops"},
     {"tensors"},
     {"patches", "tracebacks"},
-    {"hints", "jit_errors"},
+    {"hints"},
     {"errors"},
     {"abandoning"},
     {"translation"},

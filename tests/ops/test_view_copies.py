@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.ops.view_copies import _VIEWS
+from torch2jax.ops.aten import _VIEWS
 
 X = torch.arange(24.0).reshape(2, 1, 12)
 ARGUMENTS = {

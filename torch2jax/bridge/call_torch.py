@@ -12,11 +12,10 @@ import numpy as np
 from jax.core import Tracer
 
 from ..errors import user_level
-from ..jit_errors import TellsOfArguments
 from ..rules.inline import INLINED
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.trees import ordered
-from ..tracebacks import boundary
+from ..tracebacks import TellsOfArguments, boundary
 from .ffi import check_version
 from .function import BridgeOptions
 from .primitive import call_torch

@@ -24,14 +24,13 @@ from ..calls.logical_dtypes import StandsFor
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
 from ..errors import hint_at_axes, hint_at_symbols
-from ..jit_errors import TellsOfArguments
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
-from ..tracebacks import boundary
+from ..tracebacks import TellsOfArguments, boundary
 from ..tracing.rolling import Rolling
 from ..values.moved import in_compact_order, nested, unnested
 from ..values.selected import Chosen, first

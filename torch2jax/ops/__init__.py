@@ -13,7 +13,6 @@ from . import (
     control_flow as control_flow,
     conversion as conversion,
     creation as creation,
-    dirichlet as dirichlet,
     distributed as distributed,
     distributions as distributions,
     dlpack as dlpack,
@@ -53,7 +52,6 @@ from . import (
     selection_subscripts as selection_subscripts,
     selection_writes as selection_writes,
     shape as shape,
-    sobol as sobol,
     sorting as sorting,
     sparse as sparse,
     special as special,
@@ -61,7 +59,6 @@ from . import (
     storages as storages,
     subscript as subscript,
     values as values,
-    view_copies as view_copies,
     views as views,
 )
 

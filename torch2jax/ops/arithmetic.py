@@ -15,12 +15,26 @@ from ..rules.options import Tag
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, expect_fits, is_integral
-from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, same_shape, where
+from .arrays import (
+    cast,
+    default,
+    default_once,
+    exact,
+    floating,
+    floating_once,
+    floating_real,
+    is_complex,
+    is_float,
+    is_inexact,
+    is_unsigned,
+    like,
+    same_shape,
+    where,
+)
 from .bounds import seen
 from .complex import complex_power
 from .conversion import converted
 from .elementwise import trunc
-from .families import default, default_once, exact, floating, floating_once, floating_real
 
 aten = torch.ops.aten
 

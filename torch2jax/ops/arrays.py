@@ -1,5 +1,9 @@
-"""Helpers on jax arrays for rules of every family: literals, kinds of dtypes, dimensions."""
+"""Helpers on jax arrays for rules of every family: literals, kinds of dtypes, dimensions.
 
+Helpers that make the families of pointwise rules: decorators by kind of promotion, and plain bodies.
+"""
+
+import functools
 from typing import Any
 
 import jax
@@ -9,6 +13,9 @@ from jax import lax
 
 from ..internals.jax import ShardingTypeError
 from ..internals.tensors import canonicalize_dim, canonicalize_dims
+from ..rules.promotion import Promotion
+from ..rules.registry import implements
+from ..tensors.dtypes import FLOATS
 from ..tensors.view_kind import entries_of, sharding_beside
 
 _MOST_REDUCED = 64  # dimensions, of which PyTorch reduces some
@@ -184,3 +191,31 @@ def kept(result, axes: tuple[int, ...], keepdim: bool):
 def at_least_1d(array):
     """`array`, with a dimension to work along if it has none."""
     return array if array.ndim else lax.reshape(array, (1,))
+
+
+default = functools.partial(implements, promote=Promotion.DEFAULT)
+exact = functools.partial(implements, promote=Promotion.NO_OPMATH)
+floating = functools.partial(implements, promote=Promotion.INT_TO_FLOAT)
+predicate = functools.partial(implements, promote=Promotion.ALWAYS_BOOL)
+floating_once = functools.partial(implements, promote=Promotion.INT_TO_FLOAT_ONCE)
+default_once = functools.partial(implements, promote=Promotion.DEFAULT_ONCE)
+floating_real = functools.partial(floating, takes=FLOATS)
+floating_real_once = functools.partial(floating_once, takes=FLOATS)
+
+
+def unary(function):
+    """A body that is one function of its one operand."""
+
+    def body(input):
+        return function(input)
+
+    return body
+
+
+def binary(function):
+    """A body that is one function of two operands, either of which may be a scalar."""
+
+    def body(input, other):
+        return function(input, other)
+
+    return body

@@ -3,17 +3,75 @@
 PyTorch refuses them on the CPU. A compiled program cannot, so that values which a program decides are taken at their
 word. All others are asked, before a rule's body runs: those of arrays, constants of a program, and the examples of a
 batch that is no part of one.
+
+Bounds, ties and lengths that differ between PyTorch releases: the installed release is asked.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
+from ..internals.dispatch import DisableTorchFunction
+from ..tensors.dtypes import INTEGERS
 from ..tensors.interop import to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracing.traces import values_of_examples
 from ..translation import current
+
+
+def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float:
+    """That of a function with respect to its first argument."""
+    with DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
+        x, *others = (torch.tensor(number, device="cpu", requires_grad=True) for number in numbers)
+        return torch.autograd.grad(function(x, *others), x)[0].item()
+
+
+IS_BOUND_INSIDE = _derivative(lambda x: torch.clamp(x, min=0.0), 0.0) == 1
+"""Whether `clamp` is the identity at a bound that is a number: up to 2.13; it is constant there in 2.15."""
+
+IS_TIE_SHARED = _derivative(lambda x, bound: torch.clamp(x, min=bound), 0.0, 0.0) == 0.5
+"""Whether a number and a bound that is a tensor share the derivative of `clamp` where they are equal: in 2.15."""
+
+IS_FMAX_SHARED = _derivative(torch.fmax, 0.0, 0.0) == 0.5
+"""Whether equal numbers share the derivative of `fmax` and `fmin`: in 2.15."""
+
+
+def _takes(function: Callable[[], torch.Tensor]) -> bool:
+    try:
+        with DisableTorchFunction():
+            function()
+    except RuntimeError:
+        return False
+    return True
+
+
+ARE_BOUNDS_FITTED = _takes(lambda: torch.clamp(torch.zeros(1, dtype=torch.int8, device="cpu"), max=300))
+"""Whether `clamp` takes integers beyond the dtype, where they bound nothing: in 2.15."""
+
+
+def _length_of_a_range() -> int:
+    with DisableTorchFunction():
+        return torch.arange(0, 10, 2.5, dtype=torch.int64, device="cpu").numel()
+
+
+ARE_VOLUMES_BICUBIC = _takes(
+    lambda: torch.grid_sampler_3d(torch.zeros(1, 1, 2, 2, 2), torch.zeros(1, 1, 1, 1, 3), 2, 0, False)
+)
+"""Whether `grid_sample` interpolates volumes with cubes: in 2.15."""
+
+ARE_RANGES_TRUNCATED = _length_of_a_range() == 5
+"""Whether a range of int64 is that of its numbers without their fractions: up to 2.13; in 2.15 it is as of any other
+dtype."""
+
+DTYPES_OF_COUNTS = frozenset(
+    dtype
+    for dtype in INTEGERS
+    if _takes(lambda: torch.repeat_interleave(torch.ones(1, dtype=dtype, device="cpu")))  # noqa: B023
+)
+"""Those that `repeat_interleave` takes of how often each is repeated: 32 and 64 bits; 16 bits as well in 2.15."""
 
 
 def known_values(tensor: Torchish) -> np.ndarray | None:

@@ -27,9 +27,21 @@ from ..tensors.dtypes import (
     expect_integer,
     type_name,
 )
-from . import releases
-from .arrays import cast, is_complex, is_float, is_inexact, is_unsigned, like, truth, where
-from .families import binary, exact, predicate, unary
+from . import bounds
+from .arrays import (
+    binary,
+    cast,
+    exact,
+    is_complex,
+    is_float,
+    is_inexact,
+    is_unsigned,
+    like,
+    predicate,
+    truth,
+    unary,
+    where,
+)
 
 aten = torch.ops.aten
 ordered = functools.partial(exact, takes=REALS_AND_BOOL)
@@ -86,7 +98,7 @@ def _with_bounds(*names: str) -> Callable[..., tuple[tuple, dict]] | None:
         are_numbers = not any(map(_is_tensor, given.values()))
         return (input, *(_fitting(input, name, given.get(name)) for name in names)), {"are_numbers": are_numbers}
 
-    return prepare if releases.ARE_BOUNDS_FITTED or releases.IS_TIE_SHARED else None
+    return prepare if bounds.ARE_BOUNDS_FITTED or bounds.IS_TIE_SHARED else None
 
 
 def _is_tensor(bound) -> bool:
@@ -95,7 +107,7 @@ def _is_tensor(bound) -> bool:
 
 
 def _fitting(input, name: str, bound):
-    if not releases.ARE_BOUNDS_FITTED or type(bound) is not int:
+    if not bounds.ARE_BOUNDS_FITTED or type(bound) is not int:
         return bound
     if not isinstance(input, torch.Tensor) or input.dtype not in INTEGERS:
         return bound
@@ -120,8 +132,8 @@ def clamp(input, min=None, max=None, *, are_numbers=False):
     if not is_float(input):
         return _within(lax.max, lax.min, input, min, max)
     if are_numbers:
-        return _within(*((at_least, at_most) if releases.IS_BOUND_INSIDE else (_above, _below)), input, min, max)
-    if not releases.IS_TIE_SHARED:
+        return _within(*((at_least, at_most) if bounds.IS_BOUND_INSIDE else (_above, _below)), input, min, max)
+    if not bounds.IS_TIE_SHARED:
         return _within(at_least, at_most, input, min, max)
     shared = _within(lax.max, lax.min, input, min, max)  # whose derivatives are shared at ties
     if min is None or max is None:
@@ -167,7 +179,7 @@ def fmin(input, other):
 
 def _of_numbers(chosen, is_first, input, other):
     """What is chosen of two, the other one where one is not a number."""
-    if not releases.IS_FMAX_SHARED:
+    if not bounds.IS_FMAX_SHARED:
         return where(lax.bitwise_or(is_first(input, other), lax.ne(other, other)), input, other)
     either = chosen(input, other)  # whose derivative is shared at ties
     return where(lax.ne(other, other), input, where(lax.ne(input, input), other, either))

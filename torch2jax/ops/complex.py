@@ -7,8 +7,7 @@ import torch
 from jax import lax
 
 from ..tensors.dtypes import canonical, is_integral, type_name
-from .arrays import cast, has_sign, is_complex, is_float, like, same_shape, where
-from .families import exact, floating, floating_once
+from .arrays import cast, exact, floating, floating_once, has_sign, is_complex, is_float, like, same_shape, where
 
 
 @jax.custom_jvp

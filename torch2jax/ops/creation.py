@@ -41,7 +41,7 @@ from ..translation import current, this_call
 from ..values.item import Item
 from ..values.known import constant
 from ..values.numpy_views import is_lent
-from . import releases
+from . import bounds
 from .arrays import cast
 from .gradients import set_requires_grad
 
@@ -559,7 +559,7 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
         raise RuntimeError("step must be nonzero")
     for number in (start, end, step):
         expect_fits(number, torch.int64 if is_integral(dtype) else torch.float64)
-    is_truncated = dtype == torch.int64 and releases.ARE_RANGES_TRUNCATED
+    is_truncated = dtype == torch.int64 and bounds.ARE_RANGES_TRUNCATED
     if is_truncated:
         start, end, step = int(start), int(end), int(step)
     if step == 0:

@@ -10,10 +10,26 @@ from jax import lax
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import FLOATS, NUMBERS, REALS, REALS_AND_BOOL
-from .arrays import cast, has_sign, is_complex, is_float, is_inexact, is_unsigned, like, where, widened
+from .arrays import (
+    cast,
+    exact,
+    floating,
+    floating_once,
+    floating_real,
+    floating_real_once,
+    has_sign,
+    is_complex,
+    is_float,
+    is_inexact,
+    is_unsigned,
+    like,
+    predicate,
+    unary,
+    where,
+    widened,
+)
 from .comparison import at_least, at_most
 from .complex import direction, magnitude
-from .families import exact, floating, floating_once, floating_real, floating_real_once, predicate, unary
 
 for _functions, _function in (
     ((torch.sin,), lax.sin),

@@ -2,12 +2,15 @@
 
 Each draw takes the next key of the call, or of a generator. A draw with a known key (after ``torch.manual_seed`` in the
 code, from a ``torch.Generator``) is known itself.
+
+Sobol sequences: PyTorch's own kernels make them, from directions that are known while JAX traces.
 """
 
 import functools
 import types
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +40,7 @@ from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_at_once, is_traced
 from ..translation import current
+from ..values.valueless import run_on_values
 from .arrays import like
 from .bounds import seen
 from .creation import factory, label_of, like_options, new_shape
@@ -526,3 +530,14 @@ def _standard_gamma(input, generator=None):
 @factory(torch.ops.prims.normal.default)
 def prims_normal(shape, *, mean, std, dtype, **options):
     return sample(_normal, shape, dtype, mean, std, **options)
+
+
+def _runs_in_pytorch(function: Callable, written: tuple[int, ...]) -> None:
+    @implements_tensors(function)
+    def rule(*args, **kwargs) -> Any:
+        return run_on_values(current(), function, args, kwargs, written)
+
+
+_runs_in_pytorch(torch._sobol_engine_draw, ())
+for _function in (torch._sobol_engine_ff_, torch._sobol_engine_scramble_, torch._sobol_engine_initialize_state_):
+    _runs_in_pytorch(_function, (0,))

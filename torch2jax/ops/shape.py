@@ -16,7 +16,7 @@ from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..tensors.view_kind import reshape
 from ..translation import current
-from . import releases
+from . import bounds
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .bounds import known_values, seen
 
@@ -138,7 +138,7 @@ def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
         input, dim = input.reshape(-1), 0
     if isinstance(repeats, torch.Tensor):
         repeats = current().lift(repeats)
-        expect("repeat_interleave_cpu", repeats.dtype, releases.DTYPES_OF_COUNTS)
+        expect("repeat_interleave_cpu", repeats.dtype, bounds.DTYPES_OF_COUNTS)
         values = known_values(repeats)
         _expect_repeats(repeats, output_size)
         if values is not None:

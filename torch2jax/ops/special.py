@@ -20,8 +20,7 @@ from ..rules.memory_formats import like_input
 from ..rules.registry import implements
 from ..tensors.dtypes import FLOATS, REALS_AND_BOOL
 from ..tensors.traced import is_traced
-from .arrays import cast, is_float, like, same_shape, where, widened
-from .families import default, floating_real
+from .arrays import cast, default, floating_real, is_float, like, same_shape, where, widened
 
 _EULER = 0.57721566490153286
 

@@ -8,7 +8,7 @@ import torch
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
 from ..tensors.dtypes import canonical
-from ..tensors.split import Split, SplitPart
+from ..tensors.regions import Split, SplitPart
 from ..tensors.storage import View
 from ..tensors.tensor import Restriction, Torchish
 from .shape import axis_of

@@ -19,10 +19,9 @@ from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_
 from ..tensors import history
 from ..tensors.dtypes import Takes
 from .array_rule import ArrayRule
-from .fitting import expect_no_writes, results_of
 from .inplace import InPlace, WithFlag
 from .options import NO_TAGS, RuleKeywords, RuleOptions, Tag, Tags, operators_of, tags_of_operators
-from .rule import Reflected, TensorRule, replace_forward
+from .rule import Reflected, TensorRule, expect_no_writes, replace_forward, results_of
 
 _T = TypeVar("_T")
 

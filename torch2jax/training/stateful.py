@@ -21,7 +21,6 @@ from ..branches.policy import FOLLOWING, BranchPolicy
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
 from ..calls.optimizers import recording
-from ..jit_errors import TellsOfArguments
 from ..modules.layers import (
     has_layers,
     name_of_row,
@@ -40,7 +39,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..tensors.wrapped import Wrapped, is_wrapper, wrapped
-from ..tracebacks import boundary
+from ..tracebacks import TellsOfArguments, boundary
 from ..tracing.rolling import Rolling
 from ..tracing.traces import alone
 from ..values.sparse import Sparse

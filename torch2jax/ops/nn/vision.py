@@ -14,7 +14,7 @@ from ...rules.memory_formats import as_input
 from ...rules.options import Tag
 from ...rules.registry import implements
 from ...tensors.dtypes import FLOATS, NUMBERS, expect_fits, number_in_dtype
-from .. import releases
+from .. import bounds
 from ..arrays import is_inexact, like, where, widened
 
 aten = torch.ops.aten
@@ -361,7 +361,7 @@ def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
     # The last dimension of a grid counts the input's dimensions from the innermost one.
     centers = [_unnormalized(points[..., -1 - i], size, align_corners) for i, size in enumerate(sizes)]
     if interpolation_mode == _BICUBIC:
-        if len(sizes) != 2 and not releases.ARE_VOLUMES_BICUBIC:
+        if len(sizes) != 2 and not bounds.ARE_VOLUMES_BICUBIC:
             raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
         taps = [_bicubic_points(c, size, padding_mode, align_corners) for c, size in zip(centers, sizes, strict=True)]
     else:
