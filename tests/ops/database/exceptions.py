@@ -72,12 +72,6 @@ EXCLUDED = [
         "PyTorch gives the gradient to what was overwritten, and not to the rest; its database expects that to fail",
         DERIVATIVES,
     ),
-    Exclusion(
-        "max_pool2d_with_indices_backward",
-        "PyTorch has no kernel for integers; its decomposition, which serves it here, takes them",
-        ("errors",),
-        INTEGRAL,
-    ),
     Exclusion("fft.ihfft[2n]", "PyTorch's ``out=`` is another result than without, of one dimension", ("forms",)),
     Exclusion("nn.Softplus(beta=0.0)", "it divides by zero: PyTorch gives infinity everywhere, here it is an error"),
     Exclusion(
@@ -90,6 +84,7 @@ EXCLUDED = [
 
 # Dtypes that PyTorch has no kernels for, and that get what converting them first would give.
 CONVERTED = [
+    Exclusion("max_pool2d_with_indices_backward", "PyTorch's decomposition, which serves it here, takes any dtype"),
     Exclusion("*", "int64 is held as int32 with jax_enable_x64 off", dtypes=(torch.int32,)),
     *(
         Exclusion(pattern, "half precision is computed in float32, as elsewhere in PyTorch", dtypes=HALF)
