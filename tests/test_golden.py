@@ -12,6 +12,7 @@ LINES = 150
 
 
 @pytest.mark.parametrize("room", files.ROOMS)
+@pytest.mark.slow("traces all steps of a generation")
 def test_graphs(room):
     stored = files.stored(room).partition("\n")[0]
     if stored != files.versions(room):

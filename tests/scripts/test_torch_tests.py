@@ -369,6 +369,7 @@ PERILOUS = """
 """
 
 
+@pytest.mark.slow("starts processes that hang")
 def test_a_test_that_ends_or_hangs_its_process_costs_only_itself(tmp_path):
     (tmp_path / "test_perils.py").write_text(textwrap.dedent(PERILOUS))
     options = worker.Options(tmp_path, timeout=1)

@@ -95,6 +95,7 @@ def losses(output: str) -> list[float]:
     return [float(line.split()[1]) for line in output.splitlines() if line.startswith("loss")]
 
 
+@pytest.mark.slow("starts two processes")
 def test_two_processes_train_as_one():
     (port,) = free_ports(1)
     processes = [start(devices=2), *(start(port, str(i), devices=1) for i in range(2))]

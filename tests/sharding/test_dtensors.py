@@ -69,6 +69,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow("starts two processes")
 def test_parts_of_processes_are_one_array():
     expect_done(CODE)
 

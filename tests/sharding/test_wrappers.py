@@ -81,5 +81,6 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow("starts two processes")
 def test_two_processes_train_as_pytorchs_do():
     expect_done(CODE)

@@ -56,6 +56,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.slow("compiles a training step twice")
 def test_moments_are_stacked(kind):
     make, name, loops = OPTIMIZERS[kind]
     torch.manual_seed(0)
