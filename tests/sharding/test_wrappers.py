@@ -1,5 +1,7 @@
 """The wrappers of data parallelism train in two processes of JAX as in two of PyTorch's that talk by gloo."""
 
+import pytest
+
 from .test_distributed import expect_done
 
 CODE = """
