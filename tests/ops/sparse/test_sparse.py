@@ -466,3 +466,9 @@ def test_hooks_that_make_a_gradient_sparse_are_refused():
     for call in (lambda x: function(torch.from_numpy(x)), t2j(function), jax.jit(t2j(function))):
         with pytest.raises(RuntimeError, match="has changed the type of"):
             call(X.numpy())
+
+
+def test_jaxs_older_sparse_arrays_are_refused():
+    array = sparse.CSR.fromdense(jnp.eye(2))
+    with pytest.raises(TypeError, match=r"got a CSR.*wanted a BCOO or BCSR"):
+        j2t(array)
