@@ -118,7 +118,6 @@ def quantized() -> dict[str, Program]:
         "aware training": of_module(_aware(), M, train=True),
         "int_mm": of(lambda x: torch._int_mm(x, x.t()), jnp.ones((32, 8), jnp.int8)),
         "scaled_mm": of(lambda x: torch._scaled_mm(x, x.t(), one, one, out_dtype=torch.float32), float8),
-        "int8 weight": of(torch._weight_int8pack_mm, jnp.ones((2, 4)), jnp.ones((3, 4), jnp.int8), jnp.ones(3)),
         "a constant": of(lambda x: x @ constant.dequantize().t() + constant.q_scale(), M),
         "made within": of(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), M),
     }

@@ -23,7 +23,6 @@ from .arrays import cast, like
 
 aten = torch.ops.aten
 _TAKEN: Takes = HALF | {torch.float32}
-_BY_ROWS = (((1,), (1,)), ((), ()))
 _PART = 2**18  # elements of a weight that are copied at a time: what a core's cache holds
 _GROUPS = (32, 64, 128, 256)
 
@@ -114,9 +113,6 @@ def _of_integers(left, right, dims):
     return lax.dot_general(two, right, dims, preferred_element_type=np.int32)[:1]
 
 
-# Floating point with integers of 8 bits.
-
-
 def _expect_matrix(name: str, array) -> None:
     if array.ndim != 2:
         raise IndexError(f"{name}: got an input of {array.ndim} dimensions; wanted a matrix")
@@ -125,37 +121,6 @@ def _expect_matrix(name: str, array) -> None:
 def _expect_dtype(name: str, scales, dtype) -> None:
     if scales.dtype != dtype:
         raise RuntimeError(f"{name}: expected scales of {dtype}, the dtype of the input, but found {scales.dtype}")
-
-
-@implements(aten._weight_int8pack_mm, takes=_TAKEN)
-def _weight_int8pack_mm(self, mat2, scales):
-    name = "_weight_int8pack_mm"
-    _expect_matrix(name, self)
-    if mat2.dtype != np.int8:
-        raise RuntimeError(f"{name} : expect B to be int8 tensor, got {mat2.dtype}.")
-    if mat2.ndim != 2 or mat2.shape[1] != self.shape[1]:
-        raise RuntimeError(f"{name}: got B of shape {list(mat2.shape)}; wanted rows of {self.shape[1]} elements")
-    if scales.shape != mat2.shape[:1]:
-        raise RuntimeError(f"{name} : expect scales to be 1d tensor with size {mat2.shape[0]}, got {scales.shape}")
-    _expect_dtype(name, scales, self.dtype)
-    product = _with_integers(self, mat2)
-    return cast(lax.mul(product, lax.broadcast_in_dim(cast(scales, np.float32), product.shape, (1,))), self.dtype)
-
-
-def _int8_at_once(x, weight):
-    return lax.dot_general(x, weight, _BY_ROWS, preferred_element_type=np.float32)
-
-
-def _int8_on_cpu(x, weight):
-    x = cast(x, np.float32)
-
-    def product(part):
-        return lax.dot_general(x, cast(part, np.float32), _BY_ROWS, preferred_element_type=np.float32)
-
-    return _part_by_part(product, (weight,), weight.shape[1])
-
-
-_with_integers = _on_platforms(_int8_on_cpu, _int8_at_once)
 
 
 # Floating point with integers of 4 bits, which have a scale and a zero point for each group of a row.

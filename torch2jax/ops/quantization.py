@@ -377,11 +377,3 @@ def fused_moving_avg_obs_fq_helper(
 @implements_tensors(torch.fused_moving_avg_obs_fake_quant, aten.fused_moving_avg_obs_fake_quant.default, takes=FLOATS)
 def fused_moving_avg_obs_fake_quant(input, *args, **kwargs):
     return fused_moving_avg_obs_fq_helper(input, *args, **kwargs)[0] if input.numel() else input.clone()
-
-
-@implements_tensors(aten._fused_moving_avg_obs_fq_helper_functional.default, takes=FLOATS)
-def fused_moving_avg_obs_fq_helper_functional(
-    input, observer_on, fake_quant_on, running_min, running_max, scale, zero_point, *options, **named
-):
-    state = [each.clone() for each in (running_min, running_max, scale, zero_point)]
-    return *fused_moving_avg_obs_fq_helper(input, observer_on, fake_quant_on, *state, *options, **named), *state

@@ -33,24 +33,9 @@ _SWIZZLED = SwizzleType.SWIZZLE_32_4_4.value
 @implements_tensors(aten._scaled_mm.default)
 def _scaled_mm(self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False):
     del scale_result  # PyTorch uses it in none of its kernels either
-    recipes = _by_shapes(self.shape[0], mat2.shape[1], -(-self.shape[1] // 128), scale_a, scale_b)
-    # The newer operator has the scales of squares turned on the left, and those of parts of rows on the right.
-    scale_a = scale_a.t() if recipes[0] == _SQUARES else scale_a
-    scale_b = scale_b.t() if recipes[1] == _PARTS_OF_128 else scale_b
-    result = _product(self, mat2, [scale_a], recipes[:1], [], [scale_b], recipes[1:], [])
+    recipe = [_TENSOR if scale_a.numel() == scale_b.numel() == 1 else _ROW]
+    result = _product(self, mat2, [scale_a], recipe, [], [scale_b], recipe, [])
     return _finished(result, self, bias, out_dtype)
-
-
-def _by_shapes(rows: int, columns: int, blocks: int, scale_a, scale_b) -> list[int]:
-    """The recipes that the scales of the older operator tell by their shapes."""
-    if scale_a.numel() == scale_b.numel() == 1:
-        return [_TENSOR, _TENSOR]
-    if scale_a.shape == (rows, 1) and scale_b.shape == (1, columns):
-        return [_ROW, _ROW]
-    left = {(rows, blocks): _PARTS_OF_128, (-(-rows // 128), blocks): _SQUARES}
-    right = {(blocks, columns): _PARTS_OF_128, (blocks, -(-columns // 128)): _SQUARES}
-    found = [left.get(tuple(scale_a.shape), _ROW), right.get(tuple(scale_b.shape), _ROW)]
-    return found if found in _PAIRS else [_ROW, _ROW]
 
 
 @implements_tensors(aten._scaled_mm_v2.default)

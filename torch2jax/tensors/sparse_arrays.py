@@ -82,14 +82,7 @@ def parts_of_array(array: Any) -> SparseParts:
         return SparseParts(torch.sparse_coo, (array.indices.T,), array.data, tuple(array.shape), is_coalesced)
     if isinstance(array, sparse.BCSR):
         return SparseParts(torch.sparse_csr, (array.indptr, array.indices), array.data, tuple(array.shape), True)
-    if isinstance(array, sparse.CSR):
-        return SparseParts(torch.sparse_csr, (array.indptr, array.indices), array.data, tuple(array.shape), True)
-    if isinstance(array, sparse.CSC):
-        return SparseParts(torch.sparse_csc, (array.indptr, array.indices), array.data, tuple(array.shape), True)
-    if isinstance(array, sparse.COO):
-        index = jax.numpy.stack([array.row, array.col])
-        return SparseParts(torch.sparse_coo, (index,), array.data, tuple(array.shape), False)
-    raise TypeError(f"got a {type(array).__name__}, which PyTorch has no layout for; wanted a BCOO, BCSR or CSC")
+    raise TypeError(f"got a {type(array).__name__}, which PyTorch has no layout for; wanted a BCOO or BCSR")
 
 
 def without_padding(parts: SparseParts) -> SparseParts:

@@ -25,7 +25,6 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
 from ..rules.features import serves, serves_without_values
-from ..rules.inplace import check_cast
 from ..rules.rule import MetadataRule
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
@@ -267,32 +266,18 @@ def _run(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     args, kwargs = map_arguments(_lifted, (args, kwargs))
     rule = registry.lookup_sparse(function)
     if rule is not None:
-        out = kwargs.pop("out", None)
-        if isinstance(out, (Sparse, tuple)):
-            raise _no_out()
+        if kwargs.pop("out", None) is not None:
+            raise NotImplementedError(
+                "got out= for a function of a sparse tensor, which has none: take what the function gives instead"
+            )
         with call.inside():
-            result = rule(*args, **kwargs)
-            return result if out is None else _written(result, out)
+            return rule(*args, **kwargs)
     strided = registry.lookup(function)
     if type(strided) is MetadataRule:
         return geometry(function, *args, **kwargs)
     if strided is None and isinstance(function, types.FunctionType) and not call.is_own_body(function, args):
         return call.run_body(function, args, kwargs)
     raise _refusal(function, args, kwargs) from None
-
-
-def _written(result: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    if isinstance(result, (Sparse, tuple)) or out.shape != result.shape:
-        raise _no_out()
-    check_cast(result, out)
-    return out.copy_(result)
-
-
-def _no_out() -> NotImplementedError:
-    return NotImplementedError(
-        "got out= for a function of a sparse tensor; wanted a strided one of the result's layout and shape: take what "
-        "the function gives instead"
-    )
 
 
 def _refusal(function: Any, args: tuple, kwargs: dict) -> NoRuleError:

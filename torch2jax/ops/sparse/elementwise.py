@@ -25,7 +25,6 @@ from .rules import (
     length_of,
     of_known,
     places,
-    room,
     spread,
     within,
     written,
@@ -106,20 +105,9 @@ def _is_number(value) -> bool:
     )
 
 
-def _number(value):
-    """A number, or the tensor of one, also of a sparse one without dimensions."""
-    return dense(value) if isinstance(value, Sparse) and not size_of(value) else value
-
-
 def _multiplied(one, other):
-    if isinstance(other, torch.Tensor) and size_of(other):
-        one = _number(one)
-    if isinstance(one, torch.Tensor) and size_of(one):
-        other = _number(other)
     if not isinstance(one, Sparse):
         one, other = other, one
-    if not isinstance(one, Sparse):
-        return one * other
     if _is_number(other):
         return one.of_values(one.elements * other)
     if isinstance(other, Sparse):
@@ -189,7 +177,6 @@ implements_reflected("mul")(_multiplied)
 
 @implements_forms("div", "divide", "true_divide", in_values=True)
 def div(input, other, *, rounding_mode=None):
-    other = _number(other)
     if not isinstance(input, Sparse) or isinstance(other, Sparse):
         raise RuntimeError(
             "Sparse division requires a dense tensor or a scalar divisor (no dimensions): call .to_dense() first"
@@ -210,7 +197,6 @@ implements_forms("floor_divide", in_values=True)(lambda input, other: div(input,
 def _added(one, other, alpha=1):
     if isinstance(one, Sparse) and isinstance(other, Sparse):
         return _sum_of_sparse(one, other, alpha)
-    one, other = _number(one), _number(other)
     if _is_number(one) or _is_number(other):
         raise RuntimeError(
             "add() of a sparse tensor and a number would have elements everywhere: call .to_dense() first"
@@ -255,9 +241,6 @@ def _sum_of_places(one: Sparse, other: Sparse) -> Sparse:
         return one.of_values(one.elements + other.elements)
     dtype = torch.promote_types(one.dtype, other.dtype)
     if one.sparse_ndim != other.sparse_ndim:
-        for empty, rest in ((other, one), (one, other)):
-            if not room(empty):
-                return rest.of_values(rest.elements.to(dtype))
         raise RuntimeError("add: expected 'self' and 'other' to have same number of sparse dimensions")
     index = torch.cat([one.index[0], other.index[0]], 1)
     values = torch.cat([one.elements.to(dtype), other.elements.to(dtype)])
@@ -294,17 +277,6 @@ def _mul_in_place(self, other):
 
 
 implements_sparse(Tensor.mul_, Tensor.__imul__, torch.ops.aten.mul_)(_mul_in_place)
-
-
-# Of two, whose elements are compared.
-
-
-@implements_forms("isclose", "eq", "ne", "lt", "le", "gt", "ge")
-def _compare(input, other, *args, **kwargs):
-    """Refuses, but by no TypeError, which Python's operators would take for "not implemented"."""
-    del args, kwargs
-    name = next(x.kind for x in (input, other) if isinstance(x, Sparse))
-    raise NotImplementedError(f"comparisons are not defined for tensors of layout {name}: call .to_dense() first")
 
 
 @implements_forms("is_same_size")

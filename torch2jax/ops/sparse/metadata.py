@@ -43,15 +43,6 @@ for _name in ("is_conj", "is_neg", "get_device", "is_inference", "is_complex", "
         implements_sparse(_function)(lambda self, *args, _function=_function: _function(self.elements, *args))
 
 
-@implements_sparse(torch.result_type)
-def result_type(tensor1, tensor2):
-    # the values have a dimension, which counts, unless the tensor has none
-    given = (tensor1, tensor2)
-    return torch.result_type(
-        *((x.elements if size_of(x) else x.elements.sum()) if isinstance(x, Sparse) else x for x in given)
-    )
-
-
 def _expect(tensor, name: str, kinds) -> None:
     kind = tensor.kind if isinstance(tensor, Sparse) else tensor.layout
     if kind not in kinds:
@@ -135,13 +126,6 @@ def dense_dim(self):
 def is_coalesced(self):
     _expect(self, "is_coalesced", {_COO})
     return self.coalesced
-
-
-@implements_forms("_coalesced")
-def _coalesced(self, coalesced):
-    found = self.of_values(self.elements)
-    found.coalesced = coalesced
-    return found
 
 
 @implements_sparse(*forms_of("_coalesced_"))
@@ -263,21 +247,6 @@ def set_grad(self, value):
 @implements_sparse(Tensor.detach, torch.detach, torch.ops.aten.detach, Tensor.data.__get__)
 def detach(self):
     return self.of_values(self.elements.detach())
-
-
-@implements_sparse(Tensor.detach_)
-def detach_(self):
-    self.elements = self.elements.detach()
-    return self
-
-
-@implements_sparse(Tensor.register_hook)
-def register_hook(self, hook):
-    def of_values(gradient):
-        replaced = hook(self.of_values(gradient))
-        return replaced.elements if isinstance(replaced, Sparse) else replaced
-
-    return self.elements.register_hook(of_values)
 
 
 def _elements(tensor):

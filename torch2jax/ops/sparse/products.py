@@ -342,13 +342,6 @@ def sampled_addmm(input, mat1, mat2, *, beta=1.0, alpha=1.0):
     return input.of_values(elements)
 
 
-@implements_sparse(torch.triangular_solve, Tensor.triangular_solve)
-def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
-    """As of a strided matrix, whose copy PyTorch does not give back of a sparse one."""
-    solution = torch.triangular_solve(dense(input), dense(A), upper, transpose, unitriangular).solution
-    return torch.return_types.triangular_solve((solution, torch.empty(0, dtype=A.dtype)))
-
-
 # Of two sparse ones: where the elements are is known, or cannot be.
 
 

@@ -148,11 +148,7 @@ def narrow_copy(input, dim, start, length):
 @implements_sparse(Tensor.__getitem__)
 def getitem(self, subscript):
     subscript = subscript if isinstance(subscript, tuple) else (subscript,)
-    if any(x is Ellipsis for x in subscript):
-        place = [x is Ellipsis for x in subscript].index(True)
-        missing = len(size_of(self)) - sum(x is not None for x in subscript) + 1
-        subscript = (*subscript[:place], *[slice(None)] * missing, *subscript[place + 1 :])
-    if sum(x is not None for x in subscript) > len(size_of(self)):
+    if sum(x is not None and x is not Ellipsis for x in subscript) > len(size_of(self)):
         raise IndexError(f"too many indices for tensor of dimension {len(size_of(self))}")
     result, dim = self, 0
     for place, x in enumerate(subscript):
@@ -162,9 +158,7 @@ def getitem(self, subscript):
         if is_number or (isinstance(x, (int, np.integer)) and not isinstance(x, bool)):
             result = select(result, dim, int(x))
             continue
-        if x is None:
-            result = unsqueeze(result, dim)
-        elif not (isinstance(x, slice) and x == slice(None)):
+        if not (isinstance(x, slice) and x == slice(None)):
             raise NotImplementedError(
                 f"a subscript of a tensor of layout {self.kind} with a {_kind_of(x)} is not supported; wanted whole "
                 "numbers: take parts of a COO tensor by narrow_copy() or index_select(), or call .to_dense() first"
