@@ -34,7 +34,7 @@ def install() -> None:
 
 def _jagged_apart(actual: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The values of two jagged tensors that have the same lengths; others as they are."""
-    from torch2jax.tensors.jagged import NestedTensor
+    from torch2jax.tensors.wrapped import NestedTensor
 
     if not isinstance(actual, NestedTensor) or not isinstance(expected, NestedTensor):
         return actual, expected

@@ -15,9 +15,9 @@ from ..errors import user_level
 from ..patches import exchange, stands_in
 from ..rules.operands import lift
 from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusing_between
-from ..tensors.jagged import NestedTensor, like, values_of
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
+from ..tensors.wrapped import NestedTensor, like, values_of
 from ..tracing.traces import expect_unrecorded
 from ..translation import current, this_call
 from .backward import BackwardOfTensors, add, is_source, joined, replaced, with_parts

@@ -35,11 +35,10 @@ from ..patches import exchange, runs_instead_of
 from ..tensors.dtypes import is_integral
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
-from ..tensors.jagged import NestedTensor
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Restriction, Torchish, make_view, wrap
 from ..tensors.traced import is_traced
-from ..tensors.wrapped import is_wrapper
+from ..tensors.wrapped import NestedTensor, is_wrapper
 from ..tracing.scope import closed_over
 from ..tracing.shadows import apart_from_inner, cut, inner_arrays, sealed, shadow_of, uncut, zeros_of
 from ..translation import Call, current, this_call

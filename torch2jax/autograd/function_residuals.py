@@ -32,12 +32,11 @@ from ..internals.transforms import set_fwd_grad_enabled
 from ..tensors.dtypes import is_integral
 from ..tensors.history import UNRECORDED, next_node
 from ..tensors.interop import is_dense
-from ..tensors.jagged import NestedTensor
 from ..tensors.journal import next_number
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.trees import TensorSlot, map_arguments
-from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
+from ..tensors.wrapped import NestedTensor, Wrapped, is_wrapper, tensor_of, wrapped
 from ..tracing.scope import StreamState, closed_over
 from ..tracing.shadows import give_shadow, shadow_of, uncut
 from ..translation import Call, is_in_progress, this_call

@@ -62,8 +62,8 @@ from ..values.lengths import heed, heed_ranges
 from ..values.lost_arguments import DROPPED, with_dropped
 from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
-from ..values.subclass_makers import MAKERS, expect_classes, run_by_classes, run_past_classes
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
+from ..values.wrapper_subclasses import MAKERS, expect_classes, run_by_classes, run_past_classes
 from .library_kernels import Kernels, decomposition_of, functional_of, has_kernel, outputs_of
 from .logical_dtypes import in_one_dtype
 from .modes import AtenMode, body_of, observer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..autograd.forward_ad import DualLevel
 from ..autograd.runs import Attempt
 from ..autograd.tape import Tape
-from ..functional.transformation import Transformation
+from ..functional.func import Transformation
 from ..rules.features import Feature, Features
 from ..rules.inline import Scalars
 from ..tensors.journal import journal, suspended

@@ -21,9 +21,9 @@ from ..rules.array_rule import ArrayRule
 from ..rules.registry import is_provided
 from ..rules.rule import TensorRule
 from ..tensors.dtypes import is_integral
-from ..tensors.jagged import NestedTensor
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
+from ..tensors.wrapped import NestedTensor
 from ..values.valueless import natively
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from ..tensors.view_kind import ViewKind
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import example_of, examples_in
 from ..translation import this_call
-from .transformation import Transformation
+from .func import Transformation
 
 Kinds = tuple[ViewKind, ...]
 Geometry = tuple[tuple[int, ...], int]

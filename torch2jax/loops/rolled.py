@@ -18,8 +18,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var, jaxprs_in_params
 
-from .earlier import earlier_iteration
-from .iterations import Misfit, Surroundings, fitted
+from .iterations import Misfit, Surroundings, earlier_iteration, fitted
 from .likeness import Atom, Likeness, is_same, key_of
 from .program import Loop, Program, operands, pruned, sizes_of, total
 from .sums import with_sums_joined

@@ -29,7 +29,6 @@ from . import (
     metadata as metadata,
     mutation as mutation,
     nn as nn,
-    optimizers as optimizers,
     packed_products as packed_products,
     products as products,
     quantization as quantization,

@@ -10,8 +10,8 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..rules.memory_formats import as_tensors, like_input
 from ..rules.options import Tag
+from ..rules.pointwise import as_tensors, like_input
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, expect_fits, is_integral

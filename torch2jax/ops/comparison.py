@@ -11,8 +11,8 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..rules.memory_formats import as_copy, as_tensors
 from ..rules.options import Tag
+from ..rules.pointwise import as_copy, as_tensors
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_overloads, implements_tensors
 from ..rules.rule import of_metadata

@@ -15,9 +15,8 @@ import torch
 from ..errors import StridedNestedError
 from ..internals.tensors import nested_view_from_jagged
 from ..rules.registry import implements
-from ..tensors.jagged import NestedTensor, like, values_of
 from ..tensors.tensor import Torchish
-from ..tensors.wrapped import is_of_call
+from ..tensors.wrapped import NestedTensor, is_of_call, like, values_of
 from ..translation import current
 from ..values.moved import moved
 from ..values.selected import begin, first

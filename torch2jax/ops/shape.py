@@ -9,8 +9,8 @@ from jax import lax
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim, canonicalize_dims
 from ..rules.inplace import write_out
-from ..rules.memory_formats import as_joined
 from ..rules.options import Tag
+from ..rules.pointwise import as_joined
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import canonical, dtype_j2t, expect

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..rules.memory_formats import like_input
 from ..rules.options import Tag
+from ..rules.pointwise import like_input
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements, implements_tensors
 from ..rules.rule import of_metadata

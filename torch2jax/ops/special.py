@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..rules.memory_formats import like_input
+from ..rules.pointwise import like_input
 from ..rules.registry import implements
 from ..tensors.dtypes import FLOATS, REALS_AND_BOOL
 from ..tensors.traced import is_traced

@@ -12,7 +12,7 @@ from ..rules.array_rule import InnerRule
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
-from ..tracing.layouts import laid_out
+from ..tracing.tensor_spec import laid_out
 from ..translation import current, this_call
 from .plans import EXPERTS, TENSOR, Layout, ShardingPlan, Style
 from .specs import Axes, expect_axes, names_of, resolve, size_of

@@ -2,6 +2,8 @@
 
 PyTorch's protocol is all that is asked of such a class: ``__tensor_flatten__`` names the attributes that are tensors,
 and gives what else there is; ``__tensor_unflatten__`` makes a tensor of both. Inner tensors may wrap others in turn.
+
+Jagged tensors and their values: autograd differentiates the tensor of values.
 """
 
 import dataclasses
@@ -14,6 +16,7 @@ import torch
 from jax.tree_util import GetAttrKey
 
 from ..internals.dispatch import DisableTorchFunction
+from ..internals.tensors import NestedTensor as NestedTensor
 from .dtypes import canonical
 from .tensor import Torchish, wraps_others
 
@@ -218,3 +221,19 @@ def tensor_of(given: Wrapped, convert: Callable[[Any], torch.Tensor]) -> Any:
             shape, strides = followed, next(x.stride() for x in inner.values() if _numbers(x.shape) == followed)
     shape = None if shape is None else torch.Size(shape)
     return static.kind.__tensor_unflatten__(inner, static.context, shape, strides)
+
+
+def values_of(tensor: Any) -> Any:
+    """The values of a jagged tensor; another tensor as it is."""
+    return tensor._values if type(tensor) is NestedTensor else tensor
+
+
+def like(jagged: Any, values: torch.Tensor) -> Any:
+    """A jagged tensor of the same lengths with other values."""
+    return NestedTensor(
+        values,
+        jagged._offsets,
+        lengths=jagged._lengths,
+        _ragged_idx=jagged._ragged_idx,
+        _metadata_cache=jagged._metadata_cache,
+    )

@@ -19,7 +19,7 @@ from ..tensors.derived import Derived, as_class
 from ..tensors.distributed import class_of_calls, mesh_in_force, parts_over, spec_of
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
-from ..tracing.layouts import laid_out
+from ..tracing.tensor_spec import laid_out
 
 _LAYOUT = "_torch2jax_layout"
 _KEEPING = frozenset(("alias", "clone", "contiguous", "detach", "detach_", "dropout", "requires_grad_", "to"))

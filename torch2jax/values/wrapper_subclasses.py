@@ -9,8 +9,17 @@ Jagged tensors that enter a call: those with equal lengths share one ragged size
 To PyTorch two jagged tensors go together if they have the same offsets, as an object. Arrays of two arguments are two
 objects. So the offsets of one stand for those of another: where both are known, if they are equal; where one is traced,
 if both have as many rows and elements in all. That they are equal then is assumed, as for all checks of traced values.
+
+PyTorch's constructors of tensor subclasses, which check no override and are replaced.
+
+To exchange an attribute of `torch.Tensor` costs all that is asked of it some time. So nothing stands in before code
+has made such a tensor for the first time in a process, and that run of it starts anew.
 """
 
+import functools
+import importlib
+import sys
+import threading
 import types as python_types
 import weakref
 from collections.abc import Callable
@@ -20,18 +29,96 @@ import numpy as np
 import torch
 
 from ..errors import WrapsOthersError
-from ..internals.dispatch import DisableTorchFunction, OpOverload, find_torch_dispatch_rule, is_torch_function_enabled
-from ..internals.tensors import tree_leaves, tree_map
+from ..internals.dispatch import (
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    OpOverload,
+    find_torch_dispatch_rule,
+    is_torch_function_enabled,
+)
+from ..internals.tensors import tree_leaves, tree_map, tree_map_only
+from ..patches import exchange
 from ..rules.features import serves, serves_without_values
-from ..tensors.jagged import NestedTensor, values_of
+from ..tensors.derived import NeedsClasses, as_class, in_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.traced import is_traced
-from ..tensors.wrapped import Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, wrapped
+from ..tensors.wrapped import NestedTensor, Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, values_of, wrapped
 from ..tracing.shadows import cut, shadow_of, uncut
-from ..translation import Call
+from ..translation import Call, current, this_call
 from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
 from .wrapper_formulas import can_be_kept, differentiable, has_formula
 from .wrapper_gradients import by_formula, with_derivative
+
+# What the makers call of the tensor that they are given.
+MAKERS = frozenset((torch.ops.aten.alias.default, torch.ops.aten.detach.default))
+_HERE = __package__.partition(".")[0] if __package__ else ""
+_lock = threading.Lock()
+_stand_in = False
+
+
+def expect_classes() -> None:
+    """Lets what makes tensors of code's own classes be exchanged.
+
+    Raises:
+        NeedsClasses: that was not so before; unless it is this package that asks for another tensor on some memory.
+    """
+    global _stand_in
+    if _stand_in or sys._getframe(3).f_globals.get("__name__", "").partition(".")[0] == _HERE:
+        return
+    with _lock:
+        if not _stand_in:
+            # It notes PyTorch's own makers when it is first imported.
+            importlib.import_module("..internals.dynamo", __package__)
+            _stand_in = True
+            exchange(torch.Tensor, "as_subclass", _as_subclass, may_lack=True)
+            exchange(torch.Tensor, "_make_subclass", staticmethod(_make_subclass), may_lack=True)
+            exchange(torch.Tensor, "__new__", staticmethod(_new), may_lack=True)
+    raise NeedsClasses
+
+
+_originals = {name: getattr(torch.Tensor, name) for name in ("as_subclass", "_make_subclass", "__new__")}
+
+
+def run_by_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
+    """Leaves a function to the classes of its arguments; tensors from outside are of theirs too."""
+    given = tree_map_only(torch.Tensor, functools.partial(in_call, call), (args, kwargs))
+    if all(x is y for x, y in zip(tree_leaves((args, kwargs)), tree_leaves(given), strict=True)):
+        return NotImplemented  # PyTorch asks them next
+    with call.inside():
+        return function(*given[0], **given[1])
+
+
+def run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
+    """Runs a function for which code has switched off what classes say."""
+    call.heeds_classes = False
+    try:
+        return call.dispatch(function, args, kwargs)
+    finally:
+        call.heeds_classes = True
+
+
+def _as_subclass(self: torch.Tensor, cls: type[Any]):
+    if current() is None or not isinstance(self, Torchish):
+        return _originals["as_subclass"](self, cls)
+    return as_class(self, cls)
+
+
+def _make_subclass(cls: type[Any], data: torch.Tensor, require_grad: bool = False, *args: Any, **kwargs: Any):
+    if current() is None or not isinstance(data, Torchish):
+        return _originals["_make_subclass"](cls, data, require_grad, *args, **kwargs)
+    with DisableTorchFunctionSubclass():
+        leaf: Any = this_call().lift(data.detach()).requires_grad_(require_grad)
+        result = as_class(leaf, cls)  # whose properties may need what its __init__ will set
+    if require_grad:
+        leaf.history.variable = result
+    return result
+
+
+def _new(cls: type[Any], *args: Any, **kwargs: Any):
+    if current() is None or cls is torch.Tensor or not (args and isinstance(args[0], Torchish)):
+        return _originals["__new__"](cls, *args, **kwargs)
+    return as_class(args[0], cls)
+
 
 _of_calls: weakref.WeakKeyDictionary[Any, list[tuple[Any, int, torch.Tensor]]] = weakref.WeakKeyDictionary()
 

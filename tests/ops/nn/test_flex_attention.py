@@ -20,7 +20,7 @@ from torch.nn.attention.flex_attention import (
 from tests.functional.test_func import operations
 from tests.ops.control_flow.agreement import agree, compare
 from torch2jax import t2j
-from torch2jax.ops.nn import scores
+from torch2jax.ops.nn import attention
 
 torch.manual_seed(0)
 Q, K, V = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
@@ -184,8 +184,8 @@ def test_a_block_of_rows_at_a_time(monkeypatch, mods):
 
     operands = [t2j(x) for x in (Q, K, V)]
     expected, at_once = jax.jit(t2j(attend))(*operands), gradients()(*operands)
-    monkeypatch.setattr(scores, "_LARGE", 8)
-    monkeypatch.setattr(scores, "_ROWS", (4, 4))
+    monkeypatch.setattr(attention, "_LARGE", 8)
+    monkeypatch.setattr(attention, "_ROWS", (4, 4))
     assert "scan" in operations(t2j(attend), *operands)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), t2j(attend)(*operands), expected)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), gradients()(*operands), at_once)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from tests.functional.test_func import operations
 from torch2jax import t2j
-from torch2jax.ops.nn import scores
+from torch2jax.ops.nn import attention
 from torch2jax.rules import inline
 
 MASK = torch.rand(2, 1, 11, 6, generator=torch.Generator().manual_seed(1)) > 0.4
@@ -26,8 +26,8 @@ def in_blocks(monkeypatch):
     """Begins to compute four rows at a time: three of the eleven are left over."""
 
     def begin():
-        monkeypatch.setattr(scores, "_LARGE", 64)
-        monkeypatch.setattr(scores, "_ROWS", (4, 4))
+        monkeypatch.setattr(attention, "_LARGE", 64)
+        monkeypatch.setattr(attention, "_ROWS", (4, 4))
         inline._inlined.cache_clear()  # what has been traced is as it was
 
     return begin

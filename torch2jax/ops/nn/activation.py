@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ...rules.memory_formats import as_copy, like_input
+from ...rules.pointwise import as_copy, like_input
 from ...rules.promotion import Promotion
 from ...rules.registry import implements, implements_tensors, limit_decomposed
 from ...tensors.dtypes import FLOATS, INEXACT, REALS, canonical

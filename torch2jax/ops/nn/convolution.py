@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ...rules.memory_formats import as_convolved
+from ...rules.pointwise import as_convolved
 from ...rules.registry import implements
 from ...tensors.dtypes import INEXACT
 from ...tracing.tensor_spec import conjugate

@@ -9,8 +9,8 @@ from jax import lax
 
 from ...rules.array_rule import ArrayRule
 from ...rules.inplace import write_in_place
-from ...rules.memory_formats import like_input
 from ...rules.options import RuleOptions
+from ...rules.pointwise import like_input
 from ...rules.registry import implements_tensors
 from ...tensors.dtypes import FLOATS
 from ..arrays import where

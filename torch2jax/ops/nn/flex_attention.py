@@ -20,7 +20,7 @@ from ...patches import exchange, stands_in
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_tensors
 from ...translation import current
-from .scores import exponentials, rows_at_a_time, scores_of, weighted
+from .attention import exponentials, rows_at_a_time, scores_of, weighted
 
 
 def _scores(query, key, scale):

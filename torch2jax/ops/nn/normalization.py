@@ -12,8 +12,8 @@ from jax import lax
 from ...patches import exchange
 from ...rules.array_rule import InnerRule
 from ...rules.inplace import write_in_place
-from ...rules.memory_formats import as_input
 from ...rules.options import Tag
+from ...rules.pointwise import as_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed, tag
 from ...tensors.dtypes import FLOATS, INEXACT
 from ...translation import current

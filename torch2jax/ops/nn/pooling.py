@@ -16,8 +16,8 @@ import torch
 from jax import lax
 
 from ...internals.tensors import alert_not_deterministic
-from ...rules.memory_formats import as_input, as_volume
 from ...rules.options import Tag
+from ...rules.pointwise import as_input, as_volume
 from ...rules.registry import implements, tag
 from ...tensors.dtypes import FLOATS, REALS
 from ..arrays import cast, lowest, widened

@@ -15,7 +15,7 @@ from ...tracing.traces import varying
 from ..arrays import cast, like
 from ..shape import stack
 from ..values import values
-from .embedding_rows import take_rows
+from .embedding import take_rows
 from .linear import linear
 
 aten = torch.ops.aten

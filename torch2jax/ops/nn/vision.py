@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jax import lax
 
 from ...internals.dispatch import nn as _nn
-from ...rules.memory_formats import as_input
 from ...rules.options import Tag
+from ...rules.pointwise import as_input
 from ...rules.registry import implements
 from ...tensors.dtypes import FLOATS, NUMBERS, expect_fits, number_in_dtype
 from .. import bounds

@@ -22,7 +22,7 @@ from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse
 from ...tracing.primitives import linear_call
 from ...values.sparse import Sparse, make_sparse, size_of
-from ..nn.embedding_rows import take_rows
+from ..nn.embedding import take_rows
 from .conversion import dense, marked_elements, to_layout
 from .rules import coo, filled, first_places, implements_forms, known_places, of_known, scattered
 from .shapes import transposed
