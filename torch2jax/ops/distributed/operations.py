@@ -331,9 +331,6 @@ class Done(dist.Work):
     def is_completed(self) -> bool:
         return True
 
-    def is_success(self) -> bool:
-        return True
-
     def result(self) -> list[torch.Tensor]:
         return self._results
 
