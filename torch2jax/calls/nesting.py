@@ -136,7 +136,7 @@ class Nesting:
         scalars: Scalars | None
         """What has been computed of scalars, while that serves again."""
         on_result: Feature | None
-        """What sees the results of all rules; see `ops.selective`."""
+        """What sees the results of all rules; see `ops.checkpoint`."""
     else:
         tape, dual, scalars, on_result = (FeatureSlot() for _ in range(4))
 

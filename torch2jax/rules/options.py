@@ -138,7 +138,7 @@ class RuleOptions:
     exact_out: bool = False
     """Whether an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to."""
     strides: Callable[..., tuple[int, ...] | None] | None = None
-    """Gives the strides of a result from its shape and the call's arguments: `rules.memory_formats`. By default results
+    """Gives the strides of a result from its shape and the call's arguments: `rules.pointwise`. By default results
     are contiguous, and those of a promoting rule as PyTorch has them for its operands, of which a number is one."""
     has_own_values: bool = False
     """Whether PyTorch's function may give other values, as the sign of an eigenvector, so that the body computes them

@@ -32,7 +32,7 @@ _PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 class NeedsClasses(Abandoned):
     """The code makes a tensor of a class of its own past every override: something stands in for the maker from now on.
 
-    See `values.subclass_makers`.
+    See `values.wrapper_subclasses`.
     """
 
 
