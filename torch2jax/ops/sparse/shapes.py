@@ -160,7 +160,7 @@ def getitem(self, subscript):
             continue
         if not (isinstance(x, slice) and x == slice(None)):
             raise NotImplementedError(
-                f"a subscript of a tensor of layout {self.kind} with a {_kind_of(x)} is not supported; wanted whole "
+                f"a subscript of a tensor of layout {self.kind} with {_kind_of(x)} is not supported; wanted whole "
                 "numbers: take parts of a COO tensor by narrow_copy() or index_select(), or call .to_dense() first"
             )
         dim += 1
@@ -169,7 +169,9 @@ def getitem(self, subscript):
 
 def _kind_of(subscript) -> str:
     is_mask = isinstance(subscript, torch.Tensor) and subscript.dtype in (torch.bool, torch.uint8)
-    return "mask" if is_mask else type(subscript).__name__
+    if subscript is None or subscript is Ellipsis:
+        return str(subscript)
+    return "a mask" if is_mask else f"a {type(subscript).__name__}"
 
 
 @implements_forms("index_select")
