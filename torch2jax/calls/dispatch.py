@@ -213,7 +213,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return self._session.stand_ins
 
     @property
-    def pickled(self) -> dict[int, Any]:
+    def pickled(self) -> dict[int, torch.Tensor]:
         """Copies of the tensors that pickles of its code refer to, by their numbers there."""
         return self._session.pickled
 

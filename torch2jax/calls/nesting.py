@@ -8,6 +8,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..autograd.forward_ad import DualLevel
 from ..autograd.runs import Attempt
 from ..autograd.tape import Tape
@@ -58,7 +60,7 @@ class Session:
         return StandIns()
 
     @functools.cached_property
-    def pickled(self) -> dict[int, Any]:
+    def pickled(self) -> dict[int, torch.Tensor]:
         """Copies of the tensors that pickles of its code refer to, by their numbers there."""
         return {}
 

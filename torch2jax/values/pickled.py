@@ -24,7 +24,6 @@ _reduce_tensor = torch.Tensor.__reduce_ex__
 _storage_of = torch.Tensor._typed_storage
 _rebuild_real = rebuilding._rebuild_tensor
 
-
 _numbers = itertools.count()
 _saves: ContextVar[bool] = ContextVar("saves", default=False)
 
@@ -48,7 +47,7 @@ class _Held:
                 "where its copy would have no gradient: pickle tensor.detach(), or copy it by copy.deepcopy"
             )
         number = next(_numbers)
-        this_call().pickled[number] = _Held(tensor.clone())
+        this_call().pickled[number] = tensor.clone()
         return _held, (number,)
 
 
@@ -64,7 +63,7 @@ def _held(number: int) -> _Held:
             "a tensor that was pickled within a translated call is loaded outside of that call, where it has no "
             "values: return it from the call, and pickle the result"
         )
-    return _Held(call.pickled[number].tensor.clone())
+    return _Held(call.pickled[number].clone())
 
 
 @runs_instead_of(torch.save, with_original=True)
