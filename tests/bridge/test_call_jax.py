@@ -190,7 +190,90 @@ def test_each_signature_is_traced_once():
     for _ in range(3):
         for call in calls:
             call()
-    assert len(seen) == len(calls)
+    assert len(seen) == len(calls) - 3  # 1.0, 0.0, -0.0 and nan are one operand
+
+
+def test_python_numbers_are_operands():
+    f, seen = traces(lambda x, scale, n: jnp.where(n > 2, x * scale, x) ** 2)
+    g = j2t(f)
+    for n in range(1, 5):
+        x = torch.tensor([1.0, -2.0], requires_grad=True)
+        scale = n / 8
+        g(x, scale, n).sum().backward()
+        factor = scale**2 if n > 2 else 1.0
+        torch.testing.assert_close(x.grad, 2 * factor * x.detach())
+    assert len(seen) == 2  # the function, and its derivative
+    torch.testing.assert_close(
+        torch.func.vmap(g, in_dims=(0, None, None))(torch.ones(2), 0.5, 3), torch.full((2,), 0.25)
+    )
+    low = j2t(lambda x, scale: x * scale)(torch.ones(2, dtype=torch.bfloat16), 0.5)
+    assert low.dtype == torch.bfloat16  # as any Python number
+
+
+@pytest.mark.parametrize(
+    ("f", "args"),
+    [
+        (lambda x, axis, scale: x.sum(axis) * scale, (1, 0.5)),
+        (lambda x, axis, scale: x.reshape(axis + 1, -1) * scale, (1, 0.5)),
+        (lambda x, n, scale: x * scale if n > 3 else x, (4, 0.5)),
+        (lambda x, n, scale: x * n if scale > 0.25 else x, (4, 0.5)),
+        (lambda x, n, scale: (x * scale, n + 1, [scale]), (4, 0.5)),  # numbers leave as they came
+        (lambda x, n, scale: x + n % 7 * scale, (2**40, 0.5)),
+    ],
+    ids=["axis", "shape", "condition on an int", "condition on a float", "result", "a large int"],
+)
+def test_numbers_that_python_must_know_are_static(f, args):
+    x = torch.arange(6.0).reshape(2, 3)
+    result, expected = j2t(f)(x, *args), f(x, *args)
+    torch.testing.assert_close(result, expected)
+    assert jax.tree.map(type, result) == jax.tree.map(type, expected)
+
+
+def test_what_is_kept_is_bounded():
+    f = j2t(lambda x, n, scale: x.sum(n % 1) * scale)
+    for n in range(200):
+        f(torch.ones(2), n % 150, n / 7)
+    assert f.cache_size() <= 128
+    f.clear_cache()
+    assert f.cache_size() == 0
+    g = j2t(lambda x, scale: x * scale)
+    for n in range(10_000):
+        g(torch.ones(2), n / 7)
+    assert g.cache_size() == 1
+
+
+def test_a_function_has_its_programs_once():
+    f, seen = traces(lambda x: x * 2)
+    for _ in range(5):
+        assert torch.equal(j2t(f)(torch.ones(2)), torch.full((2,), 2.0))
+
+    class Model:
+        def apply(self, x):
+            seen.append(None)
+            return x * 3
+
+    models = [Model(), Model()]
+    for _ in range(5):
+        for model in models:
+            assert torch.equal(j2t(model.apply)(torch.ones(2)), torch.full((2,), 3.0))
+    assert len(seen) == 3
+
+
+def test_functions_of_shared_programs_are_freed():
+    def made(factor):
+        return lambda x: jnp.sin(x) * factor
+
+    f = made(jnp.ones(2))
+    alive = weakref.ref(f)
+    y = j2t(f)(torch.ones(2, requires_grad=True))
+    x = torch.ones(2, requires_grad=True)
+    (slope,) = torch.autograd.grad(j2t(made(jnp.ones(2)))(x).sum(), x, create_graph=True)
+    del f
+    torch.autograd.grad(slope.sum(), x)  # what the graph needs is there
+    y.sum().backward()
+    del y
+    gc.collect()
+    assert alive() is None
 
 
 def test_static_arguments_reach_the_function_as_they_are():

@@ -1,6 +1,8 @@
 """JAX functions as PyTorch functions."""
 
 import functools
+import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -13,10 +15,13 @@ from ..rules.array_rule import InnerRule
 from ..tracebacks import boundary
 from ..translation import current
 from .differentiable import check_dtypes, run_program, widened
-from .program import Arguments, JaxProgram, Template, take_apart, take_out_arrays
+from .program import Arguments, JaxProgram, Kept, Template, take_apart, take_out_arrays
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_OPERANDS = (frozenset((int, float)), frozenset((float,)), frozenset())
+"""The Python numbers that are traced: the first of these with which the function can be traced."""
 
 
 class JaxFunction(Generic[P, R]):
@@ -30,7 +35,7 @@ class JaxFunction(Generic[P, R]):
 
     def __init__(self, function: Callable, *, jit: bool = True):
         self.function, self.jit = function, jit
-        self._programs: dict = {}
+        self._programs = _programs_of(function) if jit else Kept()
         functools.update_wrapper(self, function, updated=())
 
     @overload
@@ -55,39 +60,58 @@ class JaxFunction(Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None):
         return self if instance is None else functools.partial(self, instance)
 
+    def cache_size(self) -> int:
+        """The number of compiled programs that are kept for the function: at most 128, those that were used last.
+
+        All `j2t` of one function share them.
+        """
+        return sum(found is not None for found in self._programs.values())
+
+    def clear_cache(self) -> None:
+        """Forgets the compiled programs of the function."""
+        self._programs.clear()
+
     def _run(self, args: tuple, kwargs: dict):
-        arguments = take_apart(args, kwargs)
         if current() is None:
-            return self._run_program(arguments)
-        function = _FlatFunction(self.function, arguments.template)
+            return self._run_program(args, kwargs)
+        arguments = take_apart(args, kwargs)
+        function = _FlatFunction(lambda: self.function, arguments.template)
         rule = InnerRule(functools.partial(function, arguments.constants), getattr(self, "__name__", "j2t"))
         return function.restore(rule(tuple(arguments.tensors), {}))
 
-    def _run_program(self, arguments: Arguments):
-        dtypes = tuple([tensor.dtype for tensor in arguments.tensors])
+    def _run_program(self, args: tuple, kwargs: dict):
         x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-        check_dtypes(dtypes, x64)
-        program, function = self._program_for(arguments, x64)
-        results = run_program(program, arguments.constants, arguments.tensors)
+        for operands in _OPERANDS if self.jit else _OPERANDS[-1:]:
+            arguments = take_apart(args, kwargs, operands)
+            dtypes = tuple([tensor.dtype for tensor in arguments.tensors])
+            check_dtypes(dtypes, x64)
+            found = self._program_for(arguments, x64)
+            if found is not None:
+                break
+        program, function = found
+        results = run_program(program, arguments.constants, arguments.tensors, self.function)
         return function.restore([widened(result, dtypes) for result in results])
 
-    def _program_for(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction]":
+    def _program_for(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction] | None":
+        """The program for a call's arguments; None if numbers among them cannot be operands."""
         if not self.jit:  # nothing to keep, and what is not an array in the result may depend on values
             return self._new_program(arguments, x64)
         key = (arguments.signature, x64)
         try:
-            found = self._programs.get(key)
+            hash(key)
         except TypeError as error:
             raise TypeError(
                 f"{self!r} got an argument that is not a tensor or array and cannot be hashed ({error}); wanted a "
                 "hashable one, because its value decides which program runs. Pass a tensor, give its type "
                 "__hash__ and __eq__, or use j2t(function, jit=False)"
             ) from error
-        return found or self._programs.setdefault(key, self._new_program(arguments, x64))
+        return self._programs.obtain(key, lambda: self._new_program(arguments, x64))
 
-    def _new_program(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction]":
-        function = _FlatFunction(self.function, arguments.template)
-        return JaxProgram(function, jit=self.jit, x64=x64), function
+    def _new_program(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction] | None":
+        function = _FlatFunction(_weakly(self.function), arguments.template)
+        program = JaxProgram(function, jit=self.jit, x64=x64)
+        fits = not arguments.has_numbers or program.takes_numbers(arguments.constants, arguments.tensors)
+        return (program, function) if fits else None
 
 
 @disable_dynamo
@@ -95,17 +119,56 @@ def _outside_graph(function: JaxFunction, args: tuple, kwargs: dict):
     return function._run(args, kwargs)
 
 
-class _FlatFunction:
-    """A function of trees as one of the arrays in them, which remembers the rest of its result."""
+_SHARED: dict[tuple, Kept] = {}
 
-    def __init__(self, function: Callable, template: Template):
+
+def _programs_of(function: Callable) -> Kept:
+    """The programs of a function, which all `j2t` of it share, as all `jax.jit` do, while the function is there.
+
+    Programs refer to it weakly: they are freed with it. A call that may be differentiated keeps it alive.
+    """
+    if isinstance(function, types.MethodType):
+        owner, key = function.__self__, (id(function.__self__), function.__func__)
+    elif isinstance(function, (types.FunctionType, type(jax.jit(_programs_of)))):
+        owner, key = function, (id(function),)
+    else:  # an object of a class of the user's
+        return Kept()
+    found = _SHARED.get(key)
+    if found is None:
+        try:
+            weakref.finalize(owner, _SHARED.pop, key, None).atexit = False
+        except TypeError:  # an object without weak references
+            return Kept()
+        found = _SHARED.setdefault(key, Kept())
+    return found
+
+
+def _weakly(function: Callable) -> Callable[[], Callable | None]:
+    """A weak reference to a function of whichever kind."""
+    if isinstance(function, types.MethodType):
+        owner, called = _weakly(function.__self__), function.__func__
+        return lambda: types.MethodType(called, owner())
+    try:
+        return weakref.ref(function)
+    except TypeError:
+        return lambda: function
+
+
+class _FlatFunction:
+    """A function of trees as one of the arrays in them, which remembers the rest of its result.
+
+    Args:
+        function: gives the function.
+    """
+
+    def __init__(self, function: Callable[[], Any], template: Template):
         self._function, self._template = function, template
         self._result: Template | None = None
 
     def __call__(self, constants: tuple, *arrays: Any) -> list:
         args, kwargs = self._template.fill(arrays, constants)
         with EnableTorchFunction():  # off while a rule's body runs; this one may translate PyTorch code
-            result = self._function(*args, **kwargs)
+            result = self._function()(*args, **kwargs)
         self._result, found = take_out_arrays(result)
         return found
 

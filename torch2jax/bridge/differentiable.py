@@ -99,8 +99,13 @@ def where_tensors_are(tensors: Sequence[torch.Tensor]):
     return jax.default_device(jax.local_devices(backend="cpu")[0])
 
 
-def run_program(program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def run_program(
+    program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor], owner: object
+) -> tuple[torch.Tensor, ...]:
     """The results of a program as tensors, known to whatever of PyTorch's transformations is active.
+
+    Args:
+        owner: the program may be used while this is alive.
 
     Raises:
         RuntimeError: PyTorch is tracing a graph, which cannot hold a JAX program.
@@ -112,15 +117,17 @@ def run_program(program: JaxProgram, constants: tuple, tensors: Sequence[torch.T
             "there; t2j of the code around it gives one graph of JAX's"
         )
     if _is_transformed() or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
-        return _apply(program, constants, tensors)
+        return _apply(program, constants, tensors, owner)
     return _ProgramCall(program, constants)(tensors)
 
 
-def _apply(program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _apply(
+    program: JaxProgram, constants: tuple, tensors: Sequence[torch.Tensor], owner: object
+) -> tuple[torch.Tensor, ...]:
     active = ()
     if torch.is_grad_enabled() and not _is_transformed():
         active = tuple([index for index, tensor in enumerate(tensors) if tensor.requires_grad])
-    return _JaxCall.apply(_ProgramCall(program, constants, active), *tensors)  # pyright: ignore[reportReturnType]
+    return _JaxCall.apply(_ProgramCall(program, constants, active, owner), *tensors)  # pyright: ignore[reportReturnType]
 
 
 def _is_tracing() -> bool:
@@ -141,10 +148,11 @@ class _ProgramCall:
 
     Args:
         active: the tensors to keep a pullback for, if PyTorch's own autograd alone follows the call.
+        owner: what the program refers to weakly, and derivatives need.
     """
 
-    def __init__(self, program: JaxProgram, constants: tuple, active: tuple[int, ...] = ()):
-        self.program, self.constants, self.active = program, constants, active
+    def __init__(self, program: JaxProgram, constants: tuple, active: tuple[int, ...] = (), owner: object = None):
+        self.program, self.constants, self.active, self.owner = program, constants, active, owner
         self.pullback: Any = None
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -214,20 +222,22 @@ class _JaxCall(torch.autograd.Function):
         else:
             program = ctx.call.program.vjp(tuple(wanted), tuple(given))
             tensors = (*saved[: ctx.count], *[x for x in gradients if x is not None])
-            found = _apply(program, ctx.call.constants, tensors)
+            found = _apply(program, ctx.call.constants, tensors, ctx.call.owner)
         return None, *_spread(found, wanted, ctx.count)
 
     @staticmethod
     def jvp(ctx: Any, _, *tangents: torch.Tensor | None):
         active = [index for index, tangent in enumerate(tangents) if tangent is not None]
         program = ctx.call.program.jvp(tuple(active))
-        found = _apply(program, ctx.call.constants, (*ctx.saved_tensors, *[x for x in tangents if x is not None]))
+        found = _apply(
+            program, ctx.call.constants, (*ctx.saved_tensors, *[x for x in tangents if x is not None]), ctx.call.owner
+        )
         return tuple(_spread(found, ctx.differentiable, ctx.results))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, call: _ProgramCall, *tensors: Any):
         program = call.program.vmap(tuple(in_dims[1:]), info.batch_size)
-        results = run_program(program, call.constants, tensors)
+        results = run_program(program, call.constants, tensors, call.owner)
         return results, (0,) * len(results)
 
 

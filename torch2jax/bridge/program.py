@@ -4,6 +4,8 @@ The arguments of a call: which of them a program traces, and which it is compile
 """
 
 import enum
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..tensors.dtypes import canonical
 from ..tensors.traced import evaluating
 from ..tensors.trees import flatten
 
@@ -39,21 +42,28 @@ class Template(NamedTuple):
 class Arguments(NamedTuple):
     """The arguments of a call, taken apart.
 
-    Everything that is neither a tensor nor an array is static: part of the program, and of `signature`, which is
-    hashable if they are.
+    Everything that is neither a tensor, an array nor an operand is static: part of the program, and of `signature`,
+    which is hashable if they are.
     """
 
     template: Template
     signature: Hashable
     tensors: list[torch.Tensor]
-    constants: tuple[jax.Array, ...]
-    """The arrays of JAX's and numpy's: traced, without derivatives."""
+    constants: tuple[Any, ...]
+    """The arrays of JAX's and numpy's, and the numbers that are operands: traced, without derivatives."""
+    has_numbers: bool
+    """The constants hold a Python number."""
 
 
-def take_apart(args: tuple, kwargs: dict) -> Arguments:
-    """Sorts the leaves of a call's arguments into those that are traced and those that are static."""
+def take_apart(args: tuple, kwargs: dict, operands: frozenset[type] = frozenset()) -> Arguments:
+    """Sorts the leaves of a call's arguments into those that are traced and those that are static.
+
+    Args:
+        operands: the types of Python numbers that are traced. Integers that need more than 32 bits are static.
+    """
     leaves, structure = flatten((args, kwargs))
     tensors, constants, rest, described = [], [], [], []
+    has_numbers = False
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             tensors.append(leaf)
@@ -65,10 +75,15 @@ def take_apart(args: tuple, kwargs: dict) -> Arguments:
             constants.append(array)
             rest.append(_LeafKind.ARRAY)
             described.append((array.shape, array.dtype))
+        elif type(leaf) in operands and (type(leaf) is float or -(2**31) <= leaf < 2**31):
+            constants.append(leaf)
+            rest.append(_LeafKind.ARRAY)
+            described.append(type(leaf))
+            has_numbers = True
         else:
             rest.append(leaf)
             described.append(_described(leaf))
-    return Arguments(Template(structure, rest), (structure, *described), tensors, tuple(constants))
+    return Arguments(Template(structure, rest), (structure, *described), tensors, tuple(constants), has_numbers)
 
 
 def take_out_arrays(result: object) -> tuple[Template, list[jax.Array]]:
@@ -87,6 +102,29 @@ def _described(leaf: object) -> tuple:
 
 
 Indices = tuple[int, ...]
+_MAX_KEPT = 128
+
+
+class Kept(OrderedDict):
+    """The programs that were used last, by their keys: at most `_MAX_KEPT`. Several threads may share it."""
+
+    def __init__(self):
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def obtain(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The value of `key`, which is made if it is not there."""
+        try:
+            with self._lock:
+                self.move_to_end(key)
+                return self[key]
+        except KeyError:
+            made = make()
+        with self._lock:
+            made = self.setdefault(key, made)
+            while len(self) > _MAX_KEPT:
+                self.popitem(last=False)
+        return made
 
 
 class JaxProgram:
@@ -103,12 +141,28 @@ class JaxProgram:
 
     def __init__(self, function: Callable[..., list], *, jit: bool, x64: bool):
         self.function, self.jit, self.x64 = function, jit, x64
-        self._derived: dict[tuple, Any] = {}
+        self._derived = Kept()
         self._run = self._compiled(self._owning)
 
     def __call__(self, constants: tuple, arrays: Sequence) -> list:
         """The results, in memory that nothing else uses."""
         return self._in_mode(self._run, constants, *arrays)
+
+    def takes_numbers(self, constants: tuple, tensors: Sequence[torch.Tensor]) -> bool:
+        """The Python numbers among `constants` can be operands of the program.
+
+        They cannot where the function asks for their values, as for an axis, or where a result is one of them.
+        """
+
+        def described(tensor: torch.Tensor):
+            return jax.ShapeDtypeStruct(tuple(tensor.shape), canonical(tensor.dtype))
+
+        try:
+            with evaluating(), jax.enable_x64(self.x64):
+                results = self._run.eval_shape(constants, *map(described, tensors))  # which jit keeps
+        except Exception:  # with the numbers as they are it is raised again, if they are not its reason
+            return False
+        return not any(result.weak_type for result in results)
 
     def linearize(self, active: Indices, constants: tuple, arrays: Sequence) -> tuple[list, Any]:
         """The results, and what `pull` needs to differentiate them with respect to the arrays at `active`."""
@@ -144,8 +198,7 @@ class JaxProgram:
         return self._derive(("vmap", axes, size), lambda: self._program(self._vmap(axes, size)))
 
     def _derive(self, key: tuple, make: Callable):
-        found = self._derived.get(key)
-        return self._derived.setdefault(key, make()) if found is None else found
+        return self._derived.obtain(key, make)
 
     def _program(self, function: Callable) -> "JaxProgram":
         return JaxProgram(function, jit=self.jit, x64=self.x64)
