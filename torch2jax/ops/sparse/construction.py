@@ -147,6 +147,20 @@ def _expect_parts_fit(layout, first, plain, values, size, is_checked: bool) -> N
             raise _of_values(str(error)) from None
 
 
+@implements_tensors(torch._validate_sparse_compressed_tensor_args)
+def _validate_sparse_compressed_tensor_args(
+    compressed_indices, plain_indices, values, size, layout, check_pinning=None
+):
+    del check_pinning
+    _expect_parts_fit(layout, _tensor(compressed_indices), _tensor(plain_indices), _tensor(values), tuple(size), True)
+
+
+@implements_tensors(torch._validate_sparse_coo_tensor_args)
+def _validate_sparse_coo_tensor_args(indices, values, size, is_coalesced=None, check_pinning=None):
+    del check_pinning
+    _coo_tensor(_tensor(indices), _tensor(values), size, bool(is_coalesced))
+
+
 def _size_of_parts(layout, first, plain, values) -> tuple[int, ...]:
     """The least size that has room for all; none if there is none, for which a check says why."""
     if first.ndim != 1 or plain.ndim != 1 or values.ndim != 1 + 2 * (layout in BLOCKED):
