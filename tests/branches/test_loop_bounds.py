@@ -1,6 +1,7 @@
 """Loops that numbers bound as well as traced values: gradients need no other bound, against PyTorch's autograd."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -182,3 +183,31 @@ def traced_bound(x):
 def test_what_bounds_nothing(function):
     with pytest.raises(BranchError, match="max_steps=N"):
         jax.grad(jax.jit(t2j(function)))(X)
+
+
+def _root(x, w):
+    while x > 1:
+        x = torch.sqrt(x) * w - 0.5
+    return x * w
+
+
+def test_gradients_of_a_batch_of_loops():
+    """The loops of a batch end at different iterations, and past its end one of them would come to nan."""
+    f, w = t2j(_root, max_steps=9), jnp.float32(1.0)
+    xs = jnp.array([0.5, 1.5, 4.0, 30.0, 900.0])
+
+    def of_one(x, w):
+        x = torch.tensor(float(x), requires_grad=True)
+        w = torch.tensor(float(w), requires_grad=True)
+        return torch.autograd.grad(_root(x, w), (x, w))
+
+    expected = [of_one(x, w) for x in xs]
+    slopes, slope = [float(x) for x, _ in expected], sum(float(w) for _, w in expected)
+    of_batch = lambda g: lambda xs, w: jax.vmap(g, (0, None))(xs, w).sum()
+    for g in (of_batch(f), of_batch(jax.jit(f)), jax.jit(of_batch(f))):
+        found = jax.grad(g, (0, 1))(xs, w)
+        np.testing.assert_allclose(found[0], slopes, rtol=1e-5)
+        np.testing.assert_allclose(found[1], slope, rtol=1e-5)
+    np.testing.assert_allclose(jax.vmap(jax.grad(f), (0, None))(xs, w), slopes, rtol=1e-5)
+    twice = lambda g: jax.grad(lambda x: jax.grad(lambda x: g(x, w).sum())(x).sum())
+    np.testing.assert_allclose(twice(of_batch(f))(xs), jax.vmap(twice(f))(xs), rtol=1e-5)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jax.extend.core import Var
 
 from ..errors import BranchError
@@ -152,19 +153,44 @@ def _run(step: Callable, given: list, state: tuple, bound: int | None, place: st
     return run(given, state)
 
 
+@custom_vmap
+def _in_batch(goes_on: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Any loop of the batch goes on, and this one does, among these: known to be true where there is no batch.
+
+    A ``cond`` of many answers becomes a ``select``, which JAX cannot transpose in a jvp.
+    """
+    return goes_on, jnp.ones((), bool)
+
+
+@_in_batch.def_vmap
+def _in_larger_batch(size: int, is_batched: list, goes_on: jax.Array) -> tuple:
+    del size, is_batched
+    return (_in_batch(goes_on.any(0))[0], goes_on), (False, True)
+
+
 def _bounded(step: Callable, given: list, state: tuple, bound: int) -> tuple:
     """As ``while_loop``, of so many steps at most; where that is too few, what has derivatives is NaN."""
     length = max(1, math.isqrt(bound - 1) + 1)
 
+    def kept(state: tuple) -> tuple:
+        return state
+
     def one(state: tuple, _: None) -> tuple[tuple, None]:
-        return lax.cond(state[0], lambda state: step(given, state), lambda state: state, state), None
+        any_goes_on, goes_on = _in_batch(state[0])
+
+        def taken(state: tuple) -> tuple:
+            # What is over stays as it is, and what another step would make of it has no derivative.
+            held, before = jax.tree.map(lambda x: jnp.where(goes_on, x, lax.stop_gradient(x)), (given, state))
+            return jax.tree.map(lambda new, old: jnp.where(goes_on, new, old), step(held, before), state)
+
+        return lax.cond(any_goes_on, taken, kept, state), None
 
     @jax.checkpoint
     def several(state: tuple) -> tuple:
         return lax.scan(one, state, None, length=length)[0]
 
     def group(state: tuple, _: None) -> tuple[tuple, None]:
-        return lax.cond(state[0], several, lambda state: state, state), None
+        return lax.cond(_in_batch(state[0])[0], several, kept, state), None
 
     state, _ = lax.scan(group, state, None, length=-(-bound // length))
     is_over = jnp.where(state[0], jnp.nan, 1.0)
