@@ -43,11 +43,12 @@ def load_state(
             ``jax.set_mesh``; one for all of them, or one for each name. Weights without a sharding go to one device,
             uncommitted.
         dtype: the dtype to cast floating-point weights to, one after another. By default each keeps its dtype; while
-            ``jax_enable_x64`` is off, 64-bit types are truncated to 32 bits.
+            ``jax_enable_x64`` is off, 64-bit types have 32 bits.
 
     Raises:
         FileNotFoundError: the file does not exist, or the folder contains none with weights.
         ModuleNotFoundError: ``safetensors`` is not installed.
+        OverflowError: 32 bits do not hold an integer, while ``jax_enable_x64`` is off.
         TypeError: `source` is of another kind, or does not hold tensors by name; or `dtype` is not a floating-point
             dtype.
         ValueError: the name of the file does not say what it holds, or a `PartitionSpec` is given without a mesh.

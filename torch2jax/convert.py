@@ -20,7 +20,7 @@ from .modules.translated import TranslatedFunction, TranslatedModule
 from .ops.distributed.groups import axes_told
 from .tensors.containers import open_up
 from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
-from .tensors.dtypes import dtype_j2t, dtype_t2j
+from .tensors.dtypes import dtype_j2t, dtype_t2j, tell_of_narrowing
 from .tensors.interop import array_to_tensor, tensor_to_array, untied, without_values
 from .tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array, sparse_array_to_tensor, sparse_tensor_to_array
 from .tensors.tensor import Torchish
@@ -126,8 +126,8 @@ def t2j(
     Args:
         thing: one of
 
-            - a tensor: returns an array of the same values. While ``jax_enable_x64`` is off, 64-bit types are truncated
-              to 32 bits. A tensor on the meta device gives a `jax.ShapeDtypeStruct`. A sparse tensor gives a `BCOO`,
+            - a tensor: returns an array of the same values. While ``jax_enable_x64`` is off, 64-bit types have 32 bits
+              (an OverflowError if they do not hold an integer). A tensor on the meta device gives a `jax.ShapeDtypeStruct`. A sparse tensor gives a `BCOO`,
               `BCSR` or `CompressedArray`.
             - a dtype: returns JAX's dtype of that name. It does not depend on ``jax_enable_x64``: arrays are truncated,
               names are not.
@@ -296,6 +296,7 @@ def _to_jax(
             return array_of_sparse(thing)
         if thing.layout in SPARSE_LAYOUTS and not thing.is_meta:
             return sparse_tensor_to_array(thing, copy=copy)
+        tell_of_narrowing(thing.dtype)
         return without_values(thing) if thing.is_meta else tensor_to_array(thing, copy=copy)
     if isinstance(thing, torch.dtype):
         return dtype_t2j(thing)

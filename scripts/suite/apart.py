@@ -148,6 +148,33 @@ APART = (
     Apart("subprocesses", "a program of its own, not a function", calls=r"subprocess\.py:Popen\.__init__|fork"),
     Apart("CUDA and MPS", "devices of PyTorch's own", test=r"(?i)_(cuda|mps)(_|$)"),
     Apart(
+        "files of TorchScript",
+        "they hold memory, which tensors of a call do not have: save before the call, or after it",
+        test=r"(?i)test_jit\w*\.py::.*(save|load|serializ|export)",
+    ),
+    Apart(
+        "lazy modules",
+        "PyTorch makes their parameters at their first call: call them once before the translated one",
+        test=r"test_lazy_modules\.py::",
+    ),
+    Apart(
+        "batches of compressed sparse tensors",
+        "PyTorch's CSR, CSC, BSR and BSC with batches or dense dimensions; a translated one is a matrix, and the others "
+        "are `.to_sparse_coo()` or `.to_dense()`",
+        test=r"TestSparseCompressedCPU\.test_(clone|copy|copy_errors|empty|empty_like|pickle|select_copy|to_dtype|validate|"
+        r"invalid_input|sparse_compressed_\w+?)_|"
+        r"TestSparseAnyCPU\.test_(as_sparse_gradcheck|gradcheck_to_dense|like_fns|reductions_sum|to_dense|to_sparse|"
+        r"binary_operation_mul)_\w*Sparse(CSR|CSC|BSR|BSC)|"
+        r"TestSparseCSRCPU\.test_(select|transpose|resize|resize_errors|compressed_layout_conversions_coverage|"
+        r"sparse_cs[rc]_to_dense)_",
+    ),
+    Apart(
+        "`out=` of sparse functions",
+        "writes go to the memory of a strided tensor; take what the function gives",
+        test=r"test_sparse\w*\.py::.*(test_(sparse_csr_unary_)?out_|test_addmm_\w*all_sparse_csr|test_block_addm|"
+        r"test_as\w+_arcs\w+)",
+    ),
+    Apart(
         "C++ extensions",
         "they are compiled against PyTorch",
         test=r"(?i)cpp_extension",
@@ -162,8 +189,9 @@ APART = (
     ),
     Apart(
         "TorchScript's compiler",
-        "passes over its graphs, their text, and the profile of its interpreter",
-        test=r"test_jit\w*\.py::Test(GraphRewritePasses|Peephole|AliasAnalysis|MkldnnFreez|Frozen|Freezing|ScriptProfile)",
+        "passes over its graphs, their text, the profile of its interpreter, and its C++ classes",
+        test=r"test_jit\w*\.py::Test(GraphRewritePasses|Peephole|AliasAnalysis|MkldnnFreez|Frozen|Freezing|ScriptProfile|"
+        r"DtypeCustomRules|DtypeAnalysis|Torchbind|Backends)",
         source=r"FileCheck\(|_get_trace_graph|_jit_pass_|_freeze_module|assertExpectedGraph|assertGraphContains|graph_for\(|get_debug_state",
     ),
 )

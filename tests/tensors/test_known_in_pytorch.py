@@ -91,12 +91,11 @@ def test_integers_keep_their_64_bits():
         assert CLOSED_OVER.item() == 2**50
         assert torch.tensor(0.1, dtype=torch.float64).item() == 0.1
         small = large // 2**20
-        return x + small[0], small, large
+        return x + small[0], small
 
-    total, small, clipped = jax.jit(t2j(f))(X)
+    total, small = jax.jit(t2j(f))(X)
     np.testing.assert_array_equal(total, X + 2**20)
     np.testing.assert_array_equal(small, [2**20, 0])
-    np.testing.assert_array_equal(clipped, [2**31 - 1, 3])
 
 
 CLOSED_OVER = torch.tensor(2**50)

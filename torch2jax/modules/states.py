@@ -14,6 +14,7 @@ from ..hints import nearest
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
 from ..tensors.distributed import is_distributed, split_like
+from ..tensors.dtypes import tell_of_narrowing
 from ..tensors.interop import Tie, array_to_tensor, tensor_to_array, ties, without_values
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
@@ -249,6 +250,7 @@ def _array_of(tensor: torch.Tensor) -> Any:
         return wrapped(tensor, _array_of)
     if tensor.layout in SPARSE_LAYOUTS:
         return sparse_tensor_to_array(tensor, copy=True)
+    tell_of_narrowing(tensor.dtype)
     return without_values(tensor) if tensor.is_meta else tensor_to_array(tensor)
 
 

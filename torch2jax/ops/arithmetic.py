@@ -14,7 +14,7 @@ from ..rules.options import Tag
 from ..rules.pointwise import as_tensors, like_input
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
-from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, expect_fits, is_integral
+from ..tensors.dtypes import FLOATS, HALF, INEXACT, INTEGERS, NUMBERS, REALS, expect, expect_fits, held_as, is_integral
 from .arrays import (
     cast,
     default,
@@ -128,7 +128,7 @@ def _check_divisor(input, other, *, rounding_mode: str | None = "floor") -> None
 def _bits_of(value) -> int:
     """How many bits there are of the whole numbers that a number is combined with."""
     is_of_integers = isinstance(value, torch.Tensor) and value.dtype != torch.bool
-    return torch.iinfo(value.dtype).bits if is_of_integers else 64
+    return torch.iinfo(held_as(value.dtype)).bits if is_of_integers else 64
 
 
 def _is_whole(value) -> bool:

@@ -15,7 +15,7 @@ from ..internals.jax import ShardingTypeError
 from ..internals.tensors import canonicalize_dim, canonicalize_dims
 from ..rules.promotion import Promotion
 from ..rules.registry import implements
-from ..tensors.dtypes import FLOATS
+from ..tensors.dtypes import FLOATS, number_in_dtype
 from ..tensors.view_kind import entries_of, sharding_beside
 
 _MOST_REDUCED = 64  # dimensions, of which PyTorch reduces some
@@ -23,7 +23,7 @@ _MOST_REDUCED = 64  # dimensions, of which PyTorch reduces some
 
 def like(array, value):
     """A scalar literal of an array's dtype."""
-    return np.asarray(value).astype(array.dtype)
+    return number_in_dtype(value, array.dtype) if type(value) is int else np.asarray(value).astype(array.dtype)
 
 
 def cast(array, dtype):

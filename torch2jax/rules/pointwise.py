@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..tensors.dtypes import canonical, default_dtype, number_in_dtype, wrapped
+from ..tensors.dtypes import canonical, default_dtype, number_in_dtype
 from ..tensors.interop import fills_memory
 from ..tensors.tensor import strides_of_copy, strides_of_shape
 from ..translation import this_call
@@ -250,7 +250,7 @@ def _operand(value: Any, shape: tuple[int, ...], dtype: torch.dtype | None):
         return value
     if dtype is not None:
         if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-            return number_in_dtype(wrapped(value, dtype), canonical(dtype))
+            return number_in_dtype(value, canonical(dtype))
         value = cast(value, canonical(dtype))
     if value.shape == shape or value.ndim == 0:
         return value

@@ -5,6 +5,7 @@ Python numbers beside tensors: which ones PyTorch refuses, and what happens to t
 
 import cmath
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..errors import user_level, user_location
 from ..translation import current
 
 _NAMES = {
@@ -72,6 +74,8 @@ _TYPE_NAMES = {
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
 }
+_WIDE = frozenset((torch.float64, torch.complex128))
+_NARROW = (np.dtype(np.int32), np.dtype(np.uint32))
 _KINDS = {"floating-point": FLOATS, "complex": COMPLEX, "integer": INTEGERS, "bool": BOOL}
 
 
@@ -239,36 +243,87 @@ def _fits(value: Any, dtype: torch.dtype) -> bool:
         return _fits(value.real, part) and (_fits(value.imag, part) if dtype.is_complex else value.imag == 0)
     if dtype.is_floating_point or dtype.is_complex:
         return not cmath.isfinite(value) or abs(value) <= torch.finfo(dtype).max
-    info = torch.iinfo(_meant(dtype))
+    info = torch.iinfo(held_as(dtype))
     least = -info.max if info.min == 0 and isinstance(value, int) else info.min
     return least <= value <= info.max
 
 
-def _meant(dtype: torch.dtype) -> torch.dtype:
-    # With jax_enable_x64 off an int64 array is an int32 one before anybody sees it.
-    x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    return torch.int64 if dtype is torch.int32 and not x64 else dtype
+def held_as(dtype: torch.dtype) -> torch.dtype:
+    """The widest dtype that an array of a dtype may stand for: with jax_enable_x64 off, int64 arrays have 32 bits."""
+    return torch.int64 if dtype is torch.int32 and _is_narrow() else dtype
 
 
-def wrapped(value: Any, dtype: torch.dtype):
-    """A Python number as an operand of a dtype: an integer of 32 bits wraps around, as others do when they are cast."""
-    if type(value) is int and not -(2**31) <= value < 2**31 and _meant(dtype) is torch.int32:
-        return (value + 2**31) % 2**32 - 2**31
-    return value
+_is_told = False
+
+
+def tell_of_narrowing(dtype: torch.dtype) -> None:
+    """Warns once in a process that 64-bit floating-point numbers of the user's are held in 32 bits."""
+    global _is_told
+    if dtype in _WIDE and _is_narrow() and not _is_told:
+        _is_told = True
+        warnings.warn(
+            f"got a {dtype} tensor while jax_enable_x64 is off: JAX computes in 32 bits. To keep 64, call "
+            'jax.config.update("jax_enable_x64", True); to be silent, give it .float() (said once)',
+            stacklevel=user_level(),
+        )
+
+
+def _is_narrow() -> bool:
+    return not jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+
+_BOUNDS = {-(2**63): -(2**31), 2**63 - 1: 2**31 - 1, 2**64 - 1: 2**32 - 1}
+"""What the bounds of 64 bits become in 32, so that ``torch.iinfo(torch.int64).max`` stays one."""
+
+
+def in_32_bits(value: int, array_dtype: np.dtype) -> int:
+    """An integer that is to be one of an array of 32 bits, which JAX holds 64-bit integers in.
+
+    Negative ones wrap around in an unsigned array, as they do in 64 bits.
+
+    Raises:
+        OverflowError: 32 bits do not hold it, and it is no bound of 64 bits.
+    """
+    least, most = (-(2**31), 2**31 - 1) if array_dtype.kind == "i" else (-(2**32) + 1, 2**32 - 1)
+    if least <= value <= most:
+        return value
+    try:
+        return _BOUNDS[value]
+    except KeyError:
+        raise OverflowError(
+            f"got the integer {value}, at {user_location()}, which JAX's arrays of 32 bits do not hold, while "
+            'jax_enable_x64 is off; turn it on with jax.config.update("jax_enable_x64", True)'
+        ) from None
 
 
 def values_in_dtype(array: np.ndarray, array_dtype: np.dtype) -> np.ndarray:
-    """An array as one of a dtype holds it, of integers as `number_in_dtype` does."""
-    if array.dtype == np.int64 and array_dtype == np.int32:
-        array = np.minimum(np.maximum(array, -(2**31)), 2**31 - 1)  # as np.clip, in half the time
+    """An array as one of a dtype holds it, of integers as `number_in_dtype` does.
+
+    Raises:
+        OverflowError: as `in_32_bits`.
+    """
+    if array.dtype.itemsize == 8 and array.dtype.kind in "iu" and array_dtype.itemsize == 4 and array.size:
+        info = np.iinfo(array_dtype)
+        for value in (array.min(), array.max()):
+            if not info.min <= value <= info.max:
+                return _with_bounds(array, array_dtype)
     return array.astype(array_dtype, copy=False)
+
+
+def _with_bounds(array: np.ndarray, array_dtype: np.dtype) -> np.ndarray:
+    info = np.iinfo(array_dtype)
+    is_beyond = (array < info.min) | (array > info.max)
+    result = np.where(is_beyond, 0, array).astype(array_dtype)
+    for value in np.unique(array[is_beyond]).tolist():
+        result[array == value] = in_32_bits(value, array_dtype)
+    return result
 
 
 def number_in_dtype(value: Any, array_dtype: np.dtype) -> np.ndarray:
     """A Python number as an array of a dtype holds it.
 
-    With ``jax_enable_x64`` off a number may be too large for the 32 bits that hold an int64 tensor: it becomes the
-    largest there is, so that a bound (``torch.iinfo(torch.int64).max``) stays a bound.
+    Raises:
+        OverflowError: as `in_32_bits`.
     """
     if (
         type(value) in (int, float)
@@ -276,8 +331,8 @@ def number_in_dtype(value: Any, array_dtype: np.dtype) -> np.ndarray:
         and np.dtype(array_dtype).kind in ("if" if value < 0 else "uif")
     ):
         return np.asarray(value, array_dtype)  # the most frequent ones, which all dtypes hold
-    if array_dtype == np.int32 and type(value) is int:
-        value = min(max(value, -(2**31)), 2**31 - 1)
+    if array_dtype in _NARROW and type(value) is int and _is_narrow():
+        value = in_32_bits(value, np.dtype(array_dtype))
     if type(value) is complex and np.dtype(array_dtype).kind not in "bc":
         value = value.real
     if value == 0 and array_dtype == _POWERS:

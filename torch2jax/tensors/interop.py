@@ -25,7 +25,7 @@ _MOST_DIMENSIONS = 64  # of numpy, and of PyTorch's own kernels
 def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     """The jax array of a tensor's values; 64-bit types narrow while ``jax_enable_x64`` is off.
 
-    An integer that 32 bits do not hold becomes the largest or smallest that they do.
+    The bounds of 64-bit integers become those of 32 bits. Another integer that these do not hold is an error.
 
     Args:
         tensor: a dense tensor of any shape; it may require grad, be non-contiguous, or carry a conj or neg bit.
@@ -36,6 +36,7 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
     Of a `DTensor` it is the whole, with the sharding that its placements say.
 
     Raises:
+        OverflowError: 32 bits do not hold an integer, while ``jax_enable_x64`` is off.
         TypeError: the tensor is sparse, quantized, nested, or of a dtype that JAX lacks.
         ValueError: the tensor has no data (meta device), or is a `DTensor` that no sharding says.
     """
