@@ -127,8 +127,8 @@ def t2j(
         thing: one of
 
             - a tensor: returns an array of the same values. While ``jax_enable_x64`` is off, 64-bit types have 32 bits
-              (an OverflowError if they do not hold an integer). A tensor on the meta device gives a `jax.ShapeDtypeStruct`. A sparse tensor gives a `BCOO`,
-              `BCSR` or `CompressedArray`.
+              (an OverflowError if these do not hold an integer). A tensor on the meta device gives a
+              `jax.ShapeDtypeStruct`. A sparse tensor gives a `BCOO`, `BCSR` or `CompressedArray`.
             - a dtype: returns JAX's dtype of that name. It does not depend on ``jax_enable_x64``: arrays are truncated,
               names are not.
             - a module, or a bound method of one: returns a pure function

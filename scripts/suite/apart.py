@@ -159,8 +159,8 @@ APART = (
     ),
     Apart(
         "batches of compressed sparse tensors",
-        "PyTorch's CSR, CSC, BSR and BSC with batches or dense dimensions; a translated one is a matrix, and the others "
-        "are `.to_sparse_coo()` or `.to_dense()`",
+        "PyTorch's CSR, CSC, BSR and BSC with batches or dense dimensions; a translated one is a matrix, and "
+        "the others are `.to_sparse_coo()` or `.to_dense()`",
         test=r"TestSparseCompressedCPU\.test_(clone|copy|copy_errors|empty|empty_like|pickle|select_copy|to_dtype|validate|"
         r"invalid_input|sparse_compressed_\w+?)_|"
         r"TestSparseAnyCPU\.test_(as_sparse_gradcheck|gradcheck_to_dense|like_fns|reductions_sum|to_dense|to_sparse|"

@@ -262,7 +262,7 @@ def _without_files():
         yield
         return
     with (
-        mock.patch.object(case, "_compared_saved_loaded", lambda self, m: None),
+        mock.patch.object(case, "_compared_saved_loaded", return_value=None),
         mock.patch.object(case, "getExportImportCopy", lambda self, m, *args, **kwargs: m),
     ):
         yield
