@@ -472,3 +472,21 @@ def test_jaxs_older_sparse_arrays_are_refused():
     array = sparse.CSR.fromdense(jnp.eye(2))
     with pytest.raises(TypeError, match=r"got a CSR.*wanted a BCOO or BCSR"):
         j2t(array)
+
+
+def test_checks_of_parts_and_types():
+    def f(x):
+        s = x.to_sparse_csr()
+        torch._validate_sparse_compressed_tensor_args(s.crow_indices(), s.col_indices(), s.values(), s.shape, s.layout)
+        c = s.to_sparse_coo()
+        torch._validate_sparse_coo_tensor_args(c.indices(), c.values(), c.shape)
+        assert torch.result_type(s, 2.5) is torch.result_type(2, c) is torch.float32
+        with pytest.raises(RuntimeError, match="negative index -1"):
+            torch._validate_sparse_coo_tensor_args(torch.tensor([[0], [-1]]), torch.ones(1), (2, 2))
+        with pytest.raises(RuntimeError, match="crow_indices"):
+            parts = torch.tensor([1, 1, 1]), torch.tensor([0]), torch.ones(1)
+            torch._validate_sparse_compressed_tensor_args(*parts, (2, 2), torch.sparse_csr)
+        return s.to_dense()
+
+    x = torch.tensor([[0.0, 2.0], [1.0, 0.0]])
+    np.testing.assert_array_equal(t2j(lambda: f(x))(), x)

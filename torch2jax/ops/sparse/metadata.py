@@ -43,6 +43,11 @@ for _name in ("is_conj", "is_neg", "get_device", "is_inference", "is_complex", "
         implements_sparse(_function)(lambda self, *args, _function=_function: _function(self.elements, *args))
 
 
+@implements_sparse(torch.result_type)
+def result_type(tensor, other):
+    return torch.result_type(*(x.elements if isinstance(x, Sparse) else x for x in (tensor, other)))
+
+
 def _expect(tensor, name: str, kinds) -> None:
     kind = tensor.kind if isinstance(tensor, Sparse) else tensor.layout
     if kind not in kinds:
