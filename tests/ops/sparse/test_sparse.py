@@ -483,8 +483,8 @@ def test_checks_of_parts_and_types():
         assert torch.result_type(s, 2.5) is torch.result_type(2, c) is torch.float32
         with pytest.raises(RuntimeError, match="negative index -1"):
             torch._validate_sparse_coo_tensor_args(torch.tensor([[0], [-1]]), torch.ones(1), (2, 2))
+        parts = torch.tensor([1, 1, 1]), torch.tensor([0]), torch.ones(1)
         with pytest.raises(RuntimeError, match="crow_indices"):
-            parts = torch.tensor([1, 1, 1]), torch.tensor([0]), torch.ones(1)
             torch._validate_sparse_compressed_tensor_args(*parts, (2, 2), torch.sparse_csr)
         return s.to_dense()
 
