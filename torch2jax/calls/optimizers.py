@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
@@ -25,7 +26,8 @@ from ..tensors.dtypes import has_doubles
 from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
 from ..translation import current, this_call
 from ..values.both_answers import Slot, follow
-from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
+from ..values.python_functions import TensorMath
+from ..values.traced_numbers import Number, as_float, is_unknown, larger, smaller
 from .double_steps import exactly
 
 _NOTHING = nullcontext()
@@ -181,7 +183,7 @@ def numbers_of(owner: Any, path: str) -> Iterator[Slot]:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) or isinstance(value, torch.Tensor)
+    return type(value) in (int, float) or isinstance(value, (np.float64, torch.Tensor))
 
 
 class _InSequence(Slot):

@@ -53,17 +53,6 @@ class Item(Number):
     def __format__(self, spec: str) -> str:
         raise _of_text()
 
-    def __round__(self, ndigits: int | None = None):
-        number: Any = Number.of(self)
-        if ndigits is None:
-            return Item.of(number.round().long())
-        if type(ndigits) is not int or (ndigits < 0 and self.stands_for is int):
-            raise TracedValueError("round(number, digits)")
-        if self.stands_for is int:
-            return self
-        rounded: Any = torch.round(number, decimals=ndigits)
-        return Item.of(rounded.where(rounded.isfinite(), number))  # a large one has no such digits
-
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
