@@ -199,6 +199,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             remove_patches()
 
     @property
+    def is_inner(self) -> bool:
+        """Whether the code of another call makes it."""
+        return not self._is_outermost
+
+    @property
     def aten_mode(self) -> AtenMode:
         """What brings back the operators that PyTorch's C++ reaches, while that is entered."""
         if self._aten_mode is None:
