@@ -1,4 +1,4 @@
-"""Modules that translated code translates again, with a state: `torch.func.functional_call` of the part, and no other."""
+"""Modules that translated code translates again, with a state: as `torch.func.functional_call` calls them."""
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,9 @@ class Shifted(torch.nn.Module):
         return self.outer.of_part(x)
 
 
-WAYS = [name for name, value in vars(Outer).items() if callable(value) and name not in ("__init__", "forward", "of_part")]
+WAYS = [
+    name for name, value in vars(Outer).items() if callable(value) and name not in ("__init__", "forward", "of_part")
+]
 OUTSIDE = torch.nn.Linear(3, 3)
 translates = False
 
@@ -124,7 +126,9 @@ def test_a_part_with_another_state(way, monkeypatch):
         return (y**2).sum(), y
 
     for apply in (lambda f: f, jax.jit):
-        (_, y), (of_other, of_own) = apply(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(arrays(other), params)
+        (_, y), (of_other, of_own) = apply(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(
+            arrays(other), params
+        )
         np.testing.assert_allclose(y, wanted.detach().numpy(), rtol=1e-5, atol=1e-6)
         found = [of_other[name] for name in other] + [of_own[name] for name in own]
         for array, tensor in zip(found, gradients, strict=True):

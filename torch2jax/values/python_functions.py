@@ -19,7 +19,7 @@ import torch
 from ..translation import this_call
 from .item import Item
 from .lengths import heed_extremes
-from .traced_numbers import Number, as_float, is_unknown, number_of
+from .traced_numbers import Number, as_float, is_unknown, number_of, plain
 
 _ABSENT: Any = object()
 _REAL = (
@@ -38,9 +38,7 @@ def _result(value: Any, of: tuple) -> Any:
 
 def _real(value: Any) -> Any:
     """A number, as Python takes it for a float: a tensor of double precision."""
-    return (
-        Number.of(value.detach().reshape(()).double()) if isinstance(value, torch.Tensor) else number_of(float(value))
-    )
+    return as_float(value) if isinstance(value, torch.Tensor) else number_of(float(value))
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -89,7 +87,7 @@ class as_int(metaclass=_Int):
         number: Any = value
         if not is_unknown(number):
             return int(number, *base)
-        number = number.detach().reshape(())
+        number = plain(number).reshape(())
         return _result((number.trunc() if number.is_floating_point() else number).long(), (value,))
 
 
@@ -188,11 +186,12 @@ def _is_whole(value: Any) -> bool:
     return type(value) is int or (isinstance(value, Number) and not value.is_floating_point())
 
 
-def _array_function(self: Any, function: Any, kinds: Any, args: tuple, options: dict) -> Any:
-    if function is np.clip and len(args) == 3 and not options:
-        return np.minimum(np.maximum(args[0], args[1]), args[2])
-    return function._implementation(*args, **options)
+def _clip(self: Any, min: Any = None, max: Any = None, out: None = None) -> Any:
+    """Is what ``numpy.clip`` calls."""
+    del out
+    larger = self if min is None else np.maximum(self, min)
+    return larger if max is None else np.minimum(larger, max)
 
 
 Number.__array_ufunc__ = _ufunc
-Number.__array_function__ = _array_function
+Number.clip = _clip  # pyright: ignore[reportAttributeAccessIssue]

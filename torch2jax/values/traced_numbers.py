@@ -213,6 +213,11 @@ def number_of(value: Any) -> Any:
     return Number.of(this_call().lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
 
 
+def plain(tensor: Any) -> Any:
+    """A tensor without a derivative, that stands for no number of Python's."""
+    return Number.of(tensor) if isinstance(tensor, Number) else tensor.detach()
+
+
 def larger(*values: Any, **options: Any):
     """``max``, also of tensors."""
     return _extreme(max, torch.maximum, values, options)
@@ -245,5 +250,4 @@ class as_float(metaclass=_Float):
     """``float``, also of a traced tensor."""
 
     def __new__(cls, value: Any = 0.0) -> Any:
-        number: Any = value
-        return Number.of(number.detach().reshape(()).double()) if is_unknown(number) else float(number)
+        return Number.of(plain(value).reshape(()).double()) if is_unknown(value) else float(value)
