@@ -164,11 +164,13 @@ _OF_TRANSFORMERS: dict[str, dict[str, Any]] = {
     "polynomial": {"num_warmup_steps": WARMUP, "num_training_steps": TOTAL},
     "inverse_sqrt": {"num_warmup_steps": WARMUP},
     "cosine_with_min_lr": {
-        "num_warmup_steps": WARMUP, "num_training_steps": TOTAL,
+        "num_warmup_steps": WARMUP,
+        "num_training_steps": TOTAL,
         "scheduler_specific_kwargs": {"min_lr": 0.001},
     },
     "cosine_warmup_with_min_lr": {
-        "num_warmup_steps": WARMUP, "num_training_steps": TOTAL,
+        "num_warmup_steps": WARMUP,
+        "num_training_steps": TOTAL,
         "scheduler_specific_kwargs": {"min_lr": 0.001},
     },
     "warmup_stable_decay": {
@@ -200,7 +202,7 @@ def stepped(model, optimizer, scheduler, loss):
 
 def difference_of_rates(make: Callable[[optim.Optimizer], Any], steps: int = STEPS) -> float:
     """The largest difference between learning rates, as a part of the largest of them."""
-    everything = []
+    everything: list[Any] = []
     for _ in range(2):
         model = torch.nn.Linear(2, 1)
         optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -101,10 +101,11 @@ def heed_numbers(asked: Iterable[tuple[dict[str, Any], bool]]) -> None:
         asked: the modules whose code has asked for floats, by their dictionaries, and whether ``float`` and ``int`` are
             to take such numbers there.
     """
-    _lend(vars(math), _math)
+    own: dict[str, Any] = math.__dict__
+    _lend(own, _math)
     for module, takes_types in asked:
         imported = {name: _math[x.__name__] for name, x in list(module.items()) if _is_of_math(x)}
-        if module is not vars(math):
+        if module is not own:
             _lend(module, {**imported, **(_TYPES if takes_types else {})})
     heed_extremes()
 
@@ -166,14 +167,15 @@ _WHOLE = frozenset(
 _WHOLE |= {"minimum", "maximum", "square", "positive"}
 
 
-def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+def _ufunc(self: Any, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> Any:
     """What a function of NumPy's gives of such a number and others; of arrays it has to know it."""
-    of_tensors = getattr(torch, _OF_NUMPY.get(ufunc.__name__, ufunc.__name__), None)
+    name: str = ufunc.__name__
+    of_tensors = getattr(torch, _OF_NUMPY.get(name, name), None)
     if method != "__call__" or options or of_tensors is None or not all(map(_is_scalar, inputs)):
         known = [np.asarray(x) if isinstance(x, Number) else x for x in inputs]
         return getattr(ufunc, method)(*known, **options)
     values = [x.item() if isinstance(x, np.generic) else x for x in inputs]
-    is_whole = ufunc.__name__ in _WHOLE and all(_is_whole(x) for x in values)
+    is_whole = name in _WHOLE and all(_is_whole(x) for x in values)
     result = of_tensors(*[number_of(x) if is_whole else _real(x) for x in values])
     return result if result.dtype == torch.bool else _result(result, inputs)
 
@@ -193,5 +195,5 @@ def _clip(self: Any, min: Any = None, max: Any = None, out: None = None) -> Any:
     return larger if max is None else np.minimum(larger, max)
 
 
-Number.__array_ufunc__ = _ufunc
+Number.__array_ufunc__ = _ufunc  # pyright: ignore[reportAttributeAccessIssue]
 Number.clip = _clip  # pyright: ignore[reportAttributeAccessIssue]
