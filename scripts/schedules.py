@@ -105,7 +105,12 @@ LAMBDAS: dict[str, Callable[[Any], Any]] = {
 }
 
 SCHEDULES: dict[str, Callable[[optim.Optimizer], Any]] = {
-    **{f"LambdaLR: {name}": functools.partial(lr_scheduler.LambdaLR, lr_lambda=x) for name, x in LAMBDAS.items()},
+    **{
+        f"LambdaLR: `{name}`" if "(" in name else f"LambdaLR: {name}": functools.partial(
+            lr_scheduler.LambdaLR, lr_lambda=x
+        )
+        for name, x in LAMBDAS.items()
+    },
     "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda e: 0.95 if e < 20 else math.cos(e / 100)),
     "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.3, 7),
     "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.1, total_iters=9),
@@ -345,6 +350,7 @@ def difference_of_steps(case: Case, steps: int = STEPS) -> float:
 
 # The page.
 
+_PYTORCH = torch.__version__.split("+")[0]
 _HEAD = f"""# Schedules and double precision
 
 `t2j(step, state=(model, optimizer, scheduler))` takes the count of a schedule as a part of the state, so that one
@@ -356,8 +362,8 @@ A call in which `math` or `float` meets such a number begins again, and function
 the module `math`, in `min` and `max`, and, as to `float`, `int` and what `from math import cos` binds, in the modules
 that asked.
 
-The tables are made by `python -m scripts.schedules`, with PyTorch {torch.__version__.split("+")[0]} and JAX \
-{jax.__version__}: {STEPS} steps in PyTorch and under `jax.jit`.
+The tables are made by `python -m scripts.schedules`, with PyTorch {_PYTORCH} and JAX {jax.__version__}: {STEPS} steps
+in PyTorch and under `jax.jit`.
 
 ## Schedules
 
