@@ -611,9 +611,26 @@ def _trained(kind: Callable, **options):
     "torch.optim.optimizer.Optimizer._patch_step_function",
     "torch.optim.optimizer._global_optimizer_pre_hooks",
     "torch.compiler.is_compiling",
+    "torch.is_tensor",
+    "torch.optim.adam.Tensor",
 )
 def optimizers(x):
     return x + _trained(torch.optim.Adam, foreach=True).param_groups[0]["params"][0]
+
+
+@comes_by("torch.optim.sgd.Tensor")
+def plain_descent(x):
+    return x + _trained(torch.optim.SGD).param_groups[0]["params"][0]
+
+
+@comes_by("torch.optim.adagrad.Tensor")
+def adagrad(x):
+    return x + _trained(torch.optim.Adagrad).param_groups[0]["params"][0]
+
+
+@comes_by("torch.optim.radam.radam")
+def rectified_adam(x):
+    return x + _trained(torch.optim.RAdam).param_groups[0]["params"][0]
 
 
 @comes_by("torch.optim._adafactor.max", "torch.optim._adafactor.min")
@@ -621,7 +638,7 @@ def adafactor(x):
     return x + _trained(torch.optim.Adafactor).param_groups[0]["params"][0]
 
 
-@comes_by("torch.optim.asgd.max", "torch.optim.asgd.min")
+@comes_by("torch.optim.asgd.max", "torch.optim.asgd.min", "torch.optim.asgd.asgd")
 def averaged_descent(x):
     importlib.import_module("torch.optim.asgd").min(1, 2)  # which its own code does not call
     return x + _trained(torch.optim.ASGD, foreach=False).param_groups[0]["params"][0]

@@ -53,6 +53,10 @@ class NeedsLengths(Abandoned):
     """Data-dependent lengths have to be heeded from the beginning: Python has looked up ``len`` before."""
 
 
+class NeedsNumbers(Abandoned):
+    """Functions of Python's have to take numbers that data decide, from the beginning: one was asked for a float."""
+
+
 def refused(error: Exception, place: Any) -> None:
     """Is called with an error, before it is raised, for what code asks for at a place, and may well go on without."""
     _given(error, (type(error), place), _MANY)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..abandoning import NeedsLengths
+from ..abandoning import NeedsLengths, NeedsNumbers
 from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
@@ -152,6 +152,8 @@ class Attempt:
         constants: copies of tensors from outside, and the arrays of these, that runs have in common.
         inputs: what it knows of its arrays from outside; None where nobody is to be told more.
         heeds_lengths: whether ``len`` and the like take data-dependent lengths from the beginning.
+        asked: the modules in which functions of Python's take numbers that data decide from the beginning, by their
+            dictionaries, and whether ``float`` and ``int`` do, too.
     """
 
     def __init__(
@@ -162,9 +164,11 @@ class Attempt:
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] | None = None,
         inputs: Inputs | None = None,
         heeds_lengths: bool = False,
+        asked: list[tuple[dict[str, Any], bool]] | None = None,
     ):
         self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
         self.heeds_lengths = heeds_lengths
+        self.asked = [] if asked is None else asked
         self.fits: Torchish | None = None
         """Whether all that data decide fits; a bool, which is written to like any other tensor, so that a loop carries
         it, and a checkpoint or branch gives it. Only where lengths are heeded from the beginning."""
@@ -277,6 +281,7 @@ class Runs:
         self._policy, self._inputs, self._rolling = policy, inputs, rolling
         self._depth, self._asks, self._known = 0, False, RunKnowledge()
         self._heeds_lengths = False
+        self._asked: list[tuple[dict[str, Any], bool]] = []
         self._says_of_places = policy.branches is not None or policy.bounds is not None
 
     def run(
@@ -344,7 +349,7 @@ class Runs:
         def attempt(path: Path) -> T:
             nonlocal left
             copies = constants if path.is_one_of_several else None
-            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths)
+            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths, self._asked)
             if inputs is not None:
                 inputs.begin()
             if outer is not None:
@@ -367,7 +372,7 @@ class Runs:
                     pass
                 bookmark.return_to()
                 return followed(lambda path: (attempt(path), None), self._policy, pads=True)[0]
-            except NeedsClasses:  # which from now on they do
+            except (NeedsClasses, NeedsNumbers):  # which from now on they do, or are given
                 pass
             except NeedsLengths:
                 self._heeds_lengths = True

@@ -60,6 +60,7 @@ from ..values.at_once import run_at_once
 from ..values.known import run_known, write_known
 from ..values.lengths import heed, heed_ranges
 from ..values.lost_arguments import DROPPED, with_dropped
+from ..values.python_functions import heed_numbers
 from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
@@ -148,6 +149,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if self._is_outermost and self.attempt.heeds_lengths:
             heed()
             heed_ranges()
+        if self._is_outermost and self.attempt.asked:
+            heed_numbers(self.attempt.asked)
         self.outermost = self._session.outermost
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
@@ -194,6 +197,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 self.settings.restore()
             self._aten_mode = None  # it has the call, whose arrays would live until Python looks for cycles
             remove_patches()
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether the code of another call makes it."""
+        return not self._is_outermost
 
     @property
     def aten_mode(self) -> AtenMode:

@@ -9,9 +9,10 @@ import importlib
 import types
 from collections import UserDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
@@ -21,10 +22,15 @@ from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
 from ..rules.inline import Scalars
+from ..tensors.dtypes import has_doubles
 from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
 from ..translation import current, this_call
 from ..values.both_answers import Slot, follow
-from ..values.traced_numbers import Number, TensorMath, as_float, is_unknown, larger, smaller
+from ..values.python_functions import TensorMath
+from ..values.traced_numbers import Number, as_float, is_unknown, larger, smaller
+from .double_steps import exactly
+
+_NOTHING = nullcontext()
 
 
 def adopt(thing: object) -> None:
@@ -67,12 +73,15 @@ def _abstract_where_traced(optimizer: Optimizer):
     groups = [group for group in optimizer.param_groups if "capturable" in group]
     before = [group["capturable"] for group in groups]
     was, was_compiling, scalars = call.steps_abstractly, call.compiles, call.scalars
-    call.steps_abstractly, call.compiles = True, any(is_unknown(x) and x.ndim == 0 for x in _scalars(optimizer))
-    call.scalars = Scalars() if call.compiles else None  # every parameter has a counter, and most are one
+    is_traced = any(is_unknown(x) and x.ndim == 0 for x in _scalars(optimizer))
+    is_exact = is_traced and has_doubles()
+    call.steps_abstractly, call.compiles = True, is_traced and not is_exact
+    call.scalars = Scalars() if is_traced else None  # every parameter has a counter, and most are one
     for group in groups:
-        group["capturable"] = group["capturable"] or call.compiles
+        group["capturable"] = call.compiles  # what users say is of CUDA's graphs
     try:
-        yield
+        with exactly(optimizer) if is_exact else _NOTHING:
+            yield
     finally:
         for group, capturable in zip(groups, before, strict=True):
             group["capturable"] = capturable
@@ -174,7 +183,7 @@ def numbers_of(owner: Any, path: str) -> Iterator[Slot]:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) or isinstance(value, torch.Tensor)
+    return type(value) in (int, float) or isinstance(value, (np.float64, torch.Tensor))
 
 
 class _InSequence(Slot):

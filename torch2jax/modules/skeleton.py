@@ -26,12 +26,13 @@ from ..internals.dispatch import DisableTorchFunction
 from ..internals.distributed import is_fully_sharded, wrapped_class
 from ..internals.torchscript import ScriptMethod
 from ..patches import runs_instead_of, stands_in
+from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import is_call_of_module
 from ..translation import this_call
-from ..values.sparse import Sparse, array_of_sparse, bound_sparse, lifted_sparse
+from ..values.sparse import HasSparse, Sparse, array_of_sparse, bound_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .fully_sharded import give_states, states_of
 from .scripted import bound_method
@@ -132,6 +133,8 @@ class Skeleton:
             refuse_fsdp()
         self.module = copy_structure(module, self._bind(call))
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names.has_buffers else {}
+        if call.is_inner:  # what it writes to tensors of the calls is theirs
+            self._buffers = {name: x for name, x in self._buffers.items() if isinstance(state.get(name), jax.Array)}
         name_scopes(self.module)
         if call.last_resort is not None:
             call.last_resort.take_over(module, self.module)
@@ -140,10 +143,12 @@ class Skeleton:
 
     def _bind(self, call: Call) -> dict[int, Any]:
         names, given, memo = self._names, {}, {}
+        if call.is_inner:
+            memo |= self._in_place_of_tensors(call)
         with DisableTorchFunction():
             kinds = {name: _kind_of(tensor) for name, tensor in names.tensors.items()}
         for name, tensor in names.tensors.items():
-            if name not in self._state:
+            if name not in self._state or id(tensor) in memo:
                 continue
             with DisableTorchFunction():
                 value = as_array(expect_shape(self._state[name], tensor, name, "state_dict", names.module, name))
@@ -167,6 +172,23 @@ class Skeleton:
                 memo[id(tensor)] = lifted_sparse(tensor)
             else:
                 memo[id(tensor)] = call.lift_own(tensor)
+        return memo
+
+    def _in_place_of_tensors(self, call: Call) -> dict[int, Any]:
+        """What the module of a call within a call has in place of its tensors, as with `torch.func.functional_call`.
+
+        A tensor of the calls stands there itself. Nothing stands for the module's own tensors in the rest of the code.
+        """
+        names, memo, first = self._names, {}, {}
+        for name in self._state:
+            tensor: Any = names.tensors.get(name)
+            if tensor is None or is_wrapper(tensor) or isinstance(self._state[name], Wrapped):
+                continue
+            value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
+            memo[id(tensor)] = first[names.first(name)] = _entered(call, value, tensor.dtype)
+        for name, tensor in names.tensors.items():
+            if id(tensor) not in memo and names.first(name) in first and names.is_whole(name):
+                memo[id(tensor)] = first[names.first(name)]
         return memo
 
     def _error_of_missing(self, name: str, tensor: torch.Tensor) -> RuntimeError:
@@ -199,9 +221,11 @@ class Skeleton:
 
     def _array_of(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, Sparse):
-            return array_of_sparse(tensor)
+            return tensor if self._call.is_inner else array_of_sparse(tensor)
         if is_wrapper(tensor):
             return leaving(self._call, tensor)
+        if self._call.is_inner:
+            return self._call.lift(tensor)
         return self._call.array_of(self._call.lift(tensor))
 
     def warn_of_lost_buffers(self, kept: Sequence[Any] | None = None) -> None:
@@ -234,6 +258,19 @@ class Skeleton:
         if vars(self._names.module).get(name) is method:  # one that something has put there
             return vars(self.module)[name]
         return types.MethodType(method.__func__, self.module)
+
+
+def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
+    """The tensor of a call for an entry of a state, which stands for a tensor of this dtype."""
+    if isinstance(value, torch.Tensor):
+        try:
+            return call.lift(value)
+        except HasSparse:
+            return lifted_sparse(value)
+    array = as_array(value)
+    if is_sparse_array(array):
+        return given_sparse(array)
+    return call.constants.given(array, dtype if array.dtype == canonical(dtype) else dtype_j2t(array.dtype))
 
 
 def refuse_fsdp() -> NoReturn:

@@ -22,6 +22,7 @@ from ..tensors.sparse_arrays import (
     sparse_array_to_tensor,
     sparse_tensor_to_array,
 )
+from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .layers import has_layers, names_of_layers, unstack_layers
@@ -246,6 +247,8 @@ def _split_layers(module: torch.nn.Module, state: Mapping[str, Any]) -> tuple[di
 
 
 def _array_of(tensor: torch.Tensor) -> Any:
+    if isinstance(tensor, Torchish):  # in a call: what is computed of it stays differentiable
+        return tensor.clone()
     if is_wrapper(tensor) and not is_distributed(tensor):
         return wrapped(tensor, _array_of)
     if tensor.layout in SPARSE_LAYOUTS:

@@ -22,6 +22,7 @@ from ..internals.prims import prims_module, torch_block_diag
 from ..rules.inplace import write_out
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
+from ..tensors.dtypes import has_doubles
 from ..tensors.known import in_pytorch
 from ..translation import current
 from .arrays import is_complex
@@ -150,6 +151,8 @@ def _fused(name: str) -> Callable:
     def register(step: Callable) -> Callable:
         def run(self, grads, *state, grad_scale=None, found_inf=None, maximize=False, **options):
             with torch.no_grad():
+                if has_doubles():  # PyTorch takes the numbers out of tensors
+                    options = {name: x.item() if isinstance(x, Tensor) else x for name, x in options.items()}
                 written = [x for tensors in (self, *state) for x in tensors]
                 before = [x.clone() for x in written] if found_inf is not None else []
                 for i, (parameter, gradient) in enumerate(zip(self, grads, strict=True)):
@@ -180,7 +183,7 @@ def _sgd(parameter, gradient, buffer, *, weight_decay, momentum, lr, dampening, 
 def _adagrad(parameter, gradient, state_sum, state_step, *, lr, lr_decay, weight_decay, eps):
     if _is_used(weight_decay):
         gradient = gradient.add(parameter, alpha=weight_decay)
-    rate = lr / (1 + (state_step - 1) * lr_decay)
+    rate = lr / (1 + (_counted(state_step) - 1) * lr_decay)
     state_sum.addcmul_(gradient, gradient)
     parameter.sub_(rate * (gradient / (state_sum.sqrt() + eps)))
 
@@ -205,8 +208,14 @@ def _adam_step(parameter, gradient, average, square, largest, state_step, *, lr,
     if amsgrad:
         largest.copy_(torch.maximum(largest, square))
         square = largest
-    step_size, correction = lr / (1 - beta1**state_step), (1 - beta2**state_step).sqrt()
+    step = _counted(state_step)
+    step_size, correction = lr / (1 - beta1**step), (1 - beta2**step) ** 0.5
     parameter.sub_(step_size * (average / (square.sqrt() / correction + eps)))
+
+
+def _counted(step):
+    """A counter as a number of Python's, of which PyTorch computes in double precision, where there is such."""
+    return step.item() if has_doubles() else step
 
 
 def _is_used(factor) -> bool:

@@ -20,7 +20,7 @@ from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors
-from ..tensors.dtypes import dtype_t2j, is_integral
+from ..tensors.dtypes import dtype_t2j, has_doubles, is_integral
 from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
@@ -93,8 +93,10 @@ def _scalar(tensor, what: str, instead: str | None = None):
 
 @implements_tensors(Tensor.item, tags=[Tag.READS])
 def item(self):
+    if type(self) is Item:
+        return self
     if current().steps_abstractly and is_unknown(self):
-        return Number.of(self.detach().reshape(()).double())
+        return (Item if has_doubles() else Number).of(self.detach().reshape(()).double())
     try:
         return _scalar(self, "Tensor.item()")
     except TracedValueError:

@@ -183,6 +183,11 @@ def canonical(dtype: torch.dtype) -> np.dtype:
     return _canonical(dtype, jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def has_doubles() -> bool:
+    """Whether arrays of JAX hold double precision, as ``jax_enable_x64`` lets them."""
+    return jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def is_held_alike(one: torch.dtype, other: torch.dtype) -> bool:
     """Whether arrays of one dtype hold tensors of both: of float32 and float64 while ``jax_enable_x64`` is off."""
     return one == other or canonical(one) == canonical(other)

@@ -10,6 +10,7 @@ import torch
 
 from ..abandoning import NeedsLengths
 from ..errors import TracedValueError
+from ..patches import stands_in
 from ..rules import registry
 from ..rules.features import Changed, serves
 from ..rules.rule import MetadataRule
@@ -52,26 +53,22 @@ class Item(Number):
     def __format__(self, spec: str) -> str:
         raise _of_text()
 
-    def __round__(self, ndigits: int | None = None):
-        number: Any = Number.of(self)
-        if ndigits is None:
-            return Item.of(number.round().long())
-        if type(ndigits) is not int or (ndigits < 0 and self.stands_for is int):
-            raise TracedValueError("round(number, digits)")
-        if self.stands_for is int:
-            return self
-        rounded: Any = torch.round(number, decimals=ndigits)
-        return Item.of(rounded.where(rounded.isfinite(), number))  # a large one has no such digits
-
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
+        if self._started and type(other) in (int, float) and other == 0:  # a hyperparameter
+            return compare(self._started, 0)
         if not this_call().attempt.heeds_lengths and _is_asked_by_function():
             raise NeedsLengths  # as by min and max, of which there are some that take such numbers
         answer = _seen(name, self, other)
         if answer is not None:
             return answer
         return compare(Number.of(self), _plain(other))
+
+
+@stands_in(torch, "is_tensor")
+def _is_tensor(obj: object) -> bool:
+    return isinstance(obj, torch.Tensor) and type(obj) is not Item
 
 
 def _of_text() -> TracedValueError:
@@ -143,6 +140,7 @@ _TAKE = frozenset(
     + (torch.Tensor.__index__, torch.Tensor.__repr__, torch.is_nonzero, torch.where, torch.Tensor.where, torch.full)
     + (torch.tensor, torch.as_tensor)
 )
+_OF_LISTS = frozenset(getattr(torch, name) for name in dir(torch) if name.startswith(("_foreach_", "_fused_")))
 
 
 def _are_devices(options: tuple) -> bool:
@@ -163,7 +161,7 @@ def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
     if func is torch.Tensor.to and _are_devices((*args[1:], *kwargs.values())):  # code takes it for a tensor
         return Changed(args, kwargs)
     is_own_body = rule is None and isinstance(func, types.FunctionType)
-    if func in _TAKE or isinstance(rule, MetadataRule) or is_own_body:
+    if func in _TAKE or func in _OF_LISTS or isinstance(rule, MetadataRule) or is_own_body:
         return Changed(args, kwargs)
     if rule is not None and rule.elementwise:
         placed, named = rule.names.placed(func, args, kwargs)

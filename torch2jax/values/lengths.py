@@ -31,7 +31,7 @@ from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import range_of, terms_of
 from ..translation import this_call
 from .item import Item
-from .traced_numbers import number_of
+from .traced_numbers import Number, larger, number_of, smaller
 
 
 class Lengths(Feature):
@@ -65,6 +65,11 @@ def heed() -> None:
         _stand_in(len=length, min=smallest, max=largest)
 
 
+def heed_extremes() -> None:
+    """Lets ``min`` and ``max`` take numbers that data decide, to the end of the call in progress."""
+    _stand_in(min=smallest, max=largest)
+
+
 def heed_ranges() -> None:
     """Lets the call in progress take numbers that data decide for the ends of ranges, to its end."""
     _stand_in(range=_Range)
@@ -94,10 +99,12 @@ def length(obj: Any, /):
     return obj.number if getattr(type(obj), "len_depends_on_values", False) else _len(obj)
 
 
-def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], which: int):
+def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], which: int, of_numbers: Callable[..., Any]):
     @functools.wraps(builtin)
     def extreme(*args: Any, **kwargs: Any):
         values = args[0] if _len(args) == 1 and type(args[0]) in (list, tuple) else args
+        if not kwargs and any(type(x) is not Item and isinstance(x, Number) for x in values):
+            return of_numbers(*values)
         if kwargs or not any(map(is_traced_number, values)) or not all(map(_is_number, values)):
             return builtin(*args, **kwargs)
         return functools.reduce(lambda one, other: _of_two(function, which, one, other), values)
@@ -125,7 +132,8 @@ def _of_two(function: Callable[..., Any], which: int, one: Any, other: Any):
     return Item.of(function(*found))
 
 
-smallest, largest = _extreme(_min, torch.minimum, 0), _extreme(_max, torch.maximum, 1)
+smallest = _extreme(_min, torch.minimum, 0, smaller)
+largest = _extreme(_max, torch.maximum, 1, larger)
 
 
 def _is_whole(value: Any) -> bool:

@@ -1,8 +1,8 @@
 """Python numbers that a training step changes: a scheduler's counters, the learning rates that it sets."""
 
 import functools
-import math
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ import jax
 import torch
 from jax import lax
 
+from ..abandoning import NeedsNumbers
 from ..errors import TracedValueError
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
@@ -80,6 +81,45 @@ class Number(Torchish):
 
     def __ge__(self, other: Any):
         return self._compared("__ge__", other, operator.ge)
+
+    def __divmod__(self, other: Any):
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any):
+        return other // self, other % self
+
+    def __round__(self, ndigits: int | None = None):
+        number: Any = wrap(self.read(), self.dtype, self.known)
+        if ndigits is None:
+            return type(self).of(number.round().long())
+        if type(ndigits) is not int or (ndigits < 0 and not number.is_floating_point()):
+            raise TracedValueError("round(number, digits)")
+        if not number.is_floating_point():
+            return self
+        rounded: Any = torch.round(number, decimals=ndigits)
+        return type(self).of(rounded.where(rounded.isfinite(), number))  # a large one has no such digits
+
+    def __float__(self) -> float:
+        return self._converted(Torchish.__float__)
+
+    def __int__(self) -> int:
+        return self._converted(Torchish.__int__)
+
+    def _converted(self, convert: Callable[[Any], Any]):
+        """What ``float`` or ``int`` gives; the module that asks for one that is traced is noted.
+
+        Raises:
+            NeedsNumbers: Python's own function asks, which needs to know.
+        """
+        try:
+            return convert(self)
+        except TracedValueError:
+            asked, module = this_call().attempt.asked, sys._getframe(2).f_globals
+            takes_types = self.stands_for is None
+            if any(known is module and types >= takes_types for known, types in asked):
+                raise
+        asked.append((module, takes_types))
+        raise NeedsNumbers
 
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         if self._started and type(other) in (int, float) and other == 0:
@@ -173,6 +213,11 @@ def number_of(value: Any) -> Any:
     return Number.of(this_call().lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
 
 
+def plain(tensor: Any) -> Any:
+    """A tensor without a derivative, that stands for no number of Python's."""
+    return Number.of(tensor) if isinstance(tensor, Number) else tensor.detach()
+
+
 def larger(*values: Any, **options: Any):
     """``max``, also of tensors."""
     return _extreme(max, torch.maximum, values, options)
@@ -197,31 +242,12 @@ class _Float(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, float)
 
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(float, name)
+
 
 class as_float(metaclass=_Float):
     """``float``, also of a traced tensor."""
 
     def __new__(cls, value: Any = 0.0) -> Any:
-        number: Any = value
-        return Number.of(number.detach().reshape(()).double()) if is_unknown(number) else float(number)
-
-
-class TensorMath:
-    """The module ``math``, also of tensors."""
-
-    def __getattr__(self, name: str):
-        function = getattr(math, name)
-        if not callable(function):
-            return function
-
-        @functools.wraps(function)
-        def compute(*args: Any):
-            if not any(map(is_unknown, args)):
-                return function(*args)
-            tensors: list[Any] = [x.double() if isinstance(x, torch.Tensor) else number_of(float(x)) for x in args]
-            if name == "log" and len(tensors) == 2:
-                return Number.of(tensors[0].log() / tensors[1].log())
-            result: Any = getattr(torch, name)(*tensors)
-            return Number.of(result.long() if name in ("floor", "ceil", "trunc") else result)
-
-        return compute
+        return Number.of(plain(value).reshape(()).double()) if is_unknown(value) else float(value)

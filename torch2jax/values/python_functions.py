@@ -1,0 +1,199 @@
+"""Functions of Python's that take floats (`math`, `float`, `int`, `min`, `max`), also of numbers that data decide.
+
+C code asks for a float and can only be told one. So a call that asks for one is run again, in which functions stand in
+for those of Python's, to its end. They do as ever for all other numbers. All threads see that: in the module `math`, in
+`min` and `max`, and, as to ``float``, ``int`` and names such as ``from math import cos`` binds, in the modules of the
+code that has asked.
+"""
+
+import functools
+import math
+import threading
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..translation import this_call
+from .item import Item
+from .lengths import heed_extremes
+from .traced_numbers import Number, as_float, is_unknown, number_of, plain
+
+_ABSENT: Any = object()
+_REAL = (
+    *("cos", "sin", "tan", "acos", "asin", "atan", "cosh", "sinh", "tanh", "acosh", "asinh", "atanh", "atan2", "hypot"),
+    *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "pow", "fmod", "copysign", "erf", "erfc"),
+    *("lgamma", "isnan", "isinf", "isfinite"),
+)
+_ROUNDING = ("floor", "ceil", "trunc")
+_BY_NAME = {"fabs": "abs", "degrees": "rad2deg", "radians": "deg2rad"}
+
+
+def _result(value: Any, of: tuple) -> Any:
+    """A number that data decide, as those are that it is computed of."""
+    return (Item if any(type(x) is Item for x in of) else Number).of(value)
+
+
+def _real(value: Any) -> Any:
+    """A number, as Python takes it for a float: a tensor of double precision."""
+    return as_float(value) if isinstance(value, torch.Tensor) else number_of(float(value))
+
+
+def _function(name: str) -> Callable[..., Any]:
+    function, of_tensors = getattr(math, name), getattr(torch, _BY_NAME.get(name, name))
+
+    @functools.wraps(function)
+    def compute(*args: Any):
+        if not any(map(is_unknown, args)):
+            return function(*args)
+        numbers = list(map(_real, args))
+        if name == "log" and len(numbers) == 2:
+            return _result(numbers[0].log() / numbers[1].log(), args)
+        result = of_tensors(*numbers)
+        if result.dtype == torch.bool:
+            return result
+        return _result(result.long() if name in _ROUNDING else result, args)
+
+    return compute
+
+
+_math: dict[str, Callable[..., Any]] = {
+    name: _function(name) for name in (*_REAL, *_ROUNDING, *_BY_NAME) if hasattr(math, name)
+}
+_originals = {name: getattr(math, name) for name in _math}
+
+
+class TensorMath:
+    """The module ``math``, also of tensors."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _math[name] if name in _math else getattr(math, name)
+
+
+class _Int(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, int)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(int, name)
+
+
+class as_int(metaclass=_Int):
+    """``int``, also of a traced tensor."""
+
+    def __new__(cls, value: Any = 0, *base: Any) -> Any:
+        number: Any = value
+        if not is_unknown(number):
+            return int(number, *base)
+        number = plain(number).reshape(())
+        return _result((number.trunc() if number.is_floating_point() else number).long(), (value,))
+
+
+_TYPES = {"float": as_float, "int": as_int}
+
+
+def heed_numbers(asked: Iterable[tuple[dict[str, Any], bool]]) -> None:
+    """Lets functions of Python's take numbers that data decide, to the end of the call in progress.
+
+    Args:
+        asked: the modules whose code has asked for floats, by their dictionaries, and whether ``float`` and ``int`` are
+            to take such numbers there.
+    """
+    own: dict[str, Any] = math.__dict__
+    _lend(own, _math)
+    for module, takes_types in asked:
+        imported = {name: _math[x.__name__] for name, x in list(module.items()) if _is_of_math(x)}
+        if module is not own:
+            _lend(module, {**imported, **(_TYPES if takes_types else {})})
+    heed_extremes()
+
+
+def _is_of_math(value: Any) -> bool:
+    return type(value) is types.BuiltinFunctionType and _originals.get(value.__name__) is value
+
+
+_lock = threading.Lock()
+_lent: dict[tuple[int, str], list] = {}  # how often something stands in for a name of a module, and for what
+
+
+def _lend(module: dict[str, Any], stand_ins: Mapping[str, Any]) -> None:
+    """Lets values stand in for names of a module, to the end of the call in progress and of all others that do so."""
+
+    def put_back() -> None:
+        with _lock:
+            for name, value in stand_ins.items():
+                entry = _lent[id(module), name]
+                entry[0] -= 1
+                if entry[0]:
+                    continue
+                del _lent[id(module), name]
+                if module.get(name) is value:  # else the code itself has put something there
+                    if entry[1] is _ABSENT:
+                        del module[name]
+                    else:
+                        module[name] = entry[1]
+
+    with _lock:
+        for name, value in stand_ins.items():
+            entry = _lent.setdefault((id(module), name), [0, module.get(name, _ABSENT)])
+            entry[0] += 1
+            if entry[1] is _ABSENT or name not in _TYPES:  # a module may have its own ``float``
+                module[name] = value
+    this_call().ends.append(put_back)
+
+
+# NumPy, which asks a number of its arguments' own what a function gives.
+
+_OF_NUMPY = {
+    **{f"arc{name}": f"a{name}" for name in ("cos", "sin", "tan", "cosh", "sinh", "tanh")},
+    "absolute": "abs",
+    "arctan2": "atan2",
+    "conjugate": "conj",
+    "power": "pow",
+    "float_power": "pow",
+    "rint": "round",
+    "equal": "eq",
+    "not_equal": "ne",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+}
+_WHOLE = frozenset(
+    ("add", "subtract", "multiply", "floor_divide", "remainder", "negative", "absolute", "power", "sign")
+)
+_WHOLE |= {"minimum", "maximum", "square", "positive"}
+
+
+def _ufunc(self: Any, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> Any:
+    """What a function of NumPy's gives of such a number and others; of arrays it has to know it."""
+    name: str = ufunc.__name__
+    of_tensors = getattr(torch, _OF_NUMPY.get(name, name), None)
+    if method != "__call__" or options or of_tensors is None or not all(map(_is_scalar, inputs)):
+        known = [np.asarray(x) if isinstance(x, Number) else x for x in inputs]
+        return getattr(ufunc, method)(*known, **options)
+    values = [x.item() if isinstance(x, np.generic) else x for x in inputs]
+    is_whole = name in _WHOLE and all(_is_whole(x) for x in values)
+    result = of_tensors(*[number_of(x) if is_whole else _real(x) for x in values])
+    return result if result.dtype == torch.bool else _result(result, inputs)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (Number, np.generic)) or type(value) in (int, float)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, Number) and not value.is_floating_point())
+
+
+def _clip(self: Any, min: Any = None, max: Any = None, out: None = None) -> Any:
+    """Is what ``numpy.clip`` calls."""
+    del out
+    larger = self if min is None else np.maximum(self, min)
+    return larger if max is None else np.minimum(larger, max)
+
+
+Number.__array_ufunc__ = _ufunc  # pyright: ignore[reportAttributeAccessIssue]
+Number.clip = _clip  # pyright: ignore[reportAttributeAccessIssue]
