@@ -14,7 +14,7 @@ from ..compiled.host_functions import HostFunctions
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..tensors.distributed import is_distributed
-from ..tensors.dtypes import canonical, dtype_j2t, tell_of_narrowing
+from ..tensors.dtypes import DOUBLES, canonical, dtype_j2t, tell_of_narrowing
 from ..tensors.interop import array_of_values, is_dense, region_of, values_of
 from ..tensors.journal import next_number
 from ..tensors.known import is_small
@@ -192,7 +192,8 @@ class Constants:
             return self._lift_distributed(tensor)
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             _expect_data(tensor)
-            tell_of_narrowing(tensor.dtype)
+            if tensor.dtype in DOUBLES:
+                tell_of_narrowing(tensor.dtype)
             view = self._view(tensor) if tensor.layout is torch.strided else None
             lifted = self._constant(tensor) if view is None else view
             gradient = tensor.grad if tensor.is_leaf else None

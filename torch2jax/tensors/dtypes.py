@@ -74,7 +74,7 @@ _TYPE_NAMES = {
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
 }
-_WIDE = frozenset((torch.float64, torch.complex128))
+DOUBLES = frozenset((torch.float64, torch.complex128))
 _NARROW = (np.dtype(np.int32), np.dtype(np.uint32))
 _KINDS = {"floating-point": FLOATS, "complex": COMPLEX, "integer": INTEGERS, "bool": BOOL}
 
@@ -255,7 +255,7 @@ def _fits(value: Any, dtype: torch.dtype) -> bool:
 
 def held_as(dtype: torch.dtype) -> torch.dtype:
     """The widest dtype that an array of a dtype may stand for: with jax_enable_x64 off, int64 arrays have 32 bits."""
-    return torch.int64 if dtype is torch.int32 and _is_narrow() else dtype
+    return torch.int64 if dtype is torch.int32 and not has_doubles() else dtype
 
 
 _is_told = False
@@ -264,17 +264,13 @@ _is_told = False
 def tell_of_narrowing(dtype: torch.dtype) -> None:
     """Warns once in a process that 64-bit floating-point numbers of the user's are held in 32 bits."""
     global _is_told
-    if dtype in _WIDE and _is_narrow() and not _is_told:
+    if dtype in DOUBLES and not has_doubles() and not _is_told:
         _is_told = True
         warnings.warn(
             f"got a {dtype} tensor while jax_enable_x64 is off: JAX computes in 32 bits. To keep 64, call "
             'jax.config.update("jax_enable_x64", True); to be silent, give it .float() (said once)',
             stacklevel=user_level(),
         )
-
-
-def _is_narrow() -> bool:
-    return not jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
 _BOUNDS = {-(2**63): -(2**31), 2**63 - 1: 2**31 - 1, 2**64 - 1: 2**32 - 1}
@@ -336,7 +332,7 @@ def number_in_dtype(value: Any, array_dtype: np.dtype) -> np.ndarray:
         and np.dtype(array_dtype).kind in ("if" if value < 0 else "uif")
     ):
         return np.asarray(value, array_dtype)  # the most frequent ones, which all dtypes hold
-    if array_dtype in _NARROW and type(value) is int and _is_narrow():
+    if array_dtype in _NARROW and type(value) is int and not has_doubles():
         value = in_32_bits(value, np.dtype(array_dtype))
     if type(value) is complex and np.dtype(array_dtype).kind not in "bc":
         value = value.real
