@@ -1,0 +1,355 @@
+"""Modules from outside of a call: when it has ended, they are as they were before it.
+
+Code may do to them what it may in PyTorch: set attributes, convert them, register hooks, parts and parametrizations. It
+finds all of that until the call ends. So a module is looked at before code can change it: where the function that is
+translated leads to it, and where code calls it or a method that changes it. The end of the call puts back what has
+changed since.
+
+All of it is put back, or nothing. What Python code keeps in a module (a flag, a count) may tell of its tensors. So it
+goes with them, and lasts where nothing else has changed.
+"""
+
+import contextlib
+import functools
+import operator
+import threading
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import torch
+from torch.nn import ModuleDict, ModuleList, Sequential
+
+from ..autograd.runs import is_of_library
+from ..branches.loop_state import named_by
+from ..errors import is_library
+from ..patches import runs_instead_of
+from ..tensors.objects import codec_of, has_attributes
+from ..tensors.tensor import Torchish
+from ..tensors.wrapped import is_of_call, is_wrapper
+from ..translation import this_call
+from ..values.selected import Chosen
+from ..values.sparse import Sparse
+
+if TYPE_CHECKING:
+    from .dispatch import Call
+
+_Module = torch.nn.Module
+_ABSENT = object()
+_MAPPINGS = frozenset((dict, OrderedDict, defaultdict))
+_NESTING = _MAPPINGS | {list, set, deque, tuple}
+_OF_PYTORCH = frozenset(vars(_Module()))  # its tables of tensors, parts and hooks, and its mode
+_NOT_PLAIN = (torch.Tensor, jax.Array, _Module, types.FunctionType)
+_MANY = 2**12  # items of one container: as of a data set
+_FEW = 2**8  # objects that are looked into for modules
+
+Change = tuple[bool, Callable[[], None]]
+"""Whether something that has changed may stay as it is, and what puts it back."""
+
+
+class Before:
+    """What a module was before the first of the calls in progress that met it.
+
+    Calls of several threads have it in common: the last one of those that write to the module puts it back.
+    """
+
+    __slots__ = ("attributes", "containers", "kind", "module", "of_kind", "users", "written")
+
+    def __init__(self, module: _Module):
+        self.module, self.kind, self.attributes = module, type(module), dict(vars(module))
+        self.of_kind = dict(vars(self.kind)) if "parametrizations" in self.attributes["_modules"] else None
+        """The attributes of its class, if that is its own: PyTorch makes one for a module with parametrizations."""
+        self.written: set[str] = set()
+        """The attributes that the calls have set or deleted."""
+        self.users: dict[OuterModules, bool] = {}
+        """The calls, and whether they have written to it."""
+        self.containers: list[tuple[Any, Any, bool]] = []
+        """Those in it, a copy of each (an empty tuple of an empty one), and whether it is one of PyTorch's."""
+        for name, value in self.attributes.items():
+            if type(value) in _NESTING:
+                self._keep(value, name in _OF_PYTORCH)
+        for name in ("_parameters", "_buffers"):
+            for tensor in [*self.attributes.get(name, {}).values()]:
+                if tensor is not None:
+                    self._keep(vars(tensor), is_of_pytorch=True)
+
+    def _keep(self, container: Any, is_of_pytorch: bool) -> None:
+        if type(container) is not tuple:
+            self.containers.append((container, container.copy() if container else (), is_of_pytorch))
+        if container and not is_of_pytorch and len(container) <= _MANY:
+            known = {id(x) for x, _, _ in self.containers}
+            for value in _items(container):
+                if type(value) in _NESTING and id(value) not in known:
+                    self._keep(value, is_of_pytorch=False)
+
+    def changes(self, made: "OuterModules") -> Iterator[Change]:
+        """What has changed since."""
+        module, before, now = self.module, self.attributes, vars(self.module)
+        if type(module) is not self.kind:
+            yield False, lambda: object.__setattr__(module, "__class__", self.kind)
+        for name, was in (self.of_kind or {}).items():
+            if vars(self.kind).get(name, _ABSENT) is not was:
+                yield False, functools.partial(setattr, self.kind, name, was)
+        if len(now) != len(before) or any(map(operator.is_not, now.values(), before.values())):
+            for name in {**before, **now}:
+                value, was = now.get(name, _ABSENT), before.get(name, _ABSENT)
+                if value is was:
+                    continue
+                if name in self.written or made.hold(value):  # else another thread may have set it
+                    is_own = name in _OF_PYTORCH or value is _ABSENT
+                    may_stay = not is_own and _is_plain(value) and _is_plain(was)
+                    yield may_stay, functools.partial(_set_item, now, name, was)
+        for container, was, is_of_pytorch in self.containers:
+            if _differs(container, was):
+                may_stay = not is_of_pytorch and _is_plain(container) and _is_plain(was)
+                yield may_stay, functools.partial(refill, container, was)
+
+
+def _items(container: Any) -> Any:
+    return container.values() if type(container) in _MAPPINGS else container
+
+
+def _differs(container: Any, before: Any) -> bool:
+    if len(container) != len(before):
+        return True
+    if not before:
+        return False
+    if type(container) is set:
+        return container != before
+    if any(map(operator.is_not, container, before)):
+        return True
+    return type(container) in _MAPPINGS and any(map(operator.is_not, container.values(), before.values()))
+
+
+def refill(container: Any, before: Any) -> None:
+    """Lets a list, a set or a dictionary hold what a copy of it holds, in its order."""
+    container.clear()
+    if before:
+        (container.update if hasattr(container, "update") else container.extend)(before)
+
+
+def _set_item(attributes: dict[str, Any], name: str, value: Any) -> None:
+    if value is _ABSENT:
+        attributes.pop(name, None)
+    else:
+        attributes[name] = value
+
+
+_lock = threading.RLock()
+_met: dict[int, Before] = {}
+"""The modules that calls in progress have met, of all threads, by their ids."""
+
+
+class OuterModules:
+    """The modules that a call has met and has not made."""
+
+    def __init__(self):
+        self.made: dict[int, weakref.ref[_Module]] = {}
+        """The modules that the call has made, by their ids."""
+        self.met: dict[int, Before] = {}
+        """What the others were, by their ids."""
+        self.loses = False
+        """Whether the call has written in place to a tensor from outside, which nobody outside will see."""
+
+    def add_made(self, module: _Module) -> None:
+        """Notes a module that the call makes."""
+        self.made[id(module)] = weakref.ref(module)
+        if id(module) in self.met:  # before its `__init__` it was not known
+            self._release(self.met.pop(id(module)))
+
+    def has_made(self, module: _Module) -> bool:
+        reference = self.made.get(id(module))
+        return reference is not None and reference() is module
+
+    def meet(self, module: _Module) -> Before | None:
+        """What a module was, before code can change it; None if the call has made it."""
+        before = self.met.get(id(module))
+        if before is None and not self.has_made(module):
+            with _lock:
+                before = _met.get(id(module))
+                if before is None:
+                    before = _met[id(module)] = Before(module)
+                before.users[self] = False
+            self.met[id(module)] = before
+        return before
+
+    def will_change(self, module: _Module, name: str | None = None) -> None:
+        """Is called before the call changes a module, or an attribute of it."""
+        before = self.meet(module)
+        if before is not None:
+            before.users[self] = True
+            if name is not None:
+                before.written.add(name)
+
+    def put_back(self, everything: bool = False) -> None:
+        """Lets the modules be as they were, if they hold what cannot stay: tensors of the call, hooks, other parts.
+
+        Args:
+            everything: also where nothing but what Python code keeps in them has changed.
+        """
+        with _lock:
+            met, self.met = self.met, {}
+            ours = [before for before in met.values() if self._release(before)]
+            changes = [change for before in ours for change in before.changes(self)]
+            if everything or self.loses or not all(may_stay for may_stay, _ in changes):
+                for _, undo in changes:
+                    undo()
+
+    def _release(self, before: Before) -> bool:
+        """Whether no other call that is in progress has written to the module."""
+        with _lock:
+            del before.users[self]
+            if not before.users:
+                _met.pop(id(before.module), None)
+            return not any(before.users.values())
+
+    def hold(self, value: Any) -> bool:
+        """Whether a value is of the call, or leads to something that is."""
+        return any(map(self._owns, _leaves_of(value)))
+
+    def _owns(self, value: Any) -> bool:
+        if isinstance(value, _Module):
+            return self.has_made(value)
+        if isinstance(value, (Torchish, Chosen, Sparse, jax.core.Tracer)):
+            return True
+        return isinstance(value, torch.Tensor) and is_wrapper(value) and is_of_call(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is Python's, and leads to no tensor, module or function."""
+    return not any(isinstance(x, _NOT_PLAIN) for x in _leaves_of(value))
+
+
+def _leaves_of(value: Any) -> Iterator[Any]:
+    """What a value leads to, but what is in modules, which are looked at themselves."""
+    seen, pending = set(), [value]
+    while pending and len(seen) < _MANY:
+        value = pending.pop()
+        codec = None if isinstance(value, _Module) else codec_of(type(value))
+        if codec is None or isinstance(value, types.FunctionType):
+            yield value
+        if codec is not None and id(value) not in seen:
+            seen.add(id(value))
+            pending.extend(codec.open(value)[1])
+
+
+# Where a call meets modules.
+
+
+def meet_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
+    """Lets a call meet the modules that a function and its arguments lead to.
+
+    Of functions that is what they close over, name or are methods of. Only objects nearby are looked into: others are
+    met when they are called.
+    """
+    pending, seen = deque([function, args, kwargs]), set()
+    while pending:
+        value = pending.popleft()
+        kind = type(value)
+        if kind is tuple or kind is list or kind in _MAPPINGS:
+            if value and len(value) <= _MANY and len(seen) < _FEW and id(value) not in seen:
+                seen.add(id(value))
+                pending.extend(value.values() if kind in _MAPPINGS else value)
+        elif kind is types.FunctionType:
+            if id(value) not in seen and len(seen) < _FEW and not _is_of_libraries(value.__code__):
+                seen.add(id(value))
+                pending.extend(map(value.__globals__.get, _names_in(value.__code__)))
+                if value.__closure__ or value.__defaults__ or value.__kwdefaults__:
+                    pending.extend(_held_by(value))
+        elif isinstance(value, _Module):
+            modules = call.settings.modules
+            if not modules.has_made(value) and id(value) not in seen:
+                seen.update(map(id, map(modules.meet, value.modules())))
+        elif kind is types.MethodType:
+            pending.extend((value.__self__, value.__func__))
+        elif kind is functools.partial:
+            pending.extend((value.func, value.args, value.keywords))
+        elif has_attributes(kind) and not _is_kind_of_libraries(kind) and id(value) not in seen and len(seen) < _FEW:
+            seen.add(id(value))
+            pending.extend(codec_of(kind).open(value)[1])  # pyright: ignore[reportOptionalMemberAccess]
+
+
+_is_kind_of_libraries = functools.lru_cache(1024)(is_of_library)
+
+
+@functools.lru_cache(1024)
+def _is_of_libraries(code: types.CodeType) -> bool:
+    return is_library(code.co_filename) and not code.co_filename.startswith("<")  # as what a user types in
+
+
+@functools.lru_cache(1024)
+def _names_in(code: types.CodeType) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(named_by(code)))
+
+
+def _held_by(function: types.FunctionType) -> Iterator[Any]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing is assigned yet
+            yield cell.cell_contents
+
+
+@runs_instead_of(_Module.__init__, with_original=True)
+def _begin(original: Callable[..., Any], self: _Module, *args: Any, **kwargs: Any):
+    this_call().settings.modules.add_made(self)
+    original(self, *args, **kwargs)
+
+
+@runs_instead_of(_Module.__setstate__, with_original=True)
+def _begin_copy(original: Callable[..., Any], self: _Module, state: dict[str, Any]):
+    if not vars(self):  # which has no `__init__`
+        this_call().settings.modules.add_made(self)
+    original(self, state)
+
+
+@runs_instead_of(_Module.__setattr__, with_original=True)
+def _set(original: Callable[..., Any], self: _Module, name: str, value: Any):
+    this_call().settings.modules.will_change(self, name)
+    original(self, name, value)
+
+
+@runs_instead_of(_Module.__delattr__, with_original=True)
+def _delete(original: Callable[..., Any], self: _Module, name: str):
+    this_call().settings.modules.will_change(self, name)
+    original(self, name)
+
+
+@runs_instead_of(_Module._apply, with_original=True)
+def _convert(original: Callable[..., Any], self: _Module, fn: Callable[..., Any], recurse: bool = True):
+    """As PyTorch's; a module keeps each tensor from outside that `fn` leaves as it is."""
+    call = this_call()
+    modules, standing_for = call.settings.modules, call.constants.standing_for
+    if modules.has_made(self):
+        return original(self, fn, recurse)
+    if recurse:
+        for part in self.children():
+            part._apply(fn)
+    modules.meet(self)
+
+    def converted(tensor: torch.Tensor):
+        result = fn(tensor)
+        if result is standing_for(tensor):
+            return tensor
+        modules.will_change(self)
+        return result
+
+    return original(self, converted, recurse=False)
+
+
+def _changing(original: Callable[..., Any], self: _Module, *args: Any, **kwargs: Any):
+    this_call().settings.modules.will_change(self)
+    return original(self, *args, **kwargs)
+
+
+for _owner, _names in (
+    (_Module, [name for name in vars(_Module) if name.startswith(("register_", "_register_", "add_module"))]),
+    (ModuleList, ["insert"]),
+    (Sequential, ["insert"]),
+    (ModuleDict, ["__delitem__", "clear"]),
+):
+    for _name in _names:
+        runs_instead_of(vars(_owner)[_name], with_original=True)(_changing)
