@@ -4,6 +4,7 @@ import functools
 import gc
 import threading
 import weakref
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -232,14 +233,14 @@ def named_globally(net, change):
 
 
 def in_a_part(net, change):
-    around = nn.Sequential(net)
+    around: Any = nn.Sequential(net)
     return lambda x: loss(lambda around, x: change(around[0], x), Around(around, net), x)
 
 
 class Around:
     """A module around a network, which has the network's parts."""
 
-    def __init__(self, module, net):
+    def __init__(self, module: nn.Sequential, net: Net):
         self.module, self.linear = module, net.linear
 
     def __getitem__(self, i):
@@ -304,8 +305,8 @@ def test_code_that_runs_several_times(jit):
         net.total.backward()
         return (x.grad if net.total > 0 else x.grad * net.total).detach()
 
-    def fresh():
-        made = Net()
+    def fresh() -> Any:
+        made: Any = Net()
         made.runs = 0
         return made
 
@@ -366,6 +367,8 @@ def test_hooks_of_all_modules_are_gone():
 
 class Rotary(nn.Module):
     """A table that grows, and its length, which says when."""
+
+    table: torch.Tensor
 
     def __init__(self):
         super().__init__()
@@ -553,7 +556,7 @@ def test_a_run_that_starts_anew_finds_what_was_there():
         layer(x).sum().backward()  # which starts the run anew, with a tape
         return x.grad
 
-    def expected():
+    def expected() -> Any:
         x = X.clone().requires_grad_()
         Running()(x).sum().backward()
         return x.grad

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.core
 import torch
 from torch.nn import ModuleDict, ModuleList, Sequential
 
@@ -60,7 +61,7 @@ class Before:
 
     def __init__(self, module: _Module):
         self.module, self.kind, self.attributes = module, type(module), dict(vars(module))
-        self.of_kind = dict(vars(self.kind)) if "parametrizations" in self.attributes["_modules"] else None
+        self.of_kind = dict(vars(self.kind)) if "parametrizations" in self.attributes.get("_modules", ()) else None
         """The attributes of its class, if that is its own: PyTorch makes one for a module with parametrizations."""
         self.written: set[str] = set()
         """The attributes that the calls have set or deleted."""
@@ -245,7 +246,8 @@ def meet_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs
     Of functions that is what they close over, name or are methods of. Only objects nearby are looked into: others are
     met when they are called.
     """
-    pending, seen = deque([function, args, kwargs]), set()
+    pending: deque[Any] = deque((function, args, kwargs))
+    seen: set[int] = set()
     while pending:
         value = pending.popleft()
         kind = type(value)
@@ -261,8 +263,10 @@ def meet_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs
                     pending.extend(_held_by(value))
         elif isinstance(value, _Module):
             modules = call.settings.modules
-            if not modules.has_made(value) and id(value) not in seen:
-                seen.update(map(id, map(modules.meet, value.modules())))
+            if id(value) not in modules.made and id(value) not in seen:
+                for part in value.modules():
+                    seen.add(id(part))
+                    modules.meet(part)
         elif kind is types.MethodType:
             pending.extend((value.__self__, value.__func__))
         elif kind is functools.partial:
