@@ -176,6 +176,7 @@ WAYS = {
     "a hook on a tensor": lambda net, x: net.linear.weight.register_hook(lambda g: g * 2),
     "parametrization": lambda net, x: parametrize.register_parametrization(net.linear, "weight", Double()),
     "one more": lambda net, x: parametrize.register_parametrization(net.parametrized, "weight", Double()),
+    "of a bias": lambda net, x: parametrize.register_parametrization(net.parametrized, "bias", Double()),
     "no parametrization": no_longer_parametrized,
     "weight norm": lambda net, x: parametrizations.weight_norm(net.linear),
     "older weight norm": lambda net, x: weight_norm(net.linear),
@@ -363,6 +364,40 @@ def test_hooks_of_all_modules_are_gone():
     for _ in range(2):
         np.testing.assert_allclose(t2j(function)(t2j(X)), expected, rtol=1e-5)
     np.testing.assert_allclose(2 * linear(X).detach(), expected)
+
+
+OTHERS = {
+    "a rate": lambda optimizer, weight, x: optimizer.param_groups[0].update(lr=x.mean()),
+    "a group": lambda optimizer, weight, x: optimizer.add_param_group({"params": [nn.Parameter(x[0])]}),
+    "a state": lambda optimizer, weight, x: optimizer.state[weight].update(exp_avg=x[0], more=[x]),
+    "no state": lambda optimizer, weight, x: optimizer.state.clear(),
+    "zero_grad": lambda optimizer, weight, x: optimizer.zero_grad(),
+    "data": lambda optimizer, weight, x: setattr(weight, "data", x[0]),
+    "a gradient": lambda optimizer, weight, x: setattr(weight, "grad", x[0]),
+    "backward": lambda optimizer, weight, x: (weight * x).sum().backward(),
+    "requires_grad_": lambda optimizer, weight, x: weight.requires_grad_(False),
+    "an attribute": lambda optimizer, weight, x: setattr(weight, "kept", [x]),
+    "a hook": lambda optimizer, weight, x: weight.register_hook(lambda g: g * 2),
+}
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_optimizers_and_tensors_are_as_they_were(way):
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    weight.square().sum().backward()
+    optimizer.step()
+
+    def function(x):
+        OTHERS[way](optimizer, weight, x)
+        return x * weight
+
+    held = nn.Module()
+    vars(held).update(optimizer=vars(optimizer), state=dict(optimizer.state), weight=weight)
+    before = look_into(held)
+    for run in (t2j(function), jax.jit(t2j(function)), jax.grad(lambda x: t2j(function)(x).sum())):
+        run(t2j(X))
+        assert look_into(held)[0] == before[0]
 
 
 class Rotary(nn.Module):

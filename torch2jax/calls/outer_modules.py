@@ -1,4 +1,4 @@
-"""Modules from outside of a call: when it has ended, they are as they were before it.
+"""Modules from outside of a call, and optimizers: when it has ended, they are as they were before it.
 
 Code may do to them what it may in PyTorch: set attributes, convert them, register hooks, parts and parametrizations. It
 finds all of that until the call ends. So a module is looked at before code can change it: where the function that is
@@ -23,6 +23,7 @@ import jax
 import jax.core
 import torch
 from torch.nn import ModuleDict, ModuleList, Sequential
+from torch.optim import Optimizer
 
 from ..autograd.runs import is_of_library
 from ..branches.loop_state import named_by
@@ -52,48 +53,54 @@ Change = tuple[bool, Callable[[], None]]
 
 
 class Before:
-    """What a module was before the first of the calls in progress that met it.
+    """What a module, an optimizer or a tensor was before the first of the calls in progress that met it.
 
-    Calls of several threads have it in common: the last one of those that write to the module puts it back.
+    Calls of several threads have it in common: the last one of those that write to the object puts it back.
     """
 
-    __slots__ = ("attributes", "containers", "kind", "module", "of_kind", "users", "written")
+    __slots__ = ("attributes", "containers", "kind", "of_kind", "thing", "users", "written")
 
-    def __init__(self, module: _Module):
-        self.module, self.kind, self.attributes = module, type(module), dict(vars(module))
+    def __init__(self, thing: Any):
+        self.thing, self.kind, self.attributes = thing, type(thing), dict(vars(thing))
         self.of_kind = dict(vars(self.kind)) if "parametrizations" in self.attributes.get("_modules", ()) else None
         """The attributes of its class, if that is its own: PyTorch makes one for a module with parametrizations."""
         self.written: set[str] = set()
         """The attributes that the calls have set or deleted."""
         self.users: dict[OuterModules, bool] = {}
-        """The calls, and whether they have written to it."""
+        """The calls, and whether they are known to have written to it."""
         self.containers: list[tuple[Any, Any, bool]] = []
         """Those in it, a copy of each (an empty tuple of an empty one), and whether it is one of PyTorch's."""
+        others = []
         for name, value in self.attributes.items():
-            if type(value) in _NESTING:
-                self._keep(value, name in _OF_PYTORCH)
+            if name in _OF_PYTORCH:
+                if type(value) in _NESTING:
+                    self._keep(value, is_of_pytorch=True)
+            elif type(value) in _NESTING:
+                others.append(value)
         for name in ("_parameters", "_buffers"):
             for tensor in [*self.attributes.get(name, {}).values()]:
                 if tensor is not None:
                     self._keep(vars(tensor), is_of_pytorch=True)
-
-    def _keep(self, container: Any, is_of_pytorch: bool) -> None:
-        if type(container) is not tuple:
-            self.containers.append((container, container.copy() if container else (), is_of_pytorch))
-        if container and not is_of_pytorch and len(container) <= _MANY:
-            known = {id(x) for x, _, _ in self.containers}
+        seen = {*map(id, others)}
+        while others:
+            container = others.pop()
+            if type(container) is not tuple:
+                self._keep(container)
             for value in _items(container):
-                if type(value) in _NESTING and id(value) not in known:
-                    self._keep(value, is_of_pytorch=False)
+                if type(value) in _NESTING and len(value) <= _MANY and id(value) not in seen:
+                    seen.add(id(value))
+                    others.append(value)
+
+    def _keep(self, container: Any, is_of_pytorch: bool = False) -> None:
+        self.containers.append((container, container.copy() if container else (), is_of_pytorch))
 
     def changes(self, made: "OuterModules") -> Iterator[Change]:
         """What has changed since."""
-        module, before, now = self.module, self.attributes, vars(self.module)
-        if type(module) is not self.kind:
-            yield False, lambda: object.__setattr__(module, "__class__", self.kind)
-        for name, was in (self.of_kind or {}).items():
-            if vars(self.kind).get(name, _ABSENT) is not was:
-                yield False, functools.partial(setattr, self.kind, name, was)
+        thing, before, now = self.thing, self.attributes, vars(self.thing)
+        if type(thing) is not self.kind:
+            yield False, lambda: object.__setattr__(thing, "__class__", self.kind)
+        if self.of_kind is not None and vars(self.kind) != self.of_kind:
+            yield False, lambda: self._put_kind_back()
         if len(now) != len(before) or any(map(operator.is_not, now.values(), before.values())):
             for name in {**before, **now}:
                 value, was = now.get(name, _ABSENT), before.get(name, _ABSENT)
@@ -105,8 +112,16 @@ class Before:
                     yield may_stay, functools.partial(_set_item, now, name, was)
         for container, was, is_of_pytorch in self.containers:
             if _differs(container, was):
-                may_stay = not is_of_pytorch and _is_plain(container) and _is_plain(was)
+                may_stay = not is_of_pytorch and all(map(_is_plain, _exchanged(container, was)))
                 yield may_stay, functools.partial(refill, container, was)
+
+    def _put_kind_back(self) -> None:
+        for name in {**vars(self.kind), **(self.of_kind or {})}:
+            was = (self.of_kind or {}).get(name, _ABSENT)
+            if was is _ABSENT:
+                delattr(self.kind, name)
+            elif vars(self.kind).get(name) is not was:
+                setattr(self.kind, name, was)
 
 
 def _items(container: Any) -> Any:
@@ -125,6 +140,13 @@ def _differs(container: Any, before: Any) -> bool:
     return type(container) in _MAPPINGS and any(map(operator.is_not, container.values(), before.values()))
 
 
+def _exchanged(container: Any, before: Any) -> list[Any]:
+    """The items that a container alone has, or a copy of it alone."""
+    now, then = [*_items(container)], [*_items(before)]
+    kept = {*map(id, now)} & {*map(id, then)}
+    return [x for x in (*now, *then) if id(x) not in kept]
+
+
 def refill(container: Any, before: Any) -> None:
     """Lets a list, a set or a dictionary hold what a copy of it holds, in its order."""
     container.clear()
@@ -141,11 +163,11 @@ def _set_item(attributes: dict[str, Any], name: str, value: Any) -> None:
 
 _lock = threading.RLock()
 _met: dict[int, Before] = {}
-"""The modules that calls in progress have met, of all threads, by their ids."""
+"""What calls in progress have met, of all threads, by ids."""
 
 
 class OuterModules:
-    """The modules that a call has met and has not made."""
+    """The modules that a call has met and has not made, and other objects of PyTorch's."""
 
     def __init__(self):
         self.made: dict[int, weakref.ref[_Module]] = {}
@@ -161,20 +183,20 @@ class OuterModules:
         if id(module) in self.met:  # before its `__init__` it was not known
             self._release(self.met.pop(id(module)))
 
-    def has_made(self, module: _Module) -> bool:
-        reference = self.made.get(id(module))
-        return reference is not None and reference() is module
+    def has_made(self, thing: Any) -> bool:
+        reference = self.made.get(id(thing))
+        return reference is not None and reference() is thing
 
-    def meet(self, module: _Module) -> Before | None:
-        """What a module was, before code can change it; None if the call has made it."""
-        before = self.met.get(id(module))
-        if before is None and not self.has_made(module):
+    def meet(self, thing: Any) -> Before | None:
+        """What an object was, before code can change it; None if it is a module that the call has made."""
+        before = self.met.get(id(thing))
+        if before is None and not self.has_made(thing):
             with _lock:
-                before = _met.get(id(module))
+                before = _met.get(id(thing))
                 if before is None:
-                    before = _met[id(module)] = Before(module)
+                    before = _met[id(thing)] = Before(thing)
                 before.users[self] = False
-            self.met[id(module)] = before
+            self.met[id(thing)] = before
         return before
 
     def will_change(self, module: _Module, name: str | None = None) -> None:
@@ -186,7 +208,7 @@ class OuterModules:
                 before.written.add(name)
 
     def put_back(self, everything: bool = False) -> None:
-        """Lets the modules be as they were, if they hold what cannot stay: tensors of the call, hooks, other parts.
+        """Lets what was met be as it was, if something in it cannot stay: tensors of the call, hooks, other parts.
 
         Args:
             everything: also where nothing but what Python code keeps in them has changed.
@@ -204,7 +226,7 @@ class OuterModules:
         with _lock:
             del before.users[self]
             if not before.users:
-                _met.pop(id(before.module), None)
+                _met.pop(id(before.thing), None)
             return not any(before.users.values())
 
     def hold(self, value: Any) -> bool:
@@ -241,7 +263,7 @@ def _leaves_of(value: Any) -> Iterator[Any]:
 
 
 def meet_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
-    """Lets a call meet the modules that a function and its arguments lead to.
+    """Lets a call meet the modules, optimizers and tensors that a function and its arguments lead to.
 
     Of functions that is what they close over, name or are methods of. Only objects nearby are looked into: others are
     met when they are called.
@@ -261,6 +283,11 @@ def meet_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs
                 pending.extend(map(value.__globals__.get, _names_in(value.__code__)))
                 if value.__closure__ or value.__defaults__ or value.__kwdefaults__:
                     pending.extend(_held_by(value))
+        elif kind is torch.nn.Parameter or kind is torch.Tensor:
+            call.settings.modules.meet(value)
+        elif isinstance(value, Optimizer):
+            if id(value) not in call.registered:
+                call.settings.modules.meet(value)
         elif isinstance(value, _Module):
             modules = call.settings.modules
             if id(value) not in modules.made and id(value) not in seen:
