@@ -58,7 +58,7 @@ class Before:
     Calls of several threads have it in common: the last one of those that write to the object puts it back.
     """
 
-    __slots__ = ("attributes", "containers", "kind", "of_kind", "thing", "users", "written")
+    __slots__ = ("attributes", "containers", "kind", "of_kind", "tensors", "thing", "users", "written")
 
     def __init__(self, thing: Any):
         self.thing, self.kind, self.attributes = thing, type(thing), dict(vars(thing))
@@ -68,38 +68,36 @@ class Before:
         """The attributes that the calls have set or deleted."""
         self.users: dict[OuterModules, bool] = {}
         """The calls, and whether they are known to have written to it."""
-        self.containers: list[tuple[Any, Any, bool]] = []
-        """Those in it, a copy of each (an empty tuple of an empty one), and whether it is one of PyTorch's."""
-        others = []
-        for name, value in self.attributes.items():
-            if name in _OF_PYTORCH:
-                if type(value) in _NESTING:
-                    self._keep(value, is_of_pytorch=True)
-            elif type(value) in _NESTING:
-                others.append(value)
-        for name in ("_parameters", "_buffers"):
-            for tensor in [*self.attributes.get(name, {}).values()]:
-                if tensor is not None:
-                    self._keep(vars(tensor), is_of_pytorch=True)
-        seen = {*map(id, others)}
-        while others:
-            container = others.pop()
-            if type(container) is not tuple:
-                self._keep(container)
-            for value in _items(container):
-                if type(value) in _NESTING and len(value) <= _MANY and id(value) not in seen:
-                    seen.add(id(value))
-                    others.append(value)
+        tables = self.attributes.get("_parameters"), self.attributes.get("_buffers")
+        self.tensors = [x for table in tables if table for x in table.values() if x is not None]
+        self.containers: dict[int, tuple[Any, Any, bool]] = {}
+        """Those in it, a copy of each, and whether it is one of PyTorch's: but its own empty ones, which most are."""
+        nested = []
+        for container, is_of_pytorch in self._own():
+            if container and type(container) is not tuple:
+                self.containers[id(container)] = container, container.copy(), is_of_pytorch
+            if container and not is_of_pytorch:
+                nested.append(container)
+        while nested:
+            for value in _items(nested.pop()):
+                if type(value) in _NESTING and len(value) <= _MANY and id(value) not in self.containers:
+                    nested.append(value)
+                    if type(value) is not tuple:
+                        self.containers[id(value)] = value, value.copy(), False
 
-    def _keep(self, container: Any, is_of_pytorch: bool = False) -> None:
-        self.containers.append((container, container.copy() if container else (), is_of_pytorch))
+    def _own(self) -> Iterator[tuple[Any, bool]]:
+        for name, value in self.attributes.items():
+            if type(value) in _NESTING and (name in _OF_PYTORCH or len(value) <= _MANY):
+                yield value, name in _OF_PYTORCH
+        for tensor in self.tensors:
+            yield vars(tensor), True
 
     def changes(self, made: "OuterModules") -> Iterator[Change]:
         """What has changed since."""
         thing, before, now = self.thing, self.attributes, vars(self.thing)
         if type(thing) is not self.kind:
             yield False, lambda: object.__setattr__(thing, "__class__", self.kind)
-        if self.of_kind is not None and vars(self.kind) != self.of_kind:
+        if self.of_kind is not None and dict(vars(self.kind)) != self.of_kind:
             yield False, lambda: self._put_kind_back()
         if len(now) != len(before) or any(map(operator.is_not, now.values(), before.values())):
             for name in {**before, **now}:
@@ -110,7 +108,9 @@ class Before:
                     is_own = name in _OF_PYTORCH or value is _ABSENT
                     may_stay = not is_own and _is_plain(value) and _is_plain(was)
                     yield may_stay, functools.partial(_set_item, now, name, was)
-        for container, was, is_of_pytorch in self.containers:
+        containers = self.containers
+        begun = [(x, (), own) for x, own in self._own() if x and type(x) is not tuple and id(x) not in containers]
+        for container, was, is_of_pytorch in (*containers.values(), *begun):
             if _differs(container, was):
                 may_stay = not is_of_pytorch and all(map(_is_plain, _exchanged(container, was)))
                 yield may_stay, functools.partial(refill, container, was)
