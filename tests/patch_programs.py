@@ -460,6 +460,47 @@ def modules(x):
     return Scale()(x)
 
 
+_MODULE = "torch.nn.modules.module.Module."
+_CHANGES = ("__delattr__", "__setstate__", "_apply", "add_module", "register_buffer", "register_module")
+_HOOKS = [name for name in vars(nn.Module) if name.startswith(("register_", "_register_")) and name.endswith("_hook")]
+
+
+@comes_by(*[_MODULE + name for name in (*_CHANGES, "register_parameter")])
+def changed_modules(x):
+    module = copy.deepcopy(nn.Module()).to(x.device)
+    module.register_buffer("one", x)
+    module.register_parameter("two", nn.Parameter(x))
+    module.add_module("three", nn.Identity())
+    module.register_module("four", nn.Identity())
+    del module.one
+    return module.two * len(list(module.children()))
+
+
+@comes_by(
+    "torch.nn.modules.container.ModuleDict.__delitem__",
+    "torch.nn.modules.container.ModuleDict.clear",
+    "torch.nn.modules.container.ModuleList.insert",
+    "torch.nn.modules.container.Sequential.insert",
+)
+def changed_containers(x):
+    parts = nn.ModuleDict({"a": nn.Identity(), "b": nn.Identity()})
+    del parts["a"]
+    parts.clear()
+    layers = nn.Sequential()
+    layers.insert(0, nn.Tanh())
+    nn.ModuleList().insert(0, nn.Tanh())
+    return layers(x)
+
+
+@comes_by("torch.utils.hooks.RemovableHandle.remove", *[_MODULE + name for name in _HOOKS])
+def hooks_on_modules(x):
+    for name in _HOOKS:
+        handle = getattr(nn.Identity(), name)(lambda *_: None)
+        if handle is not None:
+            handle.remove()
+    return x
+
+
 @comes_by("torch.nn.parallel.data_parallel.DataParallel.forward")
 def data_parallel(x):
     return nn.DataParallel(nn.Identity())(x)

@@ -249,3 +249,12 @@ def test_nothing_is_warned_of_in_evaluation():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         t2j(nn.BatchNorm1d(3).eval())(jnp.ones((4, 3)))
+
+
+def test_lazy_modules_are_made_before_the_call():
+    for make in (lambda: nn.LazyLinear(2), nn.LazyBatchNorm1d):
+        with pytest.raises(RuntimeError, match=r"made within a translated call.*wanted a module of known sizes"):
+            t2j(lambda make=make: make())()
+    lazy = nn.LazyLinear(2)
+    lazy(torch.ones(1, 3))
+    assert t2j(lazy)(jnp.ones((4, 3))).shape == (4, 2)

@@ -115,10 +115,10 @@ def _is_left_out(value: Any) -> bool:
         return True
     if kind is types.FunctionType:
         return is_library(value.__code__.co_filename)
-    return has_attributes(kind) and _is_of_library(kind)
+    return has_attributes(kind) and is_of_library(kind)
 
 
-def _is_of_library(kind: type) -> bool:
+def is_of_library(kind: type) -> bool:
     return is_library(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
 
 
@@ -127,7 +127,7 @@ def _functions_of(value: Any) -> Iterator[types.FunctionType]:
     if type(value) is types.FunctionType:
         yield value
     elif has_attributes(type(value)):
-        methods = [x for kind in type(value).__mro__ if not _is_of_library(kind) for x in vars(kind).values()]
+        methods = [x for kind in type(value).__mro__ if not is_of_library(kind) for x in vars(kind).values()]
         yield from (x for x in methods if type(x) is types.FunctionType)
 
 

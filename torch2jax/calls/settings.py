@@ -6,7 +6,6 @@ the whole process, which other threads share: a call keeps its own.
 
 import functools
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from ..internals.transforms import (
 from ..patches import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
 from ..translation import current, this_call
+from .outer_modules import OuterModules, refill
 
 _DEVICES = autocast_supported_devices()
 
@@ -46,12 +46,15 @@ class ChangedSettings:
         """What undoes each change of an object from outside the call, and takes itself from here."""
         self.parametrizations: dict[Any, torch.Tensor] = {}
         """What ``torch.nn.utils.parametrize.cached()`` keeps within the call."""
-        self.made: dict[int, weakref.ref[torch.nn.Module]] = {}
-        """The modules that the call has made, by their ids."""
         self.handles: list[RemovableHandle] = []
         """Those of the hooks that the call has registered, also on objects from outside."""
         self._default_device = _default_device_context()
         self._autocast: Any = None
+
+    @functools.cached_property
+    def modules(self) -> OuterModules:
+        """The modules from outside that the call has met."""
+        return OuterModules()
 
     def keep_autocast(self) -> None:
         """Is called before a setting of autocast's changes."""
@@ -71,7 +74,7 @@ class ChangedSettings:
 
     def restore(self) -> None:
         """Puts back what was there before the call."""
-        self.undo_changes()
+        self._undo_changes()
         context = _default_device_context()
         if context is not self._default_device:
             torch.set_default_device(None if self._default_device is None else self._default_device.device)
@@ -87,20 +90,23 @@ class ChangedSettings:
             for _ in range(nesting - _nesting()):
                 autocast_increment_nesting()
 
-    def undo_changes(self) -> None:
+    def abandon(self) -> None:
+        """Puts back what another run of the same code is to find as this one did."""
+        self._undo_changes(everything=True)
+
+    def _undo_changes(self, everything: bool = False) -> None:
         """Puts back what objects from outside were, the last change first."""
         while self.changes:
             self.changes[-1]()
-
-    def abandon(self) -> None:
-        """Puts back what another run of the same code is to find as this one did."""
-        self.undo_changes()
-        own = [found for ref in self.made.values() if (found := ref()) is not None]
-        kept = {id(hooks) for module in own for hooks in vars(module).values()}
-        while self.handles:
-            handle = self.handles.pop()
-            if id(handle.hooks_dict_ref()) not in kept:
-                handle.remove()
+        if "modules" in vars(self) and self.modules.met:
+            self.modules.put_back(everything)
+        if self.handles:
+            own = [found for ref in self.modules.made.values() if (found := ref()) is not None]
+            kept = {id(hooks) for module in own for hooks in vars(module).values()}
+            while self.handles:
+                handle = self.handles.pop()
+                if id(handle.hooks_dict_ref()) not in kept:
+                    handle.remove()
 
 
 def _nesting() -> int:
@@ -125,6 +131,18 @@ def _noted_handle(self: RemovableHandle, *args: Any, **kwargs: Any):
 
 
 exchange(RemovableHandle, "__init__", _noted_handle)
+
+
+@runs_instead_of(RemovableHandle.remove, with_original=True)
+def _remove_hook(original: Callable[[Any], None], self: RemovableHandle):
+    """Removes a hook; one from outside of the call is there again when that ends."""
+    settings = this_call().settings
+    if not any(self is handle for handle in settings.handles):
+        for reference in (self.hooks_dict_ref, *self.extra_dict_ref):
+            hooks = reference()
+            if hooks is not None:
+                settings.undo_later(functools.partial(refill, hooks, hooks.copy()))
+    original(self)
 
 
 # Autocast.

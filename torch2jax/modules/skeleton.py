@@ -2,7 +2,7 @@
 
 Finds the module, function or method that holds the PyTorch code behind an object.
 
-Tensors that translated code sets on modules from outside of its call, which exist as long as it; lazy modules.
+Lazy modules.
 """
 
 import collections
@@ -52,46 +52,6 @@ def original(thing: Any) -> Any:
 
 
 _Module = torch.nn.Module
-_ABSENT = object()
-
-
-@runs_instead_of(_Module.__init__, with_original=True)
-def _begin(original: Callable[..., Any], self: _Module, *args: Any, **kwargs: Any):
-    this_call().settings.made[id(self)] = weakref.ref(self)
-    original(self, *args, **kwargs)
-
-
-@runs_instead_of(_Module.__setattr__, with_original=True)
-def _set(original: Callable[..., Any], self: _Module, name: str, value: Any):
-    if isinstance(value, Torchish) and not _is_made_here(self):
-        place = next((part for part in _parts_of(self) if name in part), vars(self))
-        before = place.get(name, _ABSENT)
-        if not isinstance(before, Torchish):
-            _put_back_later(self, place, name, before)
-    original(self, name, value)
-
-
-def _is_made_here(module: _Module) -> bool:
-    reference = this_call().settings.made.get(id(module))
-    return reference is not None and reference() is module
-
-
-def _parts_of(module: _Module) -> list[dict]:
-    own = vars(module)
-    return [own[part] for part in ("_parameters", "_buffers") if part in own] + [own]
-
-
-def _put_back_later(module: _Module, place: dict, name: str, before: Any) -> None:
-    reference = weakref.ref(module)
-
-    def undo() -> None:
-        if before is not _ABSENT:
-            place[name] = before
-        elif (there := reference()) is not None:
-            for part in _parts_of(there):
-                part.pop(name, None)
-
-    this_call().settings.undo_later(undo)
 
 
 @stands_in(torch.nn.UninitializedParameter, "__new__")
@@ -348,7 +308,10 @@ def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
                 parts[key] = None if part is None else memo[id(part)] if id(part) in memo else copied(part, memo)
         else:
             attributes[name] = copy.deepcopy(value, memo)
-    _Module.__setstate__(made, attributes) if has_own_copy else made.__setstate__(attributes)
+    if has_own_copy or cls.__setstate__ is _Module.__setstate__:
+        vars(made).update(attributes)
+    else:
+        made.__setstate__(attributes)
     return made
 
 
@@ -423,8 +386,9 @@ class _Named:
 
 def name_scopes(skeleton: torch.nn.Module) -> None:
     """Lets the operations of a module's parts bear their names."""
-    stack = [""]
+    stack, made = [""], this_call().settings.modules.made
     for path, module in skeleton.named_modules():
+        made[id(module)] = weakref.ref(module)
         if path and not isinstance(module, torch.jit.ScriptModule):
             # The hook that Module.compile() uses: it wraps the whole call, with the user's hooks.
             named: Any = _Named(module, path, stack)
@@ -435,4 +399,7 @@ def name_scopes(skeleton: torch.nn.Module) -> None:
 def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwargs: Any):
     """A module that has taken over the attributes of another, as libraries' copies do, has its hook and is itself."""
     named = vars(self).get("_compiled_call_impl")
-    return named.call(self, args, kwargs) if isinstance(named, _Named) else original(self, *args, **kwargs)
+    if isinstance(named, _Named):
+        return named.call(self, args, kwargs)
+    this_call().settings.modules.meet(self)
+    return original(self, *args, **kwargs)

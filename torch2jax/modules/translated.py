@@ -21,6 +21,7 @@ from ..calls import optimizers as optimizers  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import StandsFor
+from ..calls.outer_modules import meet_reached
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
 from ..errors import hint_at_axes, hint_at_symbols
@@ -299,6 +300,7 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     make = _around.get()
+    meet_reached(call, function, args, kwargs)
     try:
         if stands_for is None:
             args, kwargs = map_given(enter, args), map_given(enter, kwargs) if kwargs else kwargs

@@ -176,6 +176,7 @@ def _store(tensor: Torchish, value: Torchish) -> None:
     storage = tensor._node.storage
     if storage.memory.foreign:
         storage.memory.foreign = False
+        this_call().settings.modules.loses = True
         warnings.warn(
             f"translated code writes in place to a tensor from outside the call, at {user_location()}. The write is "
             "seen inside the call and never outside; return the new value, or pass the tensor through state_dict.",
