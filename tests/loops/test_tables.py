@@ -67,6 +67,7 @@ def test_tables(program, rows, columns):
     expected.backward()
     found, slopes = jax.jit(jax.value_and_grad(t2j(program, loops="rolled")))(t2j(costs))
     np.testing.assert_allclose(found, expected.detach(), rtol=1e-5)
+    assert given.grad is not None
     np.testing.assert_allclose(slopes, given.grad, rtol=1e-4, atol=1e-6)
 
 
