@@ -72,6 +72,8 @@ def _asked(call: "Call", func: Any, args: tuple, kwargs: dict, device: str, whol
     if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
         raise MemoryError  # there is none that PyTorch could read
     leaves, structure = flatten((args, kwargs))
+    if any(isinstance(leaf, slice) and _has_tensor(leaf) for leaf in leaves):
+        raise MemoryError  # nothing stands in for what a slice holds
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     given = [_stand_in(device, leaves[place], whole) for place in places]
     level = call.transformations[-1] if call.transformations and isinstance(call.transformations[-1], Batch) else None
@@ -87,6 +89,10 @@ def _asked(call: "Call", func: Any, args: tuple, kwargs: dict, device: str, whol
         return functools.partial(run, *given)
     stacked = [tensor if dim is None else torch.stack([tensor] * 2) for tensor, dim in zip(given, dims, strict=True)]
     return lambda: torch.vmap(run, tuple(dims), randomness="same")(*stacked)
+
+
+def _has_tensor(item: slice) -> bool:
+    return any(isinstance(end, torch.Tensor) for end in (item.start, item.stop, item.step))
 
 
 def _dim(level: Batch, tensor: torch.Tensor) -> int | None:

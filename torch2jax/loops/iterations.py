@@ -18,7 +18,7 @@ from jax.extend.core import DebugInfo, JaxprEqn, Literal, Var, unmapped_aval
 from ..internals.jax import remat_p
 from .likeness import Atom, Likeness, is_same, key_of, without_starts
 from .program import Carry, Loop, Program, Scanned, new_step
-from .windows import Part, Table, Window, Windows, row_of_windows, shape_of, windows
+from .windows import Part, Table, Windows, row_of_windows, shape_of, windows
 
 _Place = tuple[int, int]
 """An equation within, and an operand of it."""
@@ -150,21 +150,22 @@ class _Fitting:
             return [self._window(steps, invars[0])]
         return [first.replace(invars=invars)]
 
-    def _window(self, steps: Sequence[JaxprEqn], operand: Atom) -> Window:
+    def _window(self, steps: Sequence[JaxprEqn], operand: Atom) -> JaxprEqn:
         """A slice of a computed value, with a different start in each iteration."""
         first = steps[0]
         if first.params["strides"] is not None and any(x != 1 for x in first.params["strides"]):
             raise Misfit(1, "a slice with strides starts at a different place in each iteration")
         starts = [self._number(row) for row in zip(*(step.params["start_indices"] for step in steps), strict=True)]
-        shape = shape_of(first.outvars[0])
-        return Window(operand, tuple(starts), shape, shape, (first.outvars[0],))
+        sizes = {"slice_sizes": shape_of(first.outvars[0])}
+        return new_step([operand, *starts], first.outvars[0], lax.dynamic_slice_p, sizes)
 
-    def _number(self, row: Sequence[int]) -> Any:
+    def _number(self, row: Sequence[int]) -> Atom:
         """A number that may differ between iterations."""
-        if len(set(row)) == 1:
-            return row[0]
         aval: Any = jax.core.ShapedArray((), np.int32)
-        return self._scanned_as(tuple(row), lambda: Table(tuple(Literal(np.int32(x), aval) for x in row), {}), aval)
+        numbers = tuple(Literal(np.int32(x), aval) for x in row)
+        if len(set(row)) == 1:
+            return numbers[0]
+        return self._scanned_as(tuple(row), lambda: Table(numbers, {}), aval)
 
     # Operands.
 

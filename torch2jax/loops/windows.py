@@ -255,33 +255,6 @@ def in_pieces(table: Table, parts: Mapping[Var, Part], least: int) -> "Windows |
     return rows[0] if len(rows) == 1 else Pieces(tuple(rows))
 
 
-class Window(NamedTuple):
-    """A slice of an array whose start depends on the iteration."""
-
-    base: Any
-    starts: tuple
-    """Numbers or variables."""
-    sizes: tuple[int, ...]
-    shape: tuple[int, ...]
-    outvars: tuple[Var]
-
-    has_effects = False
-
-    @property
-    def operands(self) -> list[Var]:
-        return [x for x in (self.base, *self.starts) if isinstance(x, Var)]
-
-    def pruned(self, needed: set[Var]) -> "Window":
-        del needed
-        return self
-
-    def evaluated(self, values: dict[Var, Any]) -> list:
-        read = reader(values)
-        starts = [read(x) if isinstance(x, Var) else np.int32(x) for x in self.starts]
-        found = lax.dynamic_slice(read(self.base), starts, self.sizes)
-        return [found if found.shape == self.shape else lax.reshape(found, self.shape)]
-
-
 class Joined(NamedTuple):
     """Parts of one array, joined along a dimension."""
 

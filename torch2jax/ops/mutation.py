@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..branches.programs import is_same_value
 from ..functional.vmap import batch_of
 from ..patches import runs_instead_of
 from ..rules.inplace import expect_writable, write_in_place
@@ -51,10 +52,13 @@ def _same_kind(a: View, b: View) -> bool:
     if a.kind is b.kind:
         return True
     one, other = a.kind.traced, b.kind.traced
-    return len(one) == len(other) > 0 and all(
-        dim == other_dim and index is other_index
-        for (dim, index), (other_dim, other_index) in zip(one, other, strict=True)
-    )
+    return len(one) == len(other) > 0 and all(map(_same_place, one, other))
+
+
+def _same_place(one: tuple, other: tuple) -> bool:
+    """Whether two views have the same part of a dimension, that traced indices choose."""
+    (dim, start, size), (other_dim, other_start, other_size) = one, other
+    return (dim, size) == (other_dim, other_size) and is_same_value(start, other_start)
 
 
 @implements_tensors(Tensor.fill_, aten.fill_.Scalar, aten.fill_.Tensor)

@@ -600,7 +600,5 @@ def _later(function, dim_place: int):
     return cut
 
 
-for _function in (torch.narrow, Tensor.narrow):
-    implements_by_length(_function)(_later(_function, 0))
 for _function in (torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes):
     implements_by_length(_function)(_later(_function, 1))

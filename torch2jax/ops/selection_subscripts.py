@@ -6,10 +6,12 @@ from typing import Any
 import torch
 
 from ..errors import TracedValueError
+from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_selected
 from ..translation import current
 from ..values.item import Item
-from ..values.lengths import distance, is_traced_number, range_of_number, tensor_of
+from ..values.lengths import constant_of, is_traced_number, range_of_number, tensor_of
+from ..values.moved import moved
 from ..values.selected import Chosen, Selected, aligned, compacted, first, like, places_of, select
 from ..values.traced_numbers import Number
 from .bounds import known_values
@@ -17,6 +19,7 @@ from .selection import is_whole
 from .selection_nested import by_places, element_of_nested
 from .selection_places import getitem as getitem_of_places, has_mask, setitem as setitem_of_places, with_places
 from .selection_views import element_at, is_view, rows_at
+from .traced_slices import as_number, items_of, spanned
 
 Tensor = torch.Tensor
 
@@ -144,17 +147,6 @@ def of_tensor(tensor: Tensor, start, stop, step=1) -> Selected:
 
 def _is_whole(item) -> bool:
     return isinstance(item, slice) and item.start is item.stop is item.step is None
-
-
-def items_of(index, ndim: int) -> list:
-    """A subscript's items, without an ellipsis, and with tensors for lists."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    items = [torch.as_tensor(x) if isinstance(x, list) else x for x in items]
-    places = [i for i, item in enumerate(items) if item is Ellipsis]
-    if places:
-        taken = sum(1 for item in items if item is not None and item is not Ellipsis)
-        items[places[0] : places[0] + 1] = [slice(None)] * (ndim - taken)
-    return items
 
 
 def _is_number(item) -> bool:
@@ -304,56 +296,20 @@ def _write_element(chosen: Selected, place, value) -> None:
 # Of tensors.
 
 
-def narrowed(self: Tensor, index) -> tuple[Tensor, tuple] | None:
-    """A view for the slices of a subscript that have traced ends, always as far apart, and the subscript that is left.
-
-    So is the part of a device, ``x[rank * n : (rank + 1) * n]``. None where there are no such slices.
-    """
-    items, dim, found = items_of(index, self.ndim), 0, None
-    for place, item in enumerate(items):
-        if isinstance(item, slice) and dim < self.ndim:
-            size = _constant_length(item, self.shape[dim])
-            if size is not None:
-                found = torch.narrow(self if found is None else found, dim, tensor_of(_as_number(item.start)), size)
-                items[place] = slice(None)
-        mask = isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8)
-        dim += 0 if item is None or type(item) is bool else item.ndim if mask else 1
-    return None if found is None else (found, tuple(items))
-
-
-def _constant_length(item: slice, count: int) -> int | None:
-    """How long a slice of so many elements is, if its ends are traced, as far apart in any case, and among these."""
-    start, stop = _as_number(item.start), _as_number(item.stop)
-    if not (is_traced_number(start) and is_traced_number(stop)) or item.step not in (None, 1):
-        return None
-    length = distance(stop, start)
-    if length is None or length < 0 or range_of_number(start)[0] < 0 or range_of_number(stop)[1] > count:
-        return None
-    return length
-
-
 def sliced_by_unknown(self: Tensor, index) -> Any:
     """What a subscript gives whose slices have ends that are traced; None if there are none in front."""
-    cut = narrowed(self, index)
+    cut = spanned(self, index)
     if cut is not None:
         return cut[0][cut[1]]
     items = items_of(index, self.ndim)
     lead = items[0] if items else None
     if not isinstance(lead, slice):
         return None
-    ends = [_as_number(x) for x in (lead.start, lead.stop, lead.step)]
+    ends = [as_number(x) for x in (lead.start, lead.stop, lead.step)]
     if not any(map(is_traced_number, ends)):
         return None
     chosen = of_tensor(self, *ends[:2], 1 if ends[2] is None else ends[2])
     return chosen if len(items) == 1 else getitem(chosen, (slice(None), *items[1:]))
-
-
-def _as_number(value):
-    if not isinstance(value, Tensor) or is_traced_number(value):
-        return value
-    value = current().lift(value)
-    known = known_values(value)
-    return Item.out_of(value) if known is None else int(known)
 
 
 @implements_by_length(Tensor.__getitem__)
@@ -367,7 +323,7 @@ def getitem_by_length(self, index):
 
 @implements_by_length(Tensor.__setitem__, value=2)
 def setitem_by_length(self, index, value):
-    cut = narrowed(self, index)
+    cut = spanned(self, index, value)
     if cut is not None:
         cut[0][cut[1]] = value
         return
@@ -392,9 +348,11 @@ def narrow(input, dim, start, length):
 
 @implements_by_length(torch.narrow, Tensor.narrow)
 def narrow_by_length(input, dim, start, length):
-    if dim % input.ndim:
-        raise TracedValueError("torch.narrow, along a later dimension, by data-dependent numbers")
-    return of_tensor(input, start, start + length)
+    dim = canonicalize_dim(input.ndim, dim)
+    size = constant_of(length) if is_traced_number(length) else length
+    if size is not None:
+        return torch.narrow(input, dim, tensor_of(start) if is_traced_number(start) else start, size)
+    return moved(of_tensor(input.movedim(dim, 0), start, start + length), dim)
 
 
 @implements_selected(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)

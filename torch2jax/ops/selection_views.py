@@ -35,7 +35,7 @@ def rows_at(rows: Any, places: torch.Tensor, count: torch.Tensor) -> Any:
         return array.at[lax.select(is_there, index, nowhere)].set(value, mode="drop")
 
     like = geometry(aten.slice.Tensor, rows, 0, 0, len(places))
-    return make_view(rows, View(rows._node, ViewKind(read, write, traced=((0, index),))), like)
+    return make_view(rows, View(rows._node, ViewKind(read, write, traced=((0, index, None),))), like)
 
 
 def element_at(rows: Any, place: torch.Tensor, is_there: torch.Tensor) -> Any:
@@ -53,7 +53,7 @@ def element_at(rows: Any, place: torch.Tensor, is_there: torch.Tensor) -> Any:
         return array.at[lax.select(flag, index, lax.full_like(index, len(rows)))].set(value, mode="drop")
 
     like = geometry(aten.select.int, rows, 0, 0)
-    return make_view(rows, View(rows._node, ViewKind(read, write, traced=((0, index),))), like)
+    return make_view(rows, View(rows._node, ViewKind(read, write, traced=((0, index, 1),))), like)
 
 
 def is_view(rows: Any, of: Any) -> bool:

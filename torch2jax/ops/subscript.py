@@ -21,20 +21,19 @@ from ..rules.options import Tag
 from ..rules.pointwise import Operand, result_strides
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import is_integral
-from ..tensors.storage import View
-from ..tensors.tensor import Torchish, geometry, make_view, strides_of_shape
+from ..tensors.tensor import Torchish, strides_of_shape
 from ..tensors.traced import is_traced
-from ..tensors.view_kind import ViewKind, reshape
+from ..tensors.view_kind import reshape
 from ..translation import current
 from ..values.at_once import known_element
 from ..values.selected import begin, select
-from .arrays import cast
 from .bounds import expect_within, known_values
 from .creation import filled
 from .indexing import from_front, in_order_of, overwrite, progression, sliced
 from .selection_dims import by_unknown
 from .selection_places import has_mask, with_places
-from .selection_subscripts import items_of, narrowed, sliced_by_unknown
+from .selection_subscripts import sliced_by_unknown
+from .traced_slices import Span, items_of, spanned, spanning
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -99,11 +98,10 @@ def _setitem(self, index, value):
         if element is not None:
             write_in_place(element, filled((), value, element.dtype), fills=True)
             return
-    self, index = _with_scalars_taken(self, index)
     try:
-        current().run_compiled(Tensor.__setitem__, (self, index, value), {})
+        current().run_compiled(Tensor.__setitem__, (*_with_scalars_taken(self, index), value), {})
     except TracedValueError:
-        cut = narrowed(self, index)
+        cut = spanned(self, index, value)
         if cut is None:
             raise
         cut[0][cut[1]] = value
@@ -130,10 +128,10 @@ def _with_scalars_taken(self, index):
             flags.append(dim - len(chosen) + len(flags))
             left.append(lift(item).reshape(1))
         else:
-            chosen[dim] = lift(item)
+            chosen[dim] = Span(lift(item).read(), 1, is_one=True, is_negative=True)
         dim += taken
     if chosen:
-        self = _chosen(self, chosen)
+        self = spanning(self, chosen)
     for dim in flags:
         self = self.unsqueeze(dim)
     return self, tuple(left) or Ellipsis
@@ -171,29 +169,6 @@ def _dims_taken(item) -> int:
     if isinstance(item, (list, tuple)):
         item = np.asarray(item) if not any(isinstance(part, torch.Tensor) for part in item) else item
     return item.ndim if hasattr(item, "dtype") and _is_flag(item) else 1
-
-
-def _chosen(self: Torchish, indices: dict[int, Torchish]) -> Torchish:
-    """The view of `self` at one index of unknown value in each of some dimensions, which go."""
-    like = self
-    for dim in reversed(indices):
-        like = geometry(aten.select.int, like, dim, 0)
-    dims, shape = tuple(indices), tuple(self.shape)
-    chosen_by = tuple((dim, index.read()) for dim, index in indices.items())
-    starts = [from_front(index, shape[dim]) for dim, index in chosen_by]
-    dtype = functools.reduce(np.promote_types, (start.dtype for start in starts))
-    at = dict(zip(dims, (cast(start, dtype) for start in starts), strict=True))
-    corner = [at.get(dim, np.zeros((), dtype)) for dim in range(len(shape))]
-    sizes = [1 if dim in at else size for dim, size in enumerate(shape)]
-
-    def read(array):
-        return lax.squeeze(lax.dynamic_slice(array, corner, sizes, allow_negative_indices=False), dims)
-
-    def write(array, value):
-        value = lax.expand_dims(value, dims)
-        return lax.dynamic_update_slice(array, value, corner, allow_negative_indices=False)
-
-    return make_view(self, View(self._node, ViewKind(read, write, traced=chosen_by)), like)
 
 
 # Before the arrays: what is known of the indices decides the form of the graph.

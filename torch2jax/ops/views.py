@@ -25,9 +25,11 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, geometry, make_region, make_view, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once, without_gradient
 from ..tensors.view_kind import ViewKind, places, reshape, transpose
+from ..tracing.value_ranges import range_of
 from ..translation import current
 from .arrays import axis_of, is_inexact
 from .bounds import known_values, outside
+from .traced_slices import Span, spanning
 
 aten = torch.ops.aten
 
@@ -491,6 +493,9 @@ def _base(self):
 
 @_function(torch.narrow, torch.Tensor.narrow)
 def narrow(input, dim, start, length):
+    if isinstance(length, torch.Tensor):
+        start = start.item() if isinstance(start, torch.Tensor) else start
+        return torch.narrow(input, dim, start, length.item())
     if not isinstance(start, torch.Tensor) or known_values(current().lift(start)) is not None:
         return current().run_compiled(torch.narrow, (input, dim, start, length), {})
     if start.ndim or is_inexact(start.read()):
@@ -501,19 +506,12 @@ def narrow(input, dim, start, length):
         raise IndexError(f"start out of range (expected to be in range of [{-size}, {size}])")
     if outside(start, -size, size - length) is not None:
         raise RuntimeError(f"start + length ({length}) exceeds dimension size ({size})")
-    like = geometry(aten.slice.Tensor, input, dim, 0, length)
-    if like.shape[dim] != length:
-        raise RuntimeError(f"start + length exceeds dimension size ({input.shape[dim]}), got length={length}")
+    if not 0 <= length <= size:
+        raise RuntimeError(f"start + length exceeds dimension size ({size}), got length={length}")
     first = start.read()
-
-    def read(array):
-        return lax.dynamic_slice_in_dim(array, first, length, dim)
-
-    def write(array, value):
-        return lax.dynamic_update_slice_in_dim(array, value, first, dim)
-
-    kind = ViewKind(read, write, traced=((dim, (first, length)),))
-    return make_view(input, View(input._node, kind), like)
+    low, high = range_of(first)
+    span = Span(first, length, is_negative=True, is_in_doubt=low < 0 or high > size - length)
+    return spanning(input, {dim: span}, is_expected=True)
 
 
 @implements_tensors(aten.narrow_copy.default)

@@ -651,8 +651,9 @@ class View(Journaled):
         before = None if self.kind.covers else self.parent.read()
         self._touch()
         self.parent.write(PhysicalArray(self.kind.write(before, array), None), known)
-        if tape is not None and is_traced(array):
-            self._version = -1  # to be read anew: a tape has the view behind what it is a view of
+        if self.is_chosen or (tape is not None and is_traced(array)):
+            # To be read anew: there may be no such place, and a tape has the view behind what it is a view of.
+            self._version = -1
         else:
             self._array, self._version = array, self.storage.memory.version
 

@@ -145,8 +145,9 @@ class ViewKind(NamedTuple):
     """Whether several elements of the view may be one of the parent's."""
     bit: str | None = None
     """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
-    traced: tuple[tuple[int, Any], ...] = ()
-    """The dimensions that traced indices choose from, with the indices: the view's values are not known then either."""
+    traced: tuple[tuple[int, Any, int | None], ...] = ()
+    """The dimensions that traced indices choose from, with the indices, and how many elements begin at each: the view's
+    values are not known then either."""
 
 
 @functools.cache

@@ -45,7 +45,7 @@ def _taken_apart(value: Any, times: int, depth: int):
     if isinstance(value, BatchTracer):  # of whose examples each is such a sum
         value = value.val
     if not isinstance(value, Tracer):
-        yield (int(value) if np.ndim(value) == 0 else value), times
+        yield (int(np.reshape(value, ())) if np.size(value) == 1 else value), times
         return
     if isinstance(value, pe.DynamicJaxprTracer):
         if isinstance(value.val, Literal):
@@ -53,7 +53,11 @@ def _taken_apart(value: Any, times: int, depth: int):
             return
         step: Any = value.parent
         if step is None or not depth:
-            yield value, times
+            around = value._trace.get_const(value) if step is None else None  # what a trace around it has for the value
+            if around is None:
+                yield value, times
+            else:
+                yield from _taken_apart(without_derivatives(around), times, depth)
             return
         name = step.primitive.name
         if name in ("add", "sub"):
@@ -62,7 +66,7 @@ def _taken_apart(value: Any, times: int, depth: int):
             yield from _taken_apart(other, times if name == "add" else -times, depth - 1)
             return
         if name in ("convert_element_type", "copy", "neg", "pvary") or (
-            name in ("broadcast_in_dim", "reshape", "squeeze") and np.ndim(step.in_tracers[0]) == 0
+            name in ("broadcast_in_dim", "reshape", "squeeze") and np.size(step.in_tracers[0]) == 1 == value.size
         ):
             yield from _taken_apart(step.in_tracers[0], -times if name == "neg" else times, depth - 1)
             return
