@@ -249,11 +249,37 @@ def _told_of(function: TranslatedModule, name: str) -> str:
     told += f": t2j({type(module).__name__}(...)) is a function of arrays"
     if name in ("apply", "init"):
         return f"{told}. Its state is params | buffers, of params, buffers = f.split(); call f(*args, state_dict=state)"
-    if hasattr(module, name):
+    for names, advice in _IN_PLACE_OF_METHODS.items():
+        if name in names.split():
+            return f"{told}. {advice.format(name=name)}"
+    if isinstance(getattr(module, name, None), types.MethodType):
         return (
             f"{told}. Wanted that of the module, before t2j(module); or, to compute with a method, t2j(module.{name})"
         )
-    return told
+    return f"{told}. Wanted that of the module: module.{name}" if hasattr(module, name) else told
+
+
+_IN_PLACE_OF_METHODS = {
+    "eval train requires_grad_": "Wanted that of the module, before t2j(module): module.{name}(), and then t2j(module)",
+    "state_dict parameters named_parameters buffers named_buffers": (
+        "Its state is a dictionary of arrays: params, buffers = f.split(), and f(*args, state_dict=params | buffers)"
+    ),
+    "load_state_dict": (
+        "A call takes its state: f(*args, state_dict=t2j(state_dict)); f.load(state) writes one into the module"
+    ),
+    "cuda cpu xpu to_empty": (
+        "Arrays are where JAX has them: jax.device_put(params, device), of params, buffers = f.split(). Or wanted that "
+        "of the module, before t2j(module)"
+    ),
+    "to": (
+        "Wanted that of the module, before t2j(module): module.to(torch.bfloat16), for a dtype. Arrays are where JAX "
+        "has them: jax.device_put(params, device), of params, buffers = f.split()"
+    ),
+    "half float double bfloat16 type": "Wanted that of the module, before t2j(module): module.{name}(...)",
+    "zero_grad": "Gradients are results: jax.grad of a function of params, of params, buffers = f.split()",
+    "forward": "Call it as it is: f(*args)",
+}
+"""What to do instead of asking a translated module for methods of its module, by their names."""
 
 
 def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None):
