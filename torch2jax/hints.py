@@ -125,7 +125,8 @@ def explain_function_of_jax(error: Exception, *, is_compiled: bool) -> None:
     if is_compiled and type(error).__name__.startswith(_TAKES_VALUE):
         error.add_note(
             f"{_OF_JAX}is compiled, so its arguments are traced. j2t(function, jit=False) runs it operation by "
-            "operation, where it may ask for values; or give it a Python number, which is known where the function asks for it"
+            "operation, where it may ask for values; or give it a Python number, which is "
+            "known where the function asks for it"
         )
     elif _OF_TENSOR_AND_ARRAY.search(str(error)):
         error.add_note(
@@ -296,6 +297,18 @@ def _mixed(failure: _Failure) -> str | None:
     return None
 
 
+def _torchvision(failure: _Failure) -> str | None:
+    """A torchvision without its compiled operators: its own Python code stands in, and asks for values."""
+    steps = traceback.walk_tb(failure.error.__traceback__)
+    runs = any("/torchvision/" in frame.f_code.co_filename.replace("\\", "/") for frame, _ in steps)
+    if not (runs or "torchvision::" in failure.message) or hasattr(torch.ops.torchvision, "roi_align"):
+        return None
+    return (
+        "torchvision's compiled operators are missing: it is of another build than torch. `torch2jax doctor` says how "
+        "to install both from one index"
+    )
+
+
 def _strings(failure: _Failure) -> str | None:
     """A text for a model of tokens."""
     given = [name for name, x in failure.given().items() if isinstance(x, str)]
@@ -385,11 +398,9 @@ def _static(failure: _Failure) -> str | None:
     dtypes = {name: dtype for name, dtype in dtypes.items() if dtype is not None and name not in _OF_MODULES}
     if not dtypes:
         return None
-    names = [repr(name) for name in dtypes if name.isidentifier()]
-    places = [name[len("args[") : -1] for name in dtypes if not name.isidentifier()]
-    ways = [f"static_argnames=({', '.join(names)},)"] * bool(names) + [f"static_argnums=({', '.join(places)},)"] * bool(
-        places
-    )
+    names = tuple([name for name in dtypes if name.isidentifier()])
+    places = tuple([int(name[len("args[") : -1]) for name in dtypes if not name.isidentifier()])
+    ways = [f"static_argnames={names}"] * bool(names) + [f"static_argnums={places}"] * bool(places)
     listed = ", ".join(f"{name} ({dtype})" for name, dtype in dtypes.items())
     return (
         f"Traced arguments: {listed}. Where the code wants a Python number or flag, let jax.jit leave it as it is: "
@@ -400,12 +411,17 @@ def _static(failure: _Failure) -> str | None:
 def _dtype_of_numbers(value: Any, *, takes_floats: bool) -> str | None:
     """The dtype of an argument that may have been a Python number, a flag, or a tuple of them; None of others."""
     parts = value if isinstance(value, (list, tuple)) else [value]
-    if not parts or not all(isinstance(x, Tracer) and x.ndim == 0 and not _is_key(x) for x in parts):
+    if not parts or not all(_may_be_of_jit(x) for x in parts):
         return None
     if not takes_floats and any(jnp.issubdtype(x.dtype, jnp.inexact) for x in parts):
         return None
     dtypes = ", ".join(dict.fromkeys(str(x.dtype) for x in parts))
     return dtypes if parts is not value else f"{type(value).__name__} of {dtypes}"
+
+
+def _may_be_of_jit(value: Any) -> bool:
+    """Whether a value is traced, has no dimensions, and is no example of `jax.vmap`, as flags are."""
+    return isinstance(value, Tracer) and value.ndim == 0 and not _is_key(value) and not hasattr(value, "batch_dim")
 
 
 _DTYPES = {
@@ -542,6 +558,7 @@ _HINTS: tuple[Callable[[_Failure], str | None], ...] = (
     _keys_by_name,
     _devices_and_dtypes,
     _wrapped_tensors,
+    _torchvision,
     _strings,
     _mapping,
     _channels,

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 import torch
 from jax import lax
+from jax.core import Tracer
 
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
@@ -23,7 +25,7 @@ from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import StandsFor
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
-from ..errors import hint_at_axes, hint_at_symbols
+from ..errors import SourceLine, hint_at_axes, hint_at_symbols, user_level
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
@@ -109,6 +111,8 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
             args, kwargs, rng = given
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
                 result = run_on_arrays(call, self._function, args, kwargs, self._stands_for)
+                if attempt.left_pytorch is not None:
+                    _warn_of_lost_gradient(attempt.left_pytorch, given, result)
                 return finished(attempt, result) if attempt.passes else result
 
         return self._runs.run(run, (args, kwargs, rng), reached=(self._function, args, kwargs))
@@ -184,6 +188,8 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._stands_for)
+                if attempt.left_pytorch is not None:
+                    _warn_of_lost_gradient(attempt.left_pytorch, given, result)
                 if return_state_dict:
                     left = skeleton.state_dict()
                     result = result, restacked(left, whole, state) if is_stacked else left
@@ -280,6 +286,25 @@ _IN_PLACE_OF_METHODS = {
     "forward": "Call it as it is: f(*args)",
 }
 """What to do instead of asking a translated module for methods of its module, by their names."""
+
+
+def _warn_of_lost_gradient(place: SourceLine, given: Any, result: Any) -> None:
+    """Warns where JAX differentiates a call that has computed all of its result outside of PyTorch.
+
+    PyTorch raises in backward there: the result requires no grad.
+
+    Args:
+        place: where values left PyTorch.
+        given: the arguments and the state.
+    """
+    is_differentiated = any(isinstance(x, Tracer) and x.to_concrete_value() is not None for x in jax.tree.leaves(given))
+    if is_differentiated and not any(isinstance(x, Tracer) for x in jax.tree.leaves(result)):
+        warnings.warn(
+            f"the gradient is zero, since no gradient leads through numpy or Python's numbers: at {place} the code "
+            f"the gradient is zero, since no gradient leads through numpy or numbers of Python: at {place} the code "
+            "torch.autograd.Function with a backward around it; if zero is meant, give it jax.lax.stop_gradient(x)",
+            stacklevel=user_level(),
+        )
 
 
 def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None):

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from ..abandoning import NeedsLengths
 from ..autograd.inputs import is_tensor_differentiated
 from ..branches.path import answer
-from ..errors import TracedValueError
+from ..errors import TracedValueError, user_place
 from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.options import Tag
@@ -47,6 +47,9 @@ def values(tensor: torch.Tensor, what: str, *, leaves_pytorch: bool = False, ins
         TracedValueError: they depend on a traced input.
     """
     tensor = current().lift(tensor)
+    if leaves_pytorch and tensor.is_floating_point():
+        attempt = current().attempt
+        attempt.left_pytorch = attempt.left_pytorch or user_place()
     known = tensor.known
     if isinstance(known, (torch.Tensor, Deferred)):
         return in_pytorch(lambda: to_numpy(values_of(tensor.real_values)))  # pyright: ignore[reportArgumentType]
