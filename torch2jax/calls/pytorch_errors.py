@@ -143,7 +143,7 @@ def explain_rule(error: Exception, func: Any, rule: Any) -> None:
         raise TracedValueError(f"{name}, of a number that is none of its operands,") from error
     if hasattr(error, "is_of_results"):
         return
-    body = getattr(rule, "body", None)
+    body: Any = getattr(rule, "body", None)
     if isinstance(error, TypeError) and not is_provided(rule) and hasattr(body, "__code__"):
         error.add_note(
             f"raised by the rule for {rule.name} at {body.__code__.co_filename}:{body.__code__.co_firstlineno}, which "
