@@ -122,7 +122,12 @@ def explain_function_of_jax(error: Exception, *, is_compiled: bool) -> None:
     """
     if _is_explained(error) or isinstance(error, TracedValueError):
         return
-    if is_compiled and type(error).__name__.startswith(_TAKES_VALUE):
+    if not is_compiled and type(error).__name__.startswith(_TAKES_VALUE):
+        error.add_note(
+            f"{_OF_JAX}got traced arrays, as jax.jit, grad and vmap around the call give them, which have no values: write "
+            "it with jnp.where or jax.lax.cond, or call it outside of these"
+        )
+    elif is_compiled and type(error).__name__.startswith(_TAKES_VALUE):
         error.add_note(
             f"{_OF_JAX}is compiled, so its arguments are traced. j2t(function, jit=False) runs it operation by "
             "operation, where it may ask for values; or give it a Python number, which is "

@@ -302,7 +302,8 @@ def _warn_of_lost_gradient(place: SourceLine, given: Any, result: Any) -> None:
         warnings.warn(
             f"the gradient is zero, since no gradient leads through numpy or numbers of Python: at {place} the code "
             "takes values out of PyTorch, and the result depends on nothing else. Write it in PyTorch's operations, or "
-            "put a torch.autograd.Function with a backward around it; if zero is meant, give it jax.lax.stop_gradient(x)",
+            "put a torch.autograd.Function with a backward around it; or, if zero is meant, give it "
+            "jax.lax.stop_gradient(x)",
             stacklevel=user_level(),
         )
 
