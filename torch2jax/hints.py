@@ -124,8 +124,8 @@ def explain_function_of_jax(error: Exception, *, is_compiled: bool) -> None:
         return
     if not is_compiled and type(error).__name__.startswith(_TAKES_VALUE):
         error.add_note(
-            f"{_OF_JAX}got traced arrays, as jax.jit, grad and vmap around the call give them, which have no values: write "
-            "it with jnp.where or jax.lax.cond, or call it outside of these"
+            f"{_OF_JAX}got traced arrays, as jax.jit, grad and vmap around the call give them, which have no values: "
+            "write it with jnp.where or jax.lax.cond, or call it outside of these"
         )
     elif is_compiled and type(error).__name__.startswith(_TAKES_VALUE):
         error.add_note(
