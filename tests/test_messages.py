@@ -1092,6 +1092,11 @@ BY_OTHERS = {
         ("optimizer can only optimize Tensors", "ArrayImpl"),
         "optax",
     ),
+    "an array and a tensor": (
+        lambda: jnp.ones(3) * torch.ones(3),
+        ("unsupported operand type(s) for", "ArrayImpl", "Tensor"),
+        "`t2j(tensor)` is an array, `j2t(array)` a tensor",
+    ),
     "the package as a function": (
         lambda: torch2jax(torch.sin),
         ("'module' object is not callable",),

@@ -285,11 +285,14 @@ OF_WRITTEN_DOWN = {
 }
 
 
+@pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("name", OF_WRITTEN_DOWN)
-def test_arrays_written_down_under_jit_are_known(name):
-    function, x = OF_WRITTEN_DOWN[name], jnp.ones((3, 4, 3))
+def test_arrays_written_down_under_jit_are_known(name, x64):
+    function = OF_WRITTEN_DOWN[name]
     wanted = function(torch.ones(3, 4, 3), torch.tensor([4, 3, 3]))
-    found = jax.jit(lambda x: t2j(function)(x, jnp.array([4, 3, 3])))(x)
+    with jax.enable_x64(x64):
+        x = jnp.ones((3, 4, 3), "float32")
+        found = jax.jit(lambda x: t2j(function)(x, jnp.array([4, 3, 3])))(x)
     np.testing.assert_allclose(found, wanted.detach(), rtol=1e-5)
 
 
