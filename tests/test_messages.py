@@ -535,480 +535,469 @@ OF_NEWCOMERS = {
         on(without_operators, X), TypeError, "sum()", "compiled operators are missing", "torch2jax doctor"
     ),
 }
-ROWS = (
-    OF_LATER
-    | OF_NEWCOMERS
-    | {
-        "a module for its state": Row(
-            on(LINEAR, X, state_dict=LINEAR),
-            TypeError,
-            "the state is a Linear",
-            "wanted one dictionary",
-            "params | buffers",
-        ),
-        "a pair for a state": Row(
-            on(LINEAR, X, state_dict=(STATE, {})), TypeError, "the state is a tuple", "wanted one", "params | buffers"
-        ),
-        "a number for a weight": Row(
-            on(LINEAR, X, state_dict={"weight": 3.0}), TypeError, "got a float", "wanted an array", "for weight"
-        ),
-        "a state as Flax has it": Row(
-            on(NORMED, X, state_dict={"params": STATE}),
-            RuntimeError,
-            "'params'",
-            "names that",
-            "there are '0.weight', '0.bias'",
-        ),
-        "a method of Flax's": Row(
-            lambda: t2j(LINEAR).apply(STATE, X), AttributeError, "'apply'", "function of arrays", "state_dict=state"
-        ),
-        "a method of the module's": Row(
-            lambda: t2j(LINEAR).eval(), AttributeError, "'eval'", "Wanted that of the module", "before t2j(module)"
-        ),
-        "a list": Row(
-            on(LINEAR, [[1.0, 2.0, 3.0]]), TypeError, "not list", "Wanted an array for input", "jnp.asarray(input)"
-        ),
-        "a state of other things": Row(
-            lambda: step()[0](dict(STATE), X),
-            TypeError,
-            "got a dict",
-            "wanted what its init(*args)",
-            "a dictionary of arrays for",
-        ),
-        "a misspelt keyword of a step": Row(
-            lambda: step()[0](step()[1], X, sclae=2.0),
-            TypeError,
-            "sclae=",
-            "(state, x, scale=, rng=)",
-            "did you mean scale=?",
-        ),
-        "an array in the state of a function": Row(
-            lambda: t2j(lambda s, x: s + x, state=X), TypeError, "got a ArrayImpl", "wanted modules", "are arguments"
-        ),
-        "a function that takes no state": Row(
-            lambda: t2j(lambda: 1, state=(LINEAR,)),
-            TypeError,
-            "takes 0 arguments",
-            "wanted one that",
-            "the objects first",
-        ),
-        "a bridge without examples": Row(
-            lambda: bridge(lambda x: x), TypeError, "missing 1", "Wanted an example", "torch2jax(function, *examples)"
-        ),
-        "a text for a bridge": Row(
-            lambda: doubled()("a"), TypeError, "got a str for x", "wanted an array", "functools.partial"
-        ),
-        "a rule of other parameters": Row(
-            by_a_rule_of_other_parameters,
-            TypeError,
-            "takes (x, order)",
-            "wanted the parameters of",
-            "test_messages.py:",
-        ),
-        "a module to export": Row(
-            lambda: torch2jax.export(LINEAR)(X), TypeError, "got a Linear", "wanted a function of arrays", "t2j(module)"
-        ),
-        "weights in a list": Row(
-            lambda: load_state([1]), TypeError, "got a list", "wanted a file", "or tensors by name"
-        ),
-        "a tensor to a bridge": Row(
-            lambda: doubled()(torch.ones(2, 3)), TypeError, "'torch.Tensor'", "wanted an array", "t2j(tensor)"
-        ),
-        "a tensor to a bridge under jit": Row(
-            lambda: jax.jit(lambda x: doubled()(torch.ones(2, 3)))(X),
-            TypeError,
-            "'torch.Tensor'",
-            "wanted an array",
-            "t2j(tensor)",
-        ),
-        "numpy's float64": Row(
-            on(nn.LSTM(3, 4), np.ones((2, 3))),
-            ValueError,
-            "input is float64",
-            "parameters are float32",
-            "input.astype('float32')",
-        ),
-        "integers": Row(
-            on(LINEAR, jnp.ones((2, 3), int)), RuntimeError, "input is int32", "are float32", "input.astype('float32')"
-        ),
-        "half precision": Row(
-            on(LINEAR, X.astype("float16")), RuntimeError, "input is float16", "are float32", "input.astype('float32')"
-        ),
-        "weights of bfloat16": Row(
-            on(nn.Conv1d(3, 4, 1).bfloat16(), X[..., None]),
-            RuntimeError,
-            "input is float32",
-            "are bfloat16",
-            "input.astype('bfloat16')",
-        ),
-        "weights of bfloat16 as a state": Row(
-            on(LINEAR, X, state_dict={name: x.astype("bfloat16") for name, x in STATE.items()}),
-            RuntimeError,
-            "input is float32",
-            "are bfloat16",
-            "input.astype('bfloat16')",
-        ),
-        "dtypes that differ": Row(
-            on(torch.bmm, jnp.ones((1, 2, 2)), jnp.ones((1, 2, 2), int)),
-            RuntimeError,
-            "args[0] is float32, args[1] is int32",
-            "same dtype",
-            "astype('float32')",
-        ),
-        "a bad shape": Row(
-            on(nn.Sequential(nn.Linear(4, 5)), X),
-            RuntimeError,
-            "input of shape (2, 3)",
-            "weight of shape (5, 4)",
-            "raised in the module 0 (Linear(in_features=4, out_features=5, bias=True))",
-        ),
-        "an unknown name": Row(
-            on(LINEAR, X, state_dict={"wieght": STATE["weight"]}),
-            RuntimeError,
-            "'wieght'",
-            "names that the module lacks",
-            "nearest: 'weight'",
-        ),
-        "a weight of a wrong shape": Row(
-            on(LINEAR, X, state_dict={"weight": STATE["bias"]}), RuntimeError, "(4,)", "wanted (4, 3)", "for weight"
-        ),
-        "the parameters first": Row(
-            on(LINEAR, STATE, X), TypeError, "3 were given", "wanted that by name", "(*args, state_dict=state)"
-        ),
-        "the parameters first under jit": Row(
-            under_jit(LINEAR, STATE, X), TypeError, "3 were given", "wanted that by name", "(*args, state_dict=state)"
-        ),
-        "the parameters first, where a second argument may be": Row(
-            on(Optional(), t2j(Optional().state_dict()), X),
-            TypeError,
-            "Argument 0 is a state",
-            "wanted that by name",
-            "(*args, state_dict=state)",
-        ),
-        "a state for a closure": Row(
-            on(lambda x: LINEAR(x), X, state_dict=STATE),
-            TypeError,
-            "state_dict= for a function",
-            "(x, rng=)",
-            "functional_call(module, state, args)",
-        ),
-        "no key": Row(on(nn.Dropout(), X), RuntimeError, "a random operator", "needs a key", "rng=jax.random.key(0)"),
-        "a seed for a key": Row(
-            on(nn.Dropout(), X, rng=0), TypeError, "got 0", "wanted one JAX key", "jax.random.key(0)"
-        ),
-        "a generator for a key": Row(
-            on(nn.Dropout(), X, rng=torch.Generator()),
-            TypeError,
-            "Generator",
-            "wanted one JAX key",
-            "jax.random.key(0)",
-        ),
-        "a key as an argument": Row(
-            on(nn.Dropout(), X, KEY), TypeError, "Argument 1 is a random key", "wanted that by name", "rng=key"
-        ),
-        "a text under jit": Row(
-            under_jit(lambda x, mode: x.sum() if mode == "sum" else x, X, "sum"),
-            TypeError,
-            "'str'",
-            "abstract array",
-            "static_argnames",
-        ),
-        "a number as text": Row(
-            under_jit(lambda x: print(x.sum().item()), X),
-            torch2jax.TracedValueError,
-            "the text of a traced number",
-            "needs the value",
-            "print the tensor",
-        ),
-        "a tensor under jit": Row(
-            lambda: jax.jit(t2j(LINEAR))(torch.ones(2, 3)), TypeError, *TO_JIT, "wanted an array: t2j(tensor)"
-        ),
-        "a parameter in a tree under jit": Row(
-            lambda: jax.jit(t2j(lambda state: state["weight"]))(dict(LINEAR.named_parameters())),
-            TypeError,
-            *TO_JIT,
-            "wanted an array: t2j(tensor)",
-        ),
-        "a tensor of complex numbers under jit": Row(
-            lambda: jax.jit(bridge(lambda x: x, X))(torch.ones(2, 3, dtype=torch.complex64)),
-            TypeError,
-            *TO_JIT,
-            "wanted an array: t2j(tensor)",
-        ),
-        "a generator under jit": Row(
-            under_jit(lambda x, g: x, X, torch.Generator()), TypeError, *TO_JIT, "pass a key: rng=jax.random.key(0)"
-        ),
-        "an optimizer under jit": Row(
-            under_jit(lambda o, x: x, SGD, X), TypeError, *TO_JIT, "state=(model, optimizer)"
-        ),
-        "a scheduler under jit": Row(
-            under_jit(lambda s, x: x, torch.optim.lr_scheduler.StepLR(SGD, 1), X),
-            TypeError,
-            *TO_JIT,
-            "state=(model, optimizer, scheduler)",
-        ),
-        "an optimizer to a step under jit": Row(
-            lambda: jax.jit(step()[0])(SGD, X), TypeError, *TO_JIT, "state=(model, optimizer)"
-        ),
-        "a module under jit": Row(
-            under_jit(lambda module, x: module(x), LINEAR, X), TypeError, *TO_JIT, "close over the module"
-        ),
-        "a module of one's own under jit": Row(
-            under_jit(lambda module, x: module(x), Optional(), X), TypeError, *TO_JIT, "close over the module"
-        ),
-        "a dataclass under jit": Row(
-            under_jit(lambda batch: batch.x, Batch(X)), TypeError, *TO_JIT, "jax.tree_util.register_dataclass(Batch)"
-        ),
-        "a flag under jit": Row(
-            under_jit(lambda x, keep: x.sum(0, keepdim=keep), X, True), TypeError, "not Tensor", "must be bool", STATIC
-        ),
-        "a flag that decides on shapes": Row(
-            under_jit(lambda x, keep: x.sum(0) if keep else x, X, True),
-            torch2jax.BranchError,
-            "float32[3] where it is True",
-            "wanted the same structure",
-            STATIC + "'keep',)",
-        ),
-        "a step that accumulates": Row(
-            accumulating,
-            torch2jax.BranchError,
-            "['bias.grad']: nothing where it is True",
-            "wanted the same",
-            STATIC[:15],
-        ),
-        "a flag among overloads": Row(
-            under_jit(lambda x, down: torch.sort(x, descending=down), X, True),
-            TypeError,
-            "descending=Tensor",
-            "bool descending",
-            STATIC + "'down',)",
-        ),
-        "a dimension under jit": Row(
-            under_jit(lambda x, dim: x.sum(dim), X, 1),
-            torch2jax.TracedValueError,
-            "dim (int32)",
-            "needs the value",
-            STATIC + "'dim',)",
-        ),
-        "a range of a value": Row(
-            under_jit(lambda x: list(range(int(x.sum()))), X),
-            torch2jax.TracedValueError,
-            "int(tensor)",
-            "needs the value",
-            "write tensor.item()",
-        ),
-        "int of a number of a tensor": Row(
-            under_jit(lambda x: x * int(x.sum().item()), X),
-            torch2jax.TracedValueError,
-            "int(tensor)",
-            "needs the value",
-            "leave int() out",
-        ),
-        "float of a value": Row(
-            under_jit(lambda x: x / float(x.max()), X),
-            torch2jax.TracedValueError,
-            "float(tensor)",
-            "needs the value",
-            "write tensor.item()",
-        ),
-        "a range of a number of a tensor": Row(
-            under_jit(lambda x, n: [x for _ in range(torch.tensor(2) + n)], X, np.ones((), np.int32)),
-            torch2jax.TracedValueError,
-            "as many iterations as a number says",
-            "needs the value",
-            "while i < n",
-        ),
-        "a length that depends on values": Row(
-            under_jit(lambda x: x[x > 0].tolist(), X),
-            torch2jax.TracedValueError,
-            "tolist",
-            "needs the value",
-            "torch.where",
-        ),
-        "iterations of a traced number": Row(
-            under_jit(lambda x, n: [x for _ in range(n)], X, 1),
-            torch2jax.TracedValueError,
-            "n (int32)",
-            "needs the value",
-            STATIC,
-        ),
-        "numpy under jit": Row(
-            under_jit(lambda x: np.sin(x), X),
-            torch2jax.TracedValueError,
-            "numpy.asarray(tensor)",
-            "needs the value",
-            "torch2jax(function, *examples)",
-        ),
-        "a kernel in numpy": Row(
-            under_jit(lambda x: torch.ops.messages.sine(x), X),
-            torch2jax.TracedValueError,
-            "Tensor.numpy()",
-            "kernel of messages::sine",
-            'call_torch=["messages::sine"]',
-        ),
-        "a function of jax within": Row(
-            on(lambda x: jnp.sin(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
-        ),
-        "a function of jax within, under jit": Row(
-            under_jit(lambda x: jax.nn.relu(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
-        ),
-        "a bridge within": Row(
-            on(lambda x: doubled()(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
-        ),
-        "a function of jax to t2j": Row(
-            lambda: t2j(jnp.sin), TypeError, "got jax.numpy.sin", "wanted PyTorch's", "Call it as it is"
-        ),
-        "nothing to t2j": Row(lambda: t2j(None), TypeError, "got None", "wanted a tensor", "have returned one?"),
-        "a file to t2j": Row(
-            lambda: t2j("model.pt"), TypeError, "'model.pt'", "wanted a tensor", "torch.load('model.pt')"
-        ),
-        "a module to j2t": Row(lambda: j2t(LINEAR), TypeError, "got a Linear", "wanted JAX's", "Use t2j to convert"),
-        "an array of jax within": Row(
-            on(lambda x: x + jnp.ones(3), X), TypeError, "got an array of JAX", "wanted a tensor", "j2t(array)"
-        ),
-        "one example for batch norm": Row(
-            on(NORMED, X[:1]), ValueError, "input size torch.Size([1, 3])", "more than 1 value", "module.eval()"
-        ),
-        "an index out of range": Row(
-            on(EMBEDDING, jnp.array([5])), IndexError, "got indices from 5 to 5", "Expected idx", "for 3 rows"
-        ),
-        "an embedding of floats": Row(
-            on(EMBEDDING, X), RuntimeError, "got torch.FloatTensor", "Long, Int", "astype('int32')"
-        ),
-        "a sparse tensor": Row(
-            lambda: t2j(torch.eye(3).to_sparse().to("meta")),
-            torch2jax.SparseLayoutError,
-            "sparse_coo",
-            "dense tensors",
-            "to_dense()",
-        ),
-        "a quantized tensor": Row(
-            lambda: t2j(quantized()), TypeError, "got a quantized tensor", "wanted a dense one", "tensor.dequantize()"
-        ),
-        "a misspelt keyword": Row(
-            on(LINEAR, X, return_sate_dict=True),
-            TypeError,
-            "'return_sate_dict'",
-            "(input, state_dict=, rng=, return_state_dict=)",
-            "did you mean return_state_dict=?",
-        ),
-        "a misspelt keyword of a function": Row(
-            on(lambda x, dim=0: x.sum(dim), X, dmi=1), TypeError, "'dmi'", "(x, dim=, rng=)", "did you mean dim=?"
-        ),
-        "a misspelt rng": Row(on(lambda x: x, X, rgn=KEY), TypeError, "rgn=", "(x, rng=)", "did you mean rng=?"),
-        "a misspelt keyword of t2j": Row(
-            lambda: t2j(LINEAR, on_mising="error"), TypeError, "on_mising", "on_missing=,", "did you mean on_missing=?"
-        ),
-        "a state for t2j": Row(
-            lambda: t2j(LINEAR, state_dict=STATE),
-            TypeError,
-            "Got state_dict=",
-            "(thing, copy=",
-            "function that t2j returns: t2j(module)(*args, state_dict=",
-        ),
-        "a misspelt key for t2j": Row(
-            lambda: t2j(LINEAR, rgn=KEY),
-            TypeError,
-            "Got rgn=",
-            "(thing, copy=",
-            "function that t2j returns: t2j(module)(*args, rng=",
-        ),
-        "a misspelt keyword of j2t": Row(
-            lambda: j2t(jnp.sin, jitt=False), TypeError, "jitt", "(thing, copy=, jit=)", "did you mean jit=?"
-        ),
-        "a misspelt keyword of torch2jax": Row(
-            lambda: bridge(torch.sin, X, vmap_metod="sequential"),
-            TypeError,
-            "vmap_metod",
-            "(fn, *example_args",
-            "did you mean vmap_method=?",
-        ),
-        "a part that is none": Row(
-            lambda: t2j(NORMED, compile=["encoder"]),
-            ValueError,
-            "'encoder'",
-            "no part and no method",
-            "there are '0', '1'",
-        ),
-        "a part that is none, for PyTorch": Row(
-            lambda: t2j(NORMED, call_torch=["10"]), ValueError, "'10'", "no module of that name", "nearest: '1', '0'"
-        ),
-        "a name for a list of parts": Row(
-            lambda: t2j(NORMED, compile="0"), TypeError, "compile='0'", "wanted a list", "compile=['0']"
-        ),
-        "an option that is none": Row(
-            lambda: t2j(LINEAR, on_missing="torch"), ValueError, "'torch'", "'call_torch'", "runs in PyTorch"
-        ),
-        "checks that are none": Row(
-            lambda: t2j(LINEAR, checks="yes"), ValueError, "'yes'", "'checkify'", "raise while the program runs"
-        ),
-        "an optimizer from outside": Row(
-            on(trains_from_outside, X), RuntimeError, "a SGD from outside", "as its first arguments", "state=(model"
-        ),
-        "a step before its first state": Row(
-            lambda: t2j(lambda linear, x: linear(x), state=(LINEAR,))({}, X),
-            RuntimeError,
-            "was called before",
-            "makes its state",
-            ".init(*args)",
-        ),
-        "a step without its state": Row(
-            lambda: t2j(lambda linear, x: linear(x), state=(LINEAR,))(X),
-            RuntimeError,
-            "was called before",
-            "the state as the first argument",
-            ".init(*args)",
-        ),
-        "a buffer on meta": Row(
-            lambda: meta_without("running_mean"),
-            RuntimeError,
-            "buffer 'running_mean' is on the meta device",
-            "state_dict does not have it",
-            "give its array",
-        ),
-        "a mesh with explicit axes": Row(
-            on_explicit_mesh, Exception, "float32[4,2@data]", "out_sharding=", "jax.sharding.auto_axes(function"
-        ),
-        "a model without a plan": Row(
-            lambda: sharding.specs(LINEAR, jax.make_mesh((1,), ("model",)), tensor="model"),
-            ValueError,
-            "Linear, which brings no plan",
-            "wanted a plan",
-            "pass plan=",
-        ),
-        "a Hessian of the bridge": Row(
-            lambda: jax.hessian(lambda x: doubled()(x).sum())(X),
-            TypeError,
-            "runs in PyTorch",
-            "reverse-mode gradients only",
-            "jax.jacobian(jax.jacobian(f))",
-        ),
-        "a module as an example": Row(
-            lambda: bridge(lambda module, x: module(x), LINEAR, X),
-            TypeError,
-            "of type Linear",
-            "wanted tensors",
-            "functools.partial",
-        ),
-        "a gradient of what is detached": Row(
-            lambda: jax.grad(sorted_by_numpy())(jnp.ones(3)),
-            jax.errors.JaxRuntimeError,
-            "does not require grad",
-            "JAX differentiates",
-            "Write it in PyTorch's operations",
-        ),
-        "a file that is not there": Row(
-            lambda: load_state("nothing.safetensors"),
-            FileNotFoundError,
-            "nothing.safetensors",
-            "or the folder that holds it",
-            "huggingface_hub.snapshot_download(name)",
-        ),
-        "an error in the bridge": Row(
-            lambda: bridge(fails_on_large, X), ValueError, "too large", "fails_on_large", "raise ValueError"
-        ),
-    }
-)
+OF_LATER |= OF_NEWCOMERS
+ROWS = OF_LATER | {
+    "a module for its state": Row(
+        on(LINEAR, X, state_dict=LINEAR),
+        TypeError,
+        "the state is a Linear",
+        "wanted one dictionary",
+        "params | buffers",
+    ),
+    "a pair for a state": Row(
+        on(LINEAR, X, state_dict=(STATE, {})), TypeError, "the state is a tuple", "wanted one", "params | buffers"
+    ),
+    "a number for a weight": Row(
+        on(LINEAR, X, state_dict={"weight": 3.0}), TypeError, "got a float", "wanted an array", "for weight"
+    ),
+    "a state as Flax has it": Row(
+        on(NORMED, X, state_dict={"params": STATE}),
+        RuntimeError,
+        "'params'",
+        "names that",
+        "there are '0.weight', '0.bias'",
+    ),
+    "a method of Flax's": Row(
+        lambda: t2j(LINEAR).apply(STATE, X), AttributeError, "'apply'", "function of arrays", "state_dict=state"
+    ),
+    "a method of the module's": Row(
+        lambda: t2j(LINEAR).eval(), AttributeError, "'eval'", "Wanted that of the module", "before t2j(module)"
+    ),
+    "a list": Row(
+        on(LINEAR, [[1.0, 2.0, 3.0]]), TypeError, "not list", "Wanted an array for input", "jnp.asarray(input)"
+    ),
+    "a state of other things": Row(
+        lambda: step()[0](dict(STATE), X),
+        TypeError,
+        "got a dict",
+        "wanted what its init(*args)",
+        "a dictionary of arrays for",
+    ),
+    "a misspelt keyword of a step": Row(
+        lambda: step()[0](step()[1], X, sclae=2.0),
+        TypeError,
+        "sclae=",
+        "(state, x, scale=, rng=)",
+        "did you mean scale=?",
+    ),
+    "an array in the state of a function": Row(
+        lambda: t2j(lambda s, x: s + x, state=X), TypeError, "got a ArrayImpl", "wanted modules", "are arguments"
+    ),
+    "a function that takes no state": Row(
+        lambda: t2j(lambda: 1, state=(LINEAR,)),
+        TypeError,
+        "takes 0 arguments",
+        "wanted one that",
+        "the objects first",
+    ),
+    "a bridge without examples": Row(
+        lambda: bridge(lambda x: x), TypeError, "missing 1", "Wanted an example", "torch2jax(function, *examples)"
+    ),
+    "a text for a bridge": Row(
+        lambda: doubled()("a"), TypeError, "got a str for x", "wanted an array", "functools.partial"
+    ),
+    "a rule of other parameters": Row(
+        by_a_rule_of_other_parameters,
+        TypeError,
+        "takes (x, order)",
+        "wanted the parameters of",
+        "test_messages.py:",
+    ),
+    "a module to export": Row(
+        lambda: torch2jax.export(LINEAR)(X), TypeError, "got a Linear", "wanted a function of arrays", "t2j(module)"
+    ),
+    "weights in a list": Row(lambda: load_state([1]), TypeError, "got a list", "wanted a file", "or tensors by name"),
+    "a tensor to a bridge": Row(
+        lambda: doubled()(torch.ones(2, 3)), TypeError, "'torch.Tensor'", "wanted an array", "t2j(tensor)"
+    ),
+    "a tensor to a bridge under jit": Row(
+        lambda: jax.jit(lambda x: doubled()(torch.ones(2, 3)))(X),
+        TypeError,
+        "'torch.Tensor'",
+        "wanted an array",
+        "t2j(tensor)",
+    ),
+    "numpy's float64": Row(
+        on(nn.LSTM(3, 4), np.ones((2, 3))),
+        ValueError,
+        "input is float64",
+        "parameters are float32",
+        "input.astype('float32')",
+    ),
+    "integers": Row(
+        on(LINEAR, jnp.ones((2, 3), int)), RuntimeError, "input is int32", "are float32", "input.astype('float32')"
+    ),
+    "half precision": Row(
+        on(LINEAR, X.astype("float16")), RuntimeError, "input is float16", "are float32", "input.astype('float32')"
+    ),
+    "weights of bfloat16": Row(
+        on(nn.Conv1d(3, 4, 1).bfloat16(), X[..., None]),
+        RuntimeError,
+        "input is float32",
+        "are bfloat16",
+        "input.astype('bfloat16')",
+    ),
+    "weights of bfloat16 as a state": Row(
+        on(LINEAR, X, state_dict={name: x.astype("bfloat16") for name, x in STATE.items()}),
+        RuntimeError,
+        "input is float32",
+        "are bfloat16",
+        "input.astype('bfloat16')",
+    ),
+    "dtypes that differ": Row(
+        on(torch.bmm, jnp.ones((1, 2, 2)), jnp.ones((1, 2, 2), int)),
+        RuntimeError,
+        "args[0] is float32, args[1] is int32",
+        "same dtype",
+        "astype('float32')",
+    ),
+    "a bad shape": Row(
+        on(nn.Sequential(nn.Linear(4, 5)), X),
+        RuntimeError,
+        "input of shape (2, 3)",
+        "weight of shape (5, 4)",
+        "raised in the module 0 (Linear(in_features=4, out_features=5, bias=True))",
+    ),
+    "an unknown name": Row(
+        on(LINEAR, X, state_dict={"wieght": STATE["weight"]}),
+        RuntimeError,
+        "'wieght'",
+        "names that the module lacks",
+        "nearest: 'weight'",
+    ),
+    "a weight of a wrong shape": Row(
+        on(LINEAR, X, state_dict={"weight": STATE["bias"]}), RuntimeError, "(4,)", "wanted (4, 3)", "for weight"
+    ),
+    "the parameters first": Row(
+        on(LINEAR, STATE, X), TypeError, "3 were given", "wanted that by name", "(*args, state_dict=state)"
+    ),
+    "the parameters first under jit": Row(
+        under_jit(LINEAR, STATE, X), TypeError, "3 were given", "wanted that by name", "(*args, state_dict=state)"
+    ),
+    "the parameters first, where a second argument may be": Row(
+        on(Optional(), t2j(Optional().state_dict()), X),
+        TypeError,
+        "Argument 0 is a state",
+        "wanted that by name",
+        "(*args, state_dict=state)",
+    ),
+    "a state for a closure": Row(
+        on(lambda x: LINEAR(x), X, state_dict=STATE),
+        TypeError,
+        "state_dict= for a function",
+        "(x, rng=)",
+        "functional_call(module, state, args)",
+    ),
+    "no key": Row(on(nn.Dropout(), X), RuntimeError, "a random operator", "needs a key", "rng=jax.random.key(0)"),
+    "a seed for a key": Row(on(nn.Dropout(), X, rng=0), TypeError, "got 0", "wanted one JAX key", "jax.random.key(0)"),
+    "a generator for a key": Row(
+        on(nn.Dropout(), X, rng=torch.Generator()),
+        TypeError,
+        "Generator",
+        "wanted one JAX key",
+        "jax.random.key(0)",
+    ),
+    "a key as an argument": Row(
+        on(nn.Dropout(), X, KEY), TypeError, "Argument 1 is a random key", "wanted that by name", "rng=key"
+    ),
+    "a text under jit": Row(
+        under_jit(lambda x, mode: x.sum() if mode == "sum" else x, X, "sum"),
+        TypeError,
+        "'str'",
+        "abstract array",
+        "static_argnames",
+    ),
+    "a number as text": Row(
+        under_jit(lambda x: print(x.sum().item()), X),
+        torch2jax.TracedValueError,
+        "the text of a traced number",
+        "needs the value",
+        "print the tensor",
+    ),
+    "a tensor under jit": Row(
+        lambda: jax.jit(t2j(LINEAR))(torch.ones(2, 3)), TypeError, *TO_JIT, "wanted an array: t2j(tensor)"
+    ),
+    "a parameter in a tree under jit": Row(
+        lambda: jax.jit(t2j(lambda state: state["weight"]))(dict(LINEAR.named_parameters())),
+        TypeError,
+        *TO_JIT,
+        "wanted an array: t2j(tensor)",
+    ),
+    "a tensor of complex numbers under jit": Row(
+        lambda: jax.jit(bridge(lambda x: x, X))(torch.ones(2, 3, dtype=torch.complex64)),
+        TypeError,
+        *TO_JIT,
+        "wanted an array: t2j(tensor)",
+    ),
+    "a generator under jit": Row(
+        under_jit(lambda x, g: x, X, torch.Generator()), TypeError, *TO_JIT, "pass a key: rng=jax.random.key(0)"
+    ),
+    "an optimizer under jit": Row(under_jit(lambda o, x: x, SGD, X), TypeError, *TO_JIT, "state=(model, optimizer)"),
+    "a scheduler under jit": Row(
+        under_jit(lambda s, x: x, torch.optim.lr_scheduler.StepLR(SGD, 1), X),
+        TypeError,
+        *TO_JIT,
+        "state=(model, optimizer, scheduler)",
+    ),
+    "an optimizer to a step under jit": Row(
+        lambda: jax.jit(step()[0])(SGD, X), TypeError, *TO_JIT, "state=(model, optimizer)"
+    ),
+    "a module under jit": Row(
+        under_jit(lambda module, x: module(x), LINEAR, X), TypeError, *TO_JIT, "close over the module"
+    ),
+    "a module of one's own under jit": Row(
+        under_jit(lambda module, x: module(x), Optional(), X), TypeError, *TO_JIT, "close over the module"
+    ),
+    "a dataclass under jit": Row(
+        under_jit(lambda batch: batch.x, Batch(X)), TypeError, *TO_JIT, "jax.tree_util.register_dataclass(Batch)"
+    ),
+    "a flag under jit": Row(
+        under_jit(lambda x, keep: x.sum(0, keepdim=keep), X, True), TypeError, "not Tensor", "must be bool", STATIC
+    ),
+    "a flag that decides on shapes": Row(
+        under_jit(lambda x, keep: x.sum(0) if keep else x, X, True),
+        torch2jax.BranchError,
+        "float32[3] where it is True",
+        "wanted the same structure",
+        STATIC + "'keep',)",
+    ),
+    "a step that accumulates": Row(
+        accumulating,
+        torch2jax.BranchError,
+        "['bias.grad']: nothing where it is True",
+        "wanted the same",
+        STATIC[:15],
+    ),
+    "a flag among overloads": Row(
+        under_jit(lambda x, down: torch.sort(x, descending=down), X, True),
+        TypeError,
+        "descending=Tensor",
+        "bool descending",
+        STATIC + "'down',)",
+    ),
+    "a dimension under jit": Row(
+        under_jit(lambda x, dim: x.sum(dim), X, 1),
+        torch2jax.TracedValueError,
+        "dim (int32)",
+        "needs the value",
+        STATIC + "'dim',)",
+    ),
+    "a range of a value": Row(
+        under_jit(lambda x: list(range(int(x.sum()))), X),
+        torch2jax.TracedValueError,
+        "int(tensor)",
+        "needs the value",
+        "write tensor.item()",
+    ),
+    "int of a number of a tensor": Row(
+        under_jit(lambda x: x * int(x.sum().item()), X),
+        torch2jax.TracedValueError,
+        "int(tensor)",
+        "needs the value",
+        "leave int() out",
+    ),
+    "float of a value": Row(
+        under_jit(lambda x: x / float(x.max()), X),
+        torch2jax.TracedValueError,
+        "float(tensor)",
+        "needs the value",
+        "write tensor.item()",
+    ),
+    "a range of a number of a tensor": Row(
+        under_jit(lambda x, n: [x for _ in range(torch.tensor(2) + n)], X, np.ones((), np.int32)),
+        torch2jax.TracedValueError,
+        "as many iterations as a number says",
+        "needs the value",
+        "while i < n",
+    ),
+    "a length that depends on values": Row(
+        under_jit(lambda x: x[x > 0].tolist(), X),
+        torch2jax.TracedValueError,
+        "tolist",
+        "needs the value",
+        "torch.where",
+    ),
+    "iterations of a traced number": Row(
+        under_jit(lambda x, n: [x for _ in range(n)], X, 1),
+        torch2jax.TracedValueError,
+        "n (int32)",
+        "needs the value",
+        STATIC,
+    ),
+    "numpy under jit": Row(
+        under_jit(lambda x: np.sin(x), X),
+        torch2jax.TracedValueError,
+        "numpy.asarray(tensor)",
+        "needs the value",
+        "torch2jax(function, *examples)",
+    ),
+    "a kernel in numpy": Row(
+        under_jit(lambda x: torch.ops.messages.sine(x), X),
+        torch2jax.TracedValueError,
+        "Tensor.numpy()",
+        "kernel of messages::sine",
+        'call_torch=["messages::sine"]',
+    ),
+    "a function of jax within": Row(
+        on(lambda x: jnp.sin(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
+    ),
+    "a function of jax within, under jit": Row(
+        under_jit(lambda x: jax.nn.relu(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
+    ),
+    "a bridge within": Row(
+        on(lambda x: doubled()(x), X), TypeError, "got a tensor", "wanted an array", "j2t(jnp.sin)(tensor)"
+    ),
+    "a function of jax to t2j": Row(
+        lambda: t2j(jnp.sin), TypeError, "got jax.numpy.sin", "wanted PyTorch's", "Call it as it is"
+    ),
+    "nothing to t2j": Row(lambda: t2j(None), TypeError, "got None", "wanted a tensor", "have returned one?"),
+    "a file to t2j": Row(lambda: t2j("model.pt"), TypeError, "'model.pt'", "wanted a tensor", "torch.load('model.pt')"),
+    "a module to j2t": Row(lambda: j2t(LINEAR), TypeError, "got a Linear", "wanted JAX's", "Use t2j to convert"),
+    "an array of jax within": Row(
+        on(lambda x: x + jnp.ones(3), X), TypeError, "got an array of JAX", "wanted a tensor", "j2t(array)"
+    ),
+    "one example for batch norm": Row(
+        on(NORMED, X[:1]), ValueError, "input size torch.Size([1, 3])", "more than 1 value", "module.eval()"
+    ),
+    "an index out of range": Row(
+        on(EMBEDDING, jnp.array([5])), IndexError, "got indices from 5 to 5", "Expected idx", "for 3 rows"
+    ),
+    "an embedding of floats": Row(
+        on(EMBEDDING, X), RuntimeError, "got torch.FloatTensor", "Long, Int", "astype('int32')"
+    ),
+    "a sparse tensor": Row(
+        lambda: t2j(torch.eye(3).to_sparse().to("meta")),
+        torch2jax.SparseLayoutError,
+        "sparse_coo",
+        "dense tensors",
+        "to_dense()",
+    ),
+    "a quantized tensor": Row(
+        lambda: t2j(quantized()), TypeError, "got a quantized tensor", "wanted a dense one", "tensor.dequantize()"
+    ),
+    "a misspelt keyword": Row(
+        on(LINEAR, X, return_sate_dict=True),
+        TypeError,
+        "'return_sate_dict'",
+        "(input, state_dict=, rng=, return_state_dict=)",
+        "did you mean return_state_dict=?",
+    ),
+    "a misspelt keyword of a function": Row(
+        on(lambda x, dim=0: x.sum(dim), X, dmi=1), TypeError, "'dmi'", "(x, dim=, rng=)", "did you mean dim=?"
+    ),
+    "a misspelt rng": Row(on(lambda x: x, X, rgn=KEY), TypeError, "rgn=", "(x, rng=)", "did you mean rng=?"),
+    "a misspelt keyword of t2j": Row(
+        lambda: t2j(LINEAR, on_mising="error"), TypeError, "on_mising", "on_missing=,", "did you mean on_missing=?"
+    ),
+    "a state for t2j": Row(
+        lambda: t2j(LINEAR, state_dict=STATE),
+        TypeError,
+        "Got state_dict=",
+        "(thing, copy=",
+        "function that t2j returns: t2j(module)(*args, state_dict=",
+    ),
+    "a misspelt key for t2j": Row(
+        lambda: t2j(LINEAR, rgn=KEY),
+        TypeError,
+        "Got rgn=",
+        "(thing, copy=",
+        "function that t2j returns: t2j(module)(*args, rng=",
+    ),
+    "a misspelt keyword of j2t": Row(
+        lambda: j2t(jnp.sin, jitt=False), TypeError, "jitt", "(thing, copy=, jit=)", "did you mean jit=?"
+    ),
+    "a misspelt keyword of torch2jax": Row(
+        lambda: bridge(torch.sin, X, vmap_metod="sequential"),
+        TypeError,
+        "vmap_metod",
+        "(fn, *example_args",
+        "did you mean vmap_method=?",
+    ),
+    "a part that is none": Row(
+        lambda: t2j(NORMED, compile=["encoder"]),
+        ValueError,
+        "'encoder'",
+        "no part and no method",
+        "there are '0', '1'",
+    ),
+    "a part that is none, for PyTorch": Row(
+        lambda: t2j(NORMED, call_torch=["10"]), ValueError, "'10'", "no module of that name", "nearest: '1', '0'"
+    ),
+    "a name for a list of parts": Row(
+        lambda: t2j(NORMED, compile="0"), TypeError, "compile='0'", "wanted a list", "compile=['0']"
+    ),
+    "an option that is none": Row(
+        lambda: t2j(LINEAR, on_missing="torch"), ValueError, "'torch'", "'call_torch'", "runs in PyTorch"
+    ),
+    "checks that are none": Row(
+        lambda: t2j(LINEAR, checks="yes"), ValueError, "'yes'", "'checkify'", "raise while the program runs"
+    ),
+    "an optimizer from outside": Row(
+        on(trains_from_outside, X), RuntimeError, "a SGD from outside", "as its first arguments", "state=(model"
+    ),
+    "a step before its first state": Row(
+        lambda: t2j(lambda linear, x: linear(x), state=(LINEAR,))({}, X),
+        RuntimeError,
+        "was called before",
+        "makes its state",
+        ".init(*args)",
+    ),
+    "a step without its state": Row(
+        lambda: t2j(lambda linear, x: linear(x), state=(LINEAR,))(X),
+        RuntimeError,
+        "was called before",
+        "the state as the first argument",
+        ".init(*args)",
+    ),
+    "a buffer on meta": Row(
+        lambda: meta_without("running_mean"),
+        RuntimeError,
+        "buffer 'running_mean' is on the meta device",
+        "state_dict does not have it",
+        "give its array",
+    ),
+    "a mesh with explicit axes": Row(
+        on_explicit_mesh, Exception, "float32[4,2@data]", "out_sharding=", "jax.sharding.auto_axes(function"
+    ),
+    "a model without a plan": Row(
+        lambda: sharding.specs(LINEAR, jax.make_mesh((1,), ("model",)), tensor="model"),
+        ValueError,
+        "Linear, which brings no plan",
+        "wanted a plan",
+        "pass plan=",
+    ),
+    "a Hessian of the bridge": Row(
+        lambda: jax.hessian(lambda x: doubled()(x).sum())(X),
+        TypeError,
+        "runs in PyTorch",
+        "reverse-mode gradients only",
+        "jax.jacobian(jax.jacobian(f))",
+    ),
+    "a module as an example": Row(
+        lambda: bridge(lambda module, x: module(x), LINEAR, X),
+        TypeError,
+        "of type Linear",
+        "wanted tensors",
+        "functools.partial",
+    ),
+    "a gradient of what is detached": Row(
+        lambda: jax.grad(sorted_by_numpy())(jnp.ones(3)),
+        jax.errors.JaxRuntimeError,
+        "does not require grad",
+        "JAX differentiates",
+        "Write it in PyTorch's operations",
+    ),
+    "a file that is not there": Row(
+        lambda: load_state("nothing.safetensors"),
+        FileNotFoundError,
+        "nothing.safetensors",
+        "or the folder that holds it",
+        "huggingface_hub.snapshot_download(name)",
+    ),
+    "an error in the bridge": Row(
+        lambda: bridge(fails_on_large, X), ValueError, "too large", "fails_on_large", "raise ValueError"
+    ),
+}
 
 
 @pytest.mark.parametrize("name", ROWS)
