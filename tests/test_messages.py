@@ -167,6 +167,28 @@ def quantized():
         return torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.quint8)
 
 
+def grows(x):
+    out = []
+    while x.sum() < 100:
+        x = x * 2
+        out.append(x)
+    return torch.stack(out)
+
+
+def of_before():
+    kept = []
+    t2j(lambda x: kept.append(x * 2))(X)
+    return kept[0]
+
+
+def without_operators(x):
+    """As torchvision's own Python code runs where its library is missing."""
+    code = compile("def pooled(x): return torch.sum(x, dim=x)", "site-packages/torchvision/ops/roi_align.py", "exec")
+    names = {"torch": torch}
+    exec(code, names)
+    return names["pooled"](x)
+
+
 STATIC = "static_argnames=("
 TO_JIT = "The problematic value is of type", "; wanted a"
 OF_LATER = {
@@ -343,6 +365,177 @@ OF_LATER = {
         "strict=False",
     ),
 }
+OF_NEWCOMERS = {
+    "a formatted loss": Row(
+        under_jit(lambda x: print(f"loss {x.sum():.3f}"), X),
+        torch2jax.TracedValueError,
+        "format(tensor)",
+        "needs the value",
+        "j2t(jax.debug.print)('{:.3f}', tensor)",
+    ),
+    "a loss in a text of C's": Row(
+        under_jit(lambda x: print("loss %.3f" % x.sum()), X),  # noqa: UP031
+        torch2jax.TracedValueError,
+        "float(tensor)",
+        "needs the value",
+        "j2t(jax.debug.print)('{:.3f}', tensor)",
+    ),
+    "a whole number in a text of C's": Row(
+        under_jit(lambda x: print("loss %d" % x.sum()), X),  # noqa: UP031
+        TypeError,
+        "not Tensor",
+        "Under jax.jit",
+        "j2t(jax.debug.print)('{}', tensor)",
+    ),
+    "a flag that is iterated": Row(
+        under_jit(lambda x, flags: [x for _ in flags], X, True),
+        TypeError,
+        "iteration over a 0-d tensor",
+        "flags (bool)",
+        STATIC + "'flags',)",
+    ),
+    "a flag among others": Row(
+        under_jit(lambda x, **options: x if options["return_dict"] else (x,), X, return_dict=True),
+        torch2jax.BranchError,
+        "return_dict (bool)",
+        "wanted the same structure",
+        STATIC + "'return_dict',)",
+    ),
+    "a flag, and an error of the code's": Row(
+        under_jit(lambda x, n: {1: x}[n], X, 1), KeyError, "n (int32)", "Python number", STATIC + "'n',)"
+    ),
+    "a factor of sizes": Row(
+        under_jit(lambda x, s: torch.nn.functional.interpolate(x, scale_factor=s), X[None], 2.0),
+        TypeError,
+        "invalid combination of arguments",
+        "s (float32)",
+        STATIC + "'s',)",
+    ),
+    "a size of several": Row(
+        under_jit(lambda x, size: x.reshape(size), X, (3, 2)),
+        torch2jax.TracedValueError,
+        "size (tuple of int32)",
+        "needs the value",
+        STATIC + "'size',)",
+    ),
+    "a number for a function of PyTorch's": Row(
+        under_jit(torch.sum, X, 1), TypeError, "args[1] (int32)", "Python number", "static_argnums=(1,)"
+    ),
+    "sizes among arguments": Row(
+        under_jit(lambda x, *sizes: x.reshape(*sizes), X, 3, 2),
+        torch2jax.TracedValueError,
+        "args[1] (int32), args[2] (int32)",
+        "needs the value",
+        "static_argnums=(1, 2)",
+    ),
+    "an option that a rule must know": Row(
+        under_jit(lambda x, p: x.norm(p), X, 3),
+        torch2jax.TracedValueError,
+        "of a number that is none of its operands",
+        "needs the value",
+        STATIC + "'p',)",
+    ),
+    "classes of no number": Row(
+        under_jit(torch.nn.functional.one_hot, jnp.array([1, 2])),
+        torch2jax.TracedValueError,
+        "one_hot without num_classes",
+        "needs the value",
+        "say num_classes=",
+    ),
+    "a closure of a JAX function": Row(
+        on(lambda t: j2t(lambda y: y * t)(t), X),
+        TypeError,
+        "has met a tensor",
+        "computes with arrays",
+        "j2t(function)(x, tensor)",
+    ),
+    "a closure of a JAX function, the tensor first": Row(
+        on(lambda t: j2t(lambda y: t * y)(t), X),
+        TypeError,
+        "has met a tensor",
+        "computes with arrays",
+        "j2t(function)(x, tensor)",
+    ),
+    "a closure of a JAX function in PyTorch": Row(
+        lambda: (lambda t: j2t(lambda y: y * t)(t))(torch.ones(3)),
+        TypeError,
+        "has met a tensor",
+        "computes with arrays",
+        "j2t(function)(x, tensor)",
+    ),
+    "an array before a tensor": Row(
+        on(lambda t: jnp.ones(3) * t, X), TypeError, "got an array of JAX", "wanted a tensor", "j2t(array)"
+    ),
+    "a condition in a JAX function": Row(
+        lambda: j2t(lambda x: x if x.sum() > 0 else -x)(torch.ones(3)),
+        TypeError,
+        "Attempted boolean conversion",
+        "is compiled",
+        "j2t(function, jit=False)",
+    ),
+    "numpy in a JAX function": Row(
+        lambda: j2t(lambda x: jnp.asarray(np.sin(x)) * float(x[0]))(torch.ones(3)),
+        TypeError,
+        "__array__",
+        "is compiled",
+        "j2t(function, jit=False)",
+    ),
+    "a traced array to j2t": Row(
+        lambda: jax.jit(lambda x: LINEAR(j2t(x)))(X),
+        TypeError,
+        "a traced array",
+        "concrete one",
+        "t2j(function)(array)",
+    ),
+    "made-up values": Row(
+        lambda: jax.jit(lambda a: bridge(lambda a: torch.from_numpy(np.linalg.inv(a.numpy())), a)(a))(jnp.eye(2)),
+        np.linalg.LinAlgError,
+        "Singular matrix",
+        "made-up values",
+        "output_shapes=...",
+    ),
+    "compilation as a flag": Row(
+        lambda: t2j(LINEAR, compile=True), TypeError, "compile=True", "wanted a list of parts", "compile=['']"
+    ),
+    "the state of what is translated": Row(
+        lambda: t2j(LINEAR).state_dict(), AttributeError, "'state_dict'", "a dictionary of arrays", "f.split()"
+    ),
+    "the parameters of what is translated": Row(
+        lambda: list(t2j(LINEAR).parameters()), AttributeError, "'parameters'", "a dictionary of arrays", "f.split()"
+    ),
+    "a state for what is translated": Row(
+        lambda: t2j(LINEAR).load_state_dict(STATE), AttributeError, "'load_state_dict'", "takes its state", "f.load("
+    ),
+    "training what is translated": Row(
+        lambda: t2j(LINEAR).train(), AttributeError, "'train'", "before t2j(module)", "module.train()"
+    ),
+    "a dtype of what is translated": Row(
+        lambda: t2j(LINEAR).half(), AttributeError, "'half'", "Wanted that of the module", "module.half("
+    ),
+    "a device of what is translated": Row(
+        lambda: t2j(LINEAR).to("cuda"), AttributeError, "'to'", "Arrays are where JAX has them", "jax.device_put("
+    ),
+    "parameters by another name": Row(
+        on(LINEAR, X, params=STATE), TypeError, "Got params=", "a state of the module", "state_dict=params"
+    ),
+    "variables of Flax's": Row(
+        on(LINEAR, X, variables={"params": STATE}), TypeError, "Got variables=", "a state", "state_dict=variables"
+    ),
+    "a list that grows": Row(
+        under_jit(grows, X), torch2jax.BranchError, "out is first a list", "too many paths", "keep a mask"
+    ),
+    "an attribute of a tensor of before": Row(
+        lambda: of_before().shape,
+        torch2jax.EndedCallError,
+        "reading .shape",
+        "wanted one of this call",
+        "Return tensors",
+    ),
+    "torchvision without its operators": Row(
+        on(without_operators, X), TypeError, "sum()", "compiled operators are missing", "torch2jax doctor"
+    ),
+}
+OF_LATER |= OF_NEWCOMERS
 ROWS = OF_LATER | {
     "a module for its state": Row(
         on(LINEAR, X, state_dict=LINEAR),
@@ -391,7 +584,11 @@ ROWS = OF_LATER | {
         lambda: t2j(lambda s, x: s + x, state=X), TypeError, "got a ArrayImpl", "wanted modules", "are arguments"
     ),
     "a function that takes no state": Row(
-        lambda: t2j(lambda: 1, state=(LINEAR,)), TypeError, "takes 0 arguments", "wanted one that", "the objects first"
+        lambda: t2j(lambda: 1, state=(LINEAR,)),
+        TypeError,
+        "takes 0 arguments",
+        "wanted one that",
+        "the objects first",
     ),
     "a bridge without examples": Row(
         lambda: bridge(lambda x: x), TypeError, "missing 1", "Wanted an example", "torch2jax(function, *examples)"
@@ -400,7 +597,11 @@ ROWS = OF_LATER | {
         lambda: doubled()("a"), TypeError, "got a str for x", "wanted an array", "functools.partial"
     ),
     "a rule of other parameters": Row(
-        by_a_rule_of_other_parameters, TypeError, "takes (x, order)", "wanted the parameters of", "test_messages.py:"
+        by_a_rule_of_other_parameters,
+        TypeError,
+        "takes (x, order)",
+        "wanted the parameters of",
+        "test_messages.py:",
     ),
     "a module to export": Row(
         lambda: torch2jax.export(LINEAR)(X), TypeError, "got a Linear", "wanted a function of arrays", "t2j(module)"
@@ -490,7 +691,11 @@ ROWS = OF_LATER | {
     "no key": Row(on(nn.Dropout(), X), RuntimeError, "a random operator", "needs a key", "rng=jax.random.key(0)"),
     "a seed for a key": Row(on(nn.Dropout(), X, rng=0), TypeError, "got 0", "wanted one JAX key", "jax.random.key(0)"),
     "a generator for a key": Row(
-        on(nn.Dropout(), X, rng=torch.Generator()), TypeError, "Generator", "wanted one JAX key", "jax.random.key(0)"
+        on(nn.Dropout(), X, rng=torch.Generator()),
+        TypeError,
+        "Generator",
+        "wanted one JAX key",
+        "jax.random.key(0)",
     ),
     "a key as an argument": Row(
         on(nn.Dropout(), X, KEY), TypeError, "Argument 1 is a random key", "wanted that by name", "rng=key"
@@ -557,7 +762,11 @@ ROWS = OF_LATER | {
         STATIC + "'keep',)",
     ),
     "a step that accumulates": Row(
-        accumulating, torch2jax.BranchError, "['bias.grad']: nothing where it is True", "wanted the same", STATIC[:15]
+        accumulating,
+        torch2jax.BranchError,
+        "['bias.grad']: nothing where it is True",
+        "wanted the same",
+        STATIC[:15],
     ),
     "a flag among overloads": Row(
         under_jit(lambda x, down: torch.sort(x, descending=down), X, True),
@@ -705,7 +914,11 @@ ROWS = OF_LATER | {
         "did you mean vmap_method=?",
     ),
     "a part that is none": Row(
-        lambda: t2j(NORMED, compile=["encoder"]), ValueError, "'encoder'", "no part and no method", "there are '0', '1'"
+        lambda: t2j(NORMED, compile=["encoder"]),
+        ValueError,
+        "'encoder'",
+        "no part and no method",
+        "there are '0', '1'",
     ),
     "a part that is none, for PyTorch": Row(
         lambda: t2j(NORMED, call_torch=["10"]), ValueError, "'10'", "no module of that name", "nearest: '1', '0'"
@@ -868,6 +1081,11 @@ BY_OTHERS = {
         ("optimizer can only optimize Tensors", "ArrayImpl"),
         "optax",
     ),
+    "an array and a tensor": (
+        lambda: jnp.ones(3) * torch.ones(3),
+        ("unsupported operand type(s) for", "ArrayImpl", "Tensor"),
+        "`t2j(tensor)` is an array, `j2t(array)` a tensor",
+    ),
     "the package as a function": (
         lambda: torch2jax(torch.sin),
         ("'module' object is not callable",),
@@ -946,6 +1164,12 @@ def test_check_shows_notes():
     error.add_note("what helps")
     error.add_note("--------------------\nof tracebacks")
     assert told(error) == "first\nwhat helps"
+
+
+def test_examples_of_vmap_are_not_said_to_be_static():
+    with pytest.raises(torch2jax.TracedValueError) as error:
+        jax.vmap(t2j(lambda x, d: x.sum(d)))(X[None], jnp.array([0]))
+    assert "static_argnames" not in "".join(getattr(error.value, "__notes__", []))
 
 
 def test_no_part_of_a_tree_is_said_to_be_static():

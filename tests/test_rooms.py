@@ -25,7 +25,7 @@ FLOORS = [
     {"loops"},
     {"tensors"},
     {"patches", "tracebacks"},
-    {"hints"},
+    {"hints", "other_names"},
     {"errors"},
     {"abandoning"},
     {"translation"},

@@ -31,6 +31,7 @@ from .errors import (
 )
 from .exporting.export import export
 from .modules.layers import stack_layers, unstack_layers
+from .other_names import error_of as _error_of
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 from .tensors.padded import Padded
@@ -81,4 +82,4 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("torch2jax")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise _error_of(__name__, name)

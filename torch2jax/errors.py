@@ -28,7 +28,8 @@ def _folders(*paths: Any) -> tuple[str, ...]:
 
 
 _TORCH = _folders(Path(str(torch.__file__)).parent)
-_TRANSLATORS = _folders(Path(__file__).parent, Path(str(jax.__file__)).parent, Path(str(optree.__file__)).parent)
+_JAX = _folders(Path(str(jax.__file__)).parent)
+_TRANSLATORS = _JAX + _folders(Path(__file__).parent, Path(str(optree.__file__)).parent)
 _LIBRARIES = _TORCH + _TRANSLATORS
 _STANDARD = _folders(sysconfig.get_paths()["stdlib"])
 # An installed package lives below the standard library's folder, yet is the user's model code.
@@ -86,6 +87,11 @@ def user_level() -> int:
     while frame is not None and is_library(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def is_jax(filename: str) -> bool:
+    """Whether a file is of JAX."""
+    return filename.startswith(_JAX)
 
 
 def is_translator(filename: str) -> bool:

@@ -60,18 +60,33 @@ class _Failure(NamedTuple):
 
     def given(self) -> dict[str, Any]:
         """The leaves of the arguments, by the names of the parameters."""
-        try:
-            bound = inspect.signature(self.called).bind_partial(*self.args, **self.kwargs).arguments
-        except (TypeError, ValueError):  # it has none, or another
-            bound = {**{f"args[{number}]": x for number, x in enumerate(self.args)}, **self.kwargs}
         found = {}
-        for name, value in bound.items():
+        for name, value in self.bound().items():
             for path, x in jax.tree_util.tree_leaves_with_path(value):
                 found[name + jax.tree_util.keystr(path)] = x
         return found
 
+    def bound(self) -> dict[str, Any]:
+        """The arguments by the names of the parameters; those that have none by their numbers."""
+        try:
+            signature = inspect.signature(self.called)
+            bound = signature.bind_partial(*self.args, **self.kwargs).arguments
+        except (TypeError, ValueError):  # it has none, or another
+            return {**{f"args[{number}]": x for number, x in enumerate(self.args)}, **self.kwargs}
+        found = {}
+        for name, value in bound.items():
+            kind = signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                found.update(value)
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
+                first = len(self.args) - len(value)
+                found.update({f"args[{first + number}]": x for number, x in enumerate(value)})
+            else:
+                found[name] = value
+        return found
 
-def hint_at(error: Exception, called: Any, args: tuple, kwargs: dict) -> str | None:
+
+def hints_at(error: Exception, called: Any, args: tuple, kwargs: dict) -> list[str]:
     """What to do about an error, as far as can be told from it and from what the user has called.
 
     Args:
@@ -79,12 +94,56 @@ def hint_at(error: Exception, called: Any, args: tuple, kwargs: dict) -> str | N
     """
     message = "".join(traceback.format_exception_only(error))  # also of one that cannot tell it
     failure = _Failure(error, message, called, args, kwargs)
-    for hint in _HINTS:
+    found = []
+    for hint in _HINTS if not _is_explained(error) else ():
         with contextlib.suppress(Exception):  # a signature that cannot be had
-            found = hint(failure)
-            if found is not None:
-                return found
-    return None
+            found.append(hint(failure))
+            if found[-1] is not None:
+                break
+    with contextlib.suppress(Exception):
+        found.append(_static(failure))
+    return list(dict.fromkeys(x for x in found if x is not None))
+
+
+def _is_explained(error: Exception) -> bool:
+    """Whether a note of `explain_function_of_jax` says what to do."""
+    return any(str(note).startswith(_OF_JAX) for note in getattr(error, "__notes__", ()))
+
+
+_OF_JAX = "The function given to j2t "
+_TAKES_VALUE = ("Concretization", "TracerBoolConversion", "TracerArrayConversion", "TracerIntegerConversion")
+
+
+def explain_function_of_jax(error: Exception, *, is_compiled: bool) -> None:
+    """Notes what to do where a JAX function, given to `j2t`, fails among arrays and tensors.
+
+    Args:
+        is_compiled: `j2t` compiles it.
+    """
+    if _is_explained(error) or isinstance(error, TracedValueError):
+        return
+    if not is_compiled and type(error).__name__.startswith(_TAKES_VALUE):
+        error.add_note(
+            f"{_OF_JAX}got traced arrays, as jax.jit, grad and vmap around the call give them, which have no values: "
+            "write it with jnp.where or jax.lax.cond, or call it outside of these"
+        )
+    elif is_compiled and type(error).__name__.startswith(_TAKES_VALUE):
+        error.add_note(
+            f"{_OF_JAX}is compiled, so its arguments are traced. j2t(function, jit=False) runs it operation by "
+            "operation, where it may ask for values; or give it a Python number, which is "
+            "known where the function asks for it"
+        )
+    elif _OF_TENSOR_AND_ARRAY.search(str(error)):
+        error.add_note(
+            f"{_OF_JAX}computes with arrays, and has met a tensor: does it close over one? Give it as an argument, "
+            "j2t(function)(x, tensor)"
+        )
+
+
+_OF_TENSOR_AND_ARRAY = re.compile(
+    r"Torchish|'Tensor' and '[\w.]*(ArrayImpl|Tracer)'|(ArrayImpl|Tracer)' and 'Tensor'|torch\.Tensor|"
+    r"must be Tensor, not \w*(ArrayImpl|Tracer)"
+)
 
 
 def _state_by_name(failure: _Failure) -> str | None:
@@ -157,6 +216,9 @@ def _fitting_arguments(failure: _Failure) -> str | None:
 
 def _on_keywords(failure: _Failure, unknown: list[str], taken: list[str]) -> Iterable[str]:
     for name in unknown:
+        if failure.module is not None and _is_state(failure, name):
+            yield f"Got {name}=, which is a state of the module; wanted that as state_dict={name}"
+            continue
         near = difflib.get_close_matches(name, [*taken, *_OF_MODULES], n=1)
         if getattr(failure.called, "__name__", "") == "t2j" and near and near[0] in _OF_MODULES:
             yield (
@@ -175,6 +237,16 @@ def _on_keywords(failure: _Failure, unknown: list[str], taken: list[str]) -> Ite
         yield f"Got {name}=" + (
             f"; did you mean {near[0]}=?" if near else ", which is none of its parameters: leave it out"
         )
+
+
+def _is_state(failure: _Failure, name: str) -> bool:
+    """Whether a keyword has a state of the module, also as Flax has it, below "params"; or a name of one."""
+    value, module = failure.kwargs[name], failure.module
+    if not isinstance(value, Mapping) or module is None:
+        return False
+    inner = value.get("params", value)
+    keys = set(inner) if isinstance(inner, Mapping) else set()
+    return name in ("params", "weights", "variables", "state") or bool(keys & set(module.state_dict(keep_vars=True)))
 
 
 def _on_keys(numbers: list[int]) -> Iterable[str]:
@@ -222,12 +294,24 @@ def _mixed(failure: _Failure) -> str | None:
     if re.search(r"must be Tensor, not (list|tuple|int|float|bool|complex)\b", failure.message) and others:
         name = next(iter(others)).partition("[")[0]
         return f"Wanted an array for {name}: jnp.asarray({name}). JAX takes lists for trees"
-    if re.search(r"Tensor.*\b(ArrayImpl|\w+Tracer)\b", failure.message):
+    if re.search(r"Tensor.*\b(ArrayImpl|\w+Tracer)\b|(ArrayImpl|Tracer)\b.*Tensor", failure.message):
         return (
             "A function of PyTorch got an array of JAX; wanted a tensor: j2t(array) is one, in translated code too. "
             "An argument of the translated function is a tensor there already"
         )
     return None
+
+
+def _torchvision(failure: _Failure) -> str | None:
+    """A torchvision without its compiled operators: its own Python code stands in, and asks for values."""
+    steps = traceback.walk_tb(failure.error.__traceback__)
+    runs = any("/torchvision/" in frame.f_code.co_filename.replace("\\", "/") for frame, _ in steps)
+    if not (runs or "torchvision::" in failure.message) or hasattr(torch.ops.torchvision, "roi_align"):
+        return None
+    return (
+        "torchvision's compiled operators are missing: it is of another build than torch. `torch2jax doctor` says how "
+        "to install both from one index"
+    )
 
 
 def _strings(failure: _Failure) -> str | None:
@@ -313,21 +397,36 @@ def _wrapped_tensors(failure: _Failure) -> str | None:
 
 
 def _static(failure: _Failure) -> str | None:
-    """A Python number that `jax.jit` has made an array."""
-    asks = re.search(r"must be \w+.*, not Tensor|invalid combination of arguments", failure.message)
-    if not (isinstance(failure.error, TracedValueError) or (isinstance(failure.error, TypeError) and asks)):
+    """Python numbers and flags that `jax.jit` has made arrays."""
+    asks = re.search(r"must be \w+.*, not Tensor|invalid combination of arguments|type list: \[Tensor", failure.message)
+    dtypes = {name: _dtype_of_numbers(x, takes_floats=bool(asks)) for name, x in failure.bound().items()}
+    dtypes = {name: dtype for name, dtype in dtypes.items() if dtype is not None and name not in _OF_MODULES}
+    if not dtypes:
         return None
-    traced = {name: x for name, x in failure.arguments().items() if isinstance(x, Tracer) and x.ndim == 0}
-    whole = {name: x for name, x in traced.items() if name.isidentifier()}  # jit can leave no part of a tree as it is
-    numbers = [name for name, x in whole.items() if not (jnp.issubdtype(x.dtype, jnp.inexact) or _is_key(x))]
-    if not numbers:
-        return None
-    first = ", ".join(f"{name} ({traced[name].dtype})" for name in numbers)
+    names = tuple([name for name in dtypes if name.isidentifier()])
+    places = tuple([int(name[len("args[") : -1]) for name in dtypes if not name.isidentifier()])
+    ways = [f"static_argnames={names}"] * bool(names) + [f"static_argnums={places}"] * bool(places)
+    listed = ", ".join(f"{name} ({dtype})" for name, dtype in dtypes.items())
     return (
-        f"Traced arguments: {first}. Where the code wants a Python number or flag, let jax.jit leave it as it is: "
-        f"jax.jit(function, static_argnames=({', '.join(map(repr, numbers))},)); or bind it before, with "
-        "functools.partial"
+        f"Traced arguments: {listed}. Where the code wants a Python number or flag, let jax.jit leave it as it is: "
+        f"jax.jit(function, {', '.join(ways)}); or bind it before, with functools.partial"
     )
+
+
+def _dtype_of_numbers(value: Any, *, takes_floats: bool) -> str | None:
+    """The dtype of an argument that may have been a Python number, a flag, or a tuple of them; None of others."""
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    if not parts or not all(_may_be_of_jit(x) for x in parts):
+        return None
+    if not takes_floats and any(jnp.issubdtype(x.dtype, jnp.inexact) for x in parts):
+        return None
+    dtypes = ", ".join(dict.fromkeys(str(x.dtype) for x in parts))
+    return dtypes if parts is not value else f"{type(value).__name__} of {dtypes}"
+
+
+def _may_be_of_jit(value: Any) -> bool:
+    """Whether a value is traced, has no dimensions, and is no example of `jax.vmap`, as flags are."""
+    return isinstance(value, Tracer) and value.ndim == 0 and not _is_key(value) and not hasattr(value, "batch_dim")
 
 
 _DTYPES = {
@@ -419,6 +518,9 @@ _ADVICE = {
         "The ragged size of a jagged tensor is no number, but stands for the lengths of its rows: these are "
         "x.offsets().diff(), and x.to_padded_tensor(0.0).shape has numbers"
     ),
+    "format: a real number is required, not Tensor": (
+        "Under jax.jit a text has no values to show. Print them when they are there: j2t(jax.debug.print)('{}', tensor)"
+    ),
     ".numpy() is not supported for tensor subclasses": (
         "The tensor holds others: ask these, as x.values().numpy() of a jagged tensor"
     ),
@@ -461,12 +563,12 @@ _HINTS: tuple[Callable[[_Failure], str | None], ...] = (
     _keys_by_name,
     _devices_and_dtypes,
     _wrapped_tensors,
+    _torchvision,
     _strings,
     _mapping,
     _channels,
     _mixed,
     _of_pytorch,
-    _static,
     _wide,
     _dtypes,
 )

@@ -23,7 +23,7 @@ import jax
 import torch
 
 from .errors import is_library, is_translator
-from .hints import hint_at
+from .hints import hints_at
 from .internals.modules import disable_dynamo
 from .translation import current
 
@@ -158,11 +158,8 @@ def _outside_graph(function: Callable, args: tuple, kwargs: dict):
 
 def _tell_user(error: Exception, function: Callable, args: tuple, kwargs: dict) -> None:
     """Makes an error what the user is to see of it, who has called `function`."""
-    if function.__name__ == "__call__":
-        hint = hint_at(error, args[0], args[1:], kwargs)
-    else:
-        hint = hint_at(error, function, args, kwargs)
-    if hint is not None:
+    called = (args[0], args[1:]) if function.__name__ == "__call__" else (function, args)
+    for hint in hints_at(error, *called, kwargs):
         _add_note(error, hint)
     if hides_frames():
         without_frames(error)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch2jax import j2t, t2j
+from torch2jax import dtype_j2t, dtype_t2j, j2t, t2j
 from torch2jax.tensors import dtypes
 
 WITH_TYPES = {
@@ -91,3 +91,15 @@ def test_numbers_that_scale():
         with pytest.raises(RuntimeError, match=r"^Integer division.+is no longer supported.+"):
             call(lambda: torch.addcdiv(ones, ones, ones))
         np.testing.assert_array_equal(call(lambda: torch.addcmul(ones, ones, ones, value=2.5)), [3, 3])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, np.float32, np.dtype("float32"), "float32", torch.float32])
+def test_dtypes_of_either_side_are_taken(dtype):
+    assert dtype_t2j(dtype) == np.float32
+    assert dtype_j2t(dtype) == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [None, "floating", 3, torch.qint8])
+def test_what_is_no_dtype_is_refused(dtype):
+    with pytest.raises(TypeError):
+        dtype_t2j(dtype)

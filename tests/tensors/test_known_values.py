@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.ops.database import compare
 from torch2jax import t2j
@@ -254,3 +255,54 @@ def test_constants_without_dimensions_in_the_graph(x):
         jax.jit(jax.vmap(t2j(function), axis_size=1, in_axes=None, out_axes=None)),
     ):
         jax.tree.map(np.testing.assert_array_equal, run(jnp.asarray(x)), t2j(wanted))
+
+
+GRU = nn.GRU(3, 4, batch_first=True)
+
+
+def packed(x, n):
+    return GRU(nn.utils.rnn.pack_padded_sequence(x, n, batch_first=True))[1]
+
+
+OF_WRITTEN_DOWN = {
+    "lengths": packed,
+    "list": lambda x, n: x * sum(n.tolist()),
+    "item": lambda x, n: x * n[0].item(),
+    "int": lambda x, n: x * int(n.sum()),
+    "iterations": lambda x, n: torch.stack([x for _ in range(int(n[2]))]),
+    "numpy": lambda x, n: x * float(np.asarray(n).sum()),
+    "condition": lambda x, n: x if n.sum() > 3 else -x,
+    "subscript": lambda x, n: x[:, n[2] - 2],
+    "by a mask": lambda x, n: n[n > 2],
+    "dtype": lambda x, n: x * n.to(torch.float64).mean().item(),
+    "size": lambda x, n: torch.arange(n[0]),
+    "write": lambda x, n: torch.tensor(n.clone().add_(1).tolist()) * x.sum(),
+    "view": lambda x, n: x * n.view(3, 1)[1, 0].item(),
+    "unique": lambda x, n: torch.unique(n),
+    "places": lambda x, n: n.nonzero(),
+    "counts": lambda x, n: torch.bincount(n),
+    "transposed": lambda x, n: x[0] * n.expand(2, 3).t()[1, 1].item(),
+}
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", OF_WRITTEN_DOWN)
+def test_arrays_written_down_under_jit_are_known(name, x64):
+    function = OF_WRITTEN_DOWN[name]
+    wanted = function(torch.ones(3, 4, 3), torch.tensor([4, 3, 3]))
+    with jax.enable_x64(x64):
+        x = jnp.ones((3, 4, 3), "float32")
+        found = jax.jit(lambda x: t2j(function)(x, jnp.array([4, 3, 3])))(x)
+    np.testing.assert_allclose(found, wanted.detach(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", [3, 2.5, True, np.int32(3), np.float32(2.5)])
+def test_numbers_written_down_under_jit_are_known(number):
+    found = jax.jit(lambda x: t2j(lambda x, n: x * n.item() * len(range(int(n))))(x, jnp.asarray(number)))(jnp.ones(2))
+    np.testing.assert_allclose(found, np.ones(2) * number * int(number))
+
+
+def test_arrays_written_down_serve_in_the_graph():
+    f = t2j(lambda x, n: (x * n).sum() + x[n.long() % 2].sum())
+    gradient = jax.jit(jax.grad(lambda x: f(x, jnp.array([1.0, 2.0, 3.0]))))(jnp.ones(3))
+    np.testing.assert_allclose(gradient, [2.0, 4.0, 3.0])

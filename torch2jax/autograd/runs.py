@@ -32,7 +32,7 @@ from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
 from ..branches.policy import BranchPolicy
-from ..errors import is_library
+from ..errors import SourceLine, is_library
 from ..tensors.derived import NeedsClasses
 from ..tensors.history import NeedsTape, Node, Source
 from ..tensors.objects import codec_of, has_attributes
@@ -173,6 +173,8 @@ class Attempt:
         """Whether all that data decide fits; a bool, which is written to like any other tensor, so that a loop carries
         it, and a checkpoint or branch gives it. Only where lengths are heeded from the beginning."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
+        self.left_pytorch: SourceLine | None = None
+        """Where code first took values of floating point out of PyTorch, as numpy's arrays or Python's lists."""
         self._begun: weakref.WeakSet[Source] | None = None
         self.given: list[tuple[Any, Torchish, Source]] = []
         """What it goes back to, if it is one that runs backward: arrays, and the tensors and histories of these."""

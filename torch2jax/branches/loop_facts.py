@@ -286,7 +286,7 @@ class Loops:
     @property
     def refused(self) -> str:
         """What errors say of the loops that are none of the graph; nothing if there are none."""
-        return "".join(f". {refusal}" for refusal in self.refusals[:3])
+        return "".join(f". {refusal.removesuffix('.')}" for refusal in self.refusals[:3])
 
     @property
     def refusals(self) -> list[str]:

@@ -295,11 +295,13 @@ class _Paths:
             return Learned()
         place, iterations = run.loop
         raised = sum(gone.is_raised for gone in self._gone)
+        reason = self._loops.refused.removeprefix(". ")
+        reason = f"{reason}. " if reason else ""
         return BranchError(
-            f"bool(tensor) at {place} tests a traced value on too many paths: got more than {self._policy.max_paths} "
-            f"paths through the code, or many more that raise exceptions (the code ran {len(self._gone)} times; "
-            f"{raised} of these runs ended in an exception, and the last path tested this line {iterations} times)"
-            f"{self._loops.refused}. A loop becomes a loop of the graph if its iterations change only tensors and "
+            f"{reason}bool(tensor) at {place} tests a traced value on too many paths: got more than "
+            f"{self._policy.max_paths} paths through the code, or many more that raise exceptions (the code ran "
+            f"{len(self._gone)} times; {raised} of these runs ended in an exception, and the last path tested this "
+            f"line {iterations} times). A loop becomes a loop of the graph if its iterations change only tensors and "
             "numbers. Otherwise use torch.while_loop (torch._higher_order_ops.while_loop), or jax.lax.while_loop "
             "around the call. To choose between tensors, use torch.where or torch.cond. If a condition always has the "
             "same answer, state it: t2j(..., branches={'file.py:line': False}). Or allow more paths: "

@@ -9,11 +9,13 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import torch
 
+from ..hints import explain_function_of_jax
 from ..internals.dispatch import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.array_rule import InnerRule
 from ..tracebacks import boundary
 from ..translation import current
+from ..values.item import Item
 from .differentiable import check_dtypes, run_program, widened
 from .program import Arguments, JaxProgram, Kept, Template, take_apart, take_out_arrays
 
@@ -75,9 +77,10 @@ class JaxFunction(Generic[P, R]):
         if current() is None:
             return self._run_program(args, kwargs)
         arguments = take_apart(args, kwargs)
+        tensors = [tensor.tensor() if type(tensor) is Item else tensor for tensor in arguments.tensors]
         function = _FlatFunction(lambda: self.function, arguments.template)
         rule = InnerRule(functools.partial(function, arguments.constants), getattr(self, "__name__", "j2t"))
-        return function.restore(rule(tuple(arguments.tensors), {}))
+        return function.restore(rule(tuple(tensors), {}))
 
     def _run_program(self, args: tuple, kwargs: dict):
         x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
@@ -108,7 +111,7 @@ class JaxFunction(Generic[P, R]):
         return self._programs.obtain(key, lambda: self._new_program(arguments, x64))
 
     def _new_program(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction] | None":
-        function = _FlatFunction(_weakly(self.function), arguments.template)
+        function = _FlatFunction(_weakly(self.function), arguments.template, is_compiled=self.jit)
         program = JaxProgram(function, jit=self.jit, x64=x64)
         fits = not arguments.has_numbers or program.takes_numbers(arguments.constants, arguments.tensors)
         return (program, function) if fits else None
@@ -159,16 +162,21 @@ class _FlatFunction:
 
     Args:
         function: gives the function.
+        is_compiled: `j2t` compiles it, rather than that it runs as part of translated code, or operation by operation.
     """
 
-    def __init__(self, function: Callable[[], Any], template: Template):
-        self._function, self._template = function, template
+    def __init__(self, function: Callable[[], Any], template: Template, *, is_compiled: bool = False):
+        self._function, self._template, self._is_compiled = function, template, is_compiled
         self._result: Template | None = None
 
     def __call__(self, constants: tuple, *arrays: Any) -> list:
         args, kwargs = self._template.fill(arrays, constants)
         with EnableTorchFunction():  # off while a rule's body runs; this one may translate PyTorch code
-            result = self._function()(*args, **kwargs)
+            try:
+                result = self._function()(*args, **kwargs)
+            except TypeError as error:
+                explain_function_of_jax(error, is_compiled=self._is_compiled)
+                raise
         self._result, found = take_out_arrays(result)
         return found
 

@@ -114,7 +114,7 @@ class Outside:
         lift = lambda leaf: call.lift(leaf) if isinstance(leaf, (torch.Tensor, jax.Array)) else leaf
         args, kwargs = map_arguments(lift, (args, kwargs))
         with DisableTorchFunction(), DisableTorchDispatch():
-            template, signature, tensors, constants = take_apart(args, kwargs)
+            template, signature, tensors, constants, _ = take_apart(args, kwargs)
             tensors, places = _distinct(tensors)
             key = (function, signature, places, *(tensor.dtype for tensor in tensors), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
             piece = None if constants else self._remembered(key)

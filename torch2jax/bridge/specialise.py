@@ -88,10 +88,15 @@ class Example:
     def meta(self) -> torch.Tensor:
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
+    @property
+    def has_value(self) -> bool:
+        """There is a value to try the function on; zeros stand in for others."""
+        return self.value is not None and not isinstance(self.value, Tracer)
+
     def concrete(self) -> torch.Tensor:
         if isinstance(self.value, torch.Tensor):
             return self.value.detach().clone()
-        if isinstance(self.value, (jax.Array, np.ndarray, np.generic)) and not isinstance(self.value, Tracer):
+        if self.has_value:
             return _from_numpy(np.array(self.value, dtype=_numpy_dtype(self.dtype))).to(self.dtype)
         return torch.zeros(self.shape, dtype=self.dtype)
 
@@ -273,7 +278,19 @@ def _infer(run: Callable, examples: list[Example]):
     except Exception:
         pass  # what the concrete run raises is no consequence of it
     with torch.random.fork_rng(devices=[]):
-        return _try_on(run, [example.concrete() for example in examples])
+        try:
+            return _try_on(run, [example.concrete() for example in examples])
+        except Exception as error:
+            if not all(example.has_value for example in examples):
+                error.add_note(_MADE_UP)
+            raise
+
+
+_MADE_UP = (
+    "The function was run on made-up values, zeros, to learn the shapes of its results: an example was traced, or had "
+    "a shape only. Give torch2jax concrete examples, outside of jax.jit and jax.grad, or say the shapes: "
+    "torch2jax(function, *examples, output_shapes=...)"
+)
 
 
 def _try_on(run: Callable, tensors: list[torch.Tensor]):

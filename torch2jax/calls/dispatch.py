@@ -70,7 +70,7 @@ from .logical_dtypes import in_one_dtype
 from .modes import AtenMode, body_of, observer
 from .nesting import Nesting, Session
 from .plans import NOT_PLANNED, PLAIN, run_planned
-from .pytorch_errors import name_rule, refuse_as_pytorch, refuse_rule_as_pytorch
+from .pytorch_errors import explain_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 
 # What PyTorch's code promotes and broadcasts is for PyTorch to say, whatever a user wants of JAX code around the call.
@@ -385,7 +385,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 with contextlib.suppress(*REFUSALS):
                     return self.run_rule(func, rule, *again)
             refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
-            name_rule(error, rule)
+            explain_rule(error, func, rule)
             raise
 
     def run_decomposition(self, func: Callable[..., Any], decomposition: Callable, args: tuple, kwargs: dict):

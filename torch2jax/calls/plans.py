@@ -39,7 +39,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish
 from ..values.lost_arguments import DROPPED
 from .memory_plans import is_view, part_write_of, traced_part_write_of, view_plan_of, write_plan_of
-from .pytorch_errors import name_rule, refuse_rule_as_pytorch
+from .pytorch_errors import explain_rule, refuse_rule_as_pytorch
 
 if TYPE_CHECKING:
     from .dispatch import Call
@@ -128,7 +128,7 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
     if refused is None:
         return _first(tuple(key), call, function, rule, types, args, kwargs or {}, tensors, is_eager)
     refuse_rule_as_pytorch(call, function, rule, args, kwargs or {}, refused)
-    name_rule(refused, rule)
+    explain_rule(refused, function, rule)
     raise refused
 
 

@@ -6,6 +6,7 @@ PyTorch's errors for a call, found by calling PyTorch on small tensors of the sa
 import functools
 import inspect
 import re
+import traceback
 import types
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import torch
 
-from ..errors import StridedNestedError, TracedValueError
+from ..errors import StridedNestedError, TracedValueError, is_jax, is_translator
 from ..functional.vmap import Batch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.array_rule import ArrayRule
@@ -130,17 +131,38 @@ def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwar
     refuse_as_pytorch(call, func, args, kwargs, error, is_of_values=is_of_values)
 
 
-def name_rule(error: Exception, rule: Any) -> None:
-    """Notes the user's own rule in which a call fails, unless the error names it."""
+_ASKS_FOR_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def explain_rule(error: Exception, func: Any, rule: Any) -> None:
+    """Notes the user's own rule in which a call fails, unless the error names it.
+
+    Raises:
+        TracedValueError: a rule of this package has asked JAX for a value that is traced.
+    """
+    if isinstance(error, _ASKS_FOR_VALUE) and _is_raised_here(error):
+        name = getattr(rule, "name", None) or getattr(func, "__name__", str(func))
+        raise TracedValueError(f"{name}, of a number that is none of its operands,") from error
     if hasattr(error, "is_of_results"):
         return
-    body = getattr(rule, "body", None)
-    if isinstance(error, TypeError) and not is_provided(rule) and body is not None:
-        place = f"{body.__code__.co_filename}:{body.__code__.co_firstlineno}" if hasattr(body, "__code__") else "?"
+    body: Any = getattr(rule, "body", None)
+    if isinstance(error, TypeError) and not is_provided(rule) and hasattr(body, "__code__"):
         error.add_note(
-            f"raised by the rule for {rule.name} at {place}, which takes {inspect.signature(body)}: wanted the "
-            "parameters of PyTorch's function, by the names in its documentation"
+            f"raised by the rule for {rule.name} at {body.__code__.co_filename}:{body.__code__.co_firstlineno}, which "
+            f"takes {inspect.signature(body)}: wanted the parameters of PyTorch's function, by the names in its "
+            "documentation"
         )
+
+
+def _is_raised_here(error: BaseException) -> bool:
+    """Whether code of this package, and none of the user's that it has called, has led to an error of JAX's."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = [file for file in files if not is_jax(file)]
+    return bool(files) and is_translator(files[-1])
 
 
 def refuse_as_pytorch(

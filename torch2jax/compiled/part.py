@@ -100,7 +100,12 @@ def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
         ValueError: no part bears a name.
     """
     if isinstance(chosen, str) or not isinstance(chosen, Iterable):  # a name alone would be taken apart
-        raise TypeError(f"got compile={chosen!r}; wanted a list of parts to compile, as compile=[{chosen!r}]")
+        way = "compile=[''] for the whole module"
+        if isinstance(chosen, (str, type, torch.nn.Module)):
+            way = f"as compile=[{chosen!r}]"
+        elif not chosen:
+            way = "or leave it out"
+        raise TypeError(f"got compile={chosen!r}; wanted a list of parts to compile, {way}")
     chosen = tuple(chosen)
     if not chosen:
         return None

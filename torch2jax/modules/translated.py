@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 import torch
 from jax import lax
+from jax.core import Tracer
 
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
@@ -24,7 +26,7 @@ from ..calls.logical_dtypes import StandsFor
 from ..calls.outer_modules import meet_reached
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
-from ..errors import hint_at_axes, hint_at_symbols
+from ..errors import SourceLine, hint_at_axes, hint_at_symbols, user_level
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
@@ -110,6 +112,8 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
             args, kwargs, rng = given
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
                 result = run_on_arrays(call, self._function, args, kwargs, self._stands_for)
+                if attempt.left_pytorch is not None:
+                    _warn_of_lost_gradient(attempt.left_pytorch, given, result)
                 return finished(attempt, result) if attempt.passes else result
 
         return self._runs.run(run, (args, kwargs, rng), reached=(self._function, args, kwargs))
@@ -185,6 +189,8 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._stands_for)
+                if attempt.left_pytorch is not None:
+                    _warn_of_lost_gradient(attempt.left_pytorch, given, result)
                 if return_state_dict:
                     left = skeleton.state_dict()
                     result = result, restacked(left, whole, state) if is_stacked else left
@@ -250,11 +256,57 @@ def _told_of(function: TranslatedModule, name: str) -> str:
     told += f": t2j({type(module).__name__}(...)) is a function of arrays"
     if name in ("apply", "init"):
         return f"{told}. Its state is params | buffers, of params, buffers = f.split(); call f(*args, state_dict=state)"
-    if hasattr(module, name):
+    for names, advice in _IN_PLACE_OF_METHODS.items():
+        if name in names.split():
+            return f"{told}. {advice.format(name=name)}"
+    if isinstance(getattr(module, name, None), types.MethodType):
         return (
             f"{told}. Wanted that of the module, before t2j(module); or, to compute with a method, t2j(module.{name})"
         )
-    return told
+    return f"{told}. Wanted that of the module: module.{name}" if hasattr(module, name) else told
+
+
+_IN_PLACE_OF_METHODS = {
+    "eval train requires_grad_": "Wanted that of the module, before t2j(module): module.{name}(), and then t2j(module)",
+    "state_dict parameters named_parameters buffers named_buffers": (
+        "Its state is a dictionary of arrays: params, buffers = f.split(), and f(*args, state_dict=params | buffers)"
+    ),
+    "load_state_dict": (
+        "A call takes its state: f(*args, state_dict=t2j(state_dict)); f.load(state) writes one into the module"
+    ),
+    "cuda cpu xpu to_empty": (
+        "Arrays are where JAX has them: jax.device_put(params, device), of params, buffers = f.split(). Or wanted that "
+        "of the module, before t2j(module)"
+    ),
+    "to": (
+        "Wanted that of the module, before t2j(module): module.to(torch.bfloat16), for a dtype. Arrays are where JAX "
+        "has them: jax.device_put(params, device), of params, buffers = f.split()"
+    ),
+    "half float double bfloat16 type": "Wanted that of the module, before t2j(module): module.{name}(...)",
+    "zero_grad": "Gradients are results: jax.grad of a function of params, of params, buffers = f.split()",
+    "forward": "Call it as it is: f(*args)",
+}
+"""What to do instead of asking a translated module for methods of its module, by their names."""
+
+
+def _warn_of_lost_gradient(place: SourceLine, given: Any, result: Any) -> None:
+    """Warns where JAX differentiates a call that has computed all of its result outside of PyTorch.
+
+    PyTorch raises in backward there: the result requires no grad.
+
+    Args:
+        place: where values left PyTorch.
+        given: the arguments and the state.
+    """
+    is_differentiated = any(isinstance(x, Tracer) and x.to_concrete_value() is not None for x in jax.tree.leaves(given))
+    if is_differentiated and not any(isinstance(x, Tracer) for x in jax.tree.leaves(result)):
+        warnings.warn(
+            f"the gradient is zero, since no gradient leads through numpy or numbers of Python: at {place} the code "
+            "takes values out of PyTorch, and the result depends on nothing else. Write it in PyTorch's operations, or "
+            "put a torch.autograd.Function with a backward around it; or, if zero is meant, give it "
+            "jax.lax.stop_gradient(x)",
+            stacklevel=user_level(),
+        )
 
 
 def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None):

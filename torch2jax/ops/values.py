@@ -15,7 +15,7 @@ from jax.core import Tracer
 from ..abandoning import NeedsLengths
 from ..autograd.inputs import is_tensor_differentiated
 from ..branches.path import answer
-from ..errors import TracedValueError
+from ..errors import TracedValueError, user_place
 from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.options import Tag
@@ -27,7 +27,7 @@ from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
 from ..translation import current
 from ..values.both_answers import answered
-from ..values.item import Item
+from ..values.item import HOW_TO_PRINT, Item, formats_text
 from ..values.lengths import heed
 from ..values.numpy_views import lend
 from ..values.traced_numbers import Number, is_unknown
@@ -37,16 +37,19 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 
-def values(tensor: torch.Tensor, what: str, *, leaves_pytorch: bool = False) -> np.ndarray:
+def values(tensor: torch.Tensor, what: str, *, leaves_pytorch: bool = False, instead: str | None = None) -> np.ndarray:
     """The values of a tensor, in its logical dtype.
 
     Args:
-        what: what asks for them, and whether it takes them out of PyTorch; see `TracedValueError`.
+        what: what asks for them, whether it takes them out of PyTorch, and what to do; see `TracedValueError`.
 
     Raises:
         TracedValueError: they depend on a traced input.
     """
     tensor = current().lift(tensor)
+    if leaves_pytorch and tensor.is_floating_point():
+        attempt = current().attempt
+        attempt.left_pytorch = attempt.left_pytorch or user_place()
     known = tensor.known
     if isinstance(known, (torch.Tensor, Deferred)):
         return in_pytorch(lambda: to_numpy(values_of(tensor.real_values)))  # pyright: ignore[reportArgumentType]
@@ -54,7 +57,7 @@ def values(tensor: torch.Tensor, what: str, *, leaves_pytorch: bool = False) -> 
     if is_traced(array):
         array = _concrete(array)
     if array is None:
-        raise TracedValueError(what, leaves_pytorch=leaves_pytorch)
+        raise TracedValueError(what, leaves_pytorch=leaves_pytorch, instead=instead)
     return np.asarray(array).astype(dtype_t2j(tensor.dtype), copy=False)
 
 
@@ -69,6 +72,8 @@ _TURNS = "for a range, write `i = 0`, `while i < n:` and `i += 1` at its end, wh
 
 def _instead_of(conversion: str, tensor) -> str:
     """What stays traced in place of a conversion to a number of Python's."""
+    if formats_text():
+        return HOW_TO_PRINT
     if type(tensor) is Item:
         return f"leave {conversion}() out, since tensor.item() gives {_NUMBER}"
     return f"write tensor.item() for {conversion}(tensor), {_NUMBER}"
@@ -118,7 +123,7 @@ def _item_of_operators(self):
     """Where PyTorch's parser takes a tensor for a number, too, as in ``torch.arange(x.max())``."""
     if not current().attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
         raise NeedsLengths  # of a size
-    return _scalar(self, "Tensor.item()", f"write tensor.item() in the place of the tensor, {_NUMBER}")
+    return _scalar(self, "Tensor.item()", f"if it is a size, write tensor.item() in its place, {_NUMBER}")
 
 
 @implements_tensors(Tensor.__bool__, aten.is_nonzero.default, torch.is_nonzero, Tensor.is_nonzero, tags=[Tag.READS])
@@ -262,7 +267,7 @@ def _repr(self, *, tensor_contents=None):
 @implements_tensors(Tensor.__format__)
 def _format(self, spec):
     if self.ndim == 0 and (spec or _is_available(self)):
-        return format(_scalar(self, "format(tensor)"), spec)
+        return format(_scalar(self, "format(tensor)", HOW_TO_PRINT), spec)
     return object.__format__(self, spec) if spec else repr(self)
 
 

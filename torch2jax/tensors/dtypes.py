@@ -142,30 +142,37 @@ _CPP_NAMES = {
 }
 
 
-def dtype_t2j(dtype: torch.dtype) -> np.dtype:
-    """The JAX dtype of the same name, whatever ``jax_enable_x64`` says.
+def dtype_t2j(dtype: Any) -> np.dtype:
+    """The JAX dtype of the same name, whatever ``jax_enable_x64`` says. One of JAX's own, or its name, is that itself.
 
     Raises:
         TypeError: JAX has no such dtype (quantized types, complex32, ...).
     """
-    try:
-        return _TO_JAX[dtype]
-    except KeyError:
-        raise TypeError(f"JAX has no counterpart of {dtype}; {_instead(dtype)}") from None
+    found = _TO_JAX.get(dtype)
+    if found is not None:
+        return found
+    if not isinstance(dtype, torch.dtype) and dtype is not None:
+        try:
+            return jnp.dtype(dtype)
+        except TypeError:
+            raise TypeError(f"got {dtype!r}; wanted a dtype of PyTorch's or JAX's, or its name") from None
+    raise TypeError(f"JAX has no counterpart of {dtype}; {_instead(dtype)}")
 
 
-def _instead(dtype: torch.dtype) -> str:
+def _instead(dtype: torch.dtype | None) -> str:
     if str(dtype).startswith(("torch.qint", "torch.quint")):
         return "it has a scale beside: keep tensor.int_repr() and the scale as plain tensors, or tensor.dequantize()"
     return "convert the tensor to another dtype first"
 
 
 def dtype_j2t(dtype: Any) -> torch.dtype:
-    """The PyTorch dtype of the same name.
+    """The PyTorch dtype of the same name. One of PyTorch's own is that itself.
 
     Raises:
         TypeError: PyTorch has no such dtype (int4, PRNG keys, ...).
     """
+    if isinstance(dtype, torch.dtype):
+        return dtype
     try:
         return _TO_TORCH[jnp.dtype(dtype)]
     except (KeyError, TypeError):

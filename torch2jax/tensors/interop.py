@@ -127,8 +127,9 @@ def array_to_tensor(array: Any, *, copy: bool = False, gathers: bool = False) ->
     """
     if isinstance(array, jax.core.Tracer):
         raise TypeError(
-            "j2t got a traced array, which has no values yet; wanted a concrete one. "
-            "Call it outside jax.jit, grad and vmap"
+            "j2t got a traced array, which has no values yet; wanted a concrete one. Within jax.jit, grad and vmap "
+            "PyTorch code is called on arrays by t2j(function)(array), in which they are tensors; j2t(array) is for "
+            "outside"
         )
     if not isinstance(array, jax.Array):
         with evaluating():  # a value, also while JAX traces

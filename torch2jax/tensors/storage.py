@@ -32,8 +32,14 @@ from .known import (
     value_of_body,
 )
 from .physical import LazyArray, PhysicalArray
-from .traced import constant_of, is_traced, with_derivatives_of
+from .traced import evaluating, is_traced, lowered, with_derivatives_of
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
+
+
+def _in_order(constant: jax.Array, layout: tuple[int, ...] | None) -> Known:
+    """A constant of the graph as a known value."""
+    with evaluating():
+        return PhysicalArray(constant, layout).arranged(None)
 
 
 class Storage(Journaled):
@@ -113,14 +119,17 @@ class Storage(Journaled):
         storage = cls.__new__(cls)
         storage._begin()
         is_unknown = is_traced(array)
+        constant = None
         if is_unknown:  # perhaps by a transformation that it does not depend on
-            lowered = array.full_lower()
-            if lowered is not array:
-                array = constant_of(lowered)
-                physical, is_unknown = PhysicalArray(array, layout), is_traced(array)
+            lower = array.full_lower()
+            if lower is not array:
+                array, constant = lowered(array, lower)
+                physical, is_unknown = PhysicalArray(array, layout), constant is None and is_traced(array)
         storage._physical, storage.order, storage._known = physical, order, None
         storage._array = array if layout is None else None
-        if not is_unknown:
+        if constant is not None:
+            storage._known = _in_order(constant, layout)
+        elif not is_unknown:
             storage._known = storage._array = physical.arranged(None)
         storage.memory, storage._version = Memory(size), 0
         storage._flat = storage._larger = storage.gaps = storage.history = None
@@ -396,13 +405,16 @@ class Storage(Journaled):
         tape = None if call is None else call.tape
         if call is not None and call.dual is not None:
             call.dual.note(self)
-        traced = is_traced(physical.array)
+        traced, constant = is_traced(physical.array), None
         if traced:  # perhaps by a transformation that it does not depend on
-            lowered = physical.array.full_lower()
-            if lowered is not physical.array:
-                physical = PhysicalArray(constant_of(lowered), physical.layout)
+            lower = physical.array.full_lower()
+            if lower is not physical.array:
+                lower, constant = lowered(physical.array, lower)
+                physical = PhysicalArray(lower, physical.layout)
                 traced = is_traced(physical.array)
-        if not traced:
+        if constant is not None:
+            known = _in_order(constant, physical.layout) if known is None else known
+        elif not traced:
             if known is None:
                 known = self._array = physical.arranged(None)
         elif tape is not None:

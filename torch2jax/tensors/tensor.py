@@ -302,10 +302,18 @@ def wraps_others(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__") and not is_split(kind)
 
 
+def _asked_of(func: Callable[..., Any]) -> str:
+    """A function's name, or that of the attribute that it reads or sets."""
+    name = getattr(func, "__name__", str(func))
+    attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+    doing = {"__get__": "reading", "__set__": "setting", "__delete__": "deleting"}.get(name)
+    return f"{doing} .{attribute}" if doing and attribute else name
+
+
 def _call(func: Callable[..., Any]):
     call = current()
     if call is None:
-        raise EndedCallError(getattr(func, "__name__", str(func)))
+        raise EndedCallError(_asked_of(func))
     return call
 
 

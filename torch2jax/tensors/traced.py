@@ -31,12 +31,19 @@ def is_traced(array: object) -> bool:
     return False
 
 
-def constant_of(lowered: Any) -> Any:
-    """What `Tracer.full_lower` gave: a traced array, or a constant of the graph.
+def lowered(array: Any, found: Any) -> tuple[Any, jax.Array | None]:
+    """An array without the traces that it does not depend on, and its values if it is a constant of the graph.
 
-    JAX holds a constant bool without dimensions as Python's, which has neither shape nor dtype.
+    That is what code has written down, as ``jnp.array([3, 1])`` under `jax.jit`. JAX holds it in classes of its own, or
+    as a Python number, which know nothing of what arrays can do; so the array stays the traced one.
+
+    Args:
+        found: what its ``full_lower()`` gave.
     """
-    return np.bool_(lowered) if isinstance(lowered, bool) else lowered
+    if isinstance(found, jax.Array):
+        return found, None
+    with evaluating():
+        return array, jax.device_put(np.asarray(found, array.dtype))
 
 
 def are_staged(arrays: Sequence[object]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..abandoning import NeedsLengths
-from ..errors import TracedValueError
+from ..errors import TracedValueError, is_library
 from ..patches import stands_in
 from ..rules import registry
 from ..rules.features import Changed, serves
@@ -71,9 +71,25 @@ def _is_tensor(obj: object) -> bool:
     return isinstance(obj, torch.Tensor) and type(obj) is not Item
 
 
+HOW_TO_PRINT = (
+    "print the value when it is there, j2t(jax.debug.print)('{:.3f}', tensor); or print the tensor itself, for its "
+    "shape and dtype"
+)
+
+
 def _of_text() -> TracedValueError:
-    how = "print the tensor, for its shape and dtype, or its value by jax.debug.print in a function that j2t gives"
-    return TracedValueError("the text of a traced number", instead=how)
+    return TracedValueError("the text of a traced number", instead=HOW_TO_PRINT)
+
+
+def formats_text() -> bool:
+    """Whether the user's line asks for a number with Python's ``%``, which takes one for a text alone."""
+    frame = sys._getframe(1)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    instruction = next((x for x in dis.get_instructions(frame.f_code) if x.offset == frame.f_lasti), None)
+    return instruction is not None and instruction.argrepr in ("%", "%=")
 
 
 def _is_asked_by_function() -> bool:
@@ -133,7 +149,9 @@ for _name in ("neg", "pos", "abs"):
 _WRITE = frozenset(
     (torch.full_like, torch.Tensor.new_full, torch.Tensor.fill_, torch.Tensor.__setitem__, torch.masked_fill)
     + (torch.Tensor.__getitem__, torch.narrow, torch.Tensor.narrow)
-    + (torch.Tensor.masked_fill, torch.Tensor.masked_fill_)
+    + (torch.Tensor.masked_fill, torch.Tensor.masked_fill_, torch.dropout, torch.dropout_, torch.native_dropout)
+    + (torch.feature_dropout, torch.feature_dropout_, torch.alpha_dropout, torch.alpha_dropout_)
+    + (torch.feature_alpha_dropout, torch.feature_alpha_dropout_)
 )
 _TAKE = frozenset(
     (torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__complex__)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from torch2jax import t2j
 
+KEY = jax.random.key(0)
 FUNCTIONS = [F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout]
 
 
@@ -78,3 +79,27 @@ def test_native_dropout_gives_its_mask():
     y, mask = t2j(lambda x: torch.native_dropout(x, 0.5, True))(jnp.ones(100), rng=jax.random.key(0))
     assert mask.dtype == bool
     np.testing.assert_array_equal(y, 2.0 * mask)
+
+
+TRACED = {
+    **{function.__name__: function for function in FUNCTIONS},
+    "a number": lambda x, p, **options: F.dropout(x, p.item(), **options),
+    "native": lambda x, p, inplace: torch.native_dropout(x, p, True)[0],
+    "a module": lambda x, p, inplace: torch.nn.Dropout(p, inplace)(x),
+    "attention": lambda x, p, inplace: F.scaled_dot_product_attention(x, x, x, dropout_p=p),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_a_traced_probability_is_one_that_is_known(name, p):
+    function, inplace = TRACED[name], p == 0.3
+    x, key = 1 + _input(function) * jnp.arange(3.0).reshape(1, 3, *(1,) * (_input(function).ndim - 2)), KEY
+    dropped = t2j(lambda x, p: function(x.clone(), p, inplace=inplace))
+    known = t2j(lambda x: (TRACED["dropout"] if name == "a number" else function)(x.clone(), p, inplace=inplace))
+    wanted, pullback = jax.vjp(lambda x: known(x, rng=key), x)
+    found, pulled = jax.jit(lambda x, p: (dropped(x, p, rng=key), jax.vjp(lambda x: dropped(x, p, rng=key), x)[1](x)))(
+        x, p
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(pulled[0], pullback(x)[0], rtol=1e-5, atol=1e-6)

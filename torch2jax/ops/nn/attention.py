@@ -26,6 +26,7 @@ from ...rules.options import RuleOptions, Tag
 from ...rules.registry import implements_tensors
 from ...tensors.dtypes import FLOATS
 from ...translation import current
+from ...values.traced_numbers import is_unknown
 from ..arrays import where
 from ..products import with_batch
 from ..views import reshape
@@ -237,9 +238,9 @@ def scaled_dot_product_attention(
 ):
     if is_causal and attn_mask is not None:
         raise RuntimeError("scaled_dot_product_attention: explicit attn_mask should not be set when is_causal=True")
-    expect_probability(dropout_p)
+    dropout_p = expect_probability(dropout_p)
     operands = (query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    if dropout_p in (0, 1):
+    if not is_unknown(dropout_p) and dropout_p in (0, 1):
         attended = _ATTEND(operands, {})
         return attended if dropout_p == 0 else attended * 0
     return _ATTEND_DROPPING((*operands, dropout_p), {})

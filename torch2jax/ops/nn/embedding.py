@@ -206,7 +206,7 @@ def one_hot(tensor, num_classes=-1):
     if tensor.dtype not in (torch.int64, torch.int32):  # JAX's own integers are int32
         raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, but got {tensor.dtype}")
     if num_classes == -1:
-        indexed = values(tensor, "one_hot without num_classes")
+        indexed = values(tensor, "one_hot without num_classes", instead="say num_classes=")
         if indexed.size == 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         num_classes = int(indexed.max()) + 1
