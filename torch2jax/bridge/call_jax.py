@@ -91,6 +91,7 @@ class JaxFunction(Generic[P, R]):
             found = self._program_for(arguments, x64)
             if found is not None:
                 break
+        assert found is not None  # the last time no number is an operand
         program, function = found
         results = run_program(program, arguments.constants, arguments.tensors, self.function)
         return function.restore([widened(result, dtypes) for result in results])
@@ -146,7 +147,7 @@ def _programs_of(function: Callable) -> Kept:
     return found
 
 
-def _weakly(function: Callable) -> Callable[[], Callable | None]:
+def _weakly(function: Any) -> Callable[[], Any]:
     """A weak reference to a function of whichever kind."""
     if isinstance(function, types.MethodType):
         owner, called = _weakly(function.__self__), function.__func__
