@@ -289,12 +289,15 @@ class EndedCallError(RuntimeError):
 
     Args:
         function: the PyTorch function that received it.
+        tensor: the tensor in words.
+        origin: where it was made, and what keeps it.
     """
 
-    def __init__(self, function: str):
+    def __init__(self, function: str, tensor: str = "a tensor", origin: str = ""):
         super().__init__(
-            f"{function} got a tensor of a translated call that has ended; wanted one of this call. Return tensors "
-            "from the function given to t2j instead of keeping them aside"
+            f"{function} got {tensor} of a translated call that has ended, at {user_location()}; wanted one of this "
+            f"call. {origin}Return tensors from the function given to t2j instead of keeping them aside. What depends "
+            "on no input, no parameter and no random key may be kept: after the call it is a tensor of PyTorch's own"
         )
 
 
