@@ -27,7 +27,7 @@ FLOORS = [
     {"patches", "tracebacks"},
     {"hints"},
     {"errors"},
-    {"abandoning"},
+    {"abandoning", "keepers"},
     {"translation"},
     {"internals"},
 ]

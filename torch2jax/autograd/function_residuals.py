@@ -270,9 +270,7 @@ class Residuals:
         with DisableTorchFunction():
             strides = {place: original.stride() for place, original in self._living().items()}
         tensors = [
-            wrap(array, dtype, strides=strides.get(place))
-            if known is None
-            else this_call().lift(known)
+            wrap(array, dtype, strides=strides.get(place)) if known is None else this_call().lift(known)
             for place, (array, dtype, known) in enumerate(zip(residuals, self._dtypes, self._known, strict=True))
         ]
         for place, (tensor, origin, known) in enumerate(zip(tensors, self._origins, self._known, strict=True)):

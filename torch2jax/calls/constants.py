@@ -13,10 +13,11 @@ from ..compiled.captured import CapturedState
 from ..compiled.host_functions import HostFunctions
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..tensors.distributed import is_distributed
 from ..rules.features import serves
+from ..tensors.distributed import is_distributed
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.ended import Ended, refuse_ended
+from ..tensors.history import Source
 from ..tensors.interop import array_of_values, is_dense, region_of, values_of
 from ..tensors.journal import next_number
 from ..tensors.known import is_small
@@ -172,7 +173,10 @@ class Constants:
         """As `lift`, of an argument: an input of the call, unless the call is within another."""
         lifted = self.lift(value)
         if this_call().is_outermost and not isinstance(value, Torchish):
-            lifted._node.storage.memory.is_constant = False
+            storage = lifted._node.storage
+            storage.memory.is_constant = False
+            if type(storage.history) is Source:
+                storage.history.stale = None  # nobody but the caller has computed it
         return lifted
 
     def given(self, array: jax.Array | np.ndarray, dtype: torch.dtype) -> Torchish:
@@ -203,10 +207,15 @@ class Constants:
             _expect_data(tensor)
             view = self._view(tensor) if tensor.layout is torch.strided else None
             lifted = self._constant(tensor) if view is None else view
-            gradient = tensor.grad if tensor.is_leaf else None
+            is_leaf = tensor.is_leaf
+            gradient = tensor.grad if is_leaf else None
         if gradient is not None:
             lifted._gradient = self.lift_own(gradient)
-        return self._remember(tensor, lifted, is_alone=view is None)
+        self._remember(tensor, lifted, is_alone=view is None)
+        history = lifted._node.storage.history
+        if not is_leaf and type(history) is Source and lifted._node.storage.memory.foreign:
+            history.stale = tensor
+        return lifted
 
     def _view(self, tensor: torch.Tensor) -> Torchish | None:
         """What stands for a tensor as a view of what stands for its memory; None where it alone stands for that."""

@@ -85,7 +85,6 @@ BatchTracer = batching.BatchTracer
 """An array of it: ``val`` with the dimension ``batch_dim``, or None if all examples share it."""
 
 
-
 def source_of(tracer) -> Any:
     """The traceback of the line that computes a tracer of `DynamicJaxprTrace`, None of other tracers."""
     found = getattr(tracer, "_line_info", None)

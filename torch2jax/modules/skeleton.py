@@ -26,6 +26,7 @@ from ..internals.dispatch import DisableTorchFunction
 from ..internals.distributed import is_fully_sharded, wrapped_class
 from ..internals.torchscript import ScriptMethod
 from ..patches import runs_instead_of, stands_in
+from ..tensors.ended import is_kept
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, is_wrapper
@@ -84,6 +85,10 @@ def _put_back_later(module: _Module, place: dict, name: str, before: Any) -> Non
     reference = weakref.ref(module)
 
     def undo() -> None:
+        now = place.get(name)
+        if isinstance(now, Torchish) and is_kept(now) and (there := reference()) is not None:
+            if place is vars(there):  # a cache, which is PyTorch's own tensor after the call
+                return
         if before is not _ABSENT:
             place[name] = before
         elif (there := reference()) is not None:

@@ -6,9 +6,6 @@ anything else the values are gone with the call, or were those of one input alon
 
 import contextlib
 import copy
-import gc
-import sys
-import types
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -17,6 +14,8 @@ import torch
 from ..errors import EndedCallError, SourceLine, is_library
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import DynamicJaxprTracer, source_of
+from ..keepers import keeper_of
+from ..translation import calls_of_thread, current
 from .history import Source
 from .interop import values_of
 from .known import Deferred, Geometry, in_memory, real
@@ -24,7 +23,6 @@ from .physical import PhysicalArray
 from .rebinding import swap_objects
 from .storage import Storage
 from .tensor import Torchish
-from ..translation import calls_of_thread, current
 
 
 class Ended(torch.Tensor):
@@ -214,63 +212,3 @@ def _made_at(array: Any) -> str | None:
             found = str(SourceLine(code.co_filename, step.tb_lineno, code.co_name))
         step = step.tb_next
     return found
-
-
-# What keeps an object, which is looked for where an error is to name it.
-
-
-def keeper_of(value: Any) -> str | None:
-    """What of the user's has an object, in words: an attribute, a global name, a container of that name, a cache."""
-    for holder in _holders(value):
-        name = _name_in(holder, value)
-        if name is not None:
-            return name
-    for holder in _holders(value):
-        if isinstance(holder, (dict, list, tuple, set)):
-            place = _place_in(holder, value)
-            for outer in _holders(holder):
-                name = _name_in(outer, holder)
-                if name is not None:
-                    return f"{place} of {name}"
-    return None
-
-
-def _holders(value: Any) -> list[Any]:
-    return [x for x in gc.get_referrers(value) if not isinstance(x, (types.FrameType, type(iter([]))))]
-
-
-def _place_in(container: Any, value: Any) -> str:
-    if isinstance(container, dict):
-        return next((f"the entry {key!r}" for key, item in container.items() if item is value), "a key")
-    if isinstance(container, (list, tuple)):
-        return next((f"item {i}" for i, item in enumerate(container) if item is value), "an item")
-    return "an item"
-
-
-def _name_in(holder: Any, value: Any) -> str | None:
-    """What a holder calls an object that it has."""
-    if isinstance(holder, types.CellType):
-        for outer in gc.get_referrers(holder):
-            for function in gc.get_referrers(outer) if isinstance(outer, tuple) else ():
-                if isinstance(function, types.FunctionType) and function.__closure__ is outer:
-                    names = function.__code__.co_freevars
-                    return next((f"the variable {n}" for n, c in zip(names, outer, strict=True) if c is holder), None)
-        return None
-    if hasattr(holder, "cache_info") and hasattr(holder, "__wrapped__"):
-        return f"the cache of {holder.__wrapped__.__qualname__}"
-    if isinstance(holder, dict):
-        module = sys.modules.get(str(holder.get("__name__")))
-        if module is not None and vars(module) is holder:
-            key = next((key for key, item in holder.items() if item is value), None)
-            return None if key is None else f"the global {key}"
-        owners = [x for x in gc.get_referrers(holder) if getattr(x, "__dict__", None) is holder]
-        return _attribute_of(owners[0], value) if owners else None
-    return _attribute_of(holder, value) if not isinstance(holder, (list, tuple, set)) else None
-
-
-def _attribute_of(owner: Any, value: Any) -> str | None:
-    attributes = getattr(owner, "__dict__", None) or {}
-    name = next((key for key, item in attributes.items() if item is value), None)
-    if name is None:
-        return None
-    return f"the attribute {name} of {owner.__qualname__ if isinstance(owner, type) else f'a {type(owner).__name__}'}"

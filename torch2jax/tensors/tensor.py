@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jax import Array
 
-from ..errors import EndedCallError, OnMetaError
+from ..errors import EndedCallError, OnMetaError, StaleGradientError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
@@ -179,6 +179,9 @@ class Torchish(torch.Tensor):
             return
         histories = [x.history for x in operands]
         if any(history is not None for history in histories):
+            for history in histories:
+                if type(history) is Source and history.stale is not None:
+                    raise StaleGradientError(history.stale)
             tape = call.tape
             if tape is None:
                 self._node.storage.history = UNRECORDED
