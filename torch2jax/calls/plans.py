@@ -7,9 +7,10 @@ A program calls the same functions on the same shapes again and again. The key o
 - whether JAX holds 64 bits, by which it depends what array stands for a tensor;
 - whether JAX traces: what is computed at once is a compiled call, what is traced is not;
 - the names of the keywords, and how many arguments are given by place;
-- of each tensor whether it requires grad (then the result does), whether no input decides it, its dtype, its shape, its strides where the shape does
-  not tell them (they decide those of a result), whether it is conjugate or negative (which decides what is a copy), and
-  the order in which its array is held (which decides that of a result);
+- of each tensor whether it requires grad (then the result does), whether an input of the call decides it (then one
+  decides the result), its dtype, its shape, its strides where the shape does not tell them (they decide those of a
+  result), whether it is conjugate or negative (which decides what is a copy), and the order in which its array is held
+  (which decides that of a result);
 - of anything else its type and its value: 1 is not True, and 0.0 is not -0.0.
 
 It has no values of tensors: what depends on these has no plan. What has none is counted by reason in `bypassed`; a

@@ -86,9 +86,9 @@ def _put_back_later(module: _Module, place: dict, name: str, before: Any) -> Non
 
     def undo() -> None:
         now = place.get(name)
-        if isinstance(now, Torchish) and is_kept(now) and (there := reference()) is not None:
-            if place is vars(there):  # a cache, which is PyTorch's own tensor after the call
-                return
+        is_attribute = (owner := reference()) is not None and place is vars(owner)
+        if is_attribute and isinstance(now, Torchish) and is_kept(now):
+            return  # a cache, which is PyTorch's own tensor after the call
         if before is not _ABSENT:
             place[name] = before
         elif (there := reference()) is not None:
