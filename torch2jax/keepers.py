@@ -55,7 +55,7 @@ def _name_in(holder: Any, value: Any) -> str | None:
         if module is not None and vars(module) is holder:
             key = next((key for key, item in holder.items() if item is value), None)
             return None if key is None else f"the global {key}"
-        owners = [x for x in gc.get_referrers(holder) if getattr(x, "__dict__", None) is holder]
+        owners = [x for x in _holders(holder) if getattr(x, "__dict__", None) is holder]
         return _attribute_of(owners[0], value) if owners else None
     return _attribute_of(holder, value) if not isinstance(holder, (list, tuple, set)) else None
 
