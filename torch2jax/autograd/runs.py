@@ -370,7 +370,7 @@ class Runs:
                 left = attempt.left
                 path.end()
                 if not is_last:
-                    keep([tensor for tensor in made_by_call() if all(tensor is not x for x in left)])
+                    keep(made_by_call(), set(map(id, left)))
 
         while True:
             bookmark = Bookmark()

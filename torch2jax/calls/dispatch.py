@@ -365,12 +365,13 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             result = feature.run_rule(self, func, rule, args, kwargs)
             if result is not NEXT:
                 return result
+        stages = self.stages
         try:
-            if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
+            if rule.is_pure and (stages or (self.tape is not None and rule.concrete)):
                 return run_known(func, rule, args, kwargs)
-            if not rule.is_pure and self.stages and _writes(func, rule) and write_known(func, args, kwargs):
+            if not rule.is_pure and stages and _writes(func, rule) and write_known(func, args, kwargs):
                 return None if func is torch.Tensor.__setitem__ else args[0]
-            if not self.stages and are_constant(args) and (not kwargs or are_constant(kwargs.values())):
+            if not stages and are_constant(args) and (not kwargs or are_constant(kwargs.values())):
                 return self._run_on_constants(func, rule, args, kwargs)
             return run_named(func, rule, args, kwargs)
         except WithoutValuesError:

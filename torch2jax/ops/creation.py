@@ -78,7 +78,8 @@ def made_of(
                 made = wrap_physical(physical, dtype, known, strides, label)
             return _requiring_grad(made, requires_grad)
     made = wrap(values(), dtype, known, strides=strides, device=label)
-    note_constants((made,))
+    if known is None:
+        note_constants((made,))
     return _requiring_grad(made, requires_grad)
 
 

@@ -106,18 +106,18 @@ def end(tensors: Iterable[Torchish]) -> None:
             array = physical.array if type(physical) is PhysicalArray else None
             made_at = _made_at(array) if isinstance(array, DynamicJaxprTracer) else None
             attributes = {key: value for key, value in vars(tensor).items() if key not in _OWN}
-            tensor.__class__ = Ended
+            _set_class(tensor, Ended)
             tensor.__dict__ = {**attributes, "_made_at": made_at}
 
 
-def keep(tensors: Iterable[Torchish]) -> list[Torchish]:
-    """Lets those of some tensors be PyTorch's own that no input decides; gives the others."""
+def keep(tensors: Iterable[Torchish], left: Collection[int] = ()) -> list[Torchish]:
+    """Lets those of some tensors be PyTorch's own that no input decides, but for some, by ids; gives the others."""
     memories: dict[tuple[int, torch.dtype], torch.Tensor] = {}
     others: list[Torchish] = []
     kept: list[tuple[Torchish, torch.Tensor]] = []
     with DisableTorchFunction(), DisableTorchDispatch():
         for tensor in tensors:  # all of them, before one is another
-            if not isinstance(tensor, Torchish):  # it has been kept before
+            if id(tensor) in left or not isinstance(tensor, Torchish):  # which has been kept before
                 continue
             made = _kept(tensor, memories) if is_kept(tensor) else None
             if made is None:
@@ -134,8 +134,12 @@ def keep(tensors: Iterable[Torchish]) -> list[Torchish]:
 
 def made_by_call() -> list[Torchish]:
     """The tensors of this thread's outermost call that are still there."""
-    tensors = [reference() for reference in calls_of_thread.made.values()]
-    return [tensor for tensor in tensors if tensor is not None]
+    tensors = []
+    for reference in calls_of_thread.made.values():
+        tensor = reference()
+        if tensor is not None:
+            tensors.append(tensor)
+    return tensors
 
 
 _contexts: list[Callable[[], contextlib.AbstractContextManager]] = []
@@ -146,8 +150,13 @@ def force_within(make: Callable[[], contextlib.AbstractContextManager]) -> None:
     _contexts.append(make)
 
 
+_set_class: Any = object.__dict__["__class__"].__set__  # also where a class says that it is another
+
+
 def is_kept(tensor: Torchish) -> bool:
     """Whether a tensor will be one of PyTorch's own after the call: no input decides it."""
+    if tensor.stands_for is not None:
+        return False
     node = tensor._node
     storage: Storage = node if type(node) is Storage else node.storage
     history = storage.history
@@ -164,7 +173,7 @@ def _kept(tensor: Torchish, memories: dict[tuple[int, torch.dtype], torch.Tensor
         made = _view_of_memory(tensor, memories)
     except Exception:  # PyTorch refuses what JAX computes
         return None
-    if made is None or tensor.stands_for is not None:
+    if made is None:
         return None
     kind = next((x for x in type(tensor).__mro__ if not issubclass(x, Torchish)), torch.Tensor)
     made = made if kind is torch.Tensor else made.as_subclass(kind)
