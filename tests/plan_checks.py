@@ -63,7 +63,7 @@ def _look(value: Any) -> Any:
         return type(value), value.dtype, value.shape, value.stride(), history
     if isinstance(value, (tuple, list)):
         return type(value), *map(_look, value)
-    return type(value), repr(value)
+    return type(value), None if isinstance(value, dict) else repr(value)  # which may hold what is half made
 
 
 def _is_compared(most: int | None, function: Any, args: tuple, kwargs: dict, is_eager: bool) -> bool:

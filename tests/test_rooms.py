@@ -27,7 +27,7 @@ FLOORS = [
     {"patches", "tracebacks"},
     {"hints", "other_names"},
     {"errors"},
-    {"abandoning"},
+    {"abandoning", "keepers"},
     {"translation"},
     {"internals"},
 ]

@@ -16,6 +16,8 @@ import optree
 import torch
 
 from .abandoning import refused
+from .internals.dispatch import DisableTorchFunction
+from .keepers import keeper_of
 
 REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 """What functions of PyTorch and rules refuse operands with."""
@@ -295,12 +297,36 @@ class EndedCallError(RuntimeError):
 
     Args:
         function: the PyTorch function that received it.
+        tensor: the tensor in words.
+        origin: where it was made, and what keeps it.
     """
 
-    def __init__(self, function: str):
+    def __init__(self, function: str, tensor: str = "a tensor", origin: str = ""):
         super().__init__(
-            f"{function} got a tensor of a translated call that has ended; wanted one of this call. Return tensors "
-            "from the function given to t2j instead of keeping them aside"
+            f"{function} got {tensor} of a translated call that has ended, at {user_location()}; wanted one of this "
+            f"call. {origin}Return tensors from the function given to t2j instead of keeping them aside. What depends "
+            "on no input, no parameter and no random key may be kept: after the call it is a tensor of PyTorch's own"
+        )
+
+
+class StaleGradientError(RuntimeError):
+    """A tensor that PyTorch has computed with gradients before the call, as in a cache, is used in it as a constant.
+
+    Args:
+        tensor: PyTorch's own.
+    """
+
+    def __init__(self, tensor: torch.Tensor):
+        with DisableTorchFunction():
+            dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+            name = "a view" if tensor.grad_fn is None else tensor.grad_fn.name()
+        keeper = keeper_of(tensor)
+        kept = f" (kept by {keeper})" if keeper else ""
+        super().__init__(
+            f"got a {dtype} tensor of shape {shape}{kept}, which PyTorch has computed with gradients before the call "
+            f"({name}), at {user_location()}. Here it is a constant: the gradients of what it was computed "
+            "from would be zero. Ways out: clear what keeps it before the call; let PyTorch fill that under "
+            "torch.no_grad(); or detach() it, if it is a constant"
         )
 
 

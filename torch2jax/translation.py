@@ -6,6 +6,7 @@ alone: a room reads from the call what the class has, and pyright says where it 
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,34 +23,36 @@ class CallMode:
 
 class _CallsOfThread(threading.local):
     stack: "list[Call | None]"
+    made: dict[int, weakref.ref[Any]]
+    """The tensors that the outermost call has made, by their ids: a later one takes the place of one that is gone."""
 
     def __init__(self):
-        self.stack = []
+        self.stack, self.made = [], {}
 
 
 C = TypeVar("C", bound="Call")
-_active = _CallsOfThread()
+calls_of_thread = _CallsOfThread()
 
 
 def enter(call: C) -> C:
     """Lets a call be the innermost one of this thread."""
-    _active.stack.append(call)
+    calls_of_thread.stack.append(call)
     return call
 
 
 def leave() -> None:
     """Ends what the last `enter` began."""
-    _active.stack.pop()
+    calls_of_thread.stack.pop()
 
 
 def is_in_progress(call: "Call") -> bool:
     """Whether this thread is within a call."""
-    return any(call is other for other in _active.stack)
+    return any(call is other for other in calls_of_thread.stack)
 
 
 def current() -> "Call | None":
     """The innermost call of this thread, or None."""
-    stack = _active.stack
+    stack = calls_of_thread.stack
     return stack[-1] if stack else None
 
 
@@ -59,7 +62,7 @@ def this_call() -> "Call":
     Raises:
         RuntimeError: there is none.
     """
-    stack = _active.stack
+    stack = calls_of_thread.stack
     call = stack[-1] if stack else None
     if call is None:
         raise RuntimeError("got code that only a translated call runs, and no such call in progress")
@@ -69,8 +72,8 @@ def this_call() -> "Call":
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
     """A context in which no call is in progress for the code within."""
-    _active.stack.append(None)
+    calls_of_thread.stack.append(None)
     try:
         yield
     finally:
-        _active.stack.pop()
+        calls_of_thread.stack.pop()

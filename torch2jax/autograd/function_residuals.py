@@ -27,9 +27,10 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from ..functional.vmap import Batch, run_rule
-from ..internals.dispatch import DisableTorchFunctionSubclass
+from ..internals.dispatch import DisableTorchFunction, DisableTorchFunctionSubclass
 from ..internals.transforms import set_fwd_grad_enabled
 from ..tensors.dtypes import is_integral
+from ..tensors.ended import Ended
 from ..tensors.history import UNRECORDED, next_node
 from ..tensors.interop import is_dense
 from ..tensors.journal import next_number
@@ -266,11 +267,10 @@ class Residuals:
     def _restored(self, residuals: list, wanted: tuple[bool, ...]) -> list[Torchish]:
         """The tensors that were held, of the arrays that are there now."""
         is_at_home = self._is_at_home()
-        originals = self._living()
+        with DisableTorchFunction():
+            strides = {place: original.stride() for place, original in self._living().items()}
         tensors = [
-            wrap(array, dtype, strides=originals[place].stride() if place in originals else None)
-            if known is None
-            else this_call().lift(known)
+            wrap(array, dtype, strides=strides.get(place)) if known is None else this_call().lift(known)
             for place, (array, dtype, known) in enumerate(zip(residuals, self._dtypes, self._known, strict=True))
         ]
         for place, (tensor, origin, known) in enumerate(zip(tensors, self._origins, self._known, strict=True)):
@@ -283,7 +283,9 @@ class Residuals:
         return tensors
 
     def _living(self) -> dict[int, Torchish]:
-        return {place: x for place, original in self._originals.items() if (x := original()) is not None}
+        """The inputs that are still there, also of a call that has ended."""
+        found = {place: original() for place, original in self._originals.items()}
+        return {place: x for place, x in found.items() if isinstance(x, (Torchish, Ended))}  # pyright: ignore
 
     def _context_and_originals(
         self, tensors: list, wanted: tuple[bool, ...], saved: tuple
@@ -355,14 +357,18 @@ def _may_be_differentiated(tensor: Torchish) -> bool:
 @contextlib.contextmanager
 def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
     """Lets the first of each pair be the second meanwhile."""
-    before = [(tensor, vars(tensor)) for tensor, _ in pairs]
+    before = [(tensor, type(tensor), vars(tensor)) for tensor, _ in pairs]
     try:
         for tensor, other in pairs:
-            tensor.__dict__ = {**vars(other), **tensor.attributes}  # pyright: ignore[reportAttributeAccessIssue]
+            attributes = tensor.attributes  # those of an ended tensor are no more than that
+            if isinstance(tensor, Ended):
+                tensor.__class__ = type(other)  # pyright: ignore[reportAttributeAccessIssue]
+            tensor.__dict__ = {**vars(other), **attributes}  # pyright: ignore[reportAttributeAccessIssue]
         yield
     finally:
-        for tensor, own in before:
+        for tensor, kind, own in before:
             own.update(tensor.attributes)  # that the backward has set
+            tensor.__class__ = kind
             tensor.__dict__ = own  # pyright: ignore[reportAttributeAccessIssue]
 
 

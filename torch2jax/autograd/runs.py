@@ -27,13 +27,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..abandoning import NeedsLengths, NeedsNumbers
+from ..abandoning import Abandoned, NeedsLengths, NeedsNumbers
 from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
 from ..branches.policy import BranchPolicy
 from ..errors import SourceLine, is_library
 from ..tensors.derived import NeedsClasses
+from ..tensors.ended import end, keep, made_by_call
 from ..tensors.history import NeedsTape, Node, Source
 from ..tensors.objects import codec_of, has_attributes
 from ..tensors.physical import PhysicalArray
@@ -43,7 +44,7 @@ from ..tensors.trees import flatten
 from ..tracebacks import name_place
 from ..tracing.rolling import Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming
-from ..translation import current, this_call
+from ..translation import calls_of_thread, current, this_call
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
 
 _MANY = 2**12  # items of one container: as of a data set, which nobody changes
@@ -307,6 +308,7 @@ class Runs:
             return body(Attempt(), given)
         outer = OuterState(reached)
         run = functools.partial(self._rolled, body, has_layers, outer)
+        around, calls_of_thread.made = calls_of_thread.made, {}
         try:
             if not self._asks:
                 bookmark = Bookmark()
@@ -325,6 +327,15 @@ class Runs:
         except Exception as error:
             name_place(error)
             raise
+        finally:
+            left = []
+            for reference in calls_of_thread.made.values():  # here, for a function would be a Python call of its own
+                tensor = reference()
+                if tensor is not None:
+                    left.append(tensor)
+            calls_of_thread.made = around
+            if left:
+                end(left)
 
     def _rolled(
         self,
@@ -356,11 +367,17 @@ class Runs:
                 inputs.begin()
             if outer is not None:
                 outer.begin()
+            is_last = not path.is_one_of_several
             try:
                 return body(attempt, given)
+            except Abandoned:
+                is_last = False
+                raise
             finally:
                 left = attempt.left
                 path.end()
+                if not is_last:
+                    keep(made_by_call(), set(map(id, left)))
 
         while True:
             bookmark = Bookmark()

@@ -13,8 +13,11 @@ from ..compiled.captured import CapturedState
 from ..compiled.host_functions import HostFunctions
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..rules.features import serves
 from ..tensors.distributed import is_distributed
 from ..tensors.dtypes import DOUBLES, canonical, dtype_j2t, tell_of_narrowing
+from ..tensors.ended import Ended, refuse_ended
+from ..tensors.history import Source
 from ..tensors.interop import array_of_values, is_dense, region_of, values_of
 from ..tensors.journal import next_number
 from ..tensors.known import is_small
@@ -166,12 +169,22 @@ class Constants:
                 value = jax.numpy.array(value)
         return self._given(value)
 
+    def lift_argument(self, value: torch.Tensor | np.ndarray) -> Torchish:
+        """As `lift`, of an argument: an input of the call, unless the call is within another."""
+        lifted = self.lift(value)
+        if this_call().is_outermost and not isinstance(value, Torchish):
+            storage = lifted._node.storage
+            storage.memory.is_constant = False
+            if type(storage.history) is Source:
+                storage.history.stale = None  # nobody but the caller has computed it
+        return lifted
+
     def given(self, array: jax.Array | np.ndarray, dtype: torch.dtype) -> Torchish:
-        """As `lift`, of an array that stands for a wider dtype."""
+        """As `lift_argument`, of an array that stands for a wider dtype."""
         if isinstance(array, jax.Array):
             return self._given(array, dtype)
         with DisableTorchFunction():
-            return self.lift_own(torch.from_numpy(np.array(array)).to(dtype))
+            return self.lift_argument(torch.from_numpy(np.array(array)).to(dtype))
 
     def _given(self, array: jax.Array, dtype: torch.dtype | None = None) -> Torchish:
         """The tensor that stands for an array from outside; its dtype is that of the array if none is given."""
@@ -196,10 +209,15 @@ class Constants:
                 tell_of_narrowing(tensor.dtype)
             view = self._view(tensor) if tensor.layout is torch.strided else None
             lifted = self._constant(tensor) if view is None else view
-            gradient = tensor.grad if tensor.is_leaf else None
+            is_leaf = tensor.is_leaf
+            gradient = tensor.grad if is_leaf else None
         if gradient is not None:
             lifted._gradient = self.lift_own(gradient)
-        return self._remember(tensor, lifted, is_alone=view is None)
+        self._remember(tensor, lifted, is_alone=view is None)
+        history = lifted._node.storage.history
+        if not is_leaf and type(history) is Source and lifted._node.storage.memory.foreign:
+            history.stale = tensor
+        return lifted
 
     def _view(self, tensor: torch.Tensor) -> Torchish | None:
         """What stands for a tensor as a view of what stands for its memory; None where it alone stands for that."""
@@ -243,6 +261,7 @@ class Constants:
             lifted = wrap(array, tensor.dtype, known, strides=strides, device=tensor.device)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number, memory.is_inference = True, 0, tensor.is_inference()
+        memory.is_constant, memory.given = True, tensor
         return lifted
 
     def _copied(self, tensor: torch.Tensor) -> tuple[torch.Tensor, jax.Array]:
@@ -282,10 +301,17 @@ class Constants:
         return lifted
 
 
+@serves(Ended, rank=0)
+def _refuse_ended(call: object, func: Any, args: tuple, kwargs: dict):
+    del call
+    raise refuse_ended(func, args, kwargs)
+
+
 def _expect_data(tensor: torch.Tensor) -> None:
     """Refuses a tensor that has no memory of its own, where anything might be read.
 
     Raises:
+        EndedCallError: it is of a call that has ended.
         OnMetaError: it is on the meta device, or a fake one.
         HasSparse: it is sparse.
         StridedNestedError: it is nested, in PyTorch's older layout.
@@ -294,6 +320,8 @@ def _expect_data(tensor: torch.Tensor) -> None:
         TracedValueError: data decide its length.
     """
     is_plain = type(tensor) in OF_NO_SUBCLASS
+    if type(tensor) is Ended:
+        raise refuse_ended("the function", (tensor,), {})
     if not is_plain and isinstance(tensor, Chosen):
         raise refuse_length(front_of(tensor)[0])
     if not is_plain and is_wrapper(tensor):

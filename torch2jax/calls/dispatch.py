@@ -43,10 +43,13 @@ from ..rules.features import NEXT, Changed, run_without_values, servers_of
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, is_in_old_order, run_named
 from ..rules.operands import has_numpys, without_numpys
+from ..rules.options import Tag
 from ..rules.rule import MetadataRule
 from ..tensors.derived import have_a_say
 from ..tensors.dtypes import dtype_of_type
-from ..tensors.tensor import Torchish, is_foreign
+from ..tensors.ended import force_within
+from ..tensors.journal import next_number
+from ..tensors.tensor import Torchish, are_constant, is_foreign, note_constants
 from ..tracing.traces import current_trace
 from ..translation import CallMode, current, enter, leave, this_call
 from ..values import (
@@ -99,7 +102,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
         self.registered, self.transformations, self.passes = session.registered, session.transformations, session.passes
         self.paths, self.ends = session.paths, session.ends
-        self._is_outermost = outer is None
+        self.is_outermost = outer is None
         self.keys = dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
         self.stream = Stream(rng) if self._owns_stream else outer.stream  # pyright: ignore[reportOptionalMemberAccess]
@@ -133,7 +136,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         apply_patches()
         enter(self)
         try:
-            if self._is_outermost:
+            if self.is_outermost:
                 for name, ours, context in _PROMOTION:
                     if getattr(jax.config, name) != ours:
                         self._promotion = self._promotion or contextlib.ExitStack()
@@ -141,15 +144,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             recording = self.nested()
             recording.__enter__()
             self._recording = recording
-            if self._is_outermost:
+            if self.is_outermost:
                 self._session.begin(current_trace(), self.tape)
         except BaseException:
             self._leave(*sys.exc_info())
             raise
-        if self._is_outermost and self.attempt.heeds_lengths:
+        if self.is_outermost and self.attempt.heeds_lengths:
             heed()
             heed_ranges()
-        if self._is_outermost and self.attempt.asked:
+        if self.is_outermost and self.attempt.asked:
             heed_numbers(self.attempt.asked)
         self.outermost = self._session.outermost
         self._below_autograd.__enter__()
@@ -161,9 +164,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._below_autograd.__exit__(*exc_info)
         try:
             is_abandoned = isinstance(exc_info[1], Abandoned) and exc_info[1].ends_call
-            if self._is_outermost and (is_abandoned or self.attempt.path.is_one_of_several):
+            if self.is_outermost and (is_abandoned or self.attempt.path.is_one_of_several):
                 self._session.abandon()
-            elif self._is_outermost and self.attempt.inputs is not None and self.attempt.inputs.is_repeated:
+            elif self.is_outermost and self.attempt.inputs is not None and self.attempt.inputs.is_repeated:
                 self.settings.abandon()
         finally:
             self._leave(*exc_info)
@@ -181,27 +184,22 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if self._promotion is not None:
                 self._promotion.close()
         leave()
-        if not self._is_outermost:
+        if not self.is_outermost:
             self.features.return_to(this_call().features)
         if self._owns_stream:
             self.stream.close()
         try:
-            if self._is_outermost:
+            if self.is_outermost:
                 ends = self._session.ends
                 if ends:
                     with contextlib.ExitStack() as stack:
                         for end in reversed(ends):  # one may raise, and the others follow
                             stack.callback(end)
         finally:
-            if self._is_outermost:
+            if self.is_outermost:
                 self.settings.restore()
             self._aten_mode = None  # it has the call, whose arrays would live until Python looks for cycles
             remove_patches()
-
-    @property
-    def is_inner(self) -> bool:
-        """Whether the code of another call makes it."""
-        return not self._is_outermost
 
     @property
     def aten_mode(self) -> AtenMode:
@@ -370,11 +368,14 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             result = feature.run_rule(self, func, rule, args, kwargs)
             if result is not NEXT:
                 return result
+        stages = self.stages
         try:
-            if rule.is_pure and (self.stages or (self.tape is not None and rule.concrete)):
+            if rule.is_pure and (stages or (self.tape is not None and rule.concrete)):
                 return run_known(func, rule, args, kwargs)
-            if not rule.is_pure and self.stages and _writes(func, rule) and write_known(func, args, kwargs):
+            if not rule.is_pure and stages and _writes(func, rule) and write_known(func, args, kwargs):
                 return None if func is torch.Tensor.__setitem__ else args[0]
+            if not stages and are_constant(args) and (not kwargs or are_constant(kwargs.values())):
+                return self._run_on_constants(func, rule, args, kwargs)
             return run_named(func, rule, args, kwargs)
         except WithoutValuesError:
             raise
@@ -387,6 +388,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
             explain_rule(error, func, rule)
             raise
+
+    def _run_on_constants(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict) -> Any:
+        """Runs a rule on what no input of the call decides: neither does one decide what it makes and writes."""
+        number = next_number()
+        result = run_named(func, rule, args, kwargs)
+        if Tag.RANDOM not in rule.tags and Tag.RANDOM not in registry.tags_of(func):
+            note_constants((result,), number)
+            note_constants((args, *kwargs.values()))
+        return result
 
     def run_decomposition(self, func: Callable[..., Any], decomposition: Callable, args: tuple, kwargs: dict):
         try:
@@ -506,6 +516,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.constants.standing_for(tensor)
+
+
+force_within(Call)
 
 
 class _Inside:

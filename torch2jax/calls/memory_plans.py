@@ -183,6 +183,8 @@ class WritePlan:
         if physical is None or physical.shape != target.shape or not (is_eager or is_traced(physical.array)):
             return NOT_PLANNED
         target._node.write(physical, None)
+        if self._plan.is_constant:
+            memory.is_constant = True
         target._writes[0] += 1
         return target
 
@@ -228,10 +230,14 @@ class _PartWrite:
                 return NOT_PLANNED
             array = value.read()
         storage = target._node
+        memory = storage.memory if type(storage) is Storage else storage.storage.memory
+        is_constant = memory.is_constant and (self._array is not None or tensors[1]._node.storage.memory.is_constant)
         if type(storage) is Storage and journal() is None:
             storage.receive(PhysicalArray(self._view.written(storage.read(), array), None))
         else:
             self._view.node_of(target, int(target.storage_offset())).write(PhysicalArray(array, None), None)
+        if is_constant:
+            memory.is_constant = True
         target._writes[0] += 1
         return None
 

@@ -13,10 +13,13 @@ import torch
 from ..autograd.forward_ad import DualLevel
 from ..autograd.runs import Attempt
 from ..autograd.tape import Tape
+from ..errors import StaleGradientError
 from ..functional.func import Transformation
 from ..rules.features import Feature, Features
 from ..rules.inline import Scalars
+from ..tensors.history import Source
 from ..tensors.journal import journal, suspended
+from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, running, without_tangents
 from ..values.valueless import StandIns
@@ -195,7 +198,15 @@ class Nesting:
         return without_tangents(array, tags) if tags else array
 
     def array_of(self, tensor: Torchish):
-        """The array of a tensor as it leaves the code that runs `nested`."""
+        """The array of a tensor as it leaves the code that runs `nested`.
+
+        Raises:
+            StaleGradientError: its gradients would be lost.
+        """
+        node = tensor._node
+        history = (node if type(node) is Storage else node.storage).history
+        if type(history) is Source and history.stale is not None and torch.is_grad_enabled():
+            raise StaleGradientError(history.stale)
         array = self.leaving(tensor.read())
         self.attempt.note_end(array, tensor)
         return array

@@ -7,9 +7,10 @@ A program calls the same functions on the same shapes again and again. The key o
 - whether JAX holds 64 bits, by which it depends what array stands for a tensor;
 - whether JAX traces: what is computed at once is a compiled call, what is traced is not;
 - the names of the keywords, and how many arguments are given by place;
-- of each tensor whether it requires grad (then the result does), its dtype, its shape, its strides where the shape does
-  not tell them (they decide those of a result), whether it is conjugate or negative (which decides what is a copy), and
-  the order in which its array is held (which decides that of a result);
+- of each tensor whether it requires grad (then the result does), whether an input of the call decides it (then one
+  decides the result), its dtype, its shape, its strides where the shape does not tell them (they decide those of a
+  result), whether it is conjugate or negative (which decides what is a copy), and the order in which its array is held
+  (which decides that of a result);
 - of anything else its type and its value: 1 is not True, and 0.0 is not -0.0.
 
 It has no values of tensors: what depends on these has no plan. What has none is counted by reason in `bypassed`; a
@@ -53,7 +54,7 @@ _READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 _SUBSCRIPTS = frozenset((_READ, _WRITE))
 _BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
 _MOST = 4096
-_WITH_HISTORY = "requires grad"
+_WITH_HISTORY, _CONSTANT = "requires grad", "decided by no input"
 _CONSTANTS = frozenset((int, bool, str, type(None), torch.dtype, torch.memory_format, type(Ellipsis)))
 _NUMBERS_WITH_SIGNS = frozenset((float, complex))
 _default_dtype = torch.get_default_dtype  # PyTorch's own, while something stands in for it
@@ -178,8 +179,11 @@ def _describe(
         if kind is Torchish:
             node = value._node
             is_storage = type(node) is Storage
-            if (node if is_storage else node.storage).history is not None:
+            storage = node if is_storage else node.storage
+            if storage.history is not None:
                 key.append(_WITH_HISTORY)
+            if storage.memory.is_constant:
+                key.append(_CONSTANT)
             label = value._label
             if (label is not CPU and label.type != "cpu") or value.stands_for is not None:
                 return "another device, or a number"

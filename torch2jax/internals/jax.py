@@ -84,6 +84,13 @@ BatchTrace = batching.BatchTrace
 BatchTracer = batching.BatchTracer
 """An array of it: ``val`` with the dimension ``batch_dim``, or None if all examples share it."""
 
+
+def source_of(tracer) -> Any:
+    """The traceback of the line that computes a tracer of `DynamicJaxprTrace`, None of other tracers."""
+    found = getattr(tracer, "_line_info", None)
+    return None if found is None or found.traceback is None else found.traceback.as_python_traceback()
+
+
 matchaxis = batching.matchaxis
 """An array of all examples, with their dimension moved, or made, from one place to another."""
 

@@ -93,7 +93,7 @@ class Skeleton:
             refuse_fsdp()
         self.module = copy_structure(module, self._bind(call))
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names.has_buffers else {}
-        if call.is_inner:  # what it writes to tensors of the calls is theirs
+        if not call.is_outermost:  # what it writes to tensors of the calls is theirs
             self._buffers = {name: x for name, x in self._buffers.items() if isinstance(state.get(name), jax.Array)}
         name_scopes(self.module)
         if call.last_resort is not None:
@@ -103,7 +103,7 @@ class Skeleton:
 
     def _bind(self, call: Call) -> dict[int, Any]:
         names, given, memo = self._names, {}, {}
-        if call.is_inner:
+        if not call.is_outermost:
             memo |= self._in_place_of_tensors(call)
         with DisableTorchFunction():
             kinds = {name: _kind_of(tensor) for name, tensor in names.tensors.items()}
@@ -181,10 +181,10 @@ class Skeleton:
 
     def _array_of(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, Sparse):
-            return tensor if self._call.is_inner else array_of_sparse(tensor)
+            return tensor if not self._call.is_outermost else array_of_sparse(tensor)
         if is_wrapper(tensor):
             return leaving(self._call, tensor)
-        if self._call.is_inner:
+        if not self._call.is_outermost:
             return self._call.lift(tensor)
         return self._call.array_of(self._call.lift(tensor))
 

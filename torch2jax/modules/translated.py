@@ -330,9 +330,11 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
             dtype = stands_for.of(value, parameter)
             if dtype is not None:
                 return call.constants.given(value, dtype)
-        if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
+        if isinstance(value, jax.Array):
+            return call.lift(value)
+        if isinstance(value, (torch.Tensor, np.ndarray)):
             try:
-                return call.lift(value)
+                return call.constants.lift_argument(value)
             except HasSparse:
                 return lifted_sparse(value)  # pyright: ignore[reportArgumentType] - it is a tensor
         return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value

@@ -35,7 +35,7 @@ from ..tensors.dtypes import REALS, canonical, cpp_name, expect, expect_fits, is
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.rebinding import resize
-from ..tensors.tensor import CPU, Torchish, expect_values, strides_of_copy, wrap, wrap_physical
+from ..tensors.tensor import CPU, Torchish, expect_values, note_constants, strides_of_copy, wrap, wrap_physical
 from ..tensors.traced import is_at_once
 from ..translation import current, this_call
 from ..values.item import Item
@@ -77,7 +77,10 @@ def made_of(
             with DisableTorchFunction():
                 made = wrap_physical(physical, dtype, known, strides, label)
             return _requiring_grad(made, requires_grad)
-    return _requiring_grad(wrap(values(), dtype, known, strides=strides, device=label), requires_grad)
+    made = wrap(values(), dtype, known, strides=strides, device=label)
+    if known is None:
+        note_constants((made,))
+    return _requiring_grad(made, requires_grad)
 
 
 def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:

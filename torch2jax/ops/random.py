@@ -83,7 +83,7 @@ def sample(
     else:
         array = draw_for_each(body, key, *given, arrays, differing)
     known = None
-    if not (is_traced(key) or differing) and all(x.known is not None for x in tensors):
+    if current().stages and not (is_traced(key) or differing) and all(x.known is not None for x in tensors):
         values = [x.known if isinstance(x, Torchish) else x for x in lifted]
         known = defer_body(value_of_body, body, key, *given, *values)
     result = wrap(array, dtype, known, strides=strides, device=label)

@@ -196,7 +196,8 @@ class ArrayRule:
         dtype = self.dtype
         if callable(dtype) and not isinstance(dtype, torch.dtype):
             dtype = dtype(*(args[1:] if self.random else args), **kwargs)
-        known = self._drawn(args, kwargs) if self.random and not is_traced(arrays[0]) else None
+        is_drawn = self.random and not is_traced(arrays[0]) and this_call().stages
+        known = self._drawn(args, kwargs) if is_drawn else None
         strides = self.strides_for(args[1:] if self.random else args, kwargs)
         return self.wrap_all(result, dtype, known, tensors, device, layout, strides)
 

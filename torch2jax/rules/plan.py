@@ -8,6 +8,7 @@ Plans of functions that make tensors of one value everywhere, as ``torch.zeros``
 
 import functools
 import math
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from ..tensors.dtypes import canonical, number_in_dtype
 from ..tensors.physical import PhysicalArray
 from ..tensors.rebinding import at_the_place_of
 from ..tensors.storage import Storage
-from ..tensors.tensor import CPU, Torchish, memory_order, wrap_new
+from ..tensors.tensor import CPU, Torchish, memory_order, note_constants, wrap_new
+from ..translation import calls_of_thread
 from .array_rule import ArrayRule
 from .inline import AsksForValues, Inlined, run_inlined, template
 from .inplace import InPlace, WithFlag
@@ -56,11 +58,12 @@ class ArrayPlan:
         strides: those of the result, or what gives them from its shape; None if it is contiguous.
         check: refuses values of the call's arguments, as they are given.
         requires_grad: whether an operand does.
+        is_constant: whether no input of the call decides the operands.
     """
 
     __slots__ = (
         *("_aval", "_check", "_dtype", "_inlined", "_layout", "_logical", "_order", "_outcome", "_pointwise"),
-        *("_ready", "_shape", "_strides", "requires_grad", "rule"),
+        *("_ready", "_shape", "_strides", "is_constant", "requires_grad", "rule"),
     )
 
     def __init__(
@@ -73,12 +76,13 @@ class ArrayPlan:
         strides: Any,
         check: Callable[[tuple, dict], None] | None,
         requires_grad: bool,
+        is_constant: bool,
     ):
         self.rule, self._pointwise, self._inlined, self._dtype, self._strides = rule, pointwise, inlined, dtype, strides
         self._layout = None if pointwise is None else pointwise.layout
         self._shape = None if pointwise is None else pointwise.shape
         self._order = None if order == tuple(range(len(order))) else order
-        self._check, self.requires_grad = check, requires_grad
+        self._check, self.requires_grad, self.is_constant = check, requires_grad, is_constant
         self._ready: Callable | None = None  # the compiled body
         self._logical: tuple | None = None  # the dtype of the last result that has PyTorch's, and that one
         self._aval: Any = None  # what JAX says of the last result
@@ -95,12 +99,18 @@ class ArrayPlan:
         del call
         result = self._computed(args, kwargs, tensors, arrays, is_eager)
         if type(result) is not ArrayImpl or result.aval is not self._aval:
-            return self._wrapped(result, tensors, is_eager)
+            wrapped = self._wrapped(result, tensors, is_eager)
+            if self.is_constant:
+                note_constants((wrapped,))
+            return wrapped
         shape, size, dtype, strides, order = self._outcome  # pyright: ignore[reportGeneralTypeIssues]
         tensor = _make(Torchish, shape, strides=strides, dtype=dtype)
         tensor._node = Storage.evaluated(result, self._layout, size, order)
         tensor._label = CPU
         tensor._writes = [0]
+        calls_of_thread.made[id(tensor)] = weakref.ref(tensor)
+        if self.is_constant:
+            tensor._node.memory.is_constant = True
         if self.requires_grad and torch.is_grad_enabled():
             self._descend(tensor, dtype, tensors)
         return tensor
@@ -289,8 +299,9 @@ def plan_of(meant: Meant) -> ArrayPlan:
         raise Bypass("a tensor that is no operand")
     order = tuple([places[id(x)] for x in found])
     requires_grad = any(tensor._node.storage.history is not None for tensor in given)
+    is_constant = all(tensor._node.storage.memory.is_constant for tensor in given)
     check = None if rule.check is None else check
-    return ArrayPlan(rule, made, Inlined.of(call), order, dtype, strides, check, requires_grad)
+    return ArrayPlan(rule, made, Inlined.of(call), order, dtype, strides, check, requires_grad, is_constant)
 
 
 def unplanned(rule: Any) -> str | None:
@@ -389,6 +400,8 @@ class FilledPlan:
         tensor._node = Storage.evaluated(full_at_once(self._value, self._shape), None, self._size, None)
         tensor._label = CPU
         tensor._writes = [0]
+        tensor._node.memory.is_constant = True
+        calls_of_thread.made[id(tensor)] = weakref.ref(tensor)
         return tensor
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import types as python_types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..internals.dispatch import (
     disabled_torch_function_impl,
 )
 from ..internals.tensors import convert, make_wrapper_subclass
-from ..translation import Call
+from ..translation import Call, calls_of_thread
 from .distributed import is_split
 from .tensor import Torchish, make_view
 
@@ -77,6 +78,7 @@ def as_class(tensor: Torchish, cls: type) -> Torchish:
             dtype=view.dtype,
         )
     vars(result).update(vars(view))
+    calls_of_thread.made[id(result)] = weakref.ref(result)
     return result
 
 

@@ -204,7 +204,7 @@ class Source(Node):
         is_given: see `Node.is_given`.
     """
 
-    __slots__ = ("_accumulated", "_parts", "_variable", "is_given", "part", "variables")
+    __slots__ = ("_accumulated", "_parts", "_variable", "is_given", "part", "stale", "variables")
 
     def __init__(self, variable: torch.Tensor, is_given: bool = False):
         super().__init__("AccumulateGrad")
@@ -212,6 +212,7 @@ class Source(Node):
         self.is_given = is_given
         self.variables: tuple = ()  # those of its array on a tape, one for each level
         self.part: GradientPart | None = None
+        self.stale: torch.Tensor | None = None  # what it stands for, if PyTorch has computed that before the call
         self._accumulated = self._parts = None
 
     accumulated = _on_demand("_accumulated", OrderedDict)

@@ -201,6 +201,8 @@ class Memory(Journaled):
     place: Any = None  # what code tells it by from other memory, once it has asked
     is_part = False  # whether it stands for a part of some memory, wherever that is
     is_inference = False  # whether it was made in inference mode
+    is_constant = False  # whether no input of the call decides the values, as far as that has been followed
+    given: "torch.Tensor | None" = None  # the tensor from outside whose memory it stands for, if that is a constant
     followers: Sequence[weakref.WeakMethod] = ()
 
     def __init__(self, size: int):

@@ -224,7 +224,7 @@ class Geometry(NamedTuple):
 
     def read(self, values: torch.Tensor, frame: DenseLayout) -> torch.Tensor:
         """The tensor's values, of those that its memory has."""
-        found = self._within(_memory(values, frame))
+        found = self.within(in_memory(values, frame))
         return found if self.dtype is None or found.dtype == self.dtype else found.to(self.dtype)
 
     def write(self, values: torch.Tensor | None, frame: DenseLayout, written: torch.Tensor) -> torch.Tensor:
@@ -236,14 +236,15 @@ class Geometry(NamedTuple):
         if values is None:
             memory = torch.empty(math.prod(frame.shape), dtype=written.dtype)
         else:
-            memory = _memory(values, frame).clone(memory_format=torch.contiguous_format)
-        self._within(memory).copy_(written)
+            memory = in_memory(values, frame).clone(memory_format=torch.contiguous_format)
+        self.within(memory).copy_(written)
         if frame.order is None:
             return memory if memory.shape == frame.shape else memory.view(frame.shape)
         inverse = [frame.order.index(dim) for dim in range(len(frame.shape))]
         return memory.view([frame.shape[dim] for dim in frame.order]).permute(inverse)
 
-    def _within(self, memory: torch.Tensor) -> torch.Tensor:
+    def within(self, memory: torch.Tensor) -> torch.Tensor:
+        """The tensor, as a view of all elements of memory in PyTorch's order."""
         if self.dtype is not None and canonical(memory.dtype) != canonical(self.dtype):
             size = memory.numel() * memory.itemsize // self.dtype.itemsize  # the last bytes may be less than one more
             memory = memory.view(-1)[: size * self.dtype.itemsize // memory.itemsize].view(self.dtype)
@@ -253,7 +254,7 @@ class Geometry(NamedTuple):
         return torch._neg_view(found) if "neg" in self.bits else found
 
 
-def _memory(values: torch.Tensor, frame: DenseLayout) -> torch.Tensor:
+def in_memory(values: torch.Tensor, frame: DenseLayout) -> torch.Tensor:
     """The elements in PyTorch's order, without gaps."""
     if frame.order is None and values.is_contiguous() and not values.is_conj() and not values.is_neg():
         return values

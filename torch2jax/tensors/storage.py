@@ -238,6 +238,8 @@ class Storage(Journaled):
         self._array = self._known = array if layout is None else physical.arranged(None)
         memory.version = self._version = self._version + 1
         memory.seen += not self.is_data
+        if memory.is_constant:
+            memory.is_constant = False
 
     @property
     def has_grown(self) -> bool:
@@ -444,6 +446,8 @@ class Storage(Journaled):
             self.memory.latest = self
         self.memory.version += 1
         self.memory.seen += not self.is_data
+        if self.memory.is_constant:
+            self.memory.is_constant = False
         self._version = self.memory.version
         for follower in self.memory.followers:
             follow = follower()

@@ -1,18 +1,20 @@
 """`Torchish`: a `torch.Tensor` whose values are a jax array."""
 
 import functools
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jax import Array
 
-from ..errors import EndedCallError, OnMetaError
+from ..errors import EndedCallError, OnMetaError, StaleGradientError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
 from ..internals.transforms import is_fwd_grad_enabled
-from ..translation import Tape, current, this_call
+from ..translation import Tape, calls_of_thread, current, this_call
 from .distributed import is_split
 from .dtypes import canonical
 from .history import UNRECORDED, Node, Saved, Source
@@ -177,6 +179,9 @@ class Torchish(torch.Tensor):
             return
         histories = [x.history for x in operands]
         if any(history is not None for history in histories):
+            for history in histories:
+                if type(history) is Source and history.stale is not None:
+                    raise StaleGradientError(history.stale)
             tape = call.tape
             if tape is None:
                 self._node.storage.history = UNRECORDED
@@ -420,7 +425,44 @@ def make_tensor(
     tensor._node = node
     tensor._label = device
     tensor._writes = [0]
+    calls_of_thread.made[id(tensor)] = weakref.ref(tensor)
     return tensor
+
+
+_PLAIN = frozenset(
+    (int, float, bool, complex, str, type(None), slice, type(Ellipsis), torch.Size, torch.dtype, torch.device)
+) | {torch.layout, torch.memory_format, np.ndarray}
+
+
+def are_constant(values: Iterable[Any]) -> bool:
+    """Whether an operator's arguments are tensors that no input of the call decides, as far as that was followed, or
+    none."""
+    for value in values:
+        kind = type(value)
+        if kind is Torchish:
+            node = value._node
+            if not (node.memory if type(node) is Storage else node.storage.memory).is_constant:
+                return False
+        elif kind is tuple or kind is list:
+            if not are_constant(value):
+                return False
+        elif kind not in _PLAIN and kind not in OF_NO_SUBCLASS:
+            return False
+    return True
+
+
+def note_constants(values: Iterable[Any], number: int = 0) -> None:
+    """Notes that no input of the call decides an operator's results, nor what it has written.
+
+    Args:
+        number: that of the last memory there was before; results on older memory are as they were.
+    """
+    for value in values:
+        if isinstance(value, Torchish):
+            memory = value._node.storage.memory
+            memory.is_constant = memory.is_constant or memory.number > number
+        elif isinstance(value, (list, tuple)):
+            note_constants(value, number)
 
 
 def geometry(view: Callable[..., Any], base: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:

@@ -266,7 +266,9 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
         strides = strides or dense_strides(made)
         if call.is_lazy:
             return _waiting(made, strides, device)
-        return wrap(evaluate(made), made.dtype, made if call.stages else None, strides=strides, device=device)
+        tensor = wrap(evaluate(made), made.dtype, made if call.stages else None, strides=strides, device=device)
+    tensor._node.storage.memory.is_constant = True
+    return tensor
 
 
 def _waiting(made: torch.Tensor, strides: tuple[int, ...] | None, device: torch.device) -> Torchish:

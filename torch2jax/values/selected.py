@@ -20,7 +20,7 @@ import torch
 from jax import lax
 
 from ..branches.programs import is_same_value
-from ..errors import SourceLine, TracedValueError, user_location, user_place
+from ..errors import EndedCallError, SourceLine, TracedValueError, user_location, user_place
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules.array_rule import InnerRule
@@ -89,7 +89,7 @@ class Chosen(torch.Tensor):
         del types
         call = current()
         if call is None:
-            raise RuntimeError("got a mask selection in a translated call that has ended")
+            raise EndedCallError(getattr(func, "__name__", str(func)), "a mask selection")
         return servers_of((cls,))[0](call, func, args, kwargs or {})
 
     @classmethod

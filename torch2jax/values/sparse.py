@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ..errors import NoRuleError, WithoutValuesError
+from ..errors import EndedCallError, NoRuleError, WithoutValuesError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
@@ -77,7 +77,7 @@ class Sparse(torch.Tensor):
         del kinds
         call = current()
         if call is None:
-            raise RuntimeError("got a sparse tensor of a translated call that has ended")
+            raise EndedCallError(getattr(func, "__name__", str(func)), "a sparse tensor")
         return _run(call, func, args, kwargs or {})
 
     @classmethod
