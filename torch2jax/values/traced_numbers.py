@@ -24,8 +24,8 @@ def is_unknown(value: Any) -> bool:
 class Number(Torchish):
     """A tensor that code takes for a Python number: no operator changes it, and with others it gives numbers.
 
-    It is an int64 or a float64, as Python computes. A hyperparameter that is traced is taken to be none of the special
-    values (``momentum != 0``) that code distinguishes, if it is none at first.
+    It is an int64 or a float64, as Python computes. A real hyperparameter that is traced is taken to be none of the
+    special values (``momentum != 0``) that code distinguishes, if it is none at first.
     """
 
     _started: Any = None  # the Python number that it was at first, where it is a hyperparameter
@@ -82,7 +82,7 @@ class Number(Torchish):
         return self._compared("__ge__", other, operator.ge)
 
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
-        if self._started and type(other) in (int, float) and other == 0:
+        if self._started and isinstance(self._started, float) and type(other) in (int, float) and other == 0:
             return compare(self._started, 0)
         expect_exact(self, other)
         return _once(name, self, other)
