@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax import lax
 from torch.optim import Optimizer
 
 from tests.training.test_training_steps import QUICK
@@ -699,7 +700,9 @@ def compare(found, wanted, rtol, atol):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("way", ["jitted", "eager", "x64"])
+@pytest.mark.parametrize(
+    "way", ["x64", *(pytest.param(way, marks=pytest.mark.slow("takes steps again")) for way in ("jitted", "eager"))]
+)
 def test_steps_are_those_of_pytorch(kind, way):
     dtype = torch.float64 if way == "x64" else torch.float32
     atol = 1e-9 if way == "x64" else 2e-4 if kind in ("soap", "shampoo") else 2e-5
@@ -722,3 +725,181 @@ def test_steps_are_those_of_pytorch(kind, way):
             compare(objects, twins, 1e-9 if way == "x64" else 1e-4, atol)
         finally:
             torch.set_default_dtype(torch.float32)
+
+
+# States.
+
+
+def stepped(kind="int", **options):
+    function, objects = objects_of(kind, torch.float32)
+    step = t2j(function, state=objects, **options)
+    x, y = (t2j(x) for x in batch(0))
+    return step, step.init(x, y), x, y
+
+
+def test_the_first_state_is_that_of_the_objects():
+    step, state, x, y = stepped("group counter")
+    assert sorted(state["optimizer"]) == ["param_groups.0.k", "param_groups.0.weight_sum"]
+    _, state, *_ = stepped("adan")
+    assert state["optimizer"] == {}
+    jitted = jax.jit(step, compiler_options=QUICK)
+    _, state, x, y = stepped("group counter")
+    _, state = jitted(state, x, y)
+    jitted(state, x, y)
+    assert jitted._cache_size() == 1  # no structure is another
+
+
+@pytest.mark.parametrize("loop", ["scan", "while_loop", "fori_loop"])
+def test_a_loop_begins_after_the_first_step(loop):
+    step, first, x, y = stepped()
+
+    def counted(pair):
+        return pair[0] + 1, step(pair[1], x, y)[1]
+
+    loops = {
+        "scan": lambda state: lax.scan(lambda s, _: (step(s, x, y)[1], None), state, length=3)[0],
+        "while_loop": lambda state: lax.while_loop(lambda pair: pair[0] < 3, counted, (0, state))[1],
+        "fori_loop": lambda state: lax.fori_loop(0, 3, lambda _, s: step(s, x, y)[1], state),
+    }
+    with pytest.raises(RuntimeError, match=r"carries the state of train.*state\.0\.m.*Take one step before the loop"):
+        loops[loop](first)
+    _, second = step(first, x, y)
+    found, wanted = loops[loop](second), second
+    for _ in range(3):
+        _, wanted = step(wanted, x, y)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, wanted)
+
+
+def test_a_state_of_another_process():
+    """Its structure is known after `init`, and not before."""
+    step, state, x, y = stepped("nested")
+    _, state = step(state, x, y)
+    saved = {name: {path: np.asarray(x) for path, x in part.items()} for name, part in state.items()}
+    function, objects = objects_of("nested", torch.float32)
+    other = t2j(function, state=objects)
+    with pytest.raises(RuntimeError, match=r"before train\.init"):
+        other(saved, x, y)
+    with pytest.raises(RuntimeError, match="call that first"):
+        other.load(saved)
+    other.init(x, y)
+    found, wanted = other(saved, x, y), step(state, x, y)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, wanted)
+
+
+class Grows(Own):
+    def update(self, p, g, state, group):
+        state.setdefault("all", []).append(g.clone())
+        p.sub_(sum(state["all"]), alpha=group["lr"])
+
+
+class Names(Own):
+    def update(self, p, g, state, group):
+        state["names"] = np.append(state.get("names", np.zeros(1)), 1.0)
+        p.sub_(g, alpha=group["lr"])
+
+
+class Views(Own):
+    def update(self, p, g, state, group):
+        state.setdefault("flat", torch.zeros_like(p))
+        state["view"] = state["flat"].view(-1)
+        p.sub_(g, alpha=group["lr"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Grows, r"another structure after each of .* optimizer\.state\.0\.all"),
+        (Names, r"changes optimizer\.state\.\d\.names, a numpy array"),
+        (Views, r"optimizer\.state\.0\.flat and optimizer\.state\.0\.view are two tensors that share memory"),
+    ],
+)
+def test_what_a_state_cannot_have_is_named(kind, message):
+    model = network()
+    with pytest.raises(NotImplementedError, match=message):
+        t2j(train, state=(model, kind(model.parameters()))).init(*(t2j(x) for x in batch(0)))
+
+
+def test_hyperparameters_that_are_set_after_init():
+    step, state, x, y = stepped("lion")
+    optimizer = step._objects[1]
+    _, state = step(state, x, y)
+    optimizer.param_groups[0]["lr"] = 0.5
+    before = state["model"]["weight"]
+    _, state = step(state, x, y)
+    assert float(jnp.abs(state["model"]["weight"] - before).max()) > 0.4
+
+
+def test_gradients_that_a_flag_lets_be_read():
+    def accumulate(model, optimizer, x, begins):
+        if begins:
+            optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    x, _ = batch(0)
+    model = network()
+    step = t2j(accumulate, state=(model, torch.optim.SGD(model.parameters(), 0.1)))
+    state = step.init(t2j(x), True)
+    for begins in (True, False, False):
+        _, state = step(state, t2j(x), begins)
+    twin = network()
+    optimizer = torch.optim.SGD(twin.parameters(), 0.1)
+    for begins in (True, False, False):
+        accumulate(twin, optimizer, x, begins)
+    np.testing.assert_allclose(state["model"]["weight"], twin.weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["waits", "flag", "int"])
+def test_a_scaler_may_skip_the_first_step(kind):
+    """What a first step makes is known of PyTorch's optimizers alone."""
+    _, (model, optimizer) = objects_of(kind, torch.float32)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def train_scaled(model, optimizer, scaler, x, y):
+        scaler.scale(torch.nn.functional.mse_loss(model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    x, y = batch(0)
+    step = t2j(train_scaled, state=(model, optimizer, scaler))
+    with pytest.raises(
+        RuntimeError, match=r"first step of .* take one step in PyTorch first|in a step that may be skipped"
+    ):
+        step.init(t2j(x), t2j(y))
+    train_scaled(model, optimizer, scaler, x, y)
+    state = step.init(t2j(x), t2j(y))
+    for _ in range(2):
+        _, state = step(state, t2j(x), t2j(y))
+        train_scaled(model, optimizer, scaler, x, y)
+    np.testing.assert_allclose(state["model"]["weight"], model.weight.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_objects_in_another_order():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(TypeError, match=r"another order.*model is a SGD, optimizer is a Linear"):
+        t2j(train, state=(optimizer, model))
+
+    def other(a, b, x, y):
+        return train(a, b, x, y)
+
+    with pytest.raises((AttributeError, TypeError)) as caught:
+        t2j(other, state=(optimizer, model)).init(*(t2j(x) for x in batch(0)))
+    assert "a is a SGD, b is a Linear" in "".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
+
+
+def test_a_state_with_a_tied_tensor_twice():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+
+    def descend(model, x):
+        return model(x).sum()
+
+    step, x = t2j(descend, state=model), jnp.ones((2, 3))
+    state = step.init(x)
+    twice = {"model": {**state["model"], "1.weight": state["model"]["0.weight"] + 0}}
+    np.testing.assert_allclose(step(twice, x)[0], step(state, x)[0])
+    twice["model"]["1.weight"] = twice["model"]["1.weight"] + 1
+    with pytest.raises(ValueError, match=r"0\.weight.*1\.weight"):
+        step(twice, x)

@@ -131,6 +131,7 @@ class StatefulFunction(TellsOfArguments):
                     self._follow(run, arrays, state)
                     break
                 except _Found as found:
+                    self._noted = _Found()
                     self._kinds |= found.kinds
                     self._flags |= found.flags
                     self._fixed |= found.fixed
@@ -149,6 +150,7 @@ class StatefulFunction(TellsOfArguments):
         self._uneven: set[Key] = set()  # counters that are not equal for all parameters
         self._expected: frozenset[Key] | None = None  # tensors after a first step whose numbers are known
         self._starts: dict[Key, Any] = {}  # numbers of the objects
+        self._noted = _Found()  # by the step that is being traced
         self._asked: tuple[Any, list[str]] = (
             None,
             [],
@@ -183,12 +185,14 @@ class StatefulFunction(TellsOfArguments):
             try:
                 step = functools.partial(run)  # another function each time, which JAX has not traced
                 jaxpr, (_, after) = jax.make_jaxpr(step, return_shape=True)(arrays, shapes)
-            except _Found:
-                raise
             except Exception as error:
+                if self._noted:
+                    raise self._noted from None
                 if not traced:
                     self._expect_first(layout, None, error)
                 raise
+            if self._noted:
+                raise self._noted
             if not traced:
                 self._expect_first(layout, self._layouts[_signature(after)])
             traced.append(signature)
@@ -314,7 +318,7 @@ class StatefulFunction(TellsOfArguments):
             if isinstance(thing, torch.nn.Module):
                 names, part = StateNames(thing), {path: x for (each, path), x in given.items() if each == name}
                 known = {path: x for path, x in part.items() if path in names.tensors}
-                for path, value in names.one_of_each(known).items():
+                for path, value in names.given(known).items():
                     found[name, names.first(path)] = value
                 for path in known:
                     if path != names.first(path):
@@ -380,9 +384,9 @@ class StatefulFunction(TellsOfArguments):
                 else:
                     raise NotImplementedError(sharing(".".join(memories[_memory(value)][0]), ".".join(key)))
         if kinds:
-            raise self._unlike(set(kinds), _Found(kinds=kinds))
+            self._expect_as_before(set(kinds), _Found(kinds=kinds))
         arrays: dict[Key, Any] = {key: self._array_of(key, x, call) for key, x in tensors.items()}
-        arrays.update({key: self._number(x, self._kinds[key], call) for key, x in numbers.items()})
+        arrays.update({key: self._number(x, kinds.get(key) or self._kinds[key], call) for key, x in numbers.items()})
         state, members = self._merged(arrays, tensors | numbers, call)
         for key in self._flags & constants.keys():
             state[key[0], f"{key[1]}={constants[key]!r}"] = np.asarray(True)
@@ -392,16 +396,16 @@ class StatefulFunction(TellsOfArguments):
     def _is_scheduled(self, key: Key) -> bool:
         """Whether a scheduler sets what is there, which are numbers however it computes them."""
         name, path = key
-        if key not in self._starts:
-            return False
         if path.startswith("param_groups."):
-            return any(isinstance(thing, LRScheduler) for thing in self._objects)
+            return key in self._starts and any(isinstance(thing, LRScheduler) for thing in self._objects)
         return isinstance(self._named[name], LRScheduler)
 
     def _note(self, copies, signature, tensors, numbers, aliases, constants, members, now) -> None:
         layout = self._layouts.get(signature)
         if layout is None:
-            steps = {key: self._kinds[key](0 if isinstance(x, Torchish) else x) for key, x in numbers.items()}
+            steps = {
+                key: self._kinds.get(key, float)(0 if isinstance(x, Torchish) else x) for key, x in numbers.items()
+            }
             members |= {key: [] for key in signature - members.keys()}
             self._layouts[signature] = copies.layout(tensors, numbers, steps, aliases, constants, members)
             return
@@ -416,13 +420,18 @@ class StatefulFunction(TellsOfArguments):
                 raise NotImplementedError(
                     f"{self.__name__} changes {'.'.join(key)}, a numpy array, which a state has not; wanted a tensor"
                 )
-        raise self._unlike(changed, _Found(kinds=kinds, flags=flags))
+        self._expect_as_before(changed, _Found(kinds=kinds, flags=flags))
 
-    def _unlike(self, keys: set[Key], found: "_Found") -> Exception:
-        """What is raised where a step changes what `init` has not seen it change; within `init`, what tells it."""
+    def _expect_as_before(self, keys: set[Key], found: "_Found") -> None:
+        """Refuses what a step changes and `init` has not seen it change; within `init`, notes what tells it.
+
+        Raises:
+            RuntimeError: it is a call.
+        """
         if not self._is_ready:
-            return found
-        return RuntimeError(
+            self._noted.add(found)  # an exception would be that of one of several paths
+            return
+        raise RuntimeError(
             f"{self.__name__} changed {first_few(sorted('.'.join(key) for key in keys))}, which it did not change in "
             f"{self.__name__}.init: call that with arguments like those of this call"
         )
@@ -466,9 +475,10 @@ class StatefulFunction(TellsOfArguments):
                 found[shared] = arrays[first]
                 continue
             if len(keys) > 1:
-                if call is not None:
-                    raise self._uneven_counters(shared)
-                self._uneven.add(shared)
+                if call is None:
+                    self._uneven.add(shared)
+                else:
+                    self._expect_even(shared)
             del members[shared]
             for key in keys:
                 found[key], members[key] = arrays[key], [key]
@@ -483,10 +493,11 @@ class StatefulFunction(TellsOfArguments):
         shared = (name, f"state.*.{parts[2]}")
         return shared if parts[1].isdigit() and shared not in self._uneven else None
 
-    def _uneven_counters(self, shared: Key) -> Exception:
+    def _expect_even(self, shared: Key) -> None:
         if not self._is_ready:
-            return _Found(uneven={shared})
-        return RuntimeError(
+            self._noted.add(_Found(uneven={shared}))
+            return
+        raise RuntimeError(
             f"{self.__name__} steps some parameters that it did not step in {self.__name__}.init, or the other way "
             f"round, so that {'.'.join(shared)} differs between them: call init with arguments like those of this call"
         )
@@ -521,6 +532,14 @@ class _Found(Exception):
         super().__init__()
         self.kinds, self.flags, self.fixed = dict(kinds or {}), set(flags), set(fixed)
         self.unused, self.uneven = set(unused), set(uneven)
+
+    def add(self, other: "_Found") -> None:
+        self.kinds |= other.kinds
+        self.flags |= other.flags
+        self.uneven |= other.uneven
+
+    def __bool__(self) -> bool:
+        return any((self.kinds, self.flags, self.fixed, self.unused, self.uneven))
 
 
 def _constants(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
@@ -582,6 +601,15 @@ def _expect_taken(function: Callable, objects: Sequence[Any]) -> None:
             f"t2j got state= with {len(objects)} objects, and a function that takes {taken} arguments by place; wanted "
             "one that takes the objects first, in their order"
         )
+    named = list(zip(_names_of(function, len(objects)), objects, strict=True))
+    for name, thing in named:
+        is_optimizer, is_model = "optim" in name.lower() or name == "opt", name.lower() in ("model", "net", "module")
+        if (is_optimizer and isinstance(thing, torch.nn.Module)) or (is_model and isinstance(thing, Optimizer)):
+            given = ", ".join(f"{each} is a {type(x).__name__}" for each, x in named)
+            raise TypeError(
+                f"t2j got the objects in state= in another order than the function takes them: {given}. Wanted them in "
+                "the order of its parameters"
+            )
 
 
 def _names_of(function: Callable, count: int) -> list[str]:
