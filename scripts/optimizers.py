@@ -113,7 +113,7 @@ def of_torch() -> Iterator[tuple[str, Make, Callable]]:
     for info in optim_db:
         if info.only_supports_sparse_grads or info.step_requires_closure:
             continue
-        kind = info.optim_cls
+        kind: Any = info.optim_cls
         for given in info.optim_inputs_func(device="cpu"):
             for form in (None, *FORMS):
                 if form in ("foreach", "fused", "differentiable") and form not in info.supported_impls:

@@ -514,6 +514,26 @@ class RectifiedAdam(Own):
             p.add_(state["m"], alpha=-group["lr"])
 
 
+class Divides(Own):
+    """Its first step has a rate of zero, and so do schedules that warm up."""
+
+    def __init__(self, params):
+        super().__init__(params, k=0, total=0.0)
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            weight = group["k"] * 0.5
+            group["total"], group["k"] = group["total"] + weight, group["k"] + 1
+            try:
+                self.ratio = weight / group["total"]
+            except ZeroDivisionError:
+                self.ratio = 0.0
+        super().step(closure)
+
+    def update(self, p, g, state, group):
+        p.sub_(g * self.ratio, alpha=group["lr"])
+
+
 @dataclasses.dataclass
 class Statistics:
     count: int = 0
@@ -643,6 +663,7 @@ KINDS = {
     "lion": lambda model: (train, Lion(model.parameters(), lr=0.01)),
     "adabelief": lambda model: (train, AdaBelief(model.parameters(), lr=0.01)),
     "rectified": lambda model: (train, RectifiedAdam(model.parameters())),
+    "divides": lambda model: (train, Divides(model.parameters())),
     "own attributes": lambda model: (train, OwnAttributes(model.parameters())),
     "history": lambda model: (train, History(model.parameters())),
     "grokfast": lambda model: (train_grokfast, torch.optim.SGD(model.parameters(), 0.05), Grokfast()),

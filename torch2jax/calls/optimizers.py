@@ -304,7 +304,9 @@ def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[st
             if isinstance(value, torch.Tensor) and not isinstance(value, Number):
                 value.copy_(torch.where(found != 0, first, value))
             elif _is_number(value):
-                place.set(Number.of(torch.where(found != 0, number_of(first), number_of(value))))
+                was: Any = number_of(first)
+                kept: Any = torch.where(found != 0, was, number_of(value))
+                place.set(Number.of(kept))
             elif value != first:
                 raise RuntimeError(
                     f"{type(optimizer).__name__} sets {place.path} to {value!r} in a step that may be skipped; wanted "
@@ -329,7 +331,8 @@ def _written(optimizer: Optimizer) -> Iterator[Slot]:
 
 
 def _values_of(owner: Any, path: str) -> Iterator[Slot]:
-    for key, value in list(owner.items() if isinstance(owner, dict) else enumerate(owner)):
+    items: Any = owner.items() if isinstance(owner, dict) else enumerate(owner)
+    for key, value in list(items):
         if key == "params":
             continue
         if type(value) in (dict, list):

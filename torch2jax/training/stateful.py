@@ -400,7 +400,18 @@ class StatefulFunction(TellsOfArguments):
             return key in self._starts and any(isinstance(thing, LRScheduler) for thing in self._objects)
         return isinstance(self._named[name], LRScheduler)
 
-    def _note(self, copies, signature, tensors, numbers, aliases, constants, members, now) -> None:
+    def _note(
+        self,
+        copies: Copies,
+        signature: frozenset[Key],
+        tensors: dict[Key, Any],
+        numbers: dict[Key, Any],
+        aliases: dict[Key, Any],
+        constants: dict[Key, Any],
+        members: dict[Key, list[Key]],
+        now: Mapping[Key, Any],
+    ) -> None:
+        """Notes the layout of a state, or expects it to be as it was for another with the same arrays."""
         layout = self._layouts.get(signature)
         if layout is None:
             steps = {
@@ -453,7 +464,7 @@ class StatefulFunction(TellsOfArguments):
         dtype = torch.float64 if kind is float else torch.int64
         if call is None:
             return np.asarray(value, canonical(dtype))
-        tensor = value if isinstance(value, Torchish) else call.lift(torch.tensor(value, dtype=dtype))
+        tensor: Any = value if isinstance(value, Torchish) else call.lift(torch.tensor(value, dtype=dtype))
         return _strong(call.array_of(tensor if tensor.dtype == dtype else tensor.to(dtype)))
 
     def _merged(
@@ -565,9 +576,9 @@ def _is_same(value: Any, array: Any, other: Any, other_array: Any) -> bool:
         return True
     if array.dtype != other_array.dtype:
         return False
-    known = [x.known if isinstance(x, Torchish) else x for x in (value, other)]
+    known: list[Any] = [x.known if isinstance(x, Torchish) else x for x in (value, other)]
     if all(isinstance(x, (int, float)) for x in known):
-        return known[0] == known[1]
+        return bool(known[0] == known[1])
     if all(isinstance(x, Torchish) and x.known is not None for x in (value, other)):
         return bool(np.asarray(evaluate(known[0])) == np.asarray(evaluate(known[1])))
     return not is_traced(array) and not is_traced(other_array) and bool(np.asarray(array) == np.asarray(other_array))

@@ -3,6 +3,7 @@
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -10,7 +11,7 @@ import jax
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
+from ..errors import TracedValueError, is_translator
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
 from ..translation import this_call
@@ -120,6 +121,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Number) or type(value) in (int, float)
 
 
+_DIVISIONS = ("truediv", "floordiv", "mod")
+
+
+def _expect_divisor(value: Any) -> None:
+    """Lets a division by zero raise Python's error: a traced one where code says what it does then.
+
+    Raises:
+        ZeroDivisionError: it is zero.
+    """
+    if is_unknown(value):
+        frame = sys._getframe(2)
+        while frame is not None and is_translator(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None or "ZeroDivisionError" not in frame.f_code.co_names:
+            return
+    if value == 0:
+        raise ZeroDivisionError("division by zero")
+
+
 def _is_real(value: Any) -> bool:
     return value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, float)
 
@@ -129,6 +149,8 @@ def _binary(name: str, method: str):
     def compute(self: Any, other: Any):
         if not _is_number(other):
             return getattr(Torchish, method)(self, other)
+        if name in _DIVISIONS:
+            _expect_divisor(self if method.startswith("__r") else other)
         how = _computed(name, self, other)
         if name == "truediv" or _is_real(other):
             self = _real(self)
