@@ -171,6 +171,18 @@ def _state_first(failure: _Failure) -> str | None:
     return None
 
 
+def _objects_in_order(failure: _Failure) -> str | None:
+    """A step whose objects are not in the order in which its function takes them."""
+    step = next((x for x in (failure.called, *failure.args[:1]) if hasattr(x, "_objects")), None)
+    objects = {} if step is None else step._named
+    if not isinstance(failure.error, (AttributeError, TypeError)):
+        return None
+    if len(objects) > 1 and any(f"'{type(thing).__name__}' object" in failure.message for thing in objects.values()):
+        given = ", ".join(f"{name} is a {type(thing).__name__}" for name, thing in objects.items())
+        return f"The objects in state= are in the order of the function's parameters: {given}"
+    return None
+
+
 def _branches_of_step(failure: _Failure) -> str | None:
     """A step that changes its objects on one branch only, as one that accumulates gradients."""
     step = next((x for x in (failure.called, *failure.args[:1]) if hasattr(x, "_objects")), None)
@@ -557,6 +569,7 @@ def advised() -> Iterator[None]:
 _HINTS: tuple[Callable[[_Failure], str | None], ...] = (
     _state_by_name,
     _state_first,
+    _objects_in_order,
     _branches_of_step,
     _examples,
     _fitting_arguments,

@@ -82,7 +82,8 @@ def of_step(function: Callable, objects: tuple, *args: Any, **options: Any) -> P
 
     def traced() -> Graph:
         step = t2j(function, state=objects, **options)
-        return of_jax(step, step.init(*args), *args)()
+        _, state = jax.eval_shape(step, step.init(*args), *args)  # with what an optimizer makes in its first step
+        return of_jax(step, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state), *args)()
 
     return traced
 

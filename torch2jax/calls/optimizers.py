@@ -23,11 +23,12 @@ from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
 from ..rules.inline import Scalars
 from ..tensors.dtypes import has_doubles
+from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
 from ..translation import current, this_call
 from ..values.both_answers import Slot, follow
 from ..values.python_functions import TensorMath
-from ..values.traced_numbers import Number, as_float, is_unknown, larger, smaller
+from ..values.traced_numbers import Number, as_float, is_unknown, larger, number_of, smaller
 from .double_steps import exactly
 
 _NOTHING = nullcontext()
@@ -292,57 +293,77 @@ def _update_own(self: Any, new_scale: Any = None):
 def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any):
     """Steps, and takes the step back where a gradient was not finite; what that is, is known later."""
     found: Any = sum(optimizer_state["found_inf_per_device"].values())
-    if not is_unknown(found):
+    if not is_unknown(found) or not is_traced(found.read()):
         return _maybe_step(self, optimizer, optimizer_state, *args, **kwargs)
-    before = [(x, x.detach().clone()) for x in _written(optimizer)]
-    with recording(optimizer) as initial:
-        known = set(initial)
+    before = {place.path: _taken(place.get()) for place in _written(optimizer)}
+    made: dict[tuple[int, Any], Any] = {}
+    with _recording(optimizer, made):
         result = optimizer.step(*args, **kwargs)
-        made = {entry: value for entry, value in initial.items() if entry not in known}
-    for (parameter, key), value in made.items():
-        if value is None:
-            raise RuntimeError(
-                f"the first step of {type(optimizer).__name__} creates {key} from its gradients, but that step "
-                "may be skipped: take one step in PyTorch first, so that it exists"
-            )
-        if isinstance(value, torch.Tensor):
-            before.append((optimizer.state[parameter][key], value))
     with torch.no_grad():
-        for tensor, value in before:
-            tensor.copy_(torch.where(found != 0, value, tensor))
+        for place in list(_written(optimizer)):
+            value = place.get()
+            first = before[place.path] if place.path in before else made.get((id(place.owner), place.key))
+            if first is None and (isinstance(value, torch.Tensor) or _is_number(value)):
+                raise RuntimeError(
+                    f"the first step of {type(optimizer).__name__} makes {place.path}, but that step may be skipped: "
+                    "take one step in PyTorch first, so that it exists"
+                )
+            if _is_number(value) and not isinstance(value, torch.Tensor) and value == first:
+                continue
+            if isinstance(value, torch.Tensor) and not isinstance(value, Number):
+                value.copy_(torch.where(found != 0, first, value))
+            elif _is_number(value):
+                was: Any = number_of(first)
+                kept: Any = torch.where(found != 0, was, number_of(value))
+                place.set(Number.of(kept))
+            elif value != first:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} sets {place.path} to {value!r} in a step that may be skipped; wanted "
+                    "a number or a tensor there, or one step in PyTorch first, so that it is set"
+                )
     return result
 
 
-def _written(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
-    for state in optimizer.state.values():
-        yield from (x for x in state.values() if isinstance(x, torch.Tensor))
+def _taken(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) and not isinstance(value, Number) else value
 
 
-# What an optimizer makes in its first step.
+def _written(optimizer: Optimizer) -> Iterator[Slot]:
+    """Where an optimizer has parameters, and what it keeps."""
+    for i, group in enumerate(optimizer.param_groups):
+        for j, _ in enumerate(group["params"]):
+            yield Slot(group["params"], j, f"param_groups.{i}.params.{j}")
+    for i, group in enumerate(optimizer.param_groups):
+        yield from _values_of(group, f"param_groups.{i}")
+    for i, state in enumerate(list(optimizer.state.values())):
+        yield from _values_of(state, f"state.{i}")
+
+
+def _values_of(owner: Any, path: str) -> Iterator[Slot]:
+    items: Any = owner.items() if isinstance(owner, dict) else enumerate(owner)
+    for key, value in list(items):
+        if key == "params":
+            continue
+        if type(value) in (dict, list):
+            yield from _values_of(value, f"{path}.{key}")
+        elif isinstance(value, torch.Tensor) or type(value) in (int, float, bool, str):
+            yield Slot(owner, key, f"{path}.{key}")
+
+
+# What one of PyTorch's optimizers makes in its first step, which is skipped.
 
 
 class _Recorded(dict):
     """The state of one parameter; notes what its entries are at first."""
 
-    def __init__(self, parameter: torch.Tensor, initial: dict, optimizer: Optimizer):
+    def __init__(self, made: dict, momentum: bool):
         super().__init__()
-        self._parameter, self._initial, self._optimizer = parameter, initial, optimizer
+        self._made, self._momentum = made, momentum
 
     def __setitem__(self, key: Any, value: Any):
         if key not in self:
-            self._initial[(self._parameter, key)] = self._at_first(key, value)
+            self._made[id(self), key] = self._at_first(key, value)
         super().__setitem__(key, value)
-
-    def setdefault(self, key: Any, default: Any = None):
-        if key not in self:
-            self[key] = default
-        return self[key]
-
-    def update(self, *args: Any, **kwargs: Any):
-        for key, value in dict(*args, **kwargs).items():
-            self[key] = value
 
     def _at_first(self, key: Any, value: Any):
         if not isinstance(value, torch.Tensor):
@@ -351,49 +372,30 @@ class _Recorded(dict):
             return tensor_of(wrapped(value, lambda inner: inner.detach().clone()), lambda inner: inner)
         if not is_unknown(value):
             return value.detach().clone()
-        group = next(g for g in self._optimizer.param_groups if any(p is self._parameter for p in g["params"]))
-        if key == "momentum_buffer" and isinstance(self._optimizer, torch.optim.SGD) and group["dampening"] == 0:
+        if key == "momentum_buffer" and self._momentum:
             return torch.zeros_like(value)  # the first step's gradient is added to nothing
         return None
 
 
-class _RecordedStates(dict):
-    def __init__(self, states: dict, initial: dict, optimizer: Optimizer):
-        super().__init__(states)
-        self._initial, self._optimizer = initial, optimizer
-
-    def __missing__(self, parameter: torch.Tensor):
-        self[parameter] = found = _Recorded(parameter, self._initial, self._optimizer)
-        return found
-
-    def __setitem__(self, parameter: torch.Tensor, value: Any):
-        if not isinstance(value, _Recorded):
-            recorded = _Recorded(parameter, self._initial, self._optimizer)
-            recorded.update(value)
-            value = recorded
-        super().__setitem__(parameter, value)
-
-
 @contextmanager
-def recording(optimizer: Optimizer):
-    """Gives what entries of the optimizer's state are at first, as they are made: by parameter and name.
+def _recording(optimizer: Optimizer, made: dict[tuple[int, Any], Any]):
+    """Notes what entries of the optimizer's state are at first, by the dictionary that has them and their names.
 
-    None for those that are made of traced values.
+    None for those that are made of traced values. Other optimizers than PyTorch's may do anything in a first step.
     """
-    initial: dict[tuple[Any, str], Any] = {}
-    states = optimizer.state
-    if isinstance(states, _RecordedStates):
-        yield states._initial
+    if type(optimizer).__module__.partition(".")[0] != "torch":
+        yield
         return
-    kept = _RecordedStates({}, initial, optimizer)
-    for parameter, state in states.items():
-        recorded = _Recorded(parameter, initial, optimizer)
-        dict.update(recorded, state)
-        dict.__setitem__(kept, parameter, recorded)
-    optimizer.state = kept  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        yield initial
-    finally:
-        optimizer.state = states
-        for parameter, state in kept.items():
-            states[parameter] = dict(state)
+    for group in optimizer.param_groups:
+        momentum = isinstance(optimizer, torch.optim.SGD) and group["dampening"] == 0
+        for parameter in group["params"]:
+            if not optimizer.state.get(parameter):
+                optimizer.state[parameter] = _Recorded(made, momentum)
+    yield
+    for parameter, state in list(optimizer.state.items()):
+        if isinstance(state, _Recorded):
+            plain = dict(state)
+            made.update({(id(plain), key): made[id(state), key] for key in state})
+            optimizer.state[parameter] = plain
+            if not plain:
+                del optimizer.state[parameter]

@@ -1,9 +1,13 @@
-"""Python frames: how to write the local variables of a running one."""
+"""Python frames: how to write the local variables of a running one, and what loops of JAX's carry."""
 
 import ctypes
+import inspect
 import sys
 from types import FrameType
 from typing import Any
+
+import jax
+from jax import lax
 
 _locals_to_fast: Any = None
 if sys.version_info < (3, 13):
@@ -21,3 +25,21 @@ def set_locals(frame: FrameType, values: dict[str, Any]) -> None:
     shown.update(values)
     if _locals_to_fast is not None:
         _locals_to_fast(frame, 0)
+
+
+_LOOPS = {inspect.unwrap(loop).__code__ for loop in (lax.scan, lax.while_loop)}  # as which `lax.fori_loop` runs
+_CARRIES = ("init", "init_flat", "init_val", "init_val_flat")
+"""The variables in which JAX's loops have what they carry: a tree or, later on, what has its ``unflatten()``."""
+
+
+def loop_that_carries(tree: Any) -> str | None:
+    """The name of JAX's innermost loop that is being traced, if it carries a tree of this structure; or None."""
+    wanted, frame = jax.tree.structure(tree), sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _LOOPS:
+            found = [frame.f_locals[name] for name in _CARRIES if name in frame.f_locals]
+            carried = [x.unflatten() if hasattr(x, "unflatten") else x for x in found]
+            leaves = jax.tree.leaves(carried, is_leaf=lambda x: jax.tree.structure(x) == wanted)
+            return frame.f_code.co_name if any(jax.tree.structure(x) == wanted for x in leaves) else None
+        frame = frame.f_back
+    return None

@@ -2,7 +2,7 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -91,14 +91,11 @@ class StateNames:
         Raises:
             TypeError: it is no mapping.
             RuntimeError: it has a name of no parameter or buffer.
-            ValueError: it has two arrays for one tensor, as `torch.func.functional_call` raises it: a gradient would be
-                of one of them; or an array for a part of a tensor.
+            ValueError: it has two arrays for one tensor, and they are not known to be equal, as
+                `torch.func.functional_call` raises it: a gradient would be of one of them; or an array for a part of a
+                tensor.
         """
-        return self._one_of_each({} if state is None else self._of_inner(state), _is_one)
-
-    def one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """As `given`, of a state that may have two arrays for one tensor if they are known to be equal."""
-        return self._one_of_each(self._of_inner(state), _is_equal)
+        return self._one_of_each({} if state is None else self._of_inner(state))
 
     def _of_inner(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """A state with what files have by names as ``weight.scale``: the arrays of a tensor that wraps others, in one.
@@ -153,7 +150,7 @@ class StateNames:
         """Whether a module's own ``get_extra_state`` gives what has this name."""
         return name in self.persistent and name.rpartition(".")[2] == "_extra_state"
 
-    def _one_of_each(self, state: Mapping[str, Any], is_one: Callable[[Any, Any], bool]) -> Mapping[str, Any]:
+    def _one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         self._expect(state)
         if not state or not self.ties:
             return state
@@ -165,11 +162,12 @@ class StateNames:
                     f"state_dict has {name!r}, which is a view of {first!r} in {kind}: leave it out, and give {first!r}"
                 )
             before = names.setdefault(first, name)
-            if before != name and not is_one(state[before], state[name]):
+            if before != name and not _is_equal(state[before], state[name]):
                 raise ValueError(
-                    f"state_dict has two arrays for one tensor of {kind}, under {before!r} and {name!r}: a gradient "
-                    "would be of one of them alone. Leave one name out, as t2j(module.state_dict()) does, or let "
-                    "params, buffers = t2j(module).split(state) do it, outside of jax.jit"
+                    f"state_dict has two arrays for one tensor of {kind}, under {before!r} and {name!r}, which are not "
+                    "known to be equal: a gradient would be of one of them alone. Leave one name out, as "
+                    "t2j(module.state_dict()) does, or let params, buffers = t2j(module).split(state) do it, outside "
+                    "of jax.jit"
                 )
         kept = [(name, state[name]) for name in names.values()]
         return state if len(kept) == len(state) else OrderedDict(kept) if _is_ordered(state) else dict(kept)
@@ -218,7 +216,7 @@ def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dic
     Args:
         state: by default the module's own.
 
-    Raises what `StateNames.one_of_each` raises.
+    Raises what `StateNames.given` raises.
     """
     names = StateNames(module)
     if has_layers(state):
@@ -227,7 +225,7 @@ def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dic
         own = (name for name in names.distinct({}) if name in names.tensors)
         state = {name: _array_of(names.tensors[name]) for name in own}
     else:
-        state = names.one_of_each(state)
+        state = names.given(state)
     parameters = module.named_parameters(remove_duplicate=False)
     trained = {names.first(name) for name, parameter in parameters if parameter.requires_grad}
     params = {name: array for name, array in state.items() if names.first(name) in trained}
@@ -286,7 +284,7 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
         if twice is not None:
             raise ValueError(f"load got two values for {twice!r}, in two of the states; wanted one")
         given.update(state)
-    given = names.one_of_each(given)
+    given = names.given(given)
     missing = [name for name in names.distinct(given) if name in names.tensors and name not in given]
     if strict and missing:
         raise RuntimeError(

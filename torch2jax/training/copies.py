@@ -1,118 +1,51 @@
-"""Where objects keep tensors and numbers, and copies of the objects for one call, which hold the arrays of a state."""
+"""Copies of a step's objects: for one call, with the arrays of a state in them, and without any, as a layout.
+
+A layout is what of a state is no array: the objects as they are at one point of a training, with their dictionaries and
+lists, flags and None, but without tensors. A state with the names of a layout's arrays is of that layout.
+"""
 
 import copy
 import types
-from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..calls.dispatch import Call
-from ..calls.optimizers import adopt, numbers_of, step_abstractly
-from ..hints import nearest
+from ..calls.optimizers import adopt, step_abstractly
 from ..modules.skeleton import copy_structure, name_scopes
-from ..modules.states import as_array, expect_shape
+from ..modules.states import as_array, expect_shape, overwrite, tensor_of_entry
 from ..tensors.dtypes import dtype_j2t
-from ..tensors.interop import ties
+from ..tensors.interop import array_to_tensor, ties
+from ..tensors.known import real
+from ..tensors.objects import codec_of
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..values.both_answers import Slot
 from ..values.traced_numbers import Count, Number
 from ..values.wrapper_subclasses import bound, entering
-
-Key = tuple[str, str]  # the object's name, and the path within it
-GRADIENT = ".grad"
-_NOT_STATE = ("defaults", "param_groups", "state", "optimizer", "_per_optimizer_states")
+from .places import GRADIENT, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, places
 
 
-class Gradient(Slot):
-    """The gradient of a tensor."""
+class Layout(NamedTuple):
+    """What of a state is no array."""
 
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: torch.Tensor, path: str):
-        super().__init__(None, None, path)
-        self.tensor = tensor
-
-    def get(self):
-        return self.tensor.grad
-
-    def set(self, value: Any) -> None:
-        self.tensor.grad = value
-
-
-def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, Slot]]:
-    """Where objects keep tensors and numbers; what several share, the first has."""
-    seen: set[int] = set()
-    for name, thing in zip(names, objects, strict=True):
-        for place in _places_in(thing):
-            value = place.get()
-            if isinstance(value, torch.Tensor):
-                if id(value) in seen:
-                    continue
-                seen.add(id(value))
-            yield (name, place.path), place
-            if isinstance(value, torch.Tensor) and value.is_leaf and not isinstance(place, Gradient):
-                gradient = Gradient(value, place.path + GRADIENT)
-                if gradient.get() is not None:
-                    yield (name, gradient.path), gradient
-
-
-def _places_in(thing: Any) -> Iterator[Slot]:
-    if isinstance(thing, torch.nn.Module):
-        for path, module in thing.named_modules():
-            for tensors in (module._parameters, module._buffers):
-                for key, tensor in tensors.items():
-                    if tensor is not None:
-                        yield Slot(tensors, key, f"{path}.{key}" if path else key)
-        return
-    if isinstance(thing, Optimizer):
-        parameters = []
-        for i, group in enumerate(thing.param_groups):
-            parameters.extend(group["params"])
-            for j in range(len(group["params"])):
-                yield Slot(group["params"], j, f"param_groups.{i}.params.{j}")
-            yield from numbers_of(group, f"param_groups.{i}")
-        for i, parameter in enumerate(parameters):
-            if parameter in thing.state:
-                yield from numbers_of(thing.state[parameter], f"state.{i}")
-    own = {key: value for key, value in vars(thing).items() if key not in _NOT_STATE}
-    for place in numbers_of(own, ""):
-        if place.owner is own:
-            place.owner = vars(thing)
-        yield place
-
-
-class Inserted:
-    """Puts into objects what they lack: an optimizer's state before its first step, gradients."""
-
-    def __init__(self, names: Sequence[str], objects: Sequence[Any]):
-        self._objects = dict(zip(names, objects, strict=True))
-        self._tensors = dict(places(names, objects))
-
-    def put(self, key: Key, value: Any) -> None:
-        name, path = key
-        thing = self._objects.get(name)
-        owner = self._tensors.get((name, path.removesuffix(GRADIENT)))
-        if path.endswith(GRADIENT) and owner is not None:
-            owner.get().grad = value
-            return
-        parts = path.split(".", 2)
-        if isinstance(thing, Optimizer) and parts[:2] == ["state", "*"]:
-            raise RuntimeError(
-                f"the state has {name}.{path}, one number for all parameters, which is known after init(*args) of the "
-                "step that the state is of: call that first"
-            )
-        if isinstance(thing, Optimizer) and parts[0] == "state" and len(parts) == 3:
-            parameters = [p for group in thing.param_groups for p in group["params"]]
-            thing.state[parameters[int(parts[1])]][parts[2]] = value
-            return
-        hint = nearest(path, [p for n, p in self._tensors if n == name])
-        raise RuntimeError(f"the state has {name}.{path}, which the objects lack{hint}")
+    things: list[Any]
+    """The objects. In the place of tensors they have the user's, or `Made` where the user's objects lack them."""
+    tensors: dict[Key, torch.dtype | None]
+    """Those that the state has arrays of, and PyTorch's dtypes; None for tensors that wrap others."""
+    numbers: dict[Key, int | float]
+    """The Python numbers that the state has arrays of, and what they were when the layout was made."""
+    constants: dict[Key, Any]
+    """All else that is compared by value."""
+    members: dict[Key, list[Key]]
+    """For each array of the state, what it stands for: most for one thing, a shared counter for several."""
 
 
 def expect_apart(names: Sequence[str], objects: Sequence[Any]) -> None:
@@ -121,12 +54,17 @@ def expect_apart(names: Sequence[str], objects: Sequence[Any]) -> None:
     Raises:
         NotImplementedError: there are two.
     """
-    tensors = {".".join(key): place.get() for key, place in places(names, objects)}
+    found = ((key, place.get()) for key, place in places(names, objects))
+    tensors = {".".join(key): value for key, value in found if isinstance(value, torch.Tensor)}
     for name, tie in ties(tensors).items():
-        raise NotImplementedError(
-            f"{tie.first} and {name} are two tensors that share memory, which a function with state= cannot keep "
-            "together; wanted one tensor under both names, as model.b.weight = model.a.weight makes it, or a copy"
-        )
+        raise NotImplementedError(sharing(tie.first, name))
+
+
+def sharing(first: str, second: str) -> str:
+    return (
+        f"{first} and {second} are two tensors that share memory, which a function with state= cannot keep "
+        "together; wanted one tensor under both names, as model.b.weight = model.a.weight makes it, or a copy"
+    )
 
 
 def start(thing: Any) -> None:
@@ -140,16 +78,89 @@ def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: Any):
     return expect_shape(value, tensor, ".".join(key), "the state", thing, key[1])
 
 
-class Copies:
+class _Copying:
+    """Copies objects, and what they hold, as often as it is there.
+
+    Args:
+        memo: what stands for objects, by their ids.
+        things: objects of classes of PyTorch's own that are copied as well.
+    """
+
+    def __init__(self, memo: dict[int, Any], things: Sequence[Any]):
+        self.memo, self._things = memo, list(things)
+
+    def of_tensor(self, tensor: Any) -> Any:
+        raise NotImplementedError
+
+    def of_module(self, module: torch.nn.Module) -> Any:
+        return copy_structure(module, self.memo)
+
+    def began(self, value: Any, copied: Any) -> None:
+        """Is called with a copy that has nothing in it yet."""
+        self.memo[id(value)] = copied
+
+    def copied(self, value: Any) -> Any:
+        if id(value) in self.memo:
+            return self.memo[id(value)]
+        if isinstance(value, torch.nn.Module):
+            return self.of_module(value)
+        if is_tensor(value):
+            copied = self.of_tensor(value)
+            self.began(value, copied)
+            return copied
+        if isinstance(value, types.MethodType):
+            return types.MethodType(value.__func__, self.copied(value.__self__))
+        if isinstance(value, dict):
+            result = copy.copy(value)
+            result.clear()
+            self.began(value, result)
+            result.update({self.copied(key): self.copied(item) for key, item in value.items()})
+            return result
+        if isinstance(value, (list, deque, set)):
+            result: Any = copy.copy(value)
+            result.clear()
+            self.began(value, result)
+            result.update(map(self.copied, value)) if isinstance(value, set) else result.extend(map(self.copied, value))
+            return result
+        if isinstance(value, tuple) and not isinstance(value, torch.Size):
+            items = list(map(self.copied, value))
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if is_walked(value) or any(value is x for x in self._things):
+            return self._of_object(value)
+        try:
+            return copy.deepcopy(value, self.memo)
+        except Exception:  # a lock, a file, a generator is shared
+            return value
+
+    def _of_object(self, value: Any) -> Any:
+        result = object.__new__(type(value))
+        self.began(value, result)
+        codec: Any = codec_of(type(value))
+        attributes = vars(value) if codec is None else dict(zip(*codec.open(value), strict=True))
+        for name, item in attributes.items():
+            if isinstance(value, GradScaler) and name in NOT_STATE:  # what is not finished has ended with its call
+                result.__dict__[name] = copy.copy(item)
+                result.__dict__[name].clear()
+            elif name == "step" and isinstance(value, Optimizer):  # a scheduler's wrapper of it
+                continue
+            elif name in getattr(value, "__dict__", ()):
+                result.__dict__[name] = self.copied(item)
+            else:
+                object.__setattr__(result, name, self.copied(item))
+        return result
+
+
+class Copies(_Copying):
     """Copies of a function's objects for one call, with the arrays of a state in them.
 
     Args:
         call: which the tensors in the copies are of.
         names: of the objects.
         originals: the objects, which are only read.
-        given: the arrays; None for the objects' own values.
-        numbers: those of `given` that are Python numbers in the objects.
-        dtypes: of those that the objects lack.
+        layout: of the state; None for the objects' own values.
+        given: the arrays of the state.
+        own: constants of the user's objects that differ from what they were when the layout was made.
+        starts: what numbers were at first.
     """
 
     def __init__(
@@ -157,127 +168,276 @@ class Copies:
         call: Call,
         names: Sequence[str],
         originals: Sequence[Any],
-        given: dict[Key, Any] | None,
-        numbers: Set[Key],
-        dtypes: Mapping[Key, torch.dtype],
+        layout: Layout | None,
+        given: Mapping[Key, Any],
+        own: Mapping[Key, Any],
+        starts: Mapping[Key, Any],
     ):
-        self._call, self._names, self._originals = call, names, originals
-        self._memo: dict[int, Any] = {}
-        things = dict(zip(names, originals, strict=True))
-        for key, place in places(names, originals):
+        things = originals if layout is None else layout.things
+        super().__init__({}, things)
+        self._call, self._names = call, names
+        self._sources: dict[int, Any] = {}  # what copies are of, by the ids of these
+        self._by_key: dict[Key, Any] = {}  # what stands for tensors that the user's objects lack
+        self._modules = dict(zip(names, originals, strict=True))
+        for key, place in places(names, things):
             tensor = place.get()
-            if isinstance(tensor, torch.Tensor) and not isinstance(place, Gradient):
-                if given is not None and key not in given:
-                    raise RuntimeError(f"the state lacks {'.'.join(key)}; make it with init(*args)")
-                array = as_array(fitting(given[key], tensor, key, things[key[0]])) if given is not None else None
-                if is_wrapper(tensor):
-                    self._memo[id(tensor)] = self._owned(tensor) if array is None else bound(call, tensor, array)
-                    continue
-                if array is not None:
-                    found = call.bind(tensor, array)
-                elif tensor.is_meta:
-                    found = call.bind_missing(tensor, _without_values(key))
-                else:
-                    found = self._owned(tensor)
-                self._memo[id(tensor)] = _apart(found)
-        self.objects = [self._copied(thing) for thing in originals]
+            if is_tensor(tensor) and not isinstance(place, Gradient):
+                self.began(
+                    tensor, self._own(key, tensor) if layout is None else self._given(key, tensor, layout, given)
+                )
+        self.objects = [self.copied(thing) for thing in things]
         for module in self.objects:
             if isinstance(module, torch.nn.Module):
                 name_scopes(module)
         for thing in self.objects:
             start(thing)
-        if given is None:
-            self._keep_gradients()
+        if layout is None:
+            self._keep_gradients(things)
         else:
-            self._fill(dict(given), numbers, dtypes)
+            self._fill(layout, given, own, starts)
 
-    def _owned(self, tensor: torch.Tensor) -> Any:
-        """What stands for a tensor of the objects, with its own values."""
-        return entering(self._call, tensor, is_own=True) if is_wrapper(tensor) else self._call.lift_own(tensor)
+    def _own(self, key: Key, tensor: Any) -> Any:
+        if not is_wrapper(tensor) and tensor.is_meta:
+            return self._call.bind_missing(tensor, _without_values(key))
+        return _apart(self.of_tensor(tensor))
 
-    def _keep_gradients(self) -> None:
-        for _, place in places(self._names, self._originals):
+    def _stand_in(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> Any:
+        if id(tensor) not in self.memo:
+            self.began(tensor, self._given(key, tensor, layout, given))
+        return self.memo[id(tensor)]
+
+    def _given(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> Any:
+        if isinstance(tensor, Made) and tensor.of is not None:
+            return self._stand_in(key, tensor.of, layout, given).detach()
+        if isinstance(tensor, Made):
+            made = self._by_key[tensor.key] = self._made(tensor, given[tensor.key], layout.tensors[tensor.key])
+            return made
+        if key not in given:  # the step has taken it away
+            return None
+        array = as_array(fitting(given[key], tensor, key, self._modules[key[0]]))
+        if is_wrapper(tensor):
+            return bound(self._call, tensor, array)
+        return _apart(self._call.bind(tensor, array))
+
+    def _made(self, made: Made | None, array: Any, dtype: torch.dtype | None) -> Any:
+        if isinstance(array, Wrapped):
+            return entering(self._call, array)
+        array = jnp.asarray(self._call.attempt.entering(array))
+        tensor: Any = _apart(wrap(array, dtype or dtype_j2t(array.dtype)))
+        if made is not None and made.requires_grad:
+            tensor.requires_grad_()
+        if made is not None and made.is_parameter:
+            tensor._is_param = True
+        return tensor
+
+    def _keep_gradients(self, things: Sequence[Any]) -> None:
+        for _, place in places(self._names, things):
             if isinstance(place, Gradient):
                 gradient: Any = place.get()
-                self._memo[id(place.tensor)].grad = self._call.lift_own(gradient)
+                self.memo[id(place.tensor)].grad = self._call.lift_own(gradient)
 
-    def _fill(self, given: dict[Key, Any], numbers: Set[Key], dtypes: Mapping[Key, torch.dtype]) -> None:
-        have_values = {id(tensor) for tensor in self._memo.values()}
-        for key, place in list(self.places()):
-            if key not in given:
-                continue
-            array, value = given.pop(key), place.get()
-            if isinstance(value, torch.Tensor) and id(value) in have_values:
-                continue
-            array = jnp.asarray(self._call.attempt.entering(array))
-            if isinstance(value, torch.Tensor):
-                place.set(_apart(wrap(array, value.dtype)))  # one that a copy made at its start
-            else:
+    def _fill(
+        self, layout: Layout, given: Mapping[Key, Any], own: Mapping[Key, Any], starts: Mapping[Key, Any]
+    ) -> None:
+        for key, place in (found := dict(self.places())).items():
+            if key in layout.numbers:
                 kind = Count if key[1].endswith("_step_count") else Number
-                place.set(kind.holding(array, value))
-        inserted = Inserted(self._names, self.objects)
-        for key, array in given.items():
-            if isinstance(array, Wrapped):
-                inserted.put(key, entering(self._call, array))
+                array = jnp.asarray(self._call.attempt.entering(given[key]))
+                place.set(kind.holding(array, starts.get(key, layout.numbers[key])))
+            elif key in own:
+                place.set(own[key])
+        for key, dtype in layout.tensors.items():
+            if key in found:
                 continue
-            array = jnp.asarray(self._call.attempt.entering(array))
-            tensor = _apart(wrap(array, dtypes.get(key) or dtype_j2t(array.dtype)))
-            inserted.put(key, Number.of(tensor) if key in numbers else tensor)
+            owner = found.get((key[0], key[1].removesuffix(GRADIENT))) if key[1].endswith(GRADIENT) else None
+            value = self._by_key[key] if key in self._by_key else self._made(None, given[key], dtype)
+            _put(self.objects[list(self._names).index(key[0])], key[1], owner, value)
 
     def places(self) -> Iterator[tuple[Key, Slot]]:
         return places(self._names, self.objects)
 
-    def optimizers(self) -> list[Optimizer]:
-        return [thing for thing in self.objects if isinstance(thing, Optimizer)]
+    def layout(
+        self,
+        tensors: Mapping[Key, Any],
+        numbers: Mapping[Key, Any],
+        shown: dict[Key, Any],
+        aliases: Mapping[Key, Any],
+        constants: dict[Key, Any],
+        members: dict[Key, list[Key]],
+    ) -> Layout:
+        """The layout of the copies as they are now, with these tensors and numbers in them.
 
-    def _copied(self, value: Any) -> Any:
-        """A copy that has the call's tensors in place of others, and copies in place of the objects."""
-        if id(value) in self._memo:
-            return self._memo[id(value)]
-        if isinstance(value, torch.nn.Module):
-            for tensor in (*torch.nn.Module.parameters(value), *torch.nn.Module.buffers(value)):
-                if id(tensor) not in self._memo:
-                    self._memo[id(tensor)] = self._owned(tensor)
-            result = copy_structure(value, self._memo)
-            if self._call.last_resort is not None:
-                self._call.last_resort.take_over(value, result)
-            return result
-        if isinstance(value, torch.Tensor):
-            return self._remember(value, self._owned(value))
-        if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, self._copied(value.__self__))
-        if isinstance(value, dict):
-            result = self._remember(value, copy.copy(value))
-            result.clear()
-            result.update({self._copied(key): self._copied(item) for key, item in value.items()})
-            return result
-        if type(value) is list:
-            result = self._remember(value, [])
-            result.extend(map(self._copied, value))
-            return result
-        if type(value) is tuple:
-            return tuple(map(self._copied, value))
-        if isinstance(value, (Optimizer, LRScheduler, GradScaler)) or any(value is x for x in self._originals):
-            return self._copied_object(value)
-        try:
-            return copy.deepcopy(value, self._memo)
-        except Exception:  # a lock, a file, a generator is shared
-            return value
+        Args:
+            shown: Python numbers for `numbers`.
+            aliases: tensors that share their memory with others of `tensors`, and these.
+        """
+        memo = {**self._sources, **{id(x): shown[key] for key, x in numbers.items() if isinstance(x, Torchish)}}
+        for key, tensor in tensors.items():
+            if not isinstance(memo.get(id(tensor)), torch.Tensor):
+                memo[id(tensor)] = Made(key, tensor)
+        for key, (tensor, other) in aliases.items():
+            if not isinstance(memo.get(id(tensor)), torch.Tensor):
+                memo[id(tensor)] = Made(key, tensor, memo[id(other)])
+        without = _Without(memo, self.objects)
+        things = [without.copied(thing) for thing in self.objects]
+        dtypes = {key: None if is_wrapper(x) else x.dtype for key, x in tensors.items()}
+        return Layout(things, dtypes, shown, constants, members)
 
-    def _copied_object(self, value: Any) -> Any:
-        result = self._remember(value, object.__new__(type(value)))
-        for name, item in vars(value).items():
-            if not (name == "step" and isinstance(value, Optimizer)):  # a scheduler's wrapper of it
-                result.__dict__[name] = self._copied(item)
-        adopt(result)
+    # What is copied.
+
+    def of_tensor(self, tensor: Any) -> Any:
+        """What stands for a tensor of the objects, with its own values."""
+        return entering(self._call, tensor, is_own=True) if is_wrapper(tensor) else self._call.lift_own(tensor)
+
+    def of_module(self, module: torch.nn.Module) -> Any:
+        for tensor in (*torch.nn.Module.parameters(module), *torch.nn.Module.buffers(module)):
+            if id(tensor) not in self.memo:
+                self.began(tensor, self.of_tensor(tensor))
+        result = super().of_module(module)
+        self._sources.update({id(self.memo[id(part)]): part for part in module.modules() if id(part) in self.memo})
+        if self._call.last_resort is not None:
+            self._call.last_resort.take_over(module, result)
+        return result
+
+    def began(self, value: Any, copied: Any) -> None:
+        super().began(value, copied)
+        if is_tensor(value) and copied is not None:
+            self._sources[id(copied)] = value
+
+    def _of_object(self, value: Any) -> Any:
+        result = super()._of_object(value)
+        if isinstance(value, (Optimizer, LRScheduler, GradScaler)) or any(value is x for x in self._things):
+            adopt(result)
         if isinstance(result, Optimizer):
             result.step = types.MethodType(_step_of_copy, result)
             result.__dict__["_opt_called"] = True
         return result
 
-    def _remember(self, value: Any, copied: Any) -> Any:
-        self._memo[id(value)] = copied
-        return copied
+
+def _put(thing: Any, path: str, owner: Slot | None, value: Any) -> None:
+    """Sets the gradient of what is at `owner`, or a parameter or buffer that a module lacks."""
+    if owner is not None:
+        owner.get().grad = value
+        return
+    path, _, name = path.rpartition(".")
+    module = thing.get_submodule(path)
+    (module._buffers if name in module._buffers else module._parameters)[name] = value
+
+
+class _Without(_Copying):
+    """Copies without what the call made of arrays."""
+
+    def of_tensor(self, tensor: Any) -> Any:
+        if tensor.known is not None:
+            return real(tensor.known).clone()
+        raise NotImplementedError(
+            f"the step leaves a tensor of shape {tuple(tensor.shape)} where a state has none, as in a set; wanted it "
+            "in a dictionary, a list or an attribute of the objects in state="
+        )
+
+    def of_module(self, module: torch.nn.Module) -> Any:
+        result = super().of_module(module)  # one that the step has made
+        for part in result.modules():
+            vars(part).pop("_compiled_call_impl", None)
+        return result
+
+
+# Back into the user's objects.
+
+
+def write(
+    names: Sequence[str],
+    objects: Sequence[Any],
+    layout: Layout,
+    given: Mapping[Key, Any],
+    own: Mapping[Key, Any],
+) -> None:
+    """Lets objects be as in a state: tensors that there are keep their identity, and containers theirs."""
+    things, live = dict(zip(names, objects, strict=True)), dict(places(names, objects))
+    memo = {id(made): thing for made, thing in zip(layout.things, objects, strict=True)}
+
+    def written(key: Key, before: Any) -> torch.Tensor:
+        value = given[key]
+        if isinstance(before, torch.Tensor) and not is_wrapper(before):
+            fitted = fitting(value, before, key, things[key[0]])
+            overwrite(before, _tensor(fitted, before.dtype))
+            return before
+        tensor = tensor_of_entry(value) if isinstance(value, Wrapped) else _tensor(value, layout.tensors[key])
+        if before is None:
+            return tensor
+        overwrite(before, tensor)
+        return before
+
+    for key, place in places(names, layout.things):
+        value = place.get()
+        if isinstance(place, Gradient) or not is_tensor(value):
+            continue
+        if not isinstance(value, Made):
+            if key in given:
+                written(key, value)
+            memo[id(value)] = value
+            continue
+        if value.of is not None:
+            memo[id(value)] = memo[id(value.of)].detach()
+            continue
+        before = live[value.key].get() if value.key in live else None
+        is_alike = isinstance(before, torch.Tensor) and before.shape == given[value.key].shape
+        memo[id(value)] = written(value.key, before if is_alike else None)
+    copying, done, used = _Copying(memo, layout.things), {}, set()
+    for made, thing in zip(layout.things, objects, strict=True):
+        if isinstance(thing, torch.nn.Module):
+            continue
+        attributes = vars(thing)
+        for name, item in vars(made).items():
+            if name not in NOT_STATE and not name.startswith("_optimizer_") and name not in ("step", "_opt_called"):
+                attributes[name] = _transferred(attributes.get(name), copying.copied(item), done, used)
+    found = dict(places(names, objects))
+    for key, place in found.items():
+        if key in layout.numbers:
+            place.set(type(layout.numbers[key])(np.asarray(given[key]).item()))
+        elif key in own:
+            place.set(own[key])
+    for key in layout.tensors:
+        owner = found.get((key[0], key[1].removesuffix(GRADIENT))) if key[1].endswith(GRADIENT) else None
+        if owner is not None or (key not in found and isinstance(things[key[0]], torch.nn.Module)):
+            _put(things[key[0]], key[1], owner, written(key, None))
+
+
+def _tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    tensor = value.detach() if isinstance(value, torch.Tensor) else array_to_tensor(value, gathers=True)
+    return tensor.to(dtype=dtype or tensor.dtype, copy=True)
+
+
+def _transferred(mine: Any, new: Any, done: dict[int, tuple[Any, Any]], used: set[int]) -> Any:
+    """The object that stands in the place of one of the user's: their own, with what the new one has.
+
+    Args:
+        done: by the ids of new objects, these and what stands for them.
+        used: the ids of the user's objects that stand for one, and so for no other.
+    """
+    if mine is new or mine is None or is_tensor(new) or is_plain(new) or isinstance(new, (tuple, set)):
+        return new
+    if id(new) in done:
+        return done[id(new)][1]
+    done[id(new)] = new, new if id(mine) in used else mine
+    if id(mine) in used:
+        return new
+    used.add(id(mine))
+    if isinstance(mine, dict) and isinstance(new, dict):
+        items = {key: _transferred(mine.get(key), item, done, used) for key, item in new.items()}
+        mine.clear()
+        mine.update(items)
+    elif isinstance(mine, (list, deque)) and isinstance(new, (list, deque)):
+        before = [*mine, *[None] * (len(new) - len(mine))]
+        items = [_transferred(each, item, done, used) for each, item in zip(before, new, strict=False)]
+        mine.clear()
+        mine.extend(items)
+    elif type(mine) is type(new) and is_walked(mine) and hasattr(mine, "__dict__"):
+        for name, item in vars(new).items():
+            vars(mine)[name] = _transferred(vars(mine).get(name), item, done, used)
+    elif is_walked(new):
+        return new
+    return mine
 
 
 def _without_values(key: Key) -> RuntimeError:
@@ -287,9 +447,9 @@ def _without_values(key: Key) -> RuntimeError:
     )
 
 
-def _apart(tensor: Torchish) -> Torchish:
+def _apart(tensor: Any) -> Any:
     """A tensor of a state: what is computed of it with gradients off has no derivative to be stopped."""
-    if tensor.history is None:
+    if isinstance(tensor, Torchish) and tensor.history is None:
         tensor._node.storage.differentiable = False
     return tensor
 

@@ -2,8 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ import torch
 from jax import lax
 from jax.interpreters import partial_eval as pe
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
@@ -20,20 +20,12 @@ from ..autograd.runs import Attempt, Runs
 from ..branches.policy import FOLLOWING, BranchPolicy
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
-from ..calls.optimizers import recording
-from ..modules.layers import (
-    has_layers,
-    name_of_row,
-    names_when_stacked,
-    restacked,
-    stack_layers,
-    stacked,
-    unstack_layers,
-)
-from ..modules.states import overwrite, tensor_of_entry
+from ..hints import nearest
+from ..internals.frames import loop_that_carries
+from ..modules.layers import restacked
+from ..modules.states import StateNames, first_few
 from ..modules.translated import run_on_arrays
 from ..tensors.dtypes import canonical
-from ..tensors.interop import array_to_tensor
 from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -43,10 +35,13 @@ from ..tracebacks import TellsOfArguments, boundary
 from ..tracing.rolling import Rolling
 from ..tracing.traces import alone
 from ..values.sparse import Sparse
+from ..values.traced_numbers import Number
 from ..values.wrapper_subclasses import leaving
-from .copies import GRADIENT, Copies, Gradient, Inserted, Key, expect_apart, fitting, places, start
+from .copies import Copies, Layout, expect_apart, sharing, start, write
+from .layers import State, parts_with_layers, with_layers_apart, with_layers_stacked, with_moments_stacked
+from .places import GRADIENT, Key, differing, is_number, is_tensor, places
 
-State = dict[str, dict[str, Any]]
+_MOST_STRUCTURES = 12
 
 
 class _StatefulSignature:
@@ -90,16 +85,14 @@ class StatefulFunction(TellsOfArguments):
         self._named = dict(zip(self._names, self._objects, strict=True))
         self._runs = Runs(policy, Inputs(), rolling)
         self._axes = [axis for _, axes in policy.groups for axis in axes]
-        self._numbers: set[Key] = set()  # those that the function changes
-        self._dtypes: dict[Key, torch.dtype] = {}
-        self._unused: set[Key] = set()  # gradients that the function leaves, but never asks for
-        self._shared: dict[Key, Key] = {}  # counters that are equal for all parameters: the one that stands for each
-        self._is_ready = False
         self.__name__, self.__doc__ = getattr(function, "__name__", "step"), function.__doc__
+        self._forget()
 
     @boundary
     def init(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> State:
-        """Returns the state for the first step: that of the objects, and what optimizers create in that step.
+        """Returns the state for the first step: that of the objects as they are.
+
+        It traces a few steps to find out which numbers they change, and which structures the state has after them.
 
         Args:
             args, kwargs: the arguments of a call, without the state. Only their shapes and dtypes matter, so you may
@@ -113,47 +106,115 @@ class StatefulFunction(TellsOfArguments):
 
         Raises the exceptions of a call, and
 
-            - NotImplementedError: two different tensors of the objects share memory.
+            - NotImplementedError: two different tensors of the objects share memory; or the state has another structure
+              after each step.
         """
         expect_apart(self._names, self._objects)
         leaves, structure = flatten((args, kwargs))
         at = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
         arrays = [_abstract(leaves[i]) for i in at]
 
-        def arguments(given: list) -> Any:
+        def run(given: list, state: State):
             filled = list(leaves)
             for i, array in zip(at, given, strict=True):
                 filled[i] = array
-            return structure.unflatten(filled)
+            args, kwargs = structure.unflatten(filled)
+            result, state = self._run(state, args, kwargs, rng)
+            return [x for x in jax.tree.leaves(result) if isinstance(x, jax.Array)], state
 
-        def run(state: State | None, given: list):
-            args, kwargs = arguments(given)
-            return self._run(state, args, kwargs, rng, first)
-
-        self._numbers, self._unused, self._shared, first = set(), set(), {}, _First()
+        self._forget()
+        self._asked = _told(args, kwargs)
         with alone(self._axes):
-            return self._first_state(run, arrays, first)
-
-    def _first_state(self, run: Callable, arrays: list, first: "_First") -> State:
-        jax.eval_shape(lambda given: run(None, given), arrays)
+            while True:
+                try:
+                    state = self._own_state(rng)
+                    self._follow(run, arrays, state)
+                    break
+                except _Found as found:
+                    self._noted = _Found()
+                    self._kinds |= found.kinds
+                    self._flags |= found.flags
+                    self._fixed |= found.fixed
+                    self._unused |= found.unused
+                    self._uneven |= found.uneven
         self._is_ready = True
-        self._shared = _equal_counters(first.values)
-        while True:
-            self._numbers |= first.changed
-            values = {key: x for key, x in first.values.items() if not self._is_static(key, x)}
-            state = _nested(self._names, self._merged(values))
-            before, first.changed = len(self._numbers), set()
-            try:
-                traced = jax.make_jaxpr(lambda given, state: run(state, given)[1])(arrays, state)
-            except _Uneven as uneven:
-                self._shared = {key: shared for key, shared in self._shared.items() if shared != uneven.shared}
-                continue
-            if len(self._numbers | first.changed) == before:
-                break
-        self._unused = {key for key in _unused(traced, len(arrays), state) if key[1].endswith(GRADIENT)}
-        for name, path in self._unused:
-            del state[name][path]
         return state
+
+    def _forget(self) -> None:
+        self._is_ready = False
+        self._layouts: dict[frozenset[Key], Layout] = {}  # by the names of the arrays
+        self._kinds: dict[Key, type] = {}  # of Python numbers that change
+        self._flags: set[Key] = set()  # of constants that tell structures with the same arrays apart
+        self._fixed: set[Key] = set()  # numbers that are constants of the first structure
+        self._unused: set[Key] = set()  # gradients that steps leave, and none asks for
+        self._uneven: set[Key] = set()  # counters that are not equal for all parameters
+        self._expected: frozenset[Key] | None = None  # tensors after a first step whose numbers are known
+        self._starts: dict[Key, Any] = {}  # numbers of the objects
+        self._noted = _Found()  # by the step that is being traced
+        self._asked: tuple[Any, list[str]] = (
+            None,
+            [],
+        )  # what the code of a step decides by: all of its arguments but arrays
+        self._baseline = _constants(self._names, self._objects)
+
+    def _own_state(self, rng: jax.Array | None) -> State:
+        """The state of the objects, whose layout is the first."""
+        self._layouts = {}
+        with torch.enable_grad(), Call(rng, self._last_resort, Attempt()) as call:
+            copies = Copies(call, self._names, self._objects, None, {}, {}, {})
+            self._starts = {key: x for key, place in copies.places() if is_number(x := place.get())}
+            return self._leaving(copies, None, self._baseline)
+
+    def _follow(self, run: Callable, arrays: list, state: State) -> None:
+        """Traces steps until one leaves a state of a structure that there was before.
+
+        Raises:
+            _Found: the structures have to be others.
+        """
+        shapes, traced = state, []
+        used: set[Key] = set()
+        while (signature := _signature(shapes)) not in traced:
+            if len(traced) == _MOST_STRUCTURES:
+                names = sorted(".".join(key) for key in signature ^ traced[-1])
+                raise NotImplementedError(
+                    f"the state has another structure after each of {len(traced)} steps of {self.__name__}; the last "
+                    f"one changes {first_few(names)}. Wanted one that repeats: lists and dictionaries that stop "
+                    "growing, as a collections.deque(maxlen=...)"
+                )
+            layout = self._layouts[signature]
+            try:
+                step = functools.partial(run)  # another function each time, which JAX has not traced
+                jaxpr, (_, after) = jax.make_jaxpr(step, return_shape=True)(arrays, shapes)
+            except Exception as error:
+                if self._noted:
+                    raise self._noted from None
+                if not traced:
+                    self._expect_first(layout, None, error)
+                raise
+            if self._noted:
+                raise self._noted
+            if not traced:
+                self._expect_first(layout, self._layouts[_signature(after)])
+            traced.append(signature)
+            used |= _used(jaxpr, len(arrays), shapes)
+            shapes = after
+        unused = {key for key in frozenset().union(*traced) - used if key[1].endswith(GRADIENT)}
+        if unused and not self._asked[1]:  # no flag of another call lets the code read them
+            self._expected = None
+            raise _Found(unused=unused)
+
+    def _expect_first(self, layout: Layout, after: Layout | None, error: Exception | None = None) -> None:
+        """Expects a first step to lead to the same tensors whether or not its numbers are known.
+
+        Raises:
+            _Found: it does not, and so they are constants of the first structure: counters alone, or all of them.
+        """
+        left = None if after is None else frozenset(after.tensors)
+        if self._expected is None:
+            self._expected = left
+        elif left != self._expected != frozenset(layout.tensors) and layout.numbers:
+            counters = {key for key, number in layout.numbers.items() if isinstance(number, int)}
+            raise _Found(fixed=counters or set(layout.numbers)) from error
 
     @boundary
     def __call__(self, state: State, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> tuple[Any, State]:
@@ -164,14 +225,21 @@ class StatefulFunction(TellsOfArguments):
                 `torch2jax.stack_layers` makes of a module's part.
 
         Returns:
-            What the function returns, and the state after it.
+            What the function returns, and the state after it. It has what the objects have then: after an optimizer's
+            first step, what that step has made.
 
         Raises:
-            RuntimeError: `init` was not called, or `state` is not of the structure it gave.
+            RuntimeError: `init` was not called, or `state` is not of a structure that it found.
         """
         if not self._is_ready:
             raise RuntimeError(f"{self!r} was called before {self.__name__}.init(*args), which makes its state")
-        return self._run(state, args, kwargs, rng, None)
+        if self._unused and _told(args, kwargs) != self._asked:
+            raise RuntimeError(
+                f"{self.__name__} got arguments of another structure than {self.__name__}.init, with whose "
+                "arguments no step reads the gradients of the one before; with others it might. Call init with "
+                "arguments like these"
+            )
+        return self._run(state, args, kwargs, rng)
 
     def stack_layers(self, state: State) -> State:
         """Returns a state with stacked layers, as in `torch2jax.stack_layers`, so that the layers are one loop.
@@ -182,7 +250,7 @@ class StatefulFunction(TellsOfArguments):
         Args:
             state: the result of `init` or of a call.
         """
-        return _with_layers_stacked(state, self._named)
+        return with_layers_stacked(state, self._named)
 
     def load(self, state: State) -> None:
         """Writes a state into the objects themselves, as if you had trained them in PyTorch.
@@ -192,190 +260,334 @@ class StatefulFunction(TellsOfArguments):
         """
         for thing in self._objects:
             start(thing)
-        given = self._parted(_with_layers_apart(state, self._named, _parts_with_layers(state, self._named)))
-        things = self._named
+        if not self._is_ready:  # a state like that of the objects needs no init
+            self._own_state(None)
+        apart = with_layers_apart(state, self._named, parts_with_layers(state, self._named))
+        layout, given = self._given(apart)
         with torch.no_grad():
-            for key, place in places(self._names, self._objects):
-                if key not in given:
-                    continue
-                value, before = given.pop(key), place.get()
-                if isinstance(before, torch.Tensor):
-                    fitted = fitting(value, before, key, things[key[0]])
-                    overwrite(before, tensor_of_entry(fitted) if is_wrapper(before) else _tensor(fitted, before.dtype))
-                else:
-                    place.set(type(before)(np.asarray(value).item()))
-            inserted = Inserted(self._names, self._objects)
-            for key, value in given.items():
-                tensor = tensor_of_entry(value) if isinstance(value, Wrapped) else _tensor(value, self._dtypes.get(key))
-                inserted.put(key, tensor.item() if key in self._numbers else tensor)
+            write(self._names, self._objects, layout, given, self._own(layout, _constants(self._names, self._objects)))
 
     def __repr__(self) -> str:
         return f"t2j({self._function!r}, state=({', '.join(self._names)}))"
 
-    def _is_static(self, key: Key, value: Any) -> bool:
-        return not isinstance(value, (jax.Array, Wrapped)) and key not in self._numbers
-
-    def _run(
-        self,
-        state: State | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        rng: jax.Array | None,
-        first: "_First | None",
-    ):
-        stacked = _parts_with_layers(state, self._named)
+    def _run(self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any], rng: jax.Array | None):
+        parts = parts_with_layers(state, self._named)
 
         def run(attempt: Attempt, given: Any):
             whole, args, kwargs, rng = given
-            apart = state = _with_layers_apart(whole, self._named, stacked)
-            with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call, ExitStack() as recordings:
-                parted = None if state is None else self._parted(state)
-                copies = Copies(call, self._names, self._objects, parted, self._numbers, self._dtypes)
-                before = {key: place.get() for key, place in copies.places()}
-                if first is not None:
-                    first.begin(state is None, before, copies, recordings)
+            apart, now = with_layers_apart(whole, self._named, parts), _constants(self._names, self._objects)
+            with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
+                layout, arrays = self._given(apart)
+                copies = Copies(call, self._names, self._objects, layout, arrays, self._own(layout, now), self._starts)
                 result = run_on_arrays(
                     call, functools.partial(self._function, *copies.objects), args, kwargs, self._stands_for
                 )
-                after = {key: place.get() for key, place in copies.places()}
-                changed = {key for key in after if self._has_changed(key, before.get(key), after[key])}
-                if first is not None:
-                    first.end(state is None, before, after, changed, copies)
-                elif changed:
-                    listed = ", ".join(".".join(key) for key in sorted(changed))
-                    raise RuntimeError(
-                        f"{self.__name__} changed {listed}, which it did not change in {self.__name__}.init: call that "
-                        "with arguments like those of this call"
-                    )
-                outgoing = self._outgoing(state, after, call)
-                for name in stacked:
+                outgoing = self._leaving(copies, call, now)
+                self._expect_no_loop(whole, apart, outgoing)
+                for name in parts:
                     outgoing[name] = restacked(outgoing[name], whole[name], apart[name])
+                if parts:
+                    outgoing = with_moments_stacked(outgoing, whole, self._named)
                 results = result, outgoing
                 return finished(attempt, results) if attempt.passes else results
 
         reached = self._function, args, kwargs
-        return self._runs.run(run, (state, args, kwargs, rng), bool(stacked), reached)
+        return self._runs.run(run, (state, args, kwargs, rng), bool(parts), reached)
 
-    def _has_changed(self, key: Key, before: Any, after: Any) -> bool:
-        """Whether a Python number has changed, that is not part of the state yet."""
-        if key in self._numbers or not isinstance(before, (int, float)):
-            return False
-        return isinstance(after, torch.Tensor) or before != after
+    # Into a call.
 
-    def _outgoing(self, state: State | None, after: dict[Key, Any], call: Call) -> State:
-        arrays = {}
-        for key, value in after.items():
-            is_tensor = isinstance(value, torch.Tensor)
-            if key in self._unused or (not is_tensor and key not in self._numbers):
-                continue
-            if not is_tensor:
-                value = call.lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64))
-            if isinstance(value, Sparse):
-                raise NotImplementedError(
-                    f"{self.__name__} leaves {'.'.join(key)} sparse, whose number of elements changes from step to "
-                    "step, which a state cannot; wanted gradients that are gone at the end of the step "
-                    "(optimizer.zero_grad() there), and no momentum of sparse ones"
-                )
-            if is_wrapper(value):
-                arrays[key] = jax.tree.map(_strong, leaving(call, value))
-                continue
-            tensor = call.lift(value)
-            self._dtypes[key] = tensor.dtype
-            arrays[key] = _strong(call.array_of(tensor))
-        return _nested(self._names, self._merged(arrays))
-
-    def _merged(self, arrays: dict[Key, Any]) -> dict[Key, Any]:
-        """With one counter for those that are equal.
+    def _given(self, state: State) -> tuple[Layout, dict[Key, Any]]:
+        """The layout of a state, and its arrays by what they stand for.
 
         Raises:
-            _Uneven: some no longer are.
+            RuntimeError: none is of its structure.
         """
-        merged: dict[Key, Any] = {}
-        for key, array in arrays.items():
-            shared = self._shared.get(key, key)
-            if shared in merged and not _is_same(merged[shared], array):
-                raise _Uneven(shared, self.__name__)
-            merged[shared] = array
-        return merged
-
-    def _parted(self, state: State) -> dict[Key, Any]:
-        """With a counter for each parameter."""
         given = _flat(state)
-        parted = {key: given[shared] for key, shared in self._shared.items() if shared in given}
-        merged = set(self._shared.values())
-        return {**{key: value for key, value in given.items() if key not in merged}, **parted}
+        layout = self._layouts.get(frozenset(given))
+        if layout is None:
+            given = self._untied(given)
+            layout = self._layouts.get(frozenset(given))
+        if layout is None:
+            raise self._of_no_layout(given)
+        return layout, {member: given[key] for key, members in layout.members.items() for member in members}
 
+    def _untied(self, given: dict[Key, Any]) -> dict[Key, Any]:
+        """A state with one array for each tensor of a module, where it has equal ones under several names."""
+        found = dict(given)
+        for name, thing in self._named.items():
+            if isinstance(thing, torch.nn.Module):
+                names, part = StateNames(thing), {path: x for (each, path), x in given.items() if each == name}
+                known = {path: x for path, x in part.items() if path in names.tensors}
+                for path, value in names.given(known).items():
+                    found[name, names.first(path)] = value
+                for path in known:
+                    if path != names.first(path):
+                        del found[name, path]
+        return found
 
-class _Uneven(RuntimeError):
-    """Counters that were equal for all parameters are no longer."""
-
-    def __init__(self, shared: Key, name: str):
-        super().__init__(
-            f"{name} steps some parameters that it did not step in {name}.init, or the other way round, so that "
-            f"{'.'.join(shared)} differs between them: call init with arguments like those of this call"
+    def _of_no_layout(self, given: Mapping[Key, Any]) -> RuntimeError:
+        near = min(self._layouts, key=lambda signature: len(signature ^ given.keys()))
+        lacks, more = sorted(near - given.keys()), sorted(given.keys() - near)
+        if not more:
+            return RuntimeError(f"the state lacks {'.'.join(lacks[0])}; make it with init(*args)")
+        name, path = more[0]
+        what = f"the state has {name}.{path}, which the objects lack{nearest(path, [p for n, p in near if n == name])}"
+        if self._is_ready and path.split(".")[0] not in ("state", "param_groups"):
+            return RuntimeError(what)
+        return RuntimeError(
+            f"{what}. It is known after init(*args) of the step that the state is of, with arguments like those of "
+            "that step: call that first"
         )
-        self.shared = shared
 
+    def _own(self, layout: Layout, now: Mapping[Key, Any]) -> dict[Key, Any]:
+        """Constants of the objects, as they are now, that somebody has set since `init`, such as learning rates."""
+        found = {}
+        for key in differing(self._baseline, now) & self._baseline.keys() & now.keys() & layout.constants.keys():
+            steady = [x.constants.get(key) for x in self._layouts.values()]
+            if key not in self._kinds and all(repr(x) == repr(steady[0]) for x in steady):
+                found[key] = now[key]
+        return found
 
-def _equal_counters(values: dict[Key, Any]) -> dict[Key, Key]:
-    """The scalars of an optimizer's state that are equal for all parameters, and what stands for each."""
-    groups: dict[Key, dict[Key, Any]] = {}
-    for (name, path), value in values.items():
-        parts = path.split(".", 2)
-        if parts[0] == "state" and len(parts) == 3 and isinstance(value, jax.Array) and value.ndim == 0:
-            groups.setdefault((name, f"state.*.{parts[2]}"), {})[(name, path)] = value
-    equal = [(x, members) for x, members in groups.items() if len({float(v) for v in members.values()}) == 1]
-    return {key: shared for shared, members in equal if len(members) > 1 for key in members}
+    # Out of a call.
 
+    def _leaving(self, copies: Copies, call: Call | None, now: Mapping[Key, Any]) -> State:
+        """The state that copies hold, whose layout is one of those found, or a new one.
 
-def _is_same(array: Any, other: Any) -> bool:
-    if array is other or is_traced(array) or is_traced(other):
-        return array is other
-    return bool(array == other)
+        Args:
+            call: None for the user's own objects.
+            now: the constants of these.
 
-
-class _First:
-    """What the runs of `init` find out."""
-
-    def __init__(self):
-        self.values: dict[Key, Any] = {}
-        self.changed: set[Key] = set()
-        self._made: list[tuple[Optimizer, dict]] = []
-
-    def begin(self, is_first: bool, before: dict[Key, Any], copies: "Copies", recordings: ExitStack) -> None:
-        if not is_first:
-            return
-        self.values = {key: _value_of(x) for key, x in before.items()}
-        self._made = [(x, recordings.enter_context(recording(x))) for x in copies.optimizers()]
-
-    def end(self, is_first: bool, before: Any, after: Any, changed: set[Key], copies: "Copies") -> None:
-        self.changed = changed
-        if not is_first:
-            return
-        made = [
-            (id(optimizer.state[p]), name, x) for optimizer, initial in self._made for (p, name), x in initial.items()
-        ]
-        initial = {(owner, name): value for owner, name, value in made}
+        Raises:
+            _Found: in `init`, the layouts have to be others.
+        """
+        tensors, numbers, constants, kinds = {}, {}, {}, {}
+        memories, aliases = {}, {}
         for key, place in copies.places():
-            if key in before:
+            value: Any = place.get()
+            is_found = isinstance(value, Number) or (isinstance(value, Torchish) and self._is_scheduled(key))
+            if is_found or (key in self._kinds and is_number(value)):
+                if call is None and key in self._fixed:
+                    constants[key] = value
+                    continue
+                numbers[key] = value
+                kind = float if _is_real(value) else int
+                if self._kinds.get(key) not in (kind, float):
+                    kinds[key] = kind
+            elif not is_tensor(value):
+                constants[key] = value
+            elif key not in self._unused:
+                other = memories.setdefault(_memory(value), (key, value))[1]
+                if other is value:
+                    tensors[key] = value
+                elif (other.shape, other.stride()) == (value.shape, value.stride()):
+                    aliases[key] = value, other
+                else:
+                    raise NotImplementedError(sharing(".".join(memories[_memory(value)][0]), ".".join(key)))
+        if kinds:
+            self._expect_as_before(set(kinds), _Found(kinds=kinds))
+        arrays: dict[Key, Any] = {key: self._array_of(key, x, call) for key, x in tensors.items()}
+        arrays.update({key: self._number(x, kinds.get(key) or self._kinds[key], call) for key, x in numbers.items()})
+        state, members = self._merged(arrays, tensors | numbers, call)
+        for key in self._flags & constants.keys():
+            state[key[0], f"{key[1]}={constants[key]!r}"] = np.asarray(True)
+        self._note(copies, frozenset(state), tensors, numbers, aliases, constants, members, now)
+        return _nested(self._names, state)
+
+    def _is_scheduled(self, key: Key) -> bool:
+        """Whether a scheduler sets what is there, which are numbers however it computes them."""
+        name, path = key
+        if path.startswith("param_groups."):
+            return key in self._starts and any(isinstance(thing, LRScheduler) for thing in self._objects)
+        return isinstance(self._named[name], LRScheduler)
+
+    def _note(
+        self,
+        copies: Copies,
+        signature: frozenset[Key],
+        tensors: dict[Key, Any],
+        numbers: dict[Key, Any],
+        aliases: dict[Key, Any],
+        constants: dict[Key, Any],
+        members: dict[Key, list[Key]],
+        now: Mapping[Key, Any],
+    ) -> None:
+        """Notes the layout of a state, or expects it to be as it was for another with the same arrays."""
+        layout = self._layouts.get(signature)
+        if layout is None:
+            steps = {
+                key: self._kinds.get(key, float)(0 if isinstance(x, Torchish) else x) for key, x in numbers.items()
+            }
+            members |= {key: [] for key in signature - members.keys()}
+            self._layouts[signature] = copies.layout(tensors, numbers, steps, aliases, constants, members)
+            return
+        changed = differing({**layout.constants, **self._own(layout, now)}, constants)
+        if not changed:
+            return
+        values = {key: constants[key] if key in constants else layout.constants[key] for key in changed}
+        kinds = {key: float if _is_real(x) else int for key, x in values.items() if is_number(x)}
+        flags = values.keys() - kinds.keys()
+        for key in flags:
+            if isinstance(values[key], np.ndarray):
+                raise NotImplementedError(
+                    f"{self.__name__} changes {'.'.join(key)}, a numpy array, which a state has not; wanted a tensor"
+                )
+        self._expect_as_before(changed, _Found(kinds=kinds, flags=flags))
+
+    def _expect_as_before(self, keys: set[Key], found: "_Found") -> None:
+        """Refuses what a step changes and `init` has not seen it change; within `init`, notes what tells it.
+
+        Raises:
+            RuntimeError: it is a call.
+        """
+        if not self._is_ready:
+            self._noted.add(found)  # an exception would be that of one of several paths
+            return
+        raise RuntimeError(
+            f"{self.__name__} changed {first_few(sorted('.'.join(key) for key in keys))}, which it did not change in "
+            f"{self.__name__}.init: call that with arguments like those of this call"
+        )
+
+    def _array_of(self, key: Key, value: Any, call: Call | None) -> Any:
+        if call is None:
+            return _value_of(value)
+        if isinstance(value, Sparse):
+            raise NotImplementedError(
+                f"{self.__name__} leaves {'.'.join(key)} sparse, whose number of elements changes from step to "
+                "step, which a state cannot; wanted gradients that are gone at the end of the step "
+                "(optimizer.zero_grad() there), and no momentum of sparse ones"
+            )
+        if is_wrapper(value):
+            return jax.tree.map(_strong, leaving(call, value))
+        return _strong(call.array_of(call.lift(value)))
+
+    def _number(self, value: Any, kind: type, call: Call | None) -> Any:
+        dtype = torch.float64 if kind is float else torch.int64
+        if call is None:
+            return np.asarray(value, canonical(dtype))
+        tensor: Any = value if isinstance(value, Torchish) else call.lift(torch.tensor(value, dtype=dtype))
+        return _strong(call.array_of(tensor if tensor.dtype == dtype else tensor.to(dtype)))
+
+    def _merged(
+        self, arrays: dict[Key, Any], values: Mapping[Key, Any], call: Call | None
+    ) -> tuple[dict[Key, Any], dict[Key, list[Key]]]:
+        """With one array for counters of an optimizer that are equal for all parameters, and what each stands for.
+
+        Raises:
+            _Found: in `init`, some are not equal.
+        """
+        members: dict[Key, list[Key]] = {}
+        for key, array in arrays.items():
+            shared = self._shared(key) if getattr(array, "shape", None) == () else None
+            members.setdefault(shared or key, []).append(key)
+        found: dict[Key, Any] = {}
+        for shared, keys in list(members.items()):
+            first = keys[0]
+            if len(keys) > 1 and all(_is_same(values[first], arrays[first], values[x], arrays[x]) for x in keys[1:]):
+                found[shared] = arrays[first]
                 continue
-            if isinstance(place, Gradient):
-                with jax.ensure_compile_time_eval():
-                    self.values[key] = jnp.zeros(place.tensor.shape, canonical(place.tensor.dtype))
-                continue
-            value = initial.get((id(place.owner), place.key))
-            if value is not None:
-                self.values[key] = _value_of(value)
-                if not isinstance(value, torch.Tensor):
-                    self.changed.add(key)
+            if len(keys) > 1:
+                if call is None:
+                    self._uneven.add(shared)
+                else:
+                    self._expect_even(shared)
+            del members[shared]
+            for key in keys:
+                found[key], members[key] = arrays[key], [key]
+        return found, members
+
+    def _shared(self, key: Key) -> Key | None:
+        """What one counter for all parameters is under."""
+        name, path = key
+        parts = path.split(".", 2)
+        if not isinstance(self._named[name], Optimizer) or len(parts) < 3 or parts[0] != "state":
+            return None
+        shared = (name, f"state.*.{parts[2]}")
+        return shared if parts[1].isdigit() and shared not in self._uneven else None
+
+    def _expect_even(self, shared: Key) -> None:
+        if not self._is_ready:
+            self._noted.add(_Found(uneven={shared}))
+            return
+        raise RuntimeError(
+            f"{self.__name__} steps some parameters that it did not step in {self.__name__}.init, or the other way "
+            f"round, so that {'.'.join(shared)} differs between them: call init with arguments like those of this call"
+        )
+
+    def _expect_no_loop(self, whole: State, before: State, after: State) -> None:
+        """Refuses a state that a loop of JAX's carries, and whose structure a step changes.
+
+        Raises:
+            RuntimeError: it does.
+        """
+        changed = _signature(before) ^ _signature(after)
+        if changed and (loop := loop_that_carries(whole)) is not None:
+            names = first_few(sorted(".".join(key) for key in changed))
+            raise RuntimeError(
+                f"jax.lax.{loop} carries the state of {self.__name__}, and this step changes which arrays it has: "
+                f"{names}. Take one step before the loop, result, state = {self.__name__}(state, *args), which makes "
+                "what later steps find"
+            )
+
+
+class _Found(Exception):
+    """What `init` has found out about the structures of a state, which it makes anew then."""
+
+    def __init__(
+        self,
+        kinds: Mapping[Key, type] | None = None,
+        flags: Iterable[Key] = (),
+        fixed: Iterable[Key] = (),
+        unused: Iterable[Key] = (),
+        uneven: Iterable[Key] = (),
+    ):
+        super().__init__()
+        self.kinds, self.flags, self.fixed = dict(kinds or {}), set(flags), set(fixed)
+        self.unused, self.uneven = set(unused), set(uneven)
+
+    def add(self, other: "_Found") -> None:
+        self.kinds |= other.kinds
+        self.flags |= other.flags
+        self.uneven |= other.uneven
+
+    def __bool__(self) -> bool:
+        return any((self.kinds, self.flags, self.fixed, self.unused, self.uneven))
+
+
+def _constants(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
+    found = ((key, place.get()) for key, place in places(names, objects))
+    return {key: value for key, value in found if not is_tensor(value)}
+
+
+def _signature(state: State) -> frozenset[Key]:
+    return frozenset(_flat(state))
+
+
+def _is_real(value: Any) -> bool:
+    return value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, (float, np.floating))
+
+
+def _memory(tensor: Any) -> int:
+    return id(tensor if is_wrapper(tensor) or not isinstance(tensor, Torchish) else tensor._node.storage)
+
+
+def _is_same(value: Any, array: Any, other: Any, other_array: Any) -> bool:
+    """Whether two scalars are one, or are known to be equal."""
+    if array is other_array:
+        return True
+    if array.dtype != other_array.dtype:
+        return False
+    known: list[Any] = [x.known if isinstance(x, Torchish) else x for x in (value, other)]
+    if all(isinstance(x, (int, float)) for x in known):
+        return bool(known[0] == known[1])
+    if all(isinstance(x, Torchish) and x.known is not None for x in (value, other)):
+        return bool(np.asarray(evaluate(known[0])) == np.asarray(evaluate(known[1])))
+    return not is_traced(array) and not is_traced(other_array) and bool(np.asarray(array) == np.asarray(other_array))
 
 
 def _value_of(value: Any):
-    """A Python number, or a new array of the values of a tensor."""
+    """A new array of the values of a tensor."""
     if is_wrapper(value):
         return wrapped(value, _value_of)
-    if not isinstance(value, Torchish):
-        return value
     array = value.read() if value.known is None else evaluate(value.known)
     with jax.ensure_compile_time_eval():
         return _strong(jnp.array(array, copy=True))
@@ -400,6 +612,15 @@ def _expect_taken(function: Callable, objects: Sequence[Any]) -> None:
             f"t2j got state= with {len(objects)} objects, and a function that takes {taken} arguments by place; wanted "
             "one that takes the objects first, in their order"
         )
+    named = list(zip(_names_of(function, len(objects)), objects, strict=True))
+    for name, thing in named:
+        is_optimizer, is_model = "optim" in name.lower() or name == "opt", name.lower() in ("model", "net", "module")
+        if (is_optimizer and isinstance(thing, torch.nn.Module)) or (is_model and isinstance(thing, Optimizer)):
+            given = ", ".join(f"{each} is a {type(x).__name__}" for each, x in named)
+            raise TypeError(
+                f"t2j got the objects in state= in another order than the function takes them: {given}. Wanted them in "
+                "the order of its parameters"
+            )
 
 
 def _names_of(function: Callable, count: int) -> list[str]:
@@ -426,6 +647,12 @@ def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:
     return nested
 
 
+def _told(args: tuple, kwargs: dict) -> tuple[Any, list[str]]:
+    """The structure of arguments, and what of them is no array."""
+    leaves, structure = flatten((args, kwargs))
+    return structure, [repr(leaf) for leaf in leaves if not _is_array(leaf)]
+
+
 def _strong(array: Any):
     """The array without JAX's mark of a Python number, which would make the next call another."""
     return lax.convert_element_type(array, array.dtype) if array.aval.weak_type else array
@@ -441,79 +668,9 @@ def _abstract(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
-def _tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
-    tensor = value.detach() if isinstance(value, torch.Tensor) else array_to_tensor(value, gathers=True)
-    return tensor.to(dtype=dtype or tensor.dtype, copy=True)
-
-
-def _unused(traced: Any, count: int, state: State) -> list[Key]:
-    """The parts of a state, behind `count` other arguments, that nothing is computed from."""
+def _used(traced: Any, count: int, state: Any) -> set[Key]:
+    """The parts of a state, behind `count` other arguments, that something is computed from."""
     jaxpr = traced.jaxpr
     _, used = pe.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     keys = [(path[0].key, path[1].key) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
-    return [key for key, is_used in zip(keys, used[count:], strict=True) if not is_used]
-
-
-# States with stacked layers: the states of modules, and of optimizers for their parameters.
-
-
-def _with_layers_stacked(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
-    """A state with the layers of all modules stacked, and with them the moments of optimizers.
-
-    Args:
-        objects: what the parts of the state are of.
-    """
-    found, rows = dict(state), []
-    for name, thing in objects.items():
-        if isinstance(thing, torch.nn.Module):
-            found[name] = stack_layers(state[name])
-            parameters = dict(thing.named_parameters(remove_duplicate=False))
-            for names in names_when_stacked(state[name]).values():
-                if len(names) > 1 and names[0] in parameters:
-                    rows.append([parameters[each] for each in names])
-    for name, thing in objects.items():
-        if isinstance(thing, Optimizer):
-            found[name] = _moments(state[name], thing, rows)
-    return found
-
-
-def _moments(part: Mapping[str, Any], optimizer: Optimizer, rows: Sequence[Sequence[torch.Tensor]]) -> dict[str, Any]:
-    """The part of an optimizer, with one entry for those of parameters that are stacked."""
-    every = [p for group in optimizer.param_groups for p in group["params"]]
-    places = {id(p): place for place, p in enumerate(every)}
-    found = dict(part)
-    for row in rows:
-        indices = [places[id(p)] for p in row if id(p) in places]
-        word = name_of_row(indices) if len(indices) == len(row) else None
-        if word is None:
-            continue
-        before = f"state.{indices[0]}."
-        for moment in [name.removeprefix(before) for name in part if name.startswith(before)]:
-            names = [f"state.{place}.{moment}" for place in indices]
-            if len({getattr(part.get(name), "shape", None) for name in names}) == 1 and names[-1] in part:
-                found[f"state.{word}.{moment}"] = stacked([found.pop(name) for name in names])
-    return found
-
-
-def _parts_with_layers(state: Any, objects: Mapping[str, Any]) -> list[str]:
-    """The parts of a state that have entries for several layers."""
-    if not isinstance(state, Mapping):
-        return []
-    return [name for name, thing in objects.items() if has_layers(_of_layers(state.get(name), thing))]
-
-
-def _with_layers_apart(state: Any, objects: Mapping[str, Any], parts: Sequence[str]) -> Any:
-    """A state whose parts with these names are unstacked."""
-    apart = {}
-    for name in parts:
-        of_layers = _of_layers(state[name], objects[name])
-        rest = {each: value for each, value in state[name].items() if each not in of_layers}
-        apart[name] = {**rest, **unstack_layers(of_layers)}
-    return {**state, **apart} if apart else state
-
-
-def _of_layers(part: Any, thing: Any) -> dict[str, Any]:
-    """The parts of a state that may be stacked by layer; ``*`` for an optimizer is one number for all parameters."""
-    if not isinstance(part, Mapping):
-        return {}
-    return {name: value for name, value in part.items() if not isinstance(thing, Optimizer) or "::" in name}
+    return {key for key, is_used in zip(keys, used[count:], strict=True) if is_used}

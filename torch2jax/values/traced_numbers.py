@@ -11,7 +11,7 @@ import torch
 from jax import lax
 
 from ..abandoning import NeedsNumbers
-from ..errors import TracedValueError
+from ..errors import TracedValueError, is_translator
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
 from ..translation import this_call
@@ -25,8 +25,8 @@ def is_unknown(value: Any) -> bool:
 class Number(Torchish):
     """A tensor that code takes for a Python number: no operator changes it, and with others it gives numbers.
 
-    It is an int64 or a float64, as Python computes. A hyperparameter that is traced is taken to be none of the special
-    values (``momentum != 0``) that code distinguishes, if it is none at first.
+    It is an int64 or a float64, as Python computes. A real hyperparameter that is traced is taken to be none of the
+    special values (``momentum != 0``) that code distinguishes, if it is none at first.
     """
 
     _started: Any = None  # the Python number that it was at first, where it is a hyperparameter
@@ -122,7 +122,7 @@ class Number(Torchish):
         raise NeedsNumbers
 
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
-        if self._started and type(other) in (int, float) and other == 0:
+        if self._started and isinstance(self._started, float) and type(other) in (int, float) and other == 0:
             return compare(self._started, 0)
         expect_exact(self, other)
         return _once(name, self, other)
@@ -160,6 +160,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Number) or type(value) in (int, float)
 
 
+_DIVISIONS = ("truediv", "floordiv", "mod")
+
+
+def _expect_divisor(value: Any) -> None:
+    """Lets a division by zero raise Python's error: a traced one where code says what it does then.
+
+    Raises:
+        ZeroDivisionError: it is zero.
+    """
+    if is_unknown(value):
+        frame = sys._getframe(2)
+        while frame is not None and is_translator(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None or "ZeroDivisionError" not in frame.f_code.co_names:
+            return
+    if value == 0:
+        raise ZeroDivisionError("division by zero")
+
+
 def _is_real(value: Any) -> bool:
     return value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, float)
 
@@ -169,6 +188,8 @@ def _binary(name: str, method: str):
     def compute(self: Any, other: Any):
         if not _is_number(other):
             return getattr(Torchish, method)(self, other)
+        if name in _DIVISIONS:
+            _expect_divisor(self if method.startswith("__r") else other)
         how = _computed(name, self, other)
         if name == "truediv" or _is_real(other):
             self = _real(self)

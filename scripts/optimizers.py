@@ -1,0 +1,210 @@
+"""Writes docs/optimizers.md: fifty jitted steps of optimizers, here and in PyTorch.
+
+python -m scripts.optimizers [--packages FOLDER] [--only NAME]
+
+FOLDER has published packages of optimizers, as from: pip install --target FOLDER --no-deps pytorch_optimizer ...
+Without it, the rows of packages stay as they are.
+"""
+
+import argparse
+import copy
+import importlib
+import importlib.metadata
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.testing._internal.common_optimizers import optim_db
+
+from torch2jax import t2j
+
+STEPS = 50
+PAGE = Path(__file__).parent.parent / "docs" / "optimizers.md"
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+FORMS = ("foreach", "fused", "capturable", "differentiable")
+PACKAGES = (
+    "schedulefree",
+    "prodigyopt",
+    "lion_pytorch",
+    "adabelief_pytorch",
+    "torch_optimizer",
+    "pytorch_optimizer",
+    "heavyball",
+)
+
+Make = Callable[[torch.nn.Module], Any]
+
+
+def network(dtype: torch.dtype) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).to(dtype)
+
+
+def train(model, optimizer, x, y):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def train_schedule_free(model, optimizer, x, y):
+    optimizer.train()
+    return train(model, optimizer, x, y)
+
+
+def train_by_closure(model, optimizer, x, y):
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+
+    return optimizer.step(closure).detach()
+
+
+def difference(make: Make, function: Callable, dtype: torch.dtype) -> float:
+    """The largest difference of a parameter after fifty steps."""
+    with jax.enable_x64(dtype == torch.float64):
+        generator = torch.Generator().manual_seed(1)
+        batches = [torch.randn(16, 7, generator=generator).to(dtype).split([4, 3], 1) for _ in range(STEPS)]
+        model, twin = network(dtype), network(dtype)
+        torch.manual_seed(2)
+        optimizer = make(model)
+        torch.manual_seed(2)
+        other = make(twin)
+        step = t2j(function, state=(model, optimizer))
+        state = step.init(*map(t2j, batches[0]))
+        jitted = jax.jit(step, compiler_options=QUICK)
+        for batch in batches:
+            _, state = jitted(state, *map(t2j, batch))
+            function(twin, other, *batch)
+        step.load(state)
+        pairs = zip(model.parameters(), twin.parameters(), strict=True)
+        return max(float((p - q).detach().abs().max()) for p, q in pairs)
+
+
+def measured(make: Make, function: Callable = train) -> list[str]:
+    """The cells of a row: the differences in float32 and float64, or why there are none."""
+    cells = []
+    for dtype in (torch.float32, torch.float64):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            found = difference(make, function, dtype)
+            cells.append("0" if found == 0 else f"{found:.0e}" if np.isfinite(found) else "not finite, as in PyTorch")
+        except Exception as error:
+            text = re.sub(r"\s+", " ", str(error).split("-----")[0]).strip().replace("|", "\\|")
+            return [*cells, f"{type(error).__name__}: {text[:160]}", ""][:2]
+        finally:
+            torch.set_default_dtype(before)
+    return cells
+
+
+def of_torch() -> Iterator[tuple[str, Make, Callable]]:
+    """Every option of every optimizer of PyTorch, in each of its forms."""
+    for info in optim_db:
+        if info.only_supports_sparse_grads or info.step_requires_closure:
+            continue
+        kind: Any = info.optim_cls
+        for given in info.optim_inputs_func(device="cpu"):
+            for form in (None, *FORMS):
+                if form in ("foreach", "fused", "differentiable") and form not in info.supported_impls:
+                    continue
+                if form is not None and (form not in inspect.signature(kind).parameters or form in given.kwargs):
+                    continue
+                options = {**given.kwargs, **({} if form is None else {form: True})}
+                named = ", ".join(f"{name}={_shown(value)}" for name, value in options.items())
+                yield f"{kind.__name__}({named})", _maker(kind, options), train
+
+
+def _shown(value: Any) -> str:
+    return f"tensor({value.item():g})" if isinstance(value, torch.Tensor) else repr(value)
+
+
+def _maker(kind: Any, options: dict) -> Make:
+    def make(model: torch.nn.Module) -> Any:
+        matrices = kind.__name__ == "Muon"
+        chosen = [p for p in model.parameters() if p.ndim == 2 or not matrices]
+        return kind(chosen, **copy.deepcopy(options))
+
+    return make
+
+
+def of_package(name: str) -> Iterator[tuple[str, Make, Callable]]:
+    """The optimizers of a published package, as far as a rate is all that they need."""
+    module = importlib.import_module(name)
+    found = {each: kind for each, kind in sorted(vars(module).items()) if inspect.isclass(kind)}
+    for each, kind in found.items():
+        if not issubclass(kind, torch.optim.Optimizer) or not kind.__module__.startswith(name) or each.startswith("_"):
+            continue
+        parameters = inspect.signature(kind).parameters
+        rate = {"lr": 1e-3} if "lr" in parameters else {}
+        function = train_schedule_free if "schedulefree" in each.lower() else train
+        if "closure" in inspect.signature(kind.step).parameters and "Closure" in each:
+            function = train_by_closure
+        yield each, _maker(kind, rate), function
+
+
+def table(rows: Iterator[tuple[str, Make, Callable]], only: str | None) -> list[str]:
+    lines = ["| optimizer | float32 | float64 |", "|---|---|---|"]
+    for name, make, function in rows:
+        if only is None or only in name:
+            lines.append(f"| `{name}` | {' | '.join(measured(make, function))} |")
+            print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--packages", help="the folder with packages of optimizers")
+    parser.add_argument("--only", help="print the rows whose names have this in them, and write nothing")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    before = PAGE.read_text() if PAGE.exists() else ""
+    parts = {"torch.optim": table(of_torch(), options.only)}
+    if options.packages:
+        sys.path.append(options.packages)
+        for name in PACKAGES:
+            parts[f"{name} {importlib.metadata.version(name)}"] = table(of_package(name), options.only)
+    if options.only is None:
+        kept = "" if options.packages else before.partition("## Published packages\n")[2].partition("## Schedules\n")[0]
+        PAGE.write_text(_page(parts, kept, before))
+
+
+def _page(parts: dict[str, list[str]], kept: str, before: str) -> str:
+    """The page; its table of schedules stays as it is, which another script writes."""
+    schedules = before.partition("## Schedules\n")[2]
+    own, *others = parts.items()
+    published = "\n".join(f"### {name}\n\n" + "\n".join(lines) + "\n" for name, lines in others)
+    return (
+        _INTRODUCTION
+        + "\n".join(["## torch.optim\n", *own[1], ""])
+        + "\n## Published packages\n"
+        + (f"\n{_PUBLISHED}\n{published}" if others else kept)
+        + (f"\n## Schedules\n{schedules}" if schedules else "")
+    )
+
+
+_INTRODUCTION = f"""# Optimizers
+
+{STEPS} steps of a small network, once in PyTorch and once as `t2j(train_step, state=(model, optimizer))` under
+`jax.jit`, in float32 and float64: the largest difference of a parameter. `python -m scripts.optimizers` writes this
+page. Two programs that compute the same in another order differ by rounding, which an optimizer that divides by small
+numbers makes larger.
+
+"""
+
+_PUBLISHED = """Each optimizer that can be made of parameters alone, with `lr=1e-3` where it takes that. A row with an
+error has the reason that a step is refused, or the error that PyTorch itself raises.
+"""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""States of steps with stacked layers: those of modules, and with them the moments of optimizers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..modules.layers import (
+    has_layers,
+    name_of_row,
+    names_of_layers,
+    names_when_stacked,
+    stack_layers,
+    stacked,
+    unstack_layers,
+)
+
+State = dict[str, dict[str, Any]]
+
+
+def with_layers_stacked(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """A state with the layers of all modules stacked, and with them the moments of optimizers.
+
+    Args:
+        objects: what the parts of the state are of.
+    """
+    found, rows = dict(state), []
+    for name, thing in objects.items():
+        if isinstance(thing, torch.nn.Module):
+            found[name] = stack_layers(state[name])
+            parameters = dict(thing.named_parameters(remove_duplicate=False))
+            for names in names_when_stacked(state[name]).values():
+                if len(names) > 1 and names[0] in parameters:
+                    rows.append([parameters[each] for each in names])
+    for name, thing in objects.items():
+        if isinstance(thing, Optimizer):
+            found[name] = _moments(state[name], thing, rows)
+    return found
+
+
+def _moments(part: Mapping[str, Any], optimizer: Optimizer, rows: Sequence[Sequence[torch.Tensor]]) -> dict[str, Any]:
+    """The part of an optimizer, with one entry for those of parameters that are stacked."""
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    places = {id(p): place for place, p in enumerate(every)}
+    found = dict(part)
+    for row in rows:
+        indices = [places[id(p)] for p in row if id(p) in places]
+        word = name_of_row(indices) if len(indices) == len(row) else None
+        if word is None:
+            continue
+        before = f"state.{indices[0]}."
+        for moment in [name.removeprefix(before) for name in part if name.startswith(before)]:
+            names = [f"state.{place}.{moment}" for place in indices]
+            if len({getattr(part.get(name), "shape", None) for name in names}) == 1 and names[-1] in part:
+                found[f"state.{word}.{moment}"] = stacked([found.pop(name) for name in names])
+    return found
+
+
+def parts_with_layers(state: Any, objects: Mapping[str, Any]) -> list[str]:
+    """The parts of a state that have entries for several layers."""
+    if not isinstance(state, Mapping):
+        return []
+    return [name for name, thing in objects.items() if has_layers(_of_layers(state.get(name), thing))]
+
+
+def with_layers_apart(state: Any, objects: Mapping[str, Any], parts: Sequence[str]) -> Any:
+    """A state whose parts with these names are unstacked."""
+    apart = {}
+    for name in parts:
+        of_layers = _of_layers(state[name], objects[name])
+        rest = {each: value for each, value in state[name].items() if each not in of_layers}
+        apart[name] = {**rest, **unstack_layers(of_layers)}
+    return {**state, **apart} if apart else state
+
+
+def _of_layers(part: Any, thing: Any) -> dict[str, Any]:
+    """The parts of a state that may be stacked by layer; ``*`` for an optimizer is one number for all parameters."""
+    if not isinstance(part, Mapping):
+        return {}
+    return {name: value for name, value in part.items() if not isinstance(thing, Optimizer) or "::" in name}
+
+
+def with_moments_stacked(state: State, given: State, objects: Mapping[str, Any]) -> State:
+    """A state with the moments stacked that an optimizer has made for parameters which are stacked in another."""
+    rows = []
+    for name, thing in objects.items():
+        if isinstance(thing, torch.nn.Module):
+            parameters = dict(thing.named_parameters(remove_duplicate=False))
+            for each in given[name]:
+                names = names_of_layers(each, given[name])
+                if len(names) > 1 and names[0] in parameters:
+                    rows.append([parameters[layer] for layer in names])
+    found = dict(state)
+    for name, thing in objects.items():
+        if isinstance(thing, Optimizer) and rows:
+            found[name] = _moments(state[name], thing, rows)
+    return found

@@ -1,0 +1,207 @@
+"""Where objects keep what a step may change: tensors, and the numbers, flags and names that Python code decides by."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..errors import TracedValueError
+from ..tensors.objects import has_attributes, leaf_of
+from ..values.both_answers import Slot
+from ..values.traced_numbers import Number
+
+Key = tuple[str, str]  # the object's name, and the path within it
+GRADIENT = ".grad"
+NOT_STATE = frozenset(("defaults", "_per_optimizer_states"))
+_PLAIN = (bool, int, float, complex, str, type(None), np.generic, np.ndarray)
+_MANY = 2**12  # items of one container: as of a data set, which nobody changes
+
+
+class Made:
+    """Stands for a tensor that the user's objects lack, in a copy of them that holds no arrays.
+
+    Args:
+        of: what stands for a tensor that this one shares all of its memory with, as what ``detach()`` gives.
+    """
+
+    def __init__(self, key: Key, tensor: torch.Tensor, of: Any = None):
+        self.key, self.of = key, of
+        self.requires_grad = getattr(tensor, "history", None) is not None  # which asks nobody
+        self.is_parameter = isinstance(tensor, torch.nn.Parameter)
+
+
+class Gradient(Slot):
+    """The gradient of a tensor."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Any, path: str):
+        super().__init__(None, None, path)
+        self.tensor = tensor
+
+    def get(self):
+        return self.tensor.grad
+
+    def set(self, value: Any) -> None:
+        self.tensor.grad = value
+
+
+class _Item(Slot):
+    """A place in a sequence; a tuple is replaced."""
+
+    __slots__ = ()
+
+    def get(self):
+        return self.owner.get()[self.key]
+
+    def set(self, value: Any) -> None:
+        sequence: Any = self.owner.get()
+        if not isinstance(sequence, tuple):
+            sequence[self.key] = value
+            return
+        items = [*sequence[: self.key], value, *sequence[self.key + 1 :]]
+        self.owner.set(type(sequence)(*items) if hasattr(sequence, "_fields") else type(sequence)(items))
+
+
+class _Attribute(Slot):
+    """An attribute of an object that keeps it in a slot."""
+
+    __slots__ = ()
+
+    def get(self):
+        return getattr(self.owner, self.key)
+
+    def set(self, value: Any) -> None:
+        object.__setattr__(self.owner, self.key, value)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or stands for one."""
+    return isinstance(value, (torch.Tensor, Made))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is compared by what it is, not by its identity."""
+    return isinstance(value, _PLAIN)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a Python number that may change from step to step."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def is_walked(value: Any) -> bool:
+    """Whether the attributes of an object are looked at: of those of PyTorch's own, these alone."""
+    if isinstance(value, (Optimizer, LRScheduler, GradScaler)):
+        return True
+    return has_attributes(type(value)) and type(value).__module__.partition(".")[0] != "torch"
+
+
+def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, Slot]]:
+    """Where objects keep tensors and what is compared by value; what several share, the first has."""
+    walk = _Walk(objects)
+    seen: set[int] = set()
+    for name, thing in zip(names, objects, strict=True):
+        for place in walk.within(thing):
+            value = place.get()
+            if is_tensor(value) and not isinstance(value, Number):
+                if id(value) in seen:
+                    continue
+                seen.add(id(value))
+                walk.names.setdefault(id(value), place.path)
+            yield (name, place.path), place
+            if isinstance(value, torch.Tensor) and value.is_leaf:
+                gradient = Gradient(value, place.path + GRADIENT)
+                if gradient.get() is not None:
+                    seen.add(id(gradient.get()))
+                    yield (name, gradient.path), gradient
+
+
+class _Walk:
+    """The way through objects, which ends where another of them begins."""
+
+    def __init__(self, objects: Sequence[Any]):
+        self._seen = {id(thing) for thing in objects}
+        self.names: dict[int, str] = {}  # of tensors, which may be keys of dictionaries
+
+    def within(self, thing: Any) -> Iterator[Slot]:
+        """The places of one of the objects."""
+        yield from self._items(thing, None, "", {})
+
+    def _value(self, value: Any, place: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
+        if is_tensor(value) or is_plain(value):
+            yield place
+        elif isinstance(value, torch.Size):
+            return
+        elif isinstance(value, tuple):  # groups share their defaults, of which each may change its own
+            yield from self._sequence(value, place, numbering)
+        elif id(value) in self._seen:
+            return
+        elif isinstance(value, (list, deque, dict, torch.nn.Module)) or is_walked(value):
+            self._seen.add(id(value))
+            yield from self._items(value, place, place.path, numbering)
+
+    def _items(self, value: Any, place: Slot | None, path: str, numbering: Mapping[int, int]) -> Iterator[Slot]:
+        prefix = f"{path}." if path else ""
+        if isinstance(value, torch.nn.Module):
+            for name, module in value.named_modules():
+                inner = f"{prefix}{name}." if name else prefix
+                for tensors in (module._parameters, module._buffers):
+                    for key, tensor in tensors.items():
+                        if tensor is not None:
+                            yield Slot(tensors, key, f"{inner}{key}")
+        elif isinstance(value, dict):
+            if len(value) <= _MANY:
+                for i, (key, item) in enumerate(list(value.items())):
+                    yield from self._value(item, Slot(value, key, prefix + self._name(key, i, numbering)), numbering)
+        elif isinstance(value, (list, deque)):
+            assert place is not None
+            yield from self._sequence(value, place, numbering)
+        elif hasattr(value, "__dict__"):
+            attributes = vars(value)
+            if isinstance(value, Optimizer):
+                numbering = _numbering(value)
+            first = [name for name in ("param_groups", "state") if name in attributes]
+            for name in dict.fromkeys((*first, *attributes)):
+                if name not in NOT_STATE:
+                    yield from self._value(attributes[name], Slot(attributes, name, prefix + name), numbering)
+        else:
+            for name in getattr(type(value), "__slots__", ()):
+                if hasattr(value, name):
+                    yield from self._value(getattr(value, name), _Attribute(value, name, prefix + name), numbering)
+
+    def _sequence(self, value: Sequence[Any], place: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
+        if len(value) <= _MANY:
+            for i, item in enumerate(list(value)):
+                yield from self._value(item, _Item(place, i, f"{place.path}.{i}"), numbering)
+
+    def _name(self, key: Any, place: int, numbering: Mapping[int, int]) -> str:
+        if isinstance(key, Number):
+            raise TracedValueError("a number looked up in a dictionary")
+        if is_tensor(key):
+            return str(numbering.get(id(key), self.names.get(id(key), place)))
+        return str(key) if isinstance(key, (str, int)) else str(place)
+
+
+def _numbering(optimizer: Any) -> dict[int, int]:
+    """The numbers that PyTorch saves the state of an optimizer's parameters under."""
+    groups = optimizer.param_groups
+    return {id(p): i for i, p in enumerate(p for group in groups for p in group["params"])}
+
+
+def differing(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> set[Key]:
+    """The places at which what is compared by value is not the same, or which only one side has."""
+    keys = before.keys() | after.keys()
+    return {key for key in keys if _comparable(before, key) != _comparable(after, key)}
+
+
+def _comparable(values: Mapping[Key, Any], key: Key) -> Any:
+    if key not in values:
+        return "nothing"
+    value = values[key]
+    return leaf_of(type(value))(value)
