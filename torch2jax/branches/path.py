@@ -20,6 +20,7 @@ from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, running, without_derivatives
 from ..translation import Call, this_call
 from .guards import Guards
+from .idle import idle_answer
 from .joins import Join, OpenConditions
 from .loop_facts import Facts, Loops
 from .loop_watch import Watch, frames_of_code
@@ -167,6 +168,9 @@ class Path:
         self._count += not self._is_probing
         if self._count > _ANSWERED:
             self._refuse(place)
+        idle = idle_answer(asking)
+        if idle is not None:
+            return idle
         settled = self.policy.answer(place, asking) if self.policy.branches else None
         checks = self.policy.checks != "assume"
         if settled is not None and not checks:
