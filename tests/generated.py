@@ -75,7 +75,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], str]] = {
 """The model, its configuration, and the kind of its cache."""
 
 
-def family(name: str) -> torch.nn.Module:
+def family(name: str) -> Any:
     """A model of a family."""
     import transformers
 

@@ -174,6 +174,7 @@ class Path:
         settled = self.policy.answer(place, asking) if self.policy.branches else None
         checks = self.policy.checks != "assume"
         if settled is not None and not checks:
+            self._expect(tensor, settled, place)
             return settled
         flag = _flag(tensor)
         if not decides(flag, self.trace) or (settled is None and self.policy.max_paths == 1):
@@ -196,6 +197,16 @@ class Path:
             found = self._ask(flag, place, asking.file, settled)
         alike.append((flag, found))
         return found
+
+    def _expect(self, tensor: Torchish, answer: bool, place: SourceLine) -> None:
+        """Lets results of the call tell, by nan, where a condition has another answer than was said."""
+        call = this_call()
+        if not self.is_in_its_trace(call) or self._script is not None:
+            return
+        flag = _flag(tensor)
+        if decides(flag, self.trace):
+            holds = flag if answer else lax.bitwise_not(flag)
+            call.attempt.expect_to_fit(holds, f"bool(tensor) at {place} was told that the answer is {answer}")
 
     def ask(self, flag: Any, place: SourceLine) -> bool:
         """The answer to whether a loop goes on which Python ends itself."""
