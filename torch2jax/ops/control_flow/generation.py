@@ -8,6 +8,7 @@ full length from the beginning, and everything else in it stays as it is: what d
 Greedy decoding and sampling are served. What is not says so before the model runs.
 """
 
+import copy
 import sys
 import types
 from collections.abc import Callable
@@ -87,7 +88,12 @@ def generate(
     if kwargs.get("custom_generate") is not None:
         raise GenerateError("custom_generate=, whose loop is not known")
     if kwargs.get("past_key_values") is None and self._supports_default_dynamic_cache():
-        kwargs["cache_implementation"] = "static"
+        if generation_config is None:
+            kwargs["cache_implementation"] = "static"
+        else:  # transformers warns of a configuration beside options
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.cache_implementation = "static"
+            kwargs.pop("cache_implementation", None)
     try:
         return original(self, inputs, generation_config, *args, **kwargs)
     except GenerateError:
