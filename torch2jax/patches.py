@@ -82,7 +82,7 @@ def applies(owner, name: str) -> Callable[[Callable], Callable]:
 
 
 def runs_instead_of(
-    function: types.FunctionType | str, *, with_original: bool = False
+    function: types.FunctionType | str, *, with_original: bool = False, may_lack: bool = False
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function to run where `function` is called within translated calls, however it was bound.
 
@@ -92,12 +92,18 @@ def runs_instead_of(
         function: itself, or ``"module.name"`` or ``"module:Class.name"``, which counts once the module has been
             imported.
         with_original: its first argument is what runs otherwise.
+        may_lack: the function need not be there: other releases of its library have none.
     """
 
     def register(body: Callable) -> Callable:
         if isinstance(function, str):
             module, _, path = function.rpartition(":" if ":" in function else ".")
-            _awaited.append((module, lambda module: _run_instead(_found(module, path), body, with_original)))
+
+            def run_in(module: types.ModuleType) -> None:
+                with contextlib.suppress(*([KeyError] if may_lack else [])):
+                    _run_instead(_found(module, path), body, with_original)
+
+            _awaited.append((module, run_in))
         else:
             _run_instead(function, body, with_original)
         return body

@@ -398,6 +398,43 @@ def test_what_was_said_is_checked_where_checks_are_made():
     assert "cond" not in primitives(function, INPUTS[0], branches={"test_paths.py:function": True})
 
 
+def rooted(x):
+    if (x > 0).all():
+        return x.sqrt(), x.argmax(), x > 1
+    return x, x.argmin(), x < 1
+
+
+def test_results_tell_where_what_was_said_does_not_hold():
+    """No number comes of an answer that is wrong: nan, and the least integer."""
+    said = t2j(rooted, branches={"test_paths.py:rooted": True})
+    right, wrong = jnp.array([1.0, 4.0]), jnp.array([1.0, -4.0])
+    least = np.iinfo(jnp.zeros(0, int).dtype).min
+    roots, place, _ = jax.jit(said)(right)
+    np.testing.assert_array_equal(roots, [1, 2])
+    assert place == 1
+    roots, place, _ = jax.jit(said)(wrong)
+    assert np.isnan(roots).all()
+    assert place == least
+    roots, places, _ = jax.vmap(said)(jnp.stack([right, wrong]))
+    np.testing.assert_array_equal(np.isnan(roots), [[False, False], [True, True]])
+    assert places.tolist() == [1, least]
+    slope = jax.jit(jax.grad(lambda x: said(x)[0].sum()))
+    np.testing.assert_array_equal(slope(right), [0.5, 0.25])
+    assert np.isnan(slope(wrong)).all()
+    np.testing.assert_array_equal(said(wrong)[0], wrong)  # without a trace the code itself decides
+
+
+def test_what_was_said_within_a_loop_is_heeded():
+    def halved(x):
+        while x.norm() > 1:
+            x = x / 2 if (x > 0).all() else x / 4
+        return x
+
+    said = jax.jit(t2j(halved, branches={f"test_paths.py:{halved.__code__.co_firstlineno + 2}": True}))
+    np.testing.assert_allclose(said(jnp.array([30.0, 40.0])), halved(torch.tensor([30.0, 40.0])).numpy())
+    assert np.isnan(said(jnp.array([-30.0, 40.0]))).all()
+
+
 def checked_deeply(x):
     if x.sum() > 0:
         if x.max() > 100:

@@ -217,3 +217,14 @@ def test_a_generator_is_not_warned_of_where_the_call_fails():
 
     with pytest.raises(KeyError, match="mine"):
         t2j(fails)(jnp.ones(3))
+
+
+def test_a_loop_draws_the_same_from_a_key_that_is_known():
+    def walk(x):
+        while x.sum() < 9:
+            x = x + torch.rand(2)
+        return x
+
+    key, x = jax.random.key(0), jnp.zeros(2)
+    wanted = jax.jit(lambda x, key: t2j(walk)(x, rng=key))(x, key)
+    np.testing.assert_array_equal(jax.jit(lambda x: t2j(walk)(x, rng=key))(x), wanted)

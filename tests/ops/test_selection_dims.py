@@ -50,6 +50,12 @@ PARTS = {
     "made by one": lambda x, m: (x[m].mT.new_ones(2, 1), x[m].mT.new_full((1, len(x[m])), 2.0)),
     "spread": lambda x, m: (x[:2, :1].expand(2, len(x[m])), x[0].expand(2, len(x[m]), 3)),
     "topk": lambda x, m: x.T.topk(m.sum().item(), 1),
+    "scattered": lambda x, m: (
+        torch.zeros(3, 5).scatter(1, (x[m].T.abs() * 2).long().clamp(max=4), 2.0),
+        torch.ones(3, 5).scatter_(-1, (x[m].T[:2].abs() * 2).long().clamp(max=4), 3.0),
+        torch.ones(3, 5).scatter_add(1, (x[m].T.abs() * 2).long().clamp(max=4), x[m].T),
+        torch.ones(3, 5).scatter_reduce_(1, (x[m].T.abs() * 2).long().clamp(max=4), x[m].T.exp(), "amax"),
+    ),
     "mask and places": lambda x, m: x[m, torch.where(m)[0] % 3],
     "mask and known": lambda x, m: (x[m, 1], x[m, 1:], x[m, torch.tensor(1)]),
 }
@@ -80,7 +86,7 @@ def test_values(names):
         check_each(compiled(t2j(X), t2j(mask), names), of_all(X, mask, served))
 
 
-SOME = ("compared with each", "transposed", "in order", "by mask", "split", "joined", "cat", "where")
+SOME = ("compared with each", "transposed", "scattered", "in order", "by mask", "split", "joined", "cat", "where")
 
 
 def test_gradients():

@@ -20,6 +20,7 @@ from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, running, without_derivatives
 from ..translation import Call, this_call
 from .guards import Guards
+from .idle import idle_answer
 from .joins import Join, OpenConditions
 from .loop_facts import Facts, Loops
 from .loop_watch import Watch, frames_of_code
@@ -167,9 +168,13 @@ class Path:
         self._count += not self._is_probing
         if self._count > _ANSWERED:
             self._refuse(place)
+        idle = idle_answer(asking)
+        if idle is not None:
+            return idle
         settled = self.policy.answer(place, asking) if self.policy.branches else None
         checks = self.policy.checks != "assume"
         if settled is not None and not checks:
+            self._expect(tensor, settled, place)
             return settled
         flag = _flag(tensor)
         if not decides(flag, self.trace) or (settled is None and self.policy.max_paths == 1):
@@ -192,6 +197,16 @@ class Path:
             found = self._ask(flag, place, asking.file, settled)
         alike.append((flag, found))
         return found
+
+    def _expect(self, tensor: Torchish, answer: bool, place: SourceLine) -> None:
+        """Lets results of the call tell, by nan, where a condition has another answer than was said."""
+        call = this_call()
+        if not self.is_in_its_trace(call) or self._script is not None:
+            return
+        flag = _flag(tensor)
+        if decides(flag, self.trace):
+            holds = flag if answer else lax.bitwise_not(flag)
+            call.attempt.expect_to_fit(holds, f"bool(tensor) at {place} was told that the answer is {answer}")
 
     def ask(self, flag: Any, place: SourceLine) -> bool:
         """The answer to whether a loop goes on which Python ends itself."""

@@ -163,9 +163,10 @@ def _checked(rng: Any):
 
 
 def _fold_in(key: jax.Array, data: Any):
-    with _where_known(key):
-        is_known = not (is_traced(key) or is_traced(data))
-        return _folded_at_once(key, data) if is_known else jax.random.fold_in(key, data)
+    if is_traced(key) or is_traced(data):
+        return jax.random.fold_in(key, data)
+    with evaluating():
+        return _folded_at_once(key, data)
 
 
 _folded_at_once = jax.jit(jax.random.fold_in)  # an eager one takes ten times as long

@@ -1,4 +1,4 @@
-"""Private attributes of objects of PyTorch and JAX: what has them, and what each must be.
+"""Private attributes of objects of PyTorch, JAX and transformers: what has them, and what each must be.
 
 They are looked up where they are wanted. Nothing imports this but the tests.
 """
@@ -87,5 +87,15 @@ ATTRIBUTES = {
     },
     "jax.export.SymbolicScope": {
         "_explicit_constraints": "What is said of its sizes: each has a ``diff`` that is zero, or not below.",
+    },
+    "transformers.GenerationMixin": {
+        "_optimize_model_for_decode": "A method: a context around the loop over tokens.",
+        "_prefill": "A method: runs the model on the prompt.",
+        "_previous_max_cache_length": "How long the caches are that it has made; they become no shorter.",
+        "_supports_default_dynamic_cache": "A method: whether its cache is one of those that `generate` makes.",
+        "_update_model_kwargs_for_generation": "A method: what the model takes after one more token.",
+    },
+    "transformers.GenerationConfig": {
+        "_pad_token_tensor": "What follows the end of a sequence, within `generate`.",
     },
 }

@@ -10,10 +10,11 @@ from jax import lax
 from ..errors import TracedValueError, user_location
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
-from ..rules.registry import implements_chosen, implements_selected, lookup, lookup_selected
+from ..rules.registry import implements_chosen, implements_moved, implements_selected, lookup, lookup_selected
 from ..tensors.dtypes import is_held_alike
 from ..tensors.tensor import Torchish
 from ..translation import current
+from ..values.moved import front_of
 from ..values.selected import Chosen, Selected, aligned, begin, compacted, in_order_of, like, select
 from .arrays import cast
 from .bounds import known_values
@@ -302,12 +303,27 @@ def _scattering(function, what: str):
     return scatter
 
 
+def _scattering_later(function, what: str):
+    """A function that scatters along a later dimension, which is as long as data decide in the index."""
+
+    @functools.wraps(function, assigned=["__name__"], updated=[])
+    def scatter(input, dim, index, src, *args, **kwargs):
+        (index, at), (values, place) = front_of(index), front_of(src)
+        is_plain = isinstance(src, Tensor) and not isinstance(src, Chosen)
+        if isinstance(input, Chosen) or is_plain or at != dim % input.ndim or (isinstance(src, Chosen) and place != at):
+            raise TracedValueError(f"{what} of tensors of which data decide how long other dimensions are")
+        return function(input.movedim(at, 0), 0, index, values, *args, **kwargs).movedim(0, at)
+
+    return scatter
+
+
 for _function in (torch.scatter_add, torch.scatter, torch.scatter_reduce):
-    _scatter_of_chosen = _scattering(_function, f"torch.{_function.__name__}")
-    implements_selected(_function, getattr(Tensor, _function.__name__))(_scatter_of_chosen)
-    implements_selected(getattr(Tensor, f"{_function.__name__}_"))(
-        lambda self, *args, _scatter=_scatter_of_chosen, **kwargs: _write(self, _scatter(self, *args, **kwargs))
-    )
+    for _implements, _make in ((implements_selected, _scattering), (implements_moved, _scattering_later)):
+        _scatter_of_chosen = _make(_function, f"torch.{_function.__name__}")
+        _implements(_function, getattr(Tensor, _function.__name__))(_scatter_of_chosen)
+        _implements(getattr(Tensor, f"{_function.__name__}_"))(
+            lambda self, *args, _scatter=_scatter_of_chosen, **kwargs: _write(self, _scatter(self, *args, **kwargs))
+        )
 
 
 @implements_selected(torch.index_copy, Tensor.index_copy)
