@@ -106,7 +106,10 @@ def end(tensors: Iterable[Torchish]) -> None:
             array = physical.array if type(physical) is PhysicalArray else None
             made_at = _made_at(array) if isinstance(array, DynamicJaxprTracer) else None
             attributes = {key: value for key, value in vars(tensor).items() if key not in _OWN}
-            _set_class(tensor, Ended)
+            try:
+                _set_class(tensor, Ended)
+            except TypeError:  # a class with slots, as `DTensor`, whose own functions refuse what has ended
+                continue
             tensor.__dict__ = {**attributes, "_made_at": made_at}
 
 

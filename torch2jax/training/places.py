@@ -115,7 +115,7 @@ def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, 
                 seen.add(id(value))
                 walk.names.setdefault(id(value), place.path)
             yield (name, place.path), place
-            if isinstance(value, torch.Tensor) and value.is_leaf:
+            if isinstance(value, torch.Tensor) and not isinstance(value, Number) and value.is_leaf:
                 gradient = Gradient(value, place.path + GRADIENT)
                 if gradient.get() is not None:
                     seen.add(id(gradient.get()))

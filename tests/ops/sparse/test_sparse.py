@@ -191,7 +191,6 @@ def test_writes_in_place():
         (lambda m, x: m.register_hook(lambda gradient: gradient), NoRuleError, "to_dense"),
         (lambda m, x: m.detach_(), NoRuleError, "to_dense"),
         (lambda m, x: torch.triangular_solve(x, m), NoRuleError, "to_dense"),
-        (lambda m, x: torch.result_type(m, x), NoRuleError, "to_dense"),
         (lambda m, x: m.int().asin_(), RuntimeError, "result type Float can't be cast to the desired output type Int"),
         (lambda m, x: torch.empty_like(m, layout=torch.sparse_csc), RuntimeError, "wanted the same one: convert"),
         (lambda m, x: torch.randn_like(m.to_sparse_coo()), NotImplementedError, "randn_like"),
