@@ -286,3 +286,32 @@ def test_named_tuples_of_operators_are_plain_tuples():
             assert type(got) is type(want) is tuple
             np.testing.assert_array_equal(got[0], want[0])
             np.testing.assert_array_equal(got[1], want[1])
+
+
+def made_of_numbers(x):
+    weights = torch.tensor([1.0, 2.0, 4.0])
+    table = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    room = torch.empty(2, 3)
+    room.copy_(x)
+    room[0] = weights
+    room += table
+    other = torch.empty([3])
+    other.fill_(float(torch.tensor([5])))
+    return weights * x, table, room, other, torch.tensor(2.5), torch.as_tensor([1, 2]) + 1, int(torch.tensor(7))
+
+
+def listed(x):
+    found: list[float] = x.sum(1).tolist()
+    return found
+
+
+def test_values_that_the_interpreter_writes():
+    f = script(made_of_numbers)
+    expected = f(torch.tensor(np.asarray(X)))
+    for run in (t2j(f), jax.jit(t2j(f))):
+        for value, wanted in zip(run(X), expected, strict=True):
+            np.testing.assert_array_equal(value, wanted)
+    slope = jax.grad(lambda x: t2j(f)(x)[0].sum())(X)
+    np.testing.assert_array_equal(slope, np.tile([1.0, 2.0, 4.0], (2, 1)))
+    with pytest.raises(NotImplementedError, match=r"listed calls tolist\(\).*tensor\[i\]\.item\(\)"):
+        t2j(script(listed))(X)

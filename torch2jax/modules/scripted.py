@@ -5,10 +5,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import torch
 
 from ..calls.modes import AtenMode
 from ..errors import EndedCallError
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.torchscript import (
     BufferDict,
     ConcreteModuleType,
@@ -22,21 +24,56 @@ from ..patches import stands_in
 from ..translation import this_call
 
 
-class _Errors(AtenMode):
-    """Keeps what the rule of an operator raises: the interpreter drops it, and raises an error without its message."""
+class _Interpreted(AtenMode):
+    """Serves the interpreter, which calls operators.
 
-    error: BaseException | None = None
+    It writes the values of ``torch.tensor`` into the memory of an empty tensor. So that is PyTorch's own, and becomes
+    the call's at the first operator that gets it. What the rule of an operator raises is kept: the interpreter drops
+    it, and raises an error without its message.
+    """
+
+    def __init__(self, call: Any):
+        super().__init__(call)
+        self.error: BaseException | None = None
+        self._filled: dict[int, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None):
+        kwargs = kwargs or {}
+        if func is torch.ops.aten.empty.memory_format and kwargs.get("device") in (None, _CPU):
+            with DisableTorchFunction(), DisableTorchDispatch():
+                made = func(*args, **kwargs)
+            self._filled[id(made)] = made
+            return made
+        for value in jax.tree.leaves((args, kwargs)) if self._filled else ():
+            if self._filled.pop(id(value), None) is not None:
+                this_call().constants.lift_own(value)
         try:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         except BaseException as error:
             self.error = error
             raise
 
 
+_CPU = torch.device("cpu")
+
+
+def _expect_no_lists(code: Any) -> None:
+    """Refuses a script that reads the memory of a tensor, which those of a call do not have.
+
+    Raises:
+        NotImplementedError: it calls ``tolist``.
+    """
+    graph = code.inlined_graph
+    if graph.findAllNodes("prim::tolist"):
+        raise NotImplementedError(
+            f"the script {code.name} calls tolist(), which reads the memory of a tensor; wanted tensor[i].item() "
+            "there, or the Python function that was scripted, which t2j takes"
+        )
+
+
 def _run(call: Callable, code: Any, args: tuple, kwargs: dict) -> Any:
-    errors = _Errors(this_call())
+    _expect_no_lists(code)
+    errors = _Interpreted(this_call())
     try:
         # Optimized code is compiled for what the first calls got.
         with torch.jit.optimized_execution(False), errors:
