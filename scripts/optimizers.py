@@ -1,13 +1,12 @@
-"""Writes docs/optimizers.md: fifty jitted steps of optimizers, here and in PyTorch.
+"""Compares fifty jitted steps of published optimizers with PyTorch's; writes the last part of docs/optimizers.md.
 
-python -m scripts.optimizers [--packages FOLDER] [--only NAME]
+    pip install --target FOLDER --no-deps pytorch_optimizer torch_optimizer heavyball schedulefree prodigyopt ...
+    python -m scripts.optimizers FOLDER [--only NAME]
 
-FOLDER has published packages of optimizers, as from: pip install --target FOLDER --no-deps pytorch_optimizer ...
-Without it, the rows of packages stay as they are.
+`scripts/schedules.py` compares PyTorch's own, and schedules.
 """
 
 import argparse
-import copy
 import importlib
 import importlib.metadata
 import inspect
@@ -21,14 +20,12 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.testing._internal.common_optimizers import optim_db
 
 from torch2jax import t2j
 
 STEPS = 50
 PAGE = Path(__file__).parent.parent / "docs" / "optimizers.md"
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-FORMS = ("foreach", "fused", "capturable", "differentiable")
 PACKAGES = (
     "schedulefree",
     "prodigyopt",
@@ -108,32 +105,9 @@ def measured(make: Make, function: Callable = train) -> list[str]:
     return cells
 
 
-def of_torch() -> Iterator[tuple[str, Make, Callable]]:
-    """Every option of every optimizer of PyTorch, in each of its forms."""
-    for info in optim_db:
-        if info.only_supports_sparse_grads or info.step_requires_closure:
-            continue
-        kind: Any = info.optim_cls
-        for given in info.optim_inputs_func(device="cpu"):
-            for form in (None, *FORMS):
-                if form in ("foreach", "fused", "differentiable") and form not in info.supported_impls:
-                    continue
-                if form is not None and (form not in inspect.signature(kind).parameters or form in given.kwargs):
-                    continue
-                options = {**given.kwargs, **({} if form is None else {form: True})}
-                named = ", ".join(f"{name}={_shown(value)}" for name, value in options.items())
-                yield f"{kind.__name__}({named})", _maker(kind, options), train
-
-
-def _shown(value: Any) -> str:
-    return f"tensor({value.item():g})" if isinstance(value, torch.Tensor) else repr(value)
-
-
 def _maker(kind: Any, options: dict) -> Make:
     def make(model: torch.nn.Module) -> Any:
-        matrices = kind.__name__ == "Muon"
-        chosen = [p for p in model.parameters() if p.ndim == 2 or not matrices]
-        return kind(chosen, **copy.deepcopy(options))
+        return kind(model.parameters(), **options)
 
     return make
 
@@ -164,45 +138,27 @@ def table(rows: Iterator[tuple[str, Make, Callable]], only: str | None) -> list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--packages", help="the folder with packages of optimizers")
+    parser.add_argument("folder", help="the folder with packages of optimizers")
     parser.add_argument("--only", help="print the rows whose names have this in them, and write nothing")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    before = PAGE.read_text() if PAGE.exists() else ""
-    parts = {"torch.optim": table(of_torch(), options.only)}
-    if options.packages:
-        sys.path.append(options.packages)
-        for name in PACKAGES:
-            parts[f"{name} {importlib.metadata.version(name)}"] = table(of_package(name), options.only)
+    sys.path.append(options.folder)
+    parts = [_PUBLISHED]
+    for name in PACKAGES:
+        lines = "\n".join(table(of_package(name), options.only))
+        parts.append(f"### {name} {importlib.metadata.version(name)}\n\n{lines}\n")
     if options.only is None:
-        kept = "" if options.packages else before.partition("## Published packages\n")[2].partition("## Schedules\n")[0]
-        PAGE.write_text(_page(parts, kept, before))
+        before = PAGE.read_text().partition("\n## Published packages\n")[0]
+        PAGE.write_text(f"{before}\n" + "\n".join(parts))
 
 
-def _page(parts: dict[str, list[str]], kept: str, before: str) -> str:
-    """The page; its table of schedules stays as it is, which another script writes."""
-    schedules = before.partition("## Schedules\n")[2]
-    own, *others = parts.items()
-    published = "\n".join(f"### {name}\n\n" + "\n".join(lines) + "\n" for name, lines in others)
-    return (
-        _INTRODUCTION
-        + "\n".join(["## torch.optim\n", *own[1], ""])
-        + "\n## Published packages\n"
-        + (f"\n{_PUBLISHED}\n{published}" if others else kept)
-        + (f"\n## Schedules\n{schedules}" if schedules else "")
-    )
-
-
-_INTRODUCTION = f"""# Optimizers
+_PUBLISHED = f"""## Published packages
 
 {STEPS} steps of a small network, once in PyTorch and once as `t2j(train_step, state=(model, optimizer))` under
-`jax.jit`, in float32 and float64: the largest difference of a parameter. `python -m scripts.optimizers` writes this
-page. Two programs that compute the same in another order differ by rounding, which an optimizer that divides by small
-numbers makes larger.
+`jax.jit`: the largest difference of a parameter. Two programs that compute the same in another order differ by
+rounding, which an optimizer that divides by small numbers makes larger.
 
-"""
-
-_PUBLISHED = """Each optimizer that can be made of parameters alone, with `lr=1e-3` where it takes that. A row with an
+Each optimizer that can be made of parameters alone, with `lr=1e-3` where it takes that. A row with an
 error has the reason that a step is refused, or the error that PyTorch itself raises.
 """
 

@@ -2,7 +2,7 @@
 
 Each takes 50 steps, in PyTorch and under `jax.jit`.
 
-    python -m scripts.schedules            # all, and docs/schedules.md
+    python -m scripts.schedules            # all, and docs/optimizers.md
     python -m scripts.schedules cosine     # those whose names have a word in them, without the page
 """
 
@@ -25,7 +25,7 @@ from torch.optim import lr_scheduler, swa_utils
 
 from torch2jax import t2j
 
-PAGE = Path(__file__).parents[1] / "docs" / "schedules.md"
+PAGE = Path(__file__).parents[1] / "docs" / "optimizers.md"
 STEPS, TOTAL, WARMUP = 50, 60, 5
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -351,7 +351,7 @@ def difference_of_steps(case: Case, steps: int = STEPS) -> float:
 # The page.
 
 _PYTORCH = torch.__version__.split("+")[0]
-_HEAD = f"""# Schedules and double precision
+_HEAD = f"""# Optimizers and schedules
 
 `t2j(step, state=(model, optimizer, scheduler))` takes the count of a schedule as a part of the state, so that one
 program serves all steps. The code of the schedule computes with a traced number: Python's operators and comparisons,
@@ -411,8 +411,9 @@ def main(words: list[str]) -> None:
             shown = f"| `{case.name}` | {_shown(difference_of_steps(case))} |\n"
             print(shown, end="", flush=True)
             lines.append(shown)
-    if not words:
-        PAGE.write_text("".join(lines))
+    if not words:  # what another script writes stays
+        published = PAGE.read_text().partition("\n## Published packages\n")
+        PAGE.write_text("".join((*lines, *published[1:])))
 
 
 if __name__ == "__main__":
