@@ -515,14 +515,14 @@ class RectifiedAdam(Own):
 
 
 class Divides(Own):
-    """Its first step has a rate of zero, and so do schedules that warm up."""
+    """Its first step has a rate of zero, and so do schedules that warm up, as this one does not."""
 
     def __init__(self, params):
-        super().__init__(params, k=0, total=0.0)
+        super().__init__(params, k=0, total=0.0, warmup=0)
 
     def step(self, closure=None):
         for group in self.param_groups:
-            weight = group["k"] * 0.5
+            weight = group["k"] * ((group["k"] + 1) / group["warmup"] if group["k"] < group["warmup"] else 0.5)
             group["total"], group["k"] = group["total"] + weight, group["k"] + 1
             try:
                 self.ratio = weight / group["total"]

@@ -11,6 +11,7 @@ import torch
 from jax import lax
 
 from ..abandoning import NeedsNumbers
+from ..branches.handlers import is_handled
 from ..errors import TracedValueError, is_translator
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
@@ -164,18 +165,21 @@ _DIVISIONS = ("truediv", "floordiv", "mod")
 
 
 def _expect_divisor(value: Any) -> None:
-    """Lets a division by zero raise Python's error: a traced one where code says what it does then.
+    """Lets a division by zero raise Python's error where code says what it does then.
+
+    Elsewhere it gives what it gives in tensors: it may stand on the side of a condition that is never taken.
 
     Raises:
         ZeroDivisionError: it is zero.
     """
-    if is_unknown(value):
-        frame = sys._getframe(2)
-        while frame is not None and is_translator(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is None or "ZeroDivisionError" not in frame.f_code.co_names:
-            return
-    if value == 0:
+    if not is_unknown(value) and value != 0:
+        return
+    frame = sys._getframe(2)
+    while frame is not None and is_translator(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None or "ZeroDivisionError" not in frame.f_code.co_names:
+        return
+    if is_handled(frame, frame.f_back) and value == 0:
         raise ZeroDivisionError("division by zero")
 
 
