@@ -118,7 +118,10 @@ def _(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array
 def without_gradient(array: jax.Array):
     """What `no_grad` makes of an array: it has no derivatives backwards, but those forwards of translated code."""
     call = current()
-    return lax.stop_gradient(array) if call is None or call.dual is None else call.dual.without_gradient(array)
+    if call is not None and call.dual is not None:
+        return call.dual.without_gradient(array)
+    is_constant = isinstance(array, jax.core.Tracer) and not isinstance(array.full_lower(), jax.core.Tracer)
+    return array if is_constant else lax.stop_gradient(array)
 
 
 def with_tangents_of(before: jax.Array, after: jax.Array):
