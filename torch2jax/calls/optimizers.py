@@ -10,7 +10,7 @@ import types
 from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -311,7 +311,7 @@ def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[st
             if _is_number(value) and not isinstance(value, torch.Tensor) and value == first:
                 continue
             if isinstance(value, torch.Tensor) and not isinstance(value, Number):
-                value.copy_(torch.where(found != 0, first, value))
+                value.copy_(torch.where(found != 0, cast(Any, first), value))
             elif _is_number(value):
                 was: Any = number_of(first)
                 kept: Any = torch.where(found != 0, was, number_of(value))

@@ -110,7 +110,7 @@ def end(tensors: Iterable[Torchish]) -> None:
                 _set_class(tensor, Ended)
             except TypeError:  # a class with slots, as `DTensor`, whose own functions refuse what has ended
                 continue
-            tensor.__dict__ = {**attributes, "_made_at": made_at}
+            object.__setattr__(tensor, "__dict__", {**attributes, "_made_at": made_at})
 
 
 def keep(tensors: Iterable[Torchish], left: Collection[int] = ()) -> list[Torchish]:
