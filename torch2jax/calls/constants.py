@@ -139,6 +139,11 @@ class Constants:
             self._noted[id(tensor)] = tensor
         return entry[1]
 
+    def refers_to(self, tensor: torch.Tensor) -> bool:
+        """Whether the memory that stands for a tensor from outside has that tensor as well."""
+        entry = self._tensors.get(id(tensor))
+        return entry is not None and entry[1]._node.storage.memory.given is tensor
+
     def storages(self) -> list[Storage]:
         """Those of all that stands for tensors from outside."""
         return [lifted._node.storage for _, lifted in self._tensors.values()]
@@ -184,7 +189,9 @@ class Constants:
         if isinstance(array, jax.Array):
             return self._given(array, dtype)
         with DisableTorchFunction():
-            return self.lift_argument(torch.from_numpy(np.array(array)).to(dtype))
+            tensor = torch.from_numpy(np.array(array)).to(dtype)
+            self.lift_own(tensor)
+            return self.lift_argument(tensor)
 
     def _given(self, array: jax.Array, dtype: torch.dtype | None = None) -> Torchish:
         """The tensor that stands for an array from outside; its dtype is that of the array if none is given."""

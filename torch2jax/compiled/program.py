@@ -28,13 +28,14 @@ from .reordered import Reordered, RowOrder, physical_of, references_alone, shown
 _MANY = 4  # ways to put what is given in order
 
 
-def _held_elsewhere(tensors: list) -> list:
-    """Those that others have besides this list and what remembers them: the rest was made only just now."""
+def _held_elsewhere(tensors: list, constants: Any) -> list:
+    """Those that others have besides this list and `constants`, which remembers them: the rest was made just now."""
     made: list[Any] = [object()]
     remembered = (made[0],)
     alone = sys.getrefcount(made[0])
     del remembered
-    return [tensors[i] for i in range(len(tensors)) if sys.getrefcount(tensors[i]) > alone]
+    counts = [alone + constants.refers_to(tensor) for tensor in tensors]
+    return [tensors[i] for i, count in enumerate(counts) if sys.getrefcount(tensors[i]) > count]
 
 
 class _WrittenStorage(NamedTuple):
@@ -139,7 +140,7 @@ class PartProgram:
             call.casts = casts
         outer = [*used.values()]
         used.clear()
-        found = [x for x in _held_elsewhere(outer) if captured.place_of(x) is None]
+        found = [x for x in _held_elsewhere(outer, constants) if captured.place_of(x) is None]
         if refused is not None and (self._outer or not found):
             raise refused
         self._outer.extend(found)
