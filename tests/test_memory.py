@@ -60,7 +60,7 @@ class TestArrays:
             lambda x: x.view(torch.int32),
             lambda x: x.bfloat16(),
             lambda x: x.view(torch.complex64).conj(),
-            lambda x: x.view(torch.int64),
+            lambda x: (x * 1000).long(),
         ],
         ids=[
             "plain",

@@ -71,7 +71,7 @@ def refuse_ended(function: Any, args: tuple, kwargs: dict) -> EndedCallError:
     tensor = next(_ended_in((*args, *kwargs.values())), None)
     name = getattr(function, "__name__", str(function))
     if name == "__get__":
-        name = function.__self__.__name__
+        name = f"reading .{function.__self__.__name__}"
     if tensor is None:
         return EndedCallError(name)
     with DisableTorchFunction(), DisableTorchDispatch():
