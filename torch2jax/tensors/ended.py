@@ -22,7 +22,7 @@ from .known import Deferred, Geometry, in_memory, real
 from .physical import PhysicalArray
 from .rebinding import swap_objects
 from .storage import Storage
-from .tensor import Torchish
+from .tensor import Torchish, asked_of
 
 
 class Ended(torch.Tensor):
@@ -69,9 +69,7 @@ class Ended(torch.Tensor):
 def refuse_ended(function: Any, args: tuple, kwargs: dict) -> EndedCallError:
     """The error of a function that has got a tensor of an ended call."""
     tensor = next(_ended_in((*args, *kwargs.values())), None)
-    name = getattr(function, "__name__", str(function))
-    if name == "__get__":
-        name = f"reading .{function.__self__.__name__}"
+    name = asked_of(function)
     if tensor is None:
         return EndedCallError(name)
     with DisableTorchFunction(), DisableTorchDispatch():

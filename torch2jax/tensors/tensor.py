@@ -307,7 +307,7 @@ def wraps_others(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__") and not is_split(kind)
 
 
-def _asked_of(func: Callable[..., Any]) -> str:
+def asked_of(func: Callable[..., Any]) -> str:
     """A function's name, or that of the attribute that it reads or sets."""
     name = getattr(func, "__name__", str(func))
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")
@@ -318,7 +318,7 @@ def _asked_of(func: Callable[..., Any]) -> str:
 def _call(func: Callable[..., Any]):
     call = current()
     if call is None:
-        raise EndedCallError(_asked_of(func))
+        raise EndedCallError(asked_of(func))
     return call
 
 
