@@ -379,7 +379,7 @@ def test_what_is_not_passed_is_not_changed(of):
     torch.testing.assert_close(snapshot(model, optimizer, scheduler, scaler), before, rtol=0, atol=0)
 
 
-def test_state_is_donated_and_two_steps_are_compiled():
+def test_state_is_donated_and_two_steps_are_compiled(caplog):
     """The first, and those after it."""
     model = build()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -389,11 +389,12 @@ def test_state_is_donated_and_two_steps_are_compiled():
     jitted = compiled(step, donate_argnums=0)
     first = step.init(x, y)
     assert not any(name.startswith("state") for name in first["optimizer"])
-    _, second = jitted(first, x, y)
-    state = second
-    for _ in range(3):
-        _, state = jitted(state, x, y)
-    assert jitted._cache_size() == 2
+    with jax.log_compiles():
+        _, second = jitted(first, x, y)
+        state = second
+        for _ in range(3):
+            _, state = jitted(state, x, y)
+    assert sum(x.getMessage().startswith(f"Compiling jit({step.__name__})") for x in caplog.records) == 2
     assert all(x.is_deleted() for x in first["model"].values())
     moments = [x for name, x in second["optimizer"].items() if name.startswith("state")]
     assert all(x.is_deleted() for x in [*second["model"].values(), *moments])
