@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from torch2jax import EndedCallError, StaleGradientError, t2j
+from torch2jax.tensors import ended
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=3).astype(np.float32))
 
@@ -323,6 +324,13 @@ def _left(what, jit):
     return kept
 
 
+@pytest.fixture
+def no_keepers(monkeypatch):
+    """Nothing is looked for that keeps a tensor: in a process with as many objects as this one, it takes a second."""
+    monkeypatch.setattr(ended, "keeper_of", lambda value: None)
+
+
+@pytest.mark.usefixtures("no_keepers")
 @pytest.mark.parametrize(("jit", "later"), [(False, "PyTorch"), (False, "jit"), *((True, later) for later in LATER)])
 def test_every_use_of_another_tensor_is_an_error(jit, later):
     kept = _left(lambda x: x * 2, jit)
@@ -331,6 +339,7 @@ def test_every_use_of_another_tensor_is_an_error(jit, later):
             LATER[later](lambda y, touch=touch: touch(y, kept[0]))
 
 
+@pytest.mark.usefixtures("no_keepers")
 @pytest.mark.parametrize("jit", [False, True])
 def test_what_an_input_decides_is_over(jit):
     for what, make in LEFT.items():
