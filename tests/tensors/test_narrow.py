@@ -97,6 +97,22 @@ def test_bounds_and_what_fits(f):
     np.testing.assert_array_equal(t2j(f)(jnp.array(X.numpy())), f(X))
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x + torch.arange(2) * LARGE // LARGE,
+        lambda x: x + torch.arange(2) % LARGE,
+        lambda x: x + torch.arange(2) * 6364136223846793005 % 1000003,
+        lambda x: x * (torch.arange(2) < LARGE),
+        lambda x: x + (CLOSED_OVER // LARGE),
+        lambda x: x + (torch.tensor(LARGE) + 1) // LARGE,
+    ],
+    ids=["quotient", "remainder", "hash", "compared", "closed over", "number"],
+)
+def test_what_no_input_decides_is_computed_in_64_bits(f):
+    np.testing.assert_array_equal(jax.jit(t2j(f))(jnp.array(X.numpy())), f(X))
+
+
 NET = torch.nn.Linear(2, 2).double()
 
 

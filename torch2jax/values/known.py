@@ -372,7 +372,11 @@ class _LazyOperation:
         """One of its results, in the graph."""
         if any(kept.is_narrowed for kept in self._operands) and not self._gives(index, known):
             return PhysicalArray(evaluate(known), None)
-        physical, dtype = self.emitted(index), canonical(known.dtype)
+        dtype = canonical(known.dtype)
+        try:
+            physical = self.emitted(index)
+        except OverflowError:  # a number that 32 bits do not hold: PyTorch has computed with it, in 64
+            return PhysicalArray(evaluate(known), None)
         return (
             physical
             if physical.dtype == dtype
@@ -397,8 +401,12 @@ class _LazyOperation:
         """Whether the rules come to the known values, though some on the way do not fit: they were not chosen."""
         if not are_for_all_sizes() or _is_narrowed(known):
             return False
+        try:
+            found = self.evaluated(index).arranged(None)
+        except OverflowError:
+            return False
         with evaluating():
-            return bool(np.array_equal(self.evaluated(index).arranged(None), evaluate(known)))
+            return bool(np.array_equal(found, evaluate(known)))
 
     def _run(self, operand_of: Callable[[_OperandSnapshot], Torchish]) -> list[PhysicalArray]:
         operands = iter(self._operands)
