@@ -183,6 +183,8 @@ def of_before():
 
 def without_operators(x):
     """As torchvision's own Python code runs where its library is missing."""
+    if hasattr(torch.ops.torchvision, "roi_align"):
+        pytest.skip("another test has defined torchvision's operators")
     code = compile("def pooled(x): return torch.sum(x, dim=x)", "site-packages/torchvision/ops/roi_align.py", "exec")
     names = {"torch": torch}
     exec(code, names)

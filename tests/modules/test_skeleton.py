@@ -196,11 +196,17 @@ def test_translated_modules_and_functions_pickle():
 
 def test_a_jitted_step_compiles_once():
     norm = nn.BatchNorm1d(4).train()
-    step = jax.jit(lambda state, x: t2j(norm)(x, state_dict=state, return_state_dict=True)[1])
+    traces = []
+
+    @jax.jit
+    def step(state, x):
+        traces.append(None)
+        return t2j(norm)(x, state_dict=state, return_state_dict=True)[1]
+
     state = t2j(norm.state_dict())
     for _ in range(3):
         state = step(state, jnp.ones((8, 4)))
-    assert step._cache_size() == 1
+    assert len(traces) == 1
     assert state["num_batches_tracked"] == 3
 
 
