@@ -99,6 +99,7 @@ def measured(make: Make, function: Callable = train) -> list[str]:
             cells.append("0" if found == 0 else f"{found:.0e}" if np.isfinite(found) else "not finite, as in PyTorch")
         except Exception as error:
             text = re.sub(r"\s+", " ", str(error).split("-----")[0]).strip().replace("|", "\\|")
+            text = re.sub(r"\S+/([\w-]+/[\w-]+\.py)", r"\1", text)  # without the folder
             return [*cells, f"{type(error).__name__}: {text[:160]}", ""][:2]
         finally:
             torch.set_default_dtype(before)
