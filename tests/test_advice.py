@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torch2jax
+from tests.test_messages import grows
 from torch2jax import j2t, t2j, torch2jax as bridge
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) / 4
@@ -95,14 +96,6 @@ def of_steps_while(x, n):
         x = x * 2
         i += 1
     return x
-
-
-def grows(x):
-    out = []
-    while x.sum() < 100:
-        x = x * 2
-        out.append(x)
-    return torch.stack(out)
 
 
 def shown(function):

@@ -8,11 +8,12 @@ from typing import Any
 
 def keeper_of(value: Any) -> str | None:
     """What of the user's has an object, in words: an attribute, a global name, a container of that name, a cache."""
-    for holder in _holders(value):
+    holders = _holders(value)
+    for holder in holders:
         name = _name_in(holder, value)
         if name is not None:
             return name
-    for holder in _holders(value):
+    for holder in holders:
         if isinstance(holder, (dict, list, tuple, set)):
             place = _place_in(holder, value)
             for outer in _holders(holder):

@@ -13,6 +13,7 @@ import torch
 from jax import lax
 from torch.optim import Optimizer
 
+from scripts.optimizers import train
 from tests.training.test_training_steps import QUICK
 from torch2jax import t2j
 
@@ -27,14 +28,6 @@ def network() -> torch.nn.Module:
 def batch(k: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(k)
     return torch.randn(8, 3, generator=generator), torch.randn(8, 2, generator=generator)
-
-
-def train(model, optimizer, x, y):
-    optimizer.zero_grad()
-    loss = torch.nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
 
 
 # The kinds.

@@ -13,6 +13,7 @@ from ..hints import explain_function_of_jax
 from ..internals.dispatch import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.array_rule import InnerRule
+from ..tensors.dtypes import has_doubles
 from ..tracebacks import boundary
 from ..translation import current
 from ..values.item import Item
@@ -83,7 +84,7 @@ class JaxFunction(Generic[P, R]):
         return function.restore(rule(tuple(tensors), {}))
 
     def _run_program(self, args: tuple, kwargs: dict):
-        x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+        x64 = has_doubles()
         for operands in _OPERANDS if self.jit else _OPERANDS[-1:]:
             arguments = take_apart(args, kwargs, operands)
             dtypes = tuple([tensor.dtype for tensor in arguments.tensors])
@@ -124,6 +125,7 @@ def _outside_graph(function: JaxFunction, args: tuple, kwargs: dict):
 
 
 _SHARED: dict[tuple, Kept] = {}
+_FUNCTIONS = (types.FunctionType, type(jax.jit(take_apart)))
 
 
 def _programs_of(function: Callable) -> Kept:
@@ -133,7 +135,7 @@ def _programs_of(function: Callable) -> Kept:
     """
     if isinstance(function, types.MethodType):
         owner, key = function.__self__, (id(function.__self__), function.__func__)
-    elif isinstance(function, (types.FunctionType, type(jax.jit(_programs_of)))):
+    elif isinstance(function, _FUNCTIONS):
         owner, key = function, (id(function),)
     else:  # an object of a class of the user's
         return Kept()

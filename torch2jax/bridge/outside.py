@@ -19,7 +19,7 @@ from ..errors import NoRuleError, TracedValueError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, TorchDispatchMode
 from ..rules.inplace import write_in_place
 from ..rules.operands import as_result
-from ..tensors.dtypes import canonical, is_integral
+from ..tensors.dtypes import canonical, has_doubles, is_integral
 from ..tensors.interop import array_to_tensor, tensor_to_array
 from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
@@ -116,7 +116,7 @@ class Outside:
         with DisableTorchFunction(), DisableTorchDispatch():
             template, signature, tensors, constants, _ = take_apart(args, kwargs)
             tensors, places = _distinct(tensors)
-            key = (function, signature, places, *(tensor.dtype for tensor in tensors), jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+            key = (function, signature, places, *(tensor.dtype for tensor in tensors), has_doubles())
             piece = None if constants else self._remembered(key)
             if piece is None:
                 settings = dataclasses.replace(self._settings, use_torch_vjp=None if transforms else False)
@@ -299,7 +299,7 @@ class _Piece:
     def _in_pytorch(job: Callable) -> Any:
         """What `job` gives where nothing of the translation is in force."""
         given: list = []
-        wide = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+        wide = has_doubles()
 
         def run():
             with jax.enable_x64(wide):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..tensors.dtypes import canonical
+from ..tensors.dtypes import canonical, has_doubles
 from ..tensors.traced import evaluating
 from ..tensors.trees import flatten
 
@@ -166,7 +166,7 @@ class JaxProgram:
 
     def linearize(self, active: Indices, constants: tuple, arrays: Sequence) -> tuple[list, Any]:
         """The results, and what `pull` needs to differentiate them with respect to the arrays at `active`."""
-        run = self._derive(("linearize", active), lambda: self._compiled(self._linearized(active)))
+        run = self._derived.obtain(("linearize", active), lambda: self._compiled(self._linearized(active)))
         results, pullback = self._in_mode(run, constants, *arrays)
         if not self.jit:  # a compiled program is done when its results are; one of several may still read arguments
             jax.block_until_ready(pullback)
@@ -179,7 +179,7 @@ class JaxProgram:
             pullback: what `linearize` gave for `constants` and `arrays`.
             cotangents: PyTorch's gradients with respect to the differentiable results; None for zeros.
         """
-        run = self._derive(("pull", wanted), lambda: self._compiled(_pulling(wanted)))
+        run = self._derived.obtain(("pull", wanted), lambda: self._compiled(_pulling(wanted)))
         return self._in_mode(run, pullback, (*constants, *arrays), tuple(cotangents))
 
     def vjp(self, wanted: Indices, given: Indices) -> "JaxProgram":
@@ -187,18 +187,15 @@ class JaxProgram:
 
         `given` counts the results; PyTorch's gradient of the others is zero.
         """
-        return self._derive(("vjp", wanted, given), lambda: self._program(self._vjp(wanted, given)))
+        return self._derived.obtain(("vjp", wanted, given), lambda: self._program(self._vjp(wanted, given)))
 
     def jvp(self, active: Indices) -> "JaxProgram":
         """The tangents of the differentiable results, from the arrays and the tangents of those at `active`."""
-        return self._derive(("jvp", active), lambda: self._program(self._jvp(active)))
+        return self._derived.obtain(("jvp", active), lambda: self._program(self._jvp(active)))
 
     def vmap(self, axes: tuple[int | None, ...], size: int) -> "JaxProgram":
         """The program over a batch of `size`, at `axes` of the arrays and at the first of every result."""
-        return self._derive(("vmap", axes, size), lambda: self._program(self._vmap(axes, size)))
-
-    def _derive(self, key: tuple, make: Callable):
-        return self._derived.obtain(key, make)
+        return self._derived.obtain(("vmap", axes, size), lambda: self._program(self._vmap(axes, size)))
 
     def _program(self, function: Callable) -> "JaxProgram":
         return JaxProgram(function, jit=self.jit, x64=self.x64)
@@ -210,7 +207,7 @@ class JaxProgram:
         with evaluating():  # also where JAX traces around it
             if not self.jit:
                 args = jax.tree.map(_array, args)
-            if jax.config.jax_enable_x64 == self.x64:  # pyright: ignore[reportAttributeAccessIssue]
+            if has_doubles() == self.x64:
                 return run(*args)
             with jax.enable_x64(self.x64):
                 return run(*args)

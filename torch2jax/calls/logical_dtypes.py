@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import torch
 
 from ..errors import TracedValueError
@@ -20,7 +19,7 @@ from ..hints import nearest
 from ..internals.dispatch import OpOverload
 from ..rules import registry
 from ..rules.options import Tag
-from ..tensors.dtypes import canonical, dtype_j2t
+from ..tensors.dtypes import canonical, dtype_j2t, has_doubles
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
 from ..translation import this_call
@@ -62,7 +61,7 @@ class StandsFor:
 
     def of(self, array: Any, parameter: str | None) -> torch.dtype | None:
         """The dtype that an array in the argument for a parameter stands for; None if that is its own."""
-        if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        if has_doubles():
             return None
         wide = self._dtypes.get(parameter) or self._dtypes.get(dtype_j2t(array.dtype))
         return wide if wide is not None and array.dtype == canonical(wide) else None
@@ -109,7 +108,7 @@ def in_one_dtype(func: Any, args: tuple, kwargs: dict, error: Exception) -> tupl
     Args:
         func: what refuses the arguments with `error`.
     """
-    if jax.config.jax_enable_x64 or isinstance(error, TracedValueError):  # pyright: ignore[reportAttributeAccessIssue]
+    if has_doubles() or isinstance(error, TracedValueError):
         return None
     firsts: dict[Any, torch.dtype] = {}
     tensors = [x for x in flatten((args, kwargs))[0] if type(x) is Torchish]

@@ -21,7 +21,7 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.array_rule import ArrayRule
 from ..rules.registry import is_provided
 from ..rules.rule import TensorRule
-from ..tensors.dtypes import is_integral
+from ..tensors.dtypes import has_doubles, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tensors.wrapped import NestedTensor
@@ -43,7 +43,7 @@ class Numbers(NamedTuple):
 
 def other_numbers() -> list[Numbers]:
     """Those by which what is of the default ones alone is told apart."""
-    x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    x64 = has_doubles()
     return [Numbers(value=0)] + [Numbers(is_wide=True)] * (not x64)
 
 

@@ -8,11 +8,11 @@ float32. Such a number may be used, but a comparison of it is an error. It is no
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import torch
 
 from ..errors import BranchError, SourceLine
+from ..tensors.dtypes import has_doubles
 
 _HELD = 2**24  # whole numbers up to it are exact in float32
 
@@ -41,7 +41,7 @@ class Computed(NamedTuple):
 
 def begun(carried: CarriedFloat, first: Any) -> Computed | None:
     """What an iteration begins with; `first` is the number that the first one has."""
-    if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+    if has_doubles():
         return None
     before: Computed | None = getattr(first, "computed", None)
     if before is not None:

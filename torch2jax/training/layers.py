@@ -1,6 +1,6 @@
 """States of steps with stacked layers: those of modules, and with them the moments of optimizers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,18 +25,37 @@ def with_layers_stacked(state: State, objects: Mapping[str, Any]) -> dict[str, A
     Args:
         objects: what the parts of the state are of.
     """
-    found, rows = dict(state), []
+    found, layers = dict(state), {}
     for name, thing in objects.items():
         if isinstance(thing, torch.nn.Module):
             found[name] = stack_layers(state[name])
-            parameters = dict(thing.named_parameters(remove_duplicate=False))
-            for names in names_when_stacked(state[name]).values():
-                if len(names) > 1 and names[0] in parameters:
-                    rows.append([parameters[each] for each in names])
+            layers[name] = names_when_stacked(state[name]).values()
+    return _with_moments(found, objects, layers)
+
+
+def with_moments_stacked(state: State, given: State, objects: Mapping[str, Any]) -> State:
+    """A state with the moments stacked that an optimizer has made for parameters which are stacked in another."""
+    modules = [name for name, thing in objects.items() if isinstance(thing, torch.nn.Module)]
+    layers = {name: [names_of_layers(each, given[name]) for each in given[name]] for name in modules}
+    return _with_moments(dict(state), objects, layers)
+
+
+def _with_moments(state: State, objects: Mapping[str, Any], layers: Mapping[str, Iterable[Sequence[str]]]) -> State:
+    """A state with the moments stacked of parameters that are stacked.
+
+    Args:
+        layers: the names of what is stacked together, for each module.
+    """
+    rows = []
+    for name, stacks in layers.items():
+        parameters = dict(objects[name].named_parameters(remove_duplicate=False))
+        for names in stacks:
+            if len(names) > 1 and names[0] in parameters:
+                rows.append([parameters[each] for each in names])
     for name, thing in objects.items():
         if isinstance(thing, Optimizer):
-            found[name] = _moments(state[name], thing, rows)
-    return found
+            state[name] = _moments(state[name], thing, rows)
+    return state
 
 
 def _moments(part: Mapping[str, Any], optimizer: Optimizer, rows: Sequence[Sequence[torch.Tensor]]) -> dict[str, Any]:
@@ -79,20 +98,3 @@ def _of_layers(part: Any, thing: Any) -> dict[str, Any]:
     if not isinstance(part, Mapping):
         return {}
     return {name: value for name, value in part.items() if not isinstance(thing, Optimizer) or "::" in name}
-
-
-def with_moments_stacked(state: State, given: State, objects: Mapping[str, Any]) -> State:
-    """A state with the moments stacked that an optimizer has made for parameters which are stacked in another."""
-    rows = []
-    for name, thing in objects.items():
-        if isinstance(thing, torch.nn.Module):
-            parameters = dict(thing.named_parameters(remove_duplicate=False))
-            for each in given[name]:
-                names = names_of_layers(each, given[name])
-                if len(names) > 1 and names[0] in parameters:
-                    rows.append([parameters[layer] for layer in names])
-    found = dict(state)
-    for name, thing in objects.items():
-        if isinstance(thing, Optimizer) and rows:
-            found[name] = _moments(state[name], thing, rows)
-    return found

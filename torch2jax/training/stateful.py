@@ -641,8 +641,6 @@ def _flat(state: State) -> dict[Key, Any]:
 def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:
     nested: State = {name: {} for name in names}
     for (name, path), value in arrays.items():
-        if isinstance(value, (int, float)):
-            value = np.asarray(value, canonical(torch.float64 if isinstance(value, float) else torch.int64))
         nested[name][path] = value if isinstance(value, Wrapped) else jnp.asarray(value)
     return nested
 

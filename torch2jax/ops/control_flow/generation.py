@@ -24,10 +24,11 @@ from ...branches.loop_state import item_names
 from ...errors import TracedValueError
 from ...patches import runs_instead_of
 from ...tensors.objects import codec_of
-from ...tensors.tensor import Torchish, wrap
+from ...tensors.tensor import wrap
 from ...tensors.traced import is_traced
 from ...translation import this_call
 from ...values.sized import rows_and_length
+from ...values.traced_numbers import is_unknown
 from .loops import while_loop
 
 _MODULE = "transformers.generation.utils"
@@ -60,17 +61,17 @@ class GenerateError(TracedValueError):
 
 def _is_traced(*values: Any) -> bool:
     """Whether code is traced, or one of some tensors."""
-    return is_traced(lax.full((), 0.0)) or any(map(_is_unknown, values))
+    return this_call().stages or any(map(_is_decided_later, values))
 
 
-def _is_unknown(x: Any) -> bool:
-    return isinstance(x, Torchish) and x.known is None and is_traced(x.read())
+def _is_decided_later(x: Any) -> bool:
+    return is_unknown(x) and is_traced(x.read())
 
 
 @runs_instead_of("transformers.utils.import_utils.is_jax_jitting", with_original=True, may_lack=True)
 def is_jax_jitting(original: Callable, x: Any) -> bool:
     """transformers asks it before it tests a mask to save time."""
-    return _is_unknown(x) or original(x)
+    return _is_decided_later(x) or original(x)
 
 
 @runs_instead_of(_MIXIN + ".generate", with_original=True, may_lack=True)
