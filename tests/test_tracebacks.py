@@ -78,6 +78,20 @@ def test_an_error_of_the_users_keeps_its_type_and_identity(way):
     assert any(note.startswith("raised in the module 1.0.part (Checked()), at") for note in caught.value.__notes__)
 
 
+class Dismantled(nn.Module):
+    """As libraries' modules are whose copies have lost their parts."""
+
+    def forward(self, x):
+        vars(self).pop("_modules")
+        raise Oops("no")
+
+
+def test_a_module_without_its_tables_does_not_hide_the_error():
+    with pytest.raises(Oops) as caught:
+        t2j(model(Dismantled()))(jnp.ones((2, 3)))
+    assert any(note.startswith("raised in the module 1.0.part, at") for note in caught.value.__notes__)
+
+
 def test_what_the_message_has_is_not_said_twice():
     with pytest.raises(torch2jax.TracedValueError) as caught:
         jax.jit(t2j(model(Checked())))(jnp.ones((2, 3)))

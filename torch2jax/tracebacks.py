@@ -101,7 +101,7 @@ def name_place(error: Exception) -> None:
 
 def _described(module: Any) -> str:
     """A module without parts, as it shows itself: what a layer wants stands there."""
-    if module._modules:
+    if vars(module).get("_modules", True):  # True: a copy may have lost them by now
         return ""
     try:
         return f" ({module!r})"

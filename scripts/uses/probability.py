@@ -140,7 +140,12 @@ def improvement():
     return On(value, improvement), (torch.rand(4, 1, 2, dtype=torch.float64),)
 
 
-@use("pyro-ppl", "probabilistic programs", "the density of a hierarchical model's trace")
+@use(
+    "pyro-ppl",
+    "probabilistic programs",
+    "the density of a hierarchical model's trace",
+    fails="hooks ask each gradient whether it is NaN; with `branches={'util.py:135': False}` it agrees",
+)
 def hierarchy():
     import pyro
     from pyro.distributions import HalfNormal, Normal

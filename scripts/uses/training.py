@@ -113,9 +113,7 @@ def moving_average():
     return f, (torch.randn(4, 3),)
 
 
-@use(
-    "torchjd", "optimizers", "a direction that suits all objectives", fails="the rank of a matrix decides about shapes"
-)
+@use("torchjd", "optimizers", "a direction that suits all objectives")
 def without_conflict():
     from torchjd.aggregation import AlignedMTL
 

@@ -103,6 +103,15 @@ def concurrent(x):
     return torch.jit.wait(later)
 
 
+def concurrent_casts(x):
+    later = torch.jit.fork(_cast, torch.arange(3), x)
+    return torch.jit.wait(later)
+
+
+def _cast(numbers, x):
+    return x + numbers.to(x)
+
+
 def without_gradient(x):
     with torch.no_grad():
         y = x * 2
@@ -217,7 +226,7 @@ def test_errors():
         jax.jit(t2j(torch.jit.script(_asks)))(X)
 
 
-@pytest.mark.parametrize("program", [forces, concurrent])
+@pytest.mark.parametrize("program", [forces, concurrent, concurrent_casts])
 def test_what_needs_the_python_code_says_so(program):
     with pytest.raises(RuntimeError) as raised:
         t2j(torch.jit.script(program))(X)

@@ -9,7 +9,6 @@ import jax
 import torch
 
 from ..calls.modes import AtenMode
-from ..errors import EndedCallError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.torchscript import (
     BufferDict,
@@ -57,14 +56,19 @@ class _Interpreted(AtenMode):
 _CPU = torch.device("cpu")
 
 
+def _has(code: Any, kind: str) -> bool:
+    """Whether a script, or one that it calls, has a node of a kind."""
+    graph = code.inlined_graph  # the nodes live as long
+    return bool(graph.findAllNodes(kind))
+
+
 def _expect_no_lists(code: Any) -> None:
     """Refuses a script that reads the memory of a tensor, which those of a call do not have.
 
     Raises:
         NotImplementedError: it calls ``tolist``.
     """
-    graph = code.inlined_graph
-    if graph.findAllNodes("prim::tolist"):
+    if _has(code, "prim::tolist"):
         raise NotImplementedError(
             f"the script {code.name} calls tolist(), which reads the memory of a tensor; wanted tensor[i].item() "
             "there, or the Python function that was scripted, which t2j takes"
@@ -80,7 +84,7 @@ def _run(call: Callable, code: Any, args: tuple, kwargs: dict) -> Any:
             return call(code, *args, **kwargs)
     except RuntimeError as error:
         cause = error if errors.error is None else errors.error
-        if isinstance(cause, EndedCallError) or "does not require grad" in str(cause):
+        if "does not require grad" in str(cause) or _has(code, "prim::fork"):
             cause.add_note(_WAY)
         if cause is error:
             raise

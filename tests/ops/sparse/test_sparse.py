@@ -374,6 +374,21 @@ def test_details_as_in_pytorch():
     assert found == [program()]
 
 
+@pytest.mark.parametrize("out_int32", [False, True])
+def test_where_rows_begin(out_int32):
+    """torch_geometric makes its matrices of that."""
+    rows = torch.tensor([0, 0, 2, 3, 3, 3])
+    convert = torch._convert_indices_from_coo_to_csr
+    begin = lambda rows: convert(rows, 5, out_int32=out_int32)
+    wanted = begin(rows)
+    for run in (t2j(begin), jax.jit(t2j(begin))):
+        np.testing.assert_array_equal(run(t2j(rows)), wanted)
+    of_known = t2j(lambda x: (x + begin(rows), begin(rows).dtype == wanted.dtype))
+    found, is_alike = of_known(jnp.zeros(6))
+    np.testing.assert_array_equal(found, wanted.float())
+    assert is_alike
+
+
 def test_invariants_are_checked_where_that_is_asked():
     def build(check_invariants):
         parts = torch.tensor([0, 1, 2]), torch.tensor([1, 5]), torch.ones(2)

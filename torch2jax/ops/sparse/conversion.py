@@ -195,6 +195,12 @@ def _compressed_of(rows: torch.Tensor, count: int) -> torch.Tensor:
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
 
 
+@implements_tensors(torch._convert_indices_from_coo_to_csr, torch.ops.aten._convert_indices_from_coo_to_csr)
+def convert_indices_from_coo_to_csr(input, size, *, out_int32=False):
+    found = _compressed_of(current().lift(input), size)
+    return found.int() if out_int32 else found
+
+
 def to_layout(tensor: torch.Tensor, layout, block=None) -> Any:
     """The tensor in a layout."""
     if layout is torch.strided:
