@@ -148,6 +148,35 @@ class GroupCounter(Own):
         p.sub_(g * (group["lr"] / group["k"] ** 0.5 / (1 + group["weight_sum"])))
 
 
+class CountsInState(Own):
+    """Its counter stands beside the states of parameters."""
+
+    def __init__(self, params):
+        super().__init__(params)
+        self.state["k"] = 0
+
+    def step(self, closure=None):
+        self.state["k"] += 1
+        super().step(closure)
+
+    def update(self, p, g, state, group):
+        p.sub_(g * group["lr"] / self.state["k"])
+
+
+class TakesBoth(Own):
+    """It asks whether a weight is a tensor, and gives that the dtype of the parameters."""
+
+    def __init__(self, params):
+        super().__init__(params, k=0)
+
+    def update(self, p, g, state, group):
+        group["k"] += 1
+        weight = 1 / (1 + group["k"])
+        if isinstance(weight, torch.Tensor):
+            weight = weight.to(dtype=p.dtype)
+        p.sub_(g * weight, alpha=group["lr"])
+
+
 class MakesAtZero(Own):
     """It asks its counter whether there is a state yet."""
 
@@ -636,6 +665,8 @@ KINDS = {
     "flag of optimizer": lambda model: (train, FlagOfOptimizer(model.parameters())),
     "toggles": lambda model: (train, Toggles(model.parameters())),
     "group counter": lambda model: (train, GroupCounter(model.parameters())),
+    "counts in state": lambda model: (train, CountsInState(model.parameters())),
+    "takes both": lambda model: (train, TakesBoth(model.parameters())),
     "makes at zero": lambda model: (train, MakesAtZero(model.parameters())),
     "group tensor": lambda model: (train, GroupTensor(model.parameters())),
     "third steps": lambda model: (train, ThirdSteps(model.parameters())),

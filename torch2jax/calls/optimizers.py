@@ -94,8 +94,8 @@ def _scalars(optimizer: Optimizer) -> Iterator[Any]:
         for key, value in group.items():
             if key != "params":
                 yield from value if isinstance(value, tuple) else (value,)
-    for state in optimizer.state.values():
-        yield from state.values()
+    for state in optimizer.state.values():  # some keep a counter there, beside the states of parameters
+        yield from state.values() if isinstance(state, dict) else (state,)
 
 
 _patch_step_function = Optimizer._patch_step_function

@@ -161,8 +161,9 @@ _TAKE = frozenset(
 _OF_LISTS = frozenset(getattr(torch, name) for name in dir(torch) if name.startswith(("_foreach_", "_fused_")))
 
 
-def _are_devices(options: tuple) -> bool:
-    return all(isinstance(x, (torch.device, str)) for x in options)
+def _stays(number: "Item", *options: Any) -> bool:
+    """Whether ``number.to(...)`` is the number: code takes it for a tensor."""
+    return all(isinstance(x, (torch.device, str)) or x is number.dtype for x in options)
 
 
 @serves(Item, 1)
@@ -176,7 +177,7 @@ def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
     rule: Any = registry.lookup(func)
     if func in _WRITE:
         return Changed(*map_arguments(_plain, (args, kwargs)))
-    if func is torch.Tensor.to and _are_devices((*args[1:], *kwargs.values())):  # code takes it for a tensor
+    if func is torch.Tensor.to and type(args[0]) is Item and _stays(*args, *kwargs.values()):
         return Changed(args, kwargs)
     is_own_body = rule is None and isinstance(func, types.FunctionType)
     if func in _TAKE or func in _OF_LISTS or isinstance(rule, MetadataRule) or is_own_body:
