@@ -32,6 +32,8 @@ from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
 from ..branches.policy import BranchPolicy
+from ..control.driver import IS_ON, PathOfSource, converted_run, note_fallback
+from ..control.state import Refused
 from ..errors import SourceLine, is_library
 from ..tensors.derived import NeedsClasses
 from ..tensors.ended import end, keep, made_by_call
@@ -155,6 +157,7 @@ class Attempt:
         heeds_lengths: whether ``len`` and the like take data-dependent lengths from the beginning.
         asked: the modules in which functions of Python's take numbers that data decide from the beginning, by their
             dictionaries, and whether ``float`` and ``int`` do, too.
+        converts: whether its code is converted.
     """
 
     def __init__(
@@ -166,7 +169,9 @@ class Attempt:
         inputs: Inputs | None = None,
         heeds_lengths: bool = False,
         asked: list[tuple[dict[str, Any], bool]] | None = None,
+        converts: bool = False,
     ):
+        self.converts = converts
         self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
         self.heeds_lengths = heeds_lengths
         self.asked = [] if asked is None else asked
@@ -359,10 +364,10 @@ class Runs:
         left: list[Torchish] = []
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
 
-        def attempt(path: Path) -> T:
+        def attempt(path: Path, converts: bool = False) -> T:
             nonlocal left
             copies = constants if path.is_one_of_several else None
-            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths, self._asked)
+            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths, self._asked, converts)
             if inputs is not None:
                 inputs.begin()
             if outer is not None:
@@ -390,6 +395,13 @@ class Runs:
                 except Fork:
                     pass
                 bookmark.return_to()
+                if IS_ON and self._policy.max_paths > 1:
+                    path = PathOfSource(self._policy, current_trace())
+                    try:
+                        return converted_run(lambda path=path: attempt(path, converts=True))
+                    except Refused as refused:
+                        note_fallback(refused)
+                        bookmark.return_to()
                 return followed(lambda path: (attempt(path), None), self._policy, pads=True)[0]
             except (NeedsClasses, NeedsNumbers):  # which from now on they do, or are given
                 pass

@@ -1,0 +1,75 @@
+"""Where converted code begins: a call whose plain run has asked for a traced value starts again, converted."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import BranchError
+from ..tensors.trees import map_results
+from ..translation import this_call
+from ..values.traced_numbers import Number
+from .merge import Unlike, expect_there
+from .operators import OPERATORS
+from .path import PathOfSource as PathOfSource
+from .state import Refused, Run, current_run, running
+from .writes import ObjectJournal
+
+IS_ON = os.environ.get("T2J_CONTROL", "source") == "source"
+
+
+def converted_run(run: Callable[[], Any]) -> Any:
+    """What a run gives in which code is converted.
+
+    Raises:
+        Refused: the code may be followed by running it once for each path.
+        BranchError: it cannot be followed.
+    """
+    with running(Run()) as kept:
+        kept.outside = ObjectJournal()
+        try:
+            result = run()
+            refused = kept.refusal
+        except Refused as error:
+            refused = kept.refusal or error
+    if refused is None:
+        return result
+    if refused.other_paths:
+        raise refused
+    raise BranchError(refused.reason)
+
+
+def _put_back_traced(journal: ObjectJournal) -> None:
+    """Puts back what objects from outside held in place of what is nothing outside of the call."""
+    for key, place in journal.places.items():
+        left = place.read()
+        kind = type(left)  # not by isinstance, which asks what has ended
+        parts = left if kind in (list, set) else left.values() if kind is dict else (left,)
+        if any(issubclass(type(x), (Number, Unlike)) for x in parts):
+            place.write(journal.before[key])
+
+
+def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
+    """Calls a function of the user's, converted."""
+    def leave(value: Any) -> Any:
+        expect_there(value)
+        return value
+
+    journal = current_run().outside
+    if journal is not None and not journal.places:
+        this_call().ends.append(lambda: _put_back_traced(journal))
+    return map_results(leave, OPERATORS.call(function, *args, **kwargs))
+
+
+def call_module(module: Any, args: tuple, kwargs: dict) -> Any:
+    """What ``module._call_impl`` does, converted."""
+    return OPERATORS.module(module, args, kwargs)
+
+
+def note_fallback(refused: Refused) -> None:
+    if os.environ.get("T2J_CONTROL_SHOW"):
+        print("other paths:", refused.reason)
+        if os.environ["T2J_CONTROL_SHOW"] == "2":
+            import traceback
+
+            traceback.print_exception(refused)
+

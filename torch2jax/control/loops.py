@@ -1,0 +1,164 @@
+"""Loops that end on traced conditions: a body runs in a trace of its own until what it carries settles.
+
+The first run of the body shows which places it writes to. Those are carried: the next run begins with arrays in them.
+That run may show more; when two runs carry the same, the loop is `lax.while_loop`, or a bounded scan backwards.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..branches.collectives import loop_on_devices
+from ..branches.while_loops import run_while, strong
+from ..errors import SourceLine
+from ..tensors.physical import PhysicalArray
+from ..tensors.storage import Storage
+from ..translation import this_call
+from .merge import Build, Encoder, Merge, Pick
+from .sides import Side, leave_storage, put, run_side
+from .state import Refused, current_run
+from .ties import Tie, silently
+from .writes import Place, Variable
+
+_ROUNDS = 9
+
+
+class _Carried:
+    """What a loop carries, as the last run of its body has shown.
+
+    Its arrays are those of the picks, those of the storages, and where the body draws random numbers their count.
+    """
+
+    def __init__(self):
+        self.places: dict[tuple, Place] = {}
+        self.outer: set[tuple] = set()
+        self.merge: Merge | None = None
+        self.merged: dict[tuple, Build] = {}
+        self.storages: dict[int, Storage] = {}
+        self.draws = False
+
+    @property
+    def picks(self) -> list[Pick]:
+        return [] if self.merge is None else self.merge.picks
+
+    @property
+    def signature(self) -> tuple:
+        return [*self.places], [x.aval for x in self.picks], [*self.storages], self.draws
+
+    def begin(self, start: Callable[[Pick], Any], stream: Any) -> list:
+        """The arrays that the first iteration begins with."""
+        arrays = [strong(jnp.asarray(start(x))) for x in self.picks]
+        arrays += [strong(x.physical.arranged(None)) for x in self.storages.values()]
+        if self.draws:
+            arrays.append(lax.add(jnp.asarray(stream.before, jnp.uint32), jnp.uint32(stream.taken)))
+        return arrays
+
+    def enter(self, arrays: Sequence) -> None:
+        """Lets the places hold arrays, in what is being traced."""
+        count = len(self.picks)
+        values = [x.value(array, False) for x, array in zip(self.picks, arrays, strict=False)]
+        put(self.places, self.merged, values, self.outer)
+        with silently():
+            for storage, array in zip(self.storages.values(), arrays[count:], strict=False):
+                storage.replace(PhysicalArray(array, None), None, is_written=True)
+                storage.settle_as_is()
+        self.tie(values)
+        if self.merge is not None:
+            self.merge.note_pairs()
+
+    def tie(self, values: list) -> None:
+        """Notes that what is carried may be what the loop has begun with, and what else is carried."""
+        for n, pick in enumerate(self.picks):
+            if pick.kind != "tensor":
+                continue
+            storage = values[n]._node.storage
+            for leaf in (pick.one, pick.other):
+                for _, relation in leaf.relations:
+                    if relation.is_older and relation.base.memory is not storage.memory:
+                        Tie(None, storage, relation.base, [])
+            for m, other in enumerate(self.picks[:n]):
+                if other.kind == "tensor" and _may_share(pick, other):
+                    Tie(None, storage, values[m]._node.storage, [])
+
+
+def _may_share(one: Pick, other: Pick) -> bool:
+    """Whether two carried tensors may be of one memory."""
+    first = {id(relation.base.memory) for leaf in (one.one, one.other) for _, relation in leaf.relations}
+    return any(id(relation.base.memory) in first for leaf in (other.one, other.other) for _, relation in leaf.relations)
+
+
+def loop(
+    step: Callable[[], Any], first: Any, variables: Sequence[Variable], place: SourceLine, bound: int | None
+) -> None:
+    """Takes steps while they give true.
+
+    Args:
+        step: one iteration; gives whether there is another.
+        first: a traced bool, whether there is one.
+        variables: those of the function that it may set.
+        bound: how many iterations there are at most, if that is known.
+
+    Raises:
+        Refused: what the loop carries changes its kind or number from one iteration to the next.
+    """
+    run, call = current_run(), this_call()
+    stream = call.stream.state
+    run.loops += 1
+    now = _Carried()
+    side, begin = Side(), []
+    for _ in range(_ROUNDS):
+        before, now_first = now, begin
+        side = run_side(step, variables, now_first, before.enter if before.merge is not None else _nothing, before.places.values(), before.draws)
+        if side.raised is not None:
+            raise Refused("an exception is raised in a loop")
+        now = _Carried()
+        now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {place}", is_loop=True)
+        encode = Encoder(None)
+        now.places = {**before.places, **{key: p for key, (p, _) in side.trees.items()}}
+        for key, (p, tree) in side.trees.items():
+            now.merged[key] = now.merge(
+                encode(p.read()), tree, p.name, needs_both=not p.is_variable, is_contents=p.is_contents
+            )
+        now.outer = before.outer | side.outer
+        now.storages = {**before.storages, **{key: storage for key, (storage, _) in side.storages.items()}}
+        now.draws = before.draws or side.drawn > 0
+        begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)
+        if before.merge is not None and now.signature == before.signature:
+            break
+    else:
+        raise Refused(f"what the loop at {place} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True)
+    goes_on = side.given
+    carries_count = now.draws
+
+    def next_state(given: list, state: tuple) -> tuple:
+        arrays, outs = state[1], jax.core.eval_jaxpr(side.program.jaxpr, given, *state[1])
+        found = [strong(pick.array(pick.other, outs[pick.other.at] if pick.other.at is not None else None)) for pick in now.picks]
+        after = arrays[len(now.picks) :]
+        for key, array in zip(now.storages, after, strict=False):
+            found.append(strong(outs[side.storages[key][1]]) if key in side.storages else array)
+        if carries_count:
+            found.append(outs[0])
+        again = outs[goes_on.at] if goes_on.at is not None else jnp.asarray(goes_on.value)
+        return again, found
+
+    given, state = side.program.consts, (first, begin)
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        next_state, state = loop_on_devices(next_state, given, state, side.program.jaxpr.eqns)
+    _, arrays = run_while(next_state, given, state, bound, str(place))
+    count = len(now.picks)
+    with silently():
+        for storage, array in zip(now.storages.values(), arrays[count:], strict=False):
+            leave_storage(storage, array)
+    values = [x.value(array, False) for x, array in zip(now.picks, arrays, strict=False)]
+    put(now.places, now.merged, values, now.outer)
+    now.tie(values)
+    now.merge.note_pairs()  # pyright: ignore[reportOptionalMemberAccess]
+    if carries_count:
+        call.stream.state = stream._replace(taken=0, before=arrays[-1])
+
+
+def _nothing(_: Sequence) -> None:
+    """What the first run of a body takes in."""

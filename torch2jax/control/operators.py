@@ -1,0 +1,501 @@
+"""What converted code calls: a known condition is Python's, a traced one becomes a part of the graph."""
+
+import builtins
+import contextlib
+import operator
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..errors import SourceLine, TracedValueError, asking_place, user_place
+from ..branches.idle import idle_answer
+from ..tensors.tensor import Torchish
+from ..translation import current, this_call
+from ..values.item import Item
+from .calls import Calls, _expect_fresh, is_data
+from .loops import loop
+from .merge import expect_there
+from .sides import condition
+from .state import Refused, current_run
+from .ties import is_tied
+from .writes import UNDEFINED, Variable, is_made, is_paired, note, note_contents
+
+_BINARY = {
+    "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow",
+    "LShift": "lshift", "RShift": "rshift", "BitOr": "or", "BitXor": "xor", "BitAnd": "and", "MatMult": "matmul",
+}  # fmt: skip
+_FUNCTIONS = {kind: getattr(operator, name + "_" * (name in ("or", "and"))) for kind, name in _BINARY.items()}
+_IN_PLACE = {kind: getattr(operator, "i" + name) for kind, name in _BINARY.items()}
+_UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
+_COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
+_SHORT = 64  # iterations that are conditions one by one, where they cannot be one loop
+
+
+class Operators(Calls):
+    """The operators; converted code has their one object as a constant."""
+
+    undefined = staticmethod(lambda: UNDEFINED)
+
+    # Conditions.
+
+    def truth(self, value: Any) -> Any:
+        """A bool, or a traced one as a tensor."""
+        if type(value) is bool:
+            return value
+        if isinstance(value, torch.Tensor):
+            return self._asked(value) if is_data(value) and value.numel() == 1 else bool(value)
+        expect_there(value)
+        for method in ("__bool__", "__len__"):
+            found = getattr(type(value), method, None)
+            if found is not None:
+                return self.truth(self.call(found, value)) if type(found) is types.FunctionType else bool(value)
+        return True
+
+    def _asked(self, value: Any) -> Any:
+        asking, policy = asking_place(), this_call().attempt.path.policy
+        found = idle_answer(asking)
+        if found is None and policy.branches:
+            found = policy.answer(user_place(), asking)
+            if found is not None and policy.checks != "assume":
+                flag = _flag(value)
+                policy.check(flag.read() if found else (~flag).read(), f"t2j was told that the answer is {found}, at {user_place()}")
+            elif found is not None:
+                this_call().paths[-1]._expect(value, found, user_place())
+        return _flag(value) if found is None else found
+
+    def known(self, value: Any) -> bool:
+        """The answer to a condition that decides about what stays Python's."""
+        found = self.truth(value)
+        if not isinstance(found, bool):
+            raise Refused("a condition on data decides about a yield, an item of a comprehension, or a case", other_paths=True)
+        return found
+
+    def if_(self, test: Any, then: Callable, orelse: Callable, names: tuple[str, ...]) -> None:
+        flag = self.truth(test)
+        if isinstance(flag, bool):
+            then() if flag else orelse()
+        else:
+            condition(_array(flag), then, orelse, _variables(names, then, orelse))
+
+    def choose(self, test: Any, then: Callable, orelse: Callable) -> Any:
+        flag = self.truth(test)
+        if isinstance(flag, bool):
+            return then() if flag else orelse()
+        return condition(_array(flag), then, orelse, [])
+
+    def and_(self, value: Any, rest: Callable) -> Any:
+        flag = self.truth(value)
+        if isinstance(flag, bool):
+            return rest() if flag else value
+        return self._both(flag, rest, lambda: flag if value.dtype == torch.bool else value, is_and=True)
+
+    def or_(self, value: Any, rest: Callable) -> Any:
+        flag = self.truth(value)
+        if isinstance(flag, bool):
+            return value if flag else rest()
+        return self._both(flag, rest, lambda: flag if value.dtype == torch.bool else value, is_and=False)
+
+    def _both(self, flag: Any, rest: Callable, own: Callable, is_and: bool) -> Any:
+        return condition(_array(flag), *((rest, own) if is_and else (own, rest)), [])
+
+    def not_(self, value: Any) -> Any:
+        flag = self.truth(value)
+        return not flag if isinstance(flag, bool) else ~flag
+
+    @staticmethod
+    def none_of(*flags: Any) -> Any:
+        """Whether no exit has been taken."""
+        out: Any = True
+        for flag in flags:
+            if flag is True:
+                return False
+            if flag is not False and flag is not UNDEFINED:
+                out = ~_flag(flag) if out is True else out & ~_flag(flag)
+        return out
+
+    @staticmethod
+    def returned(value: Any) -> Any:
+        return None if value is UNDEFINED else value
+
+    # Loops.
+
+    def _goes_on(self, test: Callable, flags: list[Variable]) -> Any:
+        """Whether there is another iteration: no flag is set, and the test holds."""
+        none = self.none_of(*(x.read() for x in flags))
+        if none is False:
+            return False
+        if none is True:
+            return self.truth(test())
+        found = self.and_(none, test)
+        return self.truth(found)
+
+    def while_(self, test: Callable, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
+        variables = _variables(names, test, body)
+        ending = [x for x in variables if x.name in flags]
+        while True:
+            goes_on = self._goes_on(test, ending)
+            if not isinstance(goes_on, bool):
+                break
+            if not goes_on:
+                return
+            body()
+
+        def step() -> Any:
+            for x in ending:  # else there was no such iteration
+                x.write(False)
+            body()
+            return self._goes_on(test, ending)
+
+        loop(step, _array(goes_on), variables, _place(body), this_call().attempt.path.policy.max_steps)
+
+    def for_(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
+        variables = _variables(names, body)
+        ending = [x for x in variables if x.name in flags]
+        items = self.iterated(items)
+        for number, item in enumerate(items):
+            goes_on = self.none_of(*(x.read() for x in ending))
+            if goes_on is False:
+                return
+            if goes_on is True:
+                body(item)
+            elif isinstance(items, range):
+                self._range(items[number:], goes_on, body, variables, ending)
+                return
+            else:
+                condition(_array(goes_on), lambda item=item: body(item), _nothing, variables)
+
+    def _range(self, left: range, first: Any, body: Callable, variables: list, ending: list) -> None:
+        """The rest of a loop over a range, of which a flag has come to depend on data."""
+        counter = types.CellType(left.start)
+        number = Variable(counter, "the number of the iteration")
+
+        def step() -> Any:
+            for x in ending:
+                x.write(False)
+            at = counter.cell_contents
+            body(at)
+            counter.cell_contents = following = at + left.step
+            more = following < left.stop if left.step > 0 else following > left.stop
+            return self._goes_on(lambda: more, ending)
+
+        loop(step, _array(first), [*variables, number], _place(body), len(left))
+
+    def iterated(self, items: Any) -> Any:
+        """What a loop or an unpacking goes through."""
+        expect_there(items)
+        kind = type(items)
+        if kind in (list, tuple, range, dict, str):
+            return items
+        begin, following = getattr(kind, "__iter__", None), getattr(kind, "__next__", None)
+        if type(following) is types.FunctionType and self.converts(following):
+            return _Iterator(self, following, items)
+        if type(begin) is types.FunctionType and self.converts(begin):
+            return self.iterated(self.call(begin, items))
+        _expect_fresh((items,))
+        return items
+
+    @staticmethod
+    def matched(subject: Any) -> Any:
+        expect_there(subject)
+        return subject
+
+    # Errors and contexts.
+
+    def assert_(self, test: Any, message: Callable) -> None:
+        flag = self.truth(test)
+
+        def error() -> AssertionError:
+            text = message()
+            return AssertionError() if text is None else AssertionError(text)
+
+        def fails() -> None:
+            raise self.raised(error)
+
+        if flag is False:
+            fails()
+        elif flag is not True:
+            condition(_array(flag), _nothing, fails, [])
+
+    def raised(self, make: Callable[[], Any]) -> Any:
+        """The exception that a statement raises; one of its values is traced if its text cannot be made."""
+        run = current_run()
+        try:
+            error = make()
+        except TracedValueError as refused:
+            run.raised = refused
+            raise
+        expect_there(error)
+        run.raised = error = self.call(error) if isinstance(error, type) else error
+        return error
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Around the body of a `try` statement with handlers."""
+        run = current_run()
+        run.trying += 1
+        before = run.trying
+        try:
+            yield
+        finally:
+            run.trying = before - 1
+
+    def managed(self, manager: Any) -> Any:
+        expect_there(manager)
+        enter, leave = getattr(type(manager), "__enter__", None), getattr(type(manager), "__exit__", None)
+        if any(type(x) is types.FunctionType and self.converts(x) for x in (enter, leave)):
+            return _Manager(self, manager, enter, leave)
+        return manager
+
+    # Variables.
+
+    @staticmethod
+    def note_cell(reader: types.FunctionType) -> None:
+        """Is called before a variable of a function around this one is set."""
+        (cell,) = reader.__closure__ or ()
+        note(Variable(cell, reader.__code__.co_freevars[0]))
+
+    def aug(self, old: Any, kind: str, value: Any) -> Any:
+        expect_there(old, value)
+        if isinstance(old, torch.Tensor) or isinstance(value, torch.Tensor) or type(old) in (int, float):
+            return _IN_PLACE[kind](old, value)
+        found = getattr(type(old), f"__i{_BINARY[kind]}__", None)
+        if type(found) is types.FunctionType:
+            result = self.call(found, old, value)
+            return self.binary(kind, old, value) if result is NotImplemented else result
+        if found is None:
+            return self.binary(kind, old, value)
+        _expect_fresh((value,))
+        note_contents(old)
+        return _IN_PLACE[kind](old, value)
+
+    def aug_attr(self, owner: Any, name: str, kind: str, value: Any) -> None:
+        self.setattr(self.aug(self.getattr(owner, name), kind, value), owner, name)
+
+    def aug_item(self, owner: Any, key: Any, kind: str, value: Any) -> None:
+        self.setitem(self.aug(self.getitem(owner, key), kind, value), owner, key)
+
+    # Operators of expressions.
+
+    def binary(self, kind: str, a: Any, b: Any) -> Any:
+        expect_there(a, b)
+        name, first, second = _BINARY[kind], type(a), type(b)
+        if first in _PLAIN and second in _PLAIN:
+            return _FUNCTIONS[kind](a, b)
+        found, reflected = getattr(first, f"__{name}__", None), getattr(second, f"__r{name}__", None)
+        is_found, is_reflected = (type(x) is types.FunctionType and self.converts(x) for x in (found, reflected))
+        if not is_found and not is_reflected:
+            result = _FUNCTIONS[kind](a, b)
+            return self.new(result) if type(result) in (list, dict, set) else result
+        if is_reflected and second is not first and issubclass(second, first):
+            result = self.call(reflected, b, a)
+            if result is not NotImplemented:
+                return result
+        result = self.call(found, a, b) if is_found else NotImplemented if found is None else found(a, b)
+        if result is NotImplemented and second is not first and reflected is not None:
+            result = self.call(reflected, b, a)
+        if result is NotImplemented:
+            raise TypeError(f"unsupported operand type(s) for {kind}: {first.__name__!r} and {second.__name__!r}")
+        return result
+
+    def unary(self, kind: str, value: Any) -> Any:
+        if kind == "Not":
+            return self.not_(value)
+        expect_there(value)
+        found = getattr(type(value), f"__{_UNARY[kind]}__", None)
+        if type(found) is types.FunctionType and self.converts(found):
+            return self.call(found, value)
+        return getattr(operator, _UNARY[kind])(value)
+
+    def compare(self, kind: str, a: Any, b: Any) -> Any:
+        expect_there(a, b)
+        if kind in ("Is", "IsNot"):
+            if a is not b:
+                _expect_told_apart(a, b)
+            return (a is b) == (kind == "Is")
+        if kind in ("In", "NotIn"):
+            found = self._contains(b, a)
+            return found if kind == "In" else self.not_(found)
+        name = _COMPARE[kind]
+        if type(a) in _PLAIN and type(b) in _PLAIN:
+            return getattr(operator, name)(a, b)
+        for x, y, method in ((a, b, f"__{name}__"), (b, a, f"__{_REFLECTED[name]}__")):
+            found = getattr(type(x), method, None)
+            if type(found) is types.FunctionType and self.converts(found):
+                result = self.call(found, x, y)
+                if result is not NotImplemented:
+                    return result
+        return getattr(operator, name)(a, b)
+
+    def _contains(self, container: Any, value: Any) -> Any:
+        found = getattr(type(container), "__contains__", None)
+        if type(found) is types.FunctionType and self.converts(found):
+            return self.call(found, container, value)
+        if type(container) in (list, tuple) and (is_data(value) or any(map(is_data, container))):
+            out: Any = False
+            for x in container:
+                same = True if x is value else self.compare("Eq", x, value)
+                out = self.or_(out, lambda same=same: same)
+            return out
+        _expect_fresh((container,))
+        return value in container
+
+    def chain(self, kinds: tuple[str, ...], left: Any, *rest: Callable) -> Any:
+        right = rest[0]()
+        found = self.compare(kinds[0], left, right)
+        if len(rest) == 1:
+            return found
+        return self.and_(found, lambda: self.chain(kinds[1:], right, *rest[1:]))
+
+    def asked(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+        """What functions give that ask tensors for a bool."""
+        if name not in _ASKING:
+            return NotImplemented
+        if isinstance(owner, torch.Tensor):
+            args = args if args and args[0] is owner else (owner, *args)
+        elif owner is not None and not isinstance(owner, types.ModuleType) and owner is not torch._C._VariableFunctions:
+            return NotImplemented
+        if not any(map(is_data, args)):
+            return NotImplemented
+        return _ASKING[name](self, *args, **kwargs)
+
+
+def _flag(value: Any) -> Any:
+    value = value.detach().reshape(())
+    return value if value.dtype == torch.bool else value != 0
+
+
+def _array(flag: Torchish) -> Any:
+    from ..tracing.traces import without_derivatives
+
+    tape, array = this_call().tape, flag.read()
+    return without_derivatives(array if tape is None else tape.primal(array))
+
+
+def _variables(names: tuple[str, ...], *functions: Any) -> list[Variable]:
+    """The variables of a function, by the cells of those inside of it."""
+    cells: dict[str, types.CellType] = {}
+    for x in functions:
+        cells.update(zip(x.__code__.co_freevars, x.__closure__ or (), strict=True))
+    return [Variable(cells[name], name) for name in names if name in cells]
+
+
+def _place(body: types.FunctionType) -> SourceLine:
+    return SourceLine(body.__code__.co_filename, body.__code__.co_firstlineno, user_place().function)
+
+
+def _nothing() -> None:
+    """The side that does nothing."""
+
+
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, types.NoneType, Torchish, Item))
+_REFLECTED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
+def _expect_told_apart(a: Any, b: Any) -> None:
+    """Refuses to tell whether two things are one, where data decide that."""
+    if all(isinstance(x, Torchish) for x in (a, b)):
+        if any(is_tied(x._node.storage.memory) for x in (a, b)):
+            raise Refused("data decide whether two tensors are one, which `is` asks", other_paths=True)
+    elif is_paired(a) and is_paired(b):
+        raise Refused("data decide whether two objects are one, which `is` asks", other_paths=True)
+
+
+def _equal(operators: Operators, one: Any, other: Any) -> Any:
+    return (one == other).all() if one.shape == other.shape else False
+
+
+def _item(operators: Operators, value: Any) -> Any:
+    return operators.truth(value) if value.dtype == torch.bool and value.numel() == 1 else NotImplemented
+
+
+_ASKING: dict[str, Callable] = {
+    "equal": _equal,
+    "allclose": lambda operators, *args, **kwargs: torch.isclose(*args, **kwargs).all(),
+    "item": _item,
+    "is_nonzero": lambda operators, value: operators.truth(value) if value.numel() == 1 else NotImplemented,
+    "__bool__": lambda operators, value: operators.truth(value) if value.numel() == 1 else NotImplemented,
+}
+
+
+class _Iterator:
+    """An iterator of the user's, whose `__next__` runs converted."""
+
+    def __init__(self, operators: Operators, following: Any, items: Any):
+        self._operators, self._following, self._items = operators, following, items
+
+    def __iter__(self) -> "_Iterator":
+        return self
+
+    def __next__(self) -> Any:
+        return self._operators.call(self._following, self._items)
+
+
+class _Manager:
+    """A context manager of the user's, whose methods run converted."""
+
+    def __init__(self, operators: Operators, manager: Any, enter: Any, leave: Any):
+        self._operators, self._manager, self._enter, self._leave = operators, manager, enter, leave
+
+    def __enter__(self) -> Any:
+        return self._operators.call(self._enter, self._manager)
+
+    def __exit__(self, *exc_info: object) -> Any:
+        return self._operators.call(self._leave, self._manager, *exc_info)
+
+
+# Functions of Python's that ask.
+
+
+def _any(operators: Operators, items: Any) -> Any:
+    return _first(operators, items, stops_at=True)
+
+
+def _all(operators: Operators, items: Any) -> Any:
+    return _first(operators, items, stops_at=False)
+
+
+def _first(operators: Operators, items: Any, stops_at: bool) -> Any:
+    if isinstance(items, torch.Tensor):
+        return NotImplemented
+    out: Any = not stops_at
+    for x in operators.iterated(items):
+        flag = operators.truth(x)
+        if flag is stops_at:
+            return stops_at
+        if not isinstance(flag, bool):
+            flag = flag if isinstance(out, bool) else (out | flag if stops_at else out & flag)
+            out = flag
+    return out
+
+
+def _extreme(kind: str) -> Callable:
+    def choose(operators: Operators, *values: Any, key: Any = None, **options: Any) -> Any:
+        if len(values) == 1 and type(values[0]) in (list, tuple):
+            values = tuple(values[0])
+        if len(values) < 2 or options:
+            return NotImplemented
+        keys = values if key is None else [operators.call(key, x) for x in values]
+        if not any(map(is_data, keys)):
+            return NotImplemented
+        best, best_key = values[0], keys[0]
+        for x, its_key in zip(values[1:], keys[1:], strict=True):
+            flag = operators.truth(operators.compare(kind, its_key, best_key))
+            if isinstance(flag, bool):
+                best, best_key = (x, its_key) if flag else (best, best_key)
+            else:
+                new, old = (x, its_key), (best, best_key)
+                best, best_key = condition(_array(flag), lambda new=new: new, lambda old=old: old, [])
+        return best
+
+    return choose
+
+
+from .calls import _SPECIAL  # noqa: E402 - which the operators add to
+
+_SPECIAL.update({builtins.any: _any, builtins.all: _all, builtins.max: _extreme("Gt"), builtins.min: _extreme("Lt")})
+
+OPERATORS = Operators()
+
+assert current and is_made and _SHORT

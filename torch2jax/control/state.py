@@ -1,0 +1,70 @@
+"""What a converted run of code knows: the journal of the side that it is on, and what it must not write to any more."""
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..abandoning import Abandoned
+
+if TYPE_CHECKING:
+    from .writes import ObjectJournal
+
+
+class Refused(Abandoned):
+    """Code cannot be followed; it ends the run, whatever the code catches.
+
+    Args:
+        reason: in words.
+        other_paths: whether it may be followed by running it once for each path. Not where a write is unseen.
+    """
+
+    def __init__(self, reason: str, *, other_paths: bool = False):
+        super().__init__(reason)
+        self.reason, self.other_paths = reason, other_paths
+        run = current_run()
+        run.refusal = run.refusal or self
+
+
+class Run:
+    """One run of converted code."""
+
+    def __init__(self):
+        self.journal: ObjectJournal | None = None
+        """That of the side that the code is on; None outside of sides."""
+        self.outside: ObjectJournal | None = None
+        """What the code has written to outside of sides."""
+        self.trying = 0
+        """How many `try` statements with handlers the code is in."""
+        self.raised: BaseException | None = None
+        """The last exception that the code itself has raised."""
+        self.refusal: Refused | None = None
+        """Why it has ended, even if the code has caught that."""
+        self.pairs: dict[int, tuple[Any, str]] = {}
+        """Containers and objects, by their ids, of which data decide what else they are: none may be written to."""
+        self.conditions = self.loops = self.sides = 0
+        """How many became a part of the graph, and how often a side or an iteration was run for that."""
+
+
+class _Thread(threading.local):
+    def __init__(self):
+        self.run = Run()
+
+
+_thread = _Thread()
+
+
+def current_run() -> Run:
+    return _thread.run
+
+
+class running:
+    """A context of a converted run."""
+
+    def __init__(self, run: Run):
+        self._run = run
+
+    def __enter__(self) -> Run:
+        self._around, _thread.run = _thread.run, self._run
+        return self._run
+
+    def __exit__(self, *exc_info: object) -> None:
+        _thread.run = self._around
