@@ -6,6 +6,7 @@ people write: conditions; loops; aliases of tensors and of containers; objects; 
 
 import copy
 import dataclasses
+import itertools
 import random
 import zlib
 from collections.abc import Callable, Iterator
@@ -705,15 +706,17 @@ def _alike(one: Outcome, other: Outcome) -> bool:
 
 def minimal(name: str, *, limit: float = 8) -> str:
     """The text of a program that ends like that of a name, and from which nothing can be taken."""
-    root, wanted = tree(name), run(name, limit)
+    root, wanted, tried = tree(name), run(name, limit), 0
     while True:
-        for fresh in _smaller(root):
+        for number, fresh in enumerate(itertools.islice(_smaller(root), tried, None)):
             try:
                 found = _outcome(fresh.text(), name, limit)
             except SyntaxError:
                 continue
             if _alike(found, wanted):
-                root = fresh
+                root, tried = fresh, tried + number
                 break
         else:
-            return f"# {wanted.kind}: {wanted.text}\n{root.text()}"
+            if tried == 0:
+                return f"# {wanted.kind}: {wanted.text}\n{root.text()}"
+            tried = 0
