@@ -7,7 +7,7 @@ from tests.control.programs import objects
 EVERY = 31
 """One kind of so many runs at each place and in each form."""
 
-TODAY = "walks over objects do not find all that a side changes"
+TODAY = pytest.mark.xfail(reason="walks over objects do not find all that a side changes", strict=False)
 
 
 def _sample(place: str, form: str) -> list[str]:
@@ -17,9 +17,7 @@ def _sample(place: str, form: str) -> list[str]:
 
 
 @pytest.mark.parametrize("form", objects.FORMS)
-@pytest.mark.parametrize(
-    "place", [pytest.param(place, marks=pytest.mark.xfail(reason=TODAY, strict=False)) for place in objects.PLACES]
-)
+@pytest.mark.parametrize("place", ["inside", *(pytest.param(place, marks=TODAY) for place in ("closed", "looped"))])
 def test_what_one_side_changes(place, form):
     found = {name: objects.run(name) for name in _sample(place, form)}
     bad = {name: each for name, each in found.items() if each.kind in ("wrong", "error", "torch")}

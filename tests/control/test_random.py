@@ -12,10 +12,10 @@ TODAY = pytest.mark.xfail(reason="walks over objects do not find all that a side
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(each, marks=[TODAY] * (each in ("objects", "mixed"))) for each in generator.FAMILIES]
+    "family", [pytest.param(each, marks=[TODAY] * (each == "objects")) for each in generator.FAMILIES]
 )
 def test_random_programs(family):
-    found = {name: generator.run(name) for name in (f"{family} {seed}" for seed in range(SEEDS[family]))}
+    found = {name: generator.run(name, limit=4) for name in (f"{family} {seed}" for seed in range(SEEDS[family]))}
     bad = {name: each for name, each in found.items() if each.kind in ("wrong", "error")}
     assert not bad
 

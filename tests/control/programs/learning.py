@@ -138,6 +138,9 @@ def nms_by_loops(boxes, scores):
     return suppressed, kept
 
 
+_ROUTER = drawn(3, 3, seed=40)
+
+
 class _Experts(nn.Module):
     """Experts of which those without tokens are not run."""
 
@@ -149,7 +152,7 @@ class _Experts(nn.Module):
         self.register_buffer("used", torch.zeros(3))
 
     def forward(self, x):
-        which = (x @ drawn(3, 3, seed=40)).argmax(-1)
+        which = (x @ _ROUTER).argmax(-1)
         counts, result = torch.bincount(which, minlength=3), torch.zeros_like(x)
         for i, expert in enumerate(self.experts):
             if counts[i] == 0:

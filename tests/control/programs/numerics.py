@@ -109,27 +109,28 @@ def adaptive_bosh3(y):
 
 
 def _odeint(y, method):
+    """By torchdiffeq, whose times are float64; in JAX they are float32, so other steps may be taken."""
     from torchdiffeq import odeint
 
     return odeint(_field, y, torch.linspace(0, 1, 3), method=method, rtol=1e-3, atol=1e-4)
 
 
-@program(*STARTS[:2], library="torchdiffeq")
+@program(*STARTS[:2], library="torchdiffeq", tolerance=5e-3)
 def torchdiffeq_dopri5(y):
     return _odeint(y, "dopri5")
 
 
-@program(*STARTS[:2], library="torchdiffeq")
+@program(*STARTS[:2], library="torchdiffeq", tolerance=5e-3)
 def torchdiffeq_dopri8(y):
     return _odeint(y, "dopri8")
 
 
-@program(*STARTS[:2], library="torchdiffeq")
+@program(*STARTS[:2], library="torchdiffeq", tolerance=5e-3)
 def torchdiffeq_bosh3(y):
     return _odeint(y, "bosh3")
 
 
-@program(*STARTS[:2], library="torchdiffeq")
+@program(*STARTS[:2], library="torchdiffeq", tolerance=5e-3)
 def torchdiffeq_adaptive_heun(y):
     return _odeint(y, "adaptive_heun")
 
@@ -139,7 +140,7 @@ class _FieldModule(torch.nn.Module):
         return _field(t, y)
 
 
-@program(*STARTS[:2], library="torchdiffeq", gradients=1)
+@program(*STARTS[:2], library="torchdiffeq", gradients=1, tolerance=5e-3)
 def torchdiffeq_adjoint(y):
     from torchdiffeq import odeint_adjoint
 

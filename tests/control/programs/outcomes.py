@@ -126,7 +126,8 @@ def _difference(got: list[np.ndarray], want: list[np.ndarray], tolerance: float)
         if one.shape != other.shape:
             return f"result {number} has shape {one.shape}, not {other.shape}"
         if not np.allclose(one, other, rtol=tolerance, atol=tolerance / 10, equal_nan=True):
-            return f"result {number} is {one.tolist()}, not {other.tolist()}"[:300]
+            most = np.nanmax(np.abs(one - other), initial=0.0)
+            return f"result {number} differs by {most:.3g}: {one.tolist()}, not {other.tolist()}"[:300]
     return ""
 
 
