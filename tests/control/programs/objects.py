@@ -5,6 +5,7 @@ makes it and changes it in a loop; it is a function, a method of a module, or wo
 """
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -686,6 +687,7 @@ KINDS = {
 _REBINDS = re.compile(r"(^|\n)\s*o\s*([-+|*&]?=)(?!=)")
 
 
+@functools.cache
 def _named() -> dict[str, str]:
     """Each definition by its name."""
     lines, found = DEFINITIONS.splitlines(), {}
@@ -735,16 +737,8 @@ def source(name: str) -> str:
     kind, place, form = name.split(" / ")
     make, write, read, undo = KINDS[kind]
     rebinds, is_closed = bool(_REBINDS.search(write)), place == "closed"
-    lines = [
-        PRELUDE + _definitions("\n".join([make, write, read])),
-        "",
-        "",
-        "def make():",
-        *_indented(1, make),
-        "    return o",
-        "",
-        "",
-    ]
+    lines = [PRELUDE + _definitions(f"{make}\n{write}\n{read}"), "", ""]
+    lines += ["def make():", *_indented(1, make), "    return o", "", ""]
     lines += ["def undo():", *_indented(1, undo), "", ""]
     if form == "method":
         own = [re.sub(r"\bo\b", "self.o", text) for text in (write, read)]
