@@ -2,6 +2,7 @@
 
 A kind is source text: how an object `o` is made, changed, and read. A program closes over the object, makes it, or
 makes it and changes it in a loop; it is a function, a method of a module, or works on a global.
+Classes, and globals that a kind itself names, are from outside in each of these.
 """
 
 import ast
