@@ -32,7 +32,7 @@ from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
 from ..branches.policy import BranchPolicy
-from ..control.driver import IS_ON, PathOfSource, converted_run, note_fallback
+from ..control.driver import IS_ON, converted_run, note_fallback
 from ..control.state import Refused
 from ..errors import SourceLine, is_library
 from ..tensors.derived import NeedsClasses
@@ -396,9 +396,8 @@ class Runs:
                     pass
                 bookmark.return_to()
                 if IS_ON and self._policy.max_paths > 1:
-                    path = PathOfSource(self._policy, current_trace())
                     try:
-                        return converted_run(lambda path=path: attempt(path, converts=True))
+                        return converted_run(attempt, self._policy)
                     except Refused as refused:
                         note_fallback(refused)
                         bookmark.return_to()

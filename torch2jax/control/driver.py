@@ -4,38 +4,58 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
+from jax.core import eval_jaxpr
+
+from ..branches.path import Path
+from ..branches.policy import BranchPolicy
 from ..errors import BranchError
-from ..tensors.trees import map_results
+from ..tensors.trees import flatten, map_results
+from ..tracing.traces import current_trace, ending_with_errors
 from ..translation import this_call
 from ..values.traced_numbers import Number
 from .merge import Unlike, expect_there
 from .operators import OPERATORS
 from .path import PathOfSource as PathOfSource
+from .sink import sunk
 from .state import Refused, Run, current_run, running
 from .writes import ObjectJournal
 
 IS_ON = os.environ.get("T2J_CONTROL", "source") == "source"
 
 
-def converted_run(run: Callable[[], Any]) -> Any:
+def converted_run(attempt: Callable[[Path, bool], Any], policy: BranchPolicy) -> Any:
     """What a run gives in which code is converted.
+
+    Args:
+        attempt: runs the code on a path; gives a tree.
 
     Raises:
         Refused: the code may be followed by running it once for each path.
         BranchError: it cannot be followed.
     """
+    around, left = current_trace(), []
+
+    def staged() -> list:
+        with ending_with_errors(around):
+            leaves, structure = flatten(attempt(PathOfSource(policy, current_trace()), True))
+        is_array = [isinstance(x, (jax.Array, np.ndarray)) for x in leaves]
+        left.extend((structure, [None if is_one else x for x, is_one in zip(leaves, is_array, strict=True)]))
+        return [x for x, is_one in zip(leaves, is_array, strict=True) if is_one]
+
     with running(Run()) as kept:
         kept.outside = ObjectJournal()
         try:
-            result = run()
+            program = sunk(jax.make_jaxpr(staged)())
             refused = kept.refusal
         except Refused as error:
             refused = kept.refusal or error
-    if refused is None:
-        return result
-    if refused.other_paths:
-        raise refused
-    raise BranchError(refused.reason)
+    if refused is not None:
+        raise refused if refused.other_paths else BranchError(refused.reason)
+    structure, static = left
+    arrays = iter(eval_jaxpr(program.jaxpr, program.consts))
+    return structure.unflatten([next(arrays) if x is None else x for x in static])
 
 
 def _put_back_traced(journal: ObjectJournal) -> None:

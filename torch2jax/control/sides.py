@@ -20,11 +20,12 @@ from ..internals.jax import varying_axes
 from ..tensors.journal import Journal
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
-from ..tracing.traces import current_trace, ending_with_errors, varying
+from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from ..translation import this_call
 from ..branches.collectives import expect_no_collectives
 from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree
 from .path import PathOfSource
+from .sink import sunk
 from .state import Refused, current_run
 from .ties import Tie, silently
 from .watch import watching
@@ -158,7 +159,7 @@ def run_side(
             return body(arrays)
 
     with watching():
-        side.program = jax.make_jaxpr(traced)(list(inputs))
+        side.program = sunk(jax.make_jaxpr(traced)(list(inputs)))
     if run.journal is not None and side.raised is None:
         run.journal.made.update(side.made)
     return side
@@ -281,8 +282,10 @@ def _has_effects(side: Side) -> bool:
 
 
 def _chosen(flag: Any, one: Callable[[], list], two: Callable[[], list], first: Side, second: Side) -> list:
-    if not first.program.jaxpr.eqns and not second.program.jaxpr.eqns:  # nothing is computed on either side
-        return [_select(flag, x, y) for x, y in zip(one(), two(), strict=True)]
+    if not first.program.jaxpr.eqns and not second.program.jaxpr.eqns:
+        pairs = [*zip(one(), two(), strict=True)]
+        if not any(is_float(x) for x, _ in pairs):  # else what one of them is computed of may sink into its side
+            return [_select(flag, x, y) for x, y in pairs]
     if jax.sharding.get_abstract_mesh().manual_axes:
         expect_no_collectives(flag, [*first.program.jaxpr.eqns, *second.program.jaxpr.eqns])
         shapes = [jax.make_jaxpr(x)().jaxpr.outvars for x in (one, two)]

@@ -18,16 +18,16 @@ _unwatched: dict[int, CodeType] = {}
 
 
 class watching:
-    """A context for code of one side."""
+    """A context for code of one side. Where somebody else watches, as a profiler does, nobody is in its way."""
 
     def __enter__(self) -> None:
-        self._before = sys.getprofile()
-        if self._before is not _watch:
+        self._is_first = sys.getprofile() is None
+        if self._is_first:
             sys.setprofile(_watch)
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._before is not _watch:
-            sys.setprofile(self._before)
+        if self._is_first:
+            sys.setprofile(None)
 
 
 def _watch(frame: FrameType, event: str, arg: Any) -> None:
