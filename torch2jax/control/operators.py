@@ -439,9 +439,12 @@ class _Manager:
         self._operators, self._manager, self._enter, self._leave = operators, manager, enter, leave
 
     def __enter__(self) -> Any:
-        return self._operators.call(self._enter, self._manager)
+        found = self._operators.call(self._enter, self._manager)
+        current_run().trying += 1  # it may end an exception
+        return found
 
     def __exit__(self, *exc_info: object) -> Any:
+        current_run().trying -= 1
         return self._operators.call(self._leave, self._manager, *exc_info)
 
 

@@ -17,7 +17,7 @@ from ..branches.policy import BranchPolicy
 from ..errors import TracedValueError, user_place
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
-from ..tensors.journal import Journal
+from ..tensors.journal import Journal, Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
@@ -139,6 +139,9 @@ def run_side(
                         outs.append(call.leaving(storage.physical.arranged(None)))
                     side.made = objects.made
                     return outs
+                except Uncontained as error:
+                    tensors.cancel()
+                    raise Refused(f"{error}, on one side of a condition or in a loop", other_paths=True) from error
                 except BaseException:
                     tensors.cancel()
                     raise
