@@ -313,6 +313,11 @@ class Path:
         )
         self.abandon()
 
+    def convert(self) -> None:
+        """Is called where converted code goes on, and other code does not: a first run is over."""
+        if self._answers is None and self.policy.max_paths > 1:
+            self.abandon()
+
     def abandon(self) -> NoReturn:
         """Ends the run."""
         self.is_abandoned = True

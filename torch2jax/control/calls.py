@@ -15,6 +15,7 @@ from ..patches import stand_in_around
 from ..tensors.tensor import Torchish
 from ..translation import current
 from ..values.item import Item
+from ..values.traced_numbers import Number
 from .access import Access
 from .convert import is_converted
 from .merge import expect_there
@@ -28,7 +29,7 @@ from .purity import (
     reads_only,
 )
 from .routes import why_unconverted
-from .state import Refused, current_run
+from .state import Refused, current_run, trying
 from .writes import (
     CONTAINERS,
     ContextVariable,
@@ -40,6 +41,7 @@ from .writes import (
     note_contents,
 )
 
+RANGE = range  # for which something else may stand in while lengths depend on data
 _LIBRARIES = ("torch", "jax", "jaxlib", "numpy", "torch2jax")
 _MODULE_CALL = torch.nn.Module.__call__
 _of_all = torch.nn.modules.module
@@ -61,6 +63,9 @@ class Calls(Access):
         if kind is types.BuiltinFunctionType:
             return self._builtin(function, args, kwargs)
         expect_there(function)
+        if function is range or function is RANGE:
+            found = _SPECIAL[RANGE](self, *args)
+            return function(*args) if found is NotImplemented else found
         if isinstance(function, type):
             return self._construct(function, args, kwargs)
         if kind is functools.partial:
@@ -267,15 +272,19 @@ def _is_asked(value: Torchish) -> bool:
 
 
 def _integer(operators: Calls, value: Any) -> Any:
-    if type(value) is Item or not is_data(value) or value.numel() != 1 or value.is_complex() or value.is_floating_point():
-        return int(value)
-    return Item.out_of(value.long())
+    if type(value) is Item:
+        return int(value) if value.is_floating_point() else value
+    return Item.out_of(value.long()) if _gives_number(value) and not value.is_floating_point() else int(value)
 
 
 def _real(operators: Calls, value: Any) -> Any:
-    if type(value) is Item or not is_data(value) or value.numel() != 1 or value.is_complex():
-        return float(value)
-    return Item.out_of(value.double())
+    if type(value) is Item:
+        return Item.of(Number.of(value).double())
+    return Item.out_of(value.double()) if _gives_number(value) else float(value)
+
+
+def _gives_number(value: Any) -> bool:
+    return is_data(value) and value.numel() == 1 and not value.is_complex()
 
 
 _CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
@@ -287,17 +296,19 @@ _CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
 
 
 def _getattr(operators: Calls, owner: Any, name: str, *default: Any) -> Any:
-    try:
+    if not default:
         return operators.getattr(owner, name)
+    try:
+        with trying():
+            return operators.getattr(owner, name)
     except AttributeError:
-        if default:
-            return default[0]
-        raise
+        return default[0]
 
 
 def _hasattr(operators: Calls, owner: Any, name: str) -> bool:
     try:
-        expect_there(operators.getattr(owner, name))
+        with trying():
+            expect_there(operators.getattr(owner, name))
     except AttributeError:
         return False
     return True

@@ -1,7 +1,7 @@
 """What converted code calls: a known condition is Python's, a traced one becomes a part of the graph."""
 
 import builtins
-import contextlib
+import itertools
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ from ..branches.idle import idle_answer
 from ..tensors.tensor import Torchish
 from ..translation import current, this_call
 from ..values.item import Item
-from .calls import Calls, _expect_fresh, is_data
+from .calls import RANGE, Calls, _expect_fresh, is_data
 from .loops import loop
 from .merge import expect_there
 from .sides import condition
-from .state import Refused, current_run
+from .state import Refused, current_run, retried, trying
 from .ties import is_tied
 from .writes import UNDEFINED, Variable, is_made, is_paired, note, note_contents
 
@@ -154,39 +154,65 @@ class Operators(Calls):
         variables = _variables(names, body)
         ending = [x for x in variables if x.name in flags]
         items = self.iterated(items)
-        for number, item in enumerate(items):
+        if type(items) is TracedRange:
+            self._count(items, items.goes_on(self), body, variables, ending)
+            return
+        following = iter(items)
+        for number, item in enumerate(following):
             goes_on = self.none_of(*(x.read() for x in ending))
             if goes_on is False:
                 return
-            if goes_on is True:
-                body(item)
-            elif isinstance(items, range):
-                self._range(items[number:], goes_on, body, variables, ending)
+            if goes_on is not True:
+                if isinstance(items, RANGE):
+                    left = items[number:]
+                    rest = TracedRange(left.start, left.stop, left.step, len(left))
+                    with retried(TracedValueError) as retries:
+                        self._count(rest, goes_on, body, variables, ending)
+                    if not retries.is_refused:
+                        return
+                self._unrolled([item, *_few(following)], goes_on, body, variables, ending)
                 return
-            else:
-                condition(_array(goes_on), lambda item=item: body(item), _nothing, variables)
+            body(item)
 
-    def _range(self, left: range, first: Any, body: Callable, variables: list, ending: list) -> None:
-        """The rest of a loop over a range, of which a flag has come to depend on data."""
+    def _unrolled(self, items: list, goes_on: Any, body: Callable, variables: list, ending: list) -> None:
+        """The rest of a loop of which a flag has come to depend on data: each iteration within the one before."""
+        if goes_on is True and items:
+            body(items[0])
+            self._unrolled(items[1:], self.none_of(*(x.read() for x in ending)), body, variables, ending)
+        elif goes_on is not False and items:
+
+            def rest() -> None:
+                for x in ending:
+                    x.write(False)
+                self._unrolled(items, True, body, variables, ending)
+
+            condition(_array(goes_on), rest, _nothing, variables)
+
+    def _count(self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: list) -> None:
+        """A loop over a range that ends on data, as one loop of the graph."""
+        if isinstance(first, bool):
+            if not first:
+                return
+            first = this_call().lift(torch.tensor(True))
         counter = types.CellType(left.start)
         number = Variable(counter, "the number of the iteration")
 
         def step() -> Any:
-            for x in ending:
+            for x in ending:  # else there was no such iteration
                 x.write(False)
             at = counter.cell_contents
             body(at)
             counter.cell_contents = following = at + left.step
-            more = following < left.stop if left.step > 0 else following > left.stop
-            return self._goes_on(lambda: more, ending)
+            return self._goes_on(lambda: left.has(self, following), ending)
 
-        loop(step, _array(first), [*variables, number], _place(body), len(left))
+        bounds = [x for x in (left.most, this_call().attempt.path.policy.max_steps) if x is not None]
+        loop(step, _array(first), [*variables, number], _place(body), min(bounds, default=None))
 
     def iterated(self, items: Any) -> Any:
         """What a loop or an unpacking goes through."""
         expect_there(items)
         kind = type(items)
-        if kind in (list, tuple, range, dict, str):
+        if kind in (list, tuple, RANGE, dict, str, TracedRange):
             return items
         begin, following = getattr(kind, "__iter__", None), getattr(kind, "__next__", None)
         if type(following) is types.FunctionType and self.converts(following):
@@ -230,16 +256,7 @@ class Operators(Calls):
         run.raised = error = self.call(error) if isinstance(error, type) else error
         return error
 
-    @contextlib.contextmanager
-    def trying(self) -> Iterator[None]:
-        """Around the body of a `try` statement with handlers."""
-        run = current_run()
-        run.trying += 1
-        before = run.trying
-        try:
-            yield
-        finally:
-            run.trying = before - 1
+    trying = trying
 
     def managed(self, manager: Any) -> Any:
         expect_there(manager)
@@ -359,6 +376,40 @@ class Operators(Calls):
         if not any(map(is_data, args)):
             return NotImplemented
         return _ASKING[name](self, *args, **kwargs)
+
+
+class TracedRange:
+    """A range whose bounds data decide; only a loop can go through it.
+
+    Args:
+        most: how many numbers it has at most, if that is known.
+    """
+
+    def __init__(self, start: Any, stop: Any, step: int, most: int | None = None):
+        self.start, self.stop, self.step, self.most = start, stop, step, most
+
+    def has(self, operators: Operators, number: Any) -> Any:
+        return operators.compare("Lt" if self.step > 0 else "Gt", number, self.stop)
+
+    def goes_on(self, operators: Operators) -> Any:
+        return operators.truth(self.has(operators, self.start))
+
+
+def _range(operators: Operators, *bounds: Any) -> Any:
+    if not any(type(x) is Item for x in bounds):
+        return NotImplemented
+    start, stop, *step = bounds if len(bounds) > 1 else (0, *bounds)
+    if type(step[0] if step else 1) is not int or step == [0]:
+        raise TracedValueError("the step of a range")
+    return TracedRange(start, stop, step[0] if step else 1)
+
+
+def _few(items: Iterator) -> list:
+    """What is left of an iterator, which a loop goes through one by one."""
+    found = list(itertools.islice(items, _SHORT))
+    if len(found) == _SHORT:
+        raise Refused(f"a loop has more than {_SHORT} iterations that are no loop of the graph", other_paths=True)
+    return found
 
 
 def _flag(value: Any) -> Any:
@@ -497,7 +548,7 @@ def _extreme(kind: str) -> Callable:
 
 from .calls import _SPECIAL  # noqa: E402 - which the operators add to
 
-_SPECIAL.update({builtins.any: _any, builtins.all: _all, builtins.max: _extreme("Gt"), builtins.min: _extreme("Lt")})
+_SPECIAL.update({builtins.any: _any, builtins.all: _all, builtins.max: _extreme("Gt"), builtins.min: _extreme("Lt"), RANGE: _range})
 
 OPERATORS = Operators()
 

@@ -11,3 +11,6 @@ class PathOfSource(Path):
 
     def _ask(self, flag: Any, place: Any, asked_in: str, settled: bool | None) -> bool:
         raise Refused(f"bool(tensor) at {place} tests a traced value in code that is not converted", other_paths=True)
+
+    def convert(self) -> None:
+        """Its code is converted."""

@@ -100,9 +100,9 @@ def run_side(
                     except Exception as error:
                         if error is not run.raised or enter is not None:
                             raise
-                        if trying:
+                        if trying or isinstance(error, (StopIteration, StopAsyncIteration)):
                             raise Refused(
-                                f"{type(error).__name__} is raised on one side of a condition, in a try statement",
+                                f"{type(error).__name__} is raised on one side of a condition, where it is caught",
                                 other_paths=True,
                             ) from error
                         side.raised = error

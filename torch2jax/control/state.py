@@ -68,3 +68,39 @@ class running:
 
     def __exit__(self, *exc_info: object) -> None:
         _thread.run = self._around
+
+
+class trying:
+    """A context of code whose exceptions are caught: one that is raised on a side within decides what follows."""
+
+    def __enter__(self) -> None:
+        self._before = current_run().trying
+        current_run().trying += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        current_run().trying = self._before
+
+
+class retried:
+    """A context of a way to follow code, in whose place there is another one if it is refused.
+
+    Args:
+        kinds: errors of the package's that count as a refusal.
+    """
+
+    def __init__(self, *kinds: type[Exception]):
+        self._kinds = kinds
+        self.is_refused = False
+
+    def __enter__(self) -> "retried":
+        self._before = current_run().refusal
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, Refused):
+            self.is_refused = error.other_paths
+        elif isinstance(error, self._kinds):
+            self.is_refused = True
+        if self.is_refused:
+            current_run().refusal = self._before
+        return self.is_refused
