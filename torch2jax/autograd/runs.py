@@ -65,6 +65,9 @@ class OuterState:
         self._roots, self._is_noted = roots, False
         self._objects: list[tuple[Any, Any, Any, Sequence]] = []
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self._classes: list[tuple[type, dict[str, Any]]] = []
+        self._known: set[int] = set()
+        """The ids of all these."""
 
     def begin(self) -> None:
         """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
@@ -73,11 +76,24 @@ class OuterState:
         else:
             self._note(flatten(self._roots)[0])
             self._roots, self._is_noted = None, True
+            self._known = {id(value) for value, *_ in (*self._objects, *self._classes, *self._globals.values())}
+
+    def has(self, value: Any) -> bool:
+        """Whether an object is one of those that each run finds as they were."""
+        if isinstance(value, torch.nn.Module):  # which the call puts back
+            return True
+        return id(value) in self._known
 
     def _note(self, leaves: list) -> None:
         seen, pending = set(), [*leaves]
         while pending:
             value = pending.pop()
+            if isinstance(value, type) and not is_of_library(value) and id(value) not in seen:
+                seen.add(id(value))
+                plain = {name: x for name, x in vars(value).items() if _is_plain_attribute(name, x)}
+                self._classes.append((value, plain))
+                pending.extend(plain.values())
+                continue
             codec: Any = codec_of(type(value))
             if codec is None or id(value) in seen or _is_left_out(value):
                 continue
@@ -89,6 +105,8 @@ class OuterState:
             if codec.fill is not None:
                 self._objects.append((value, codec, head, items))
             pending.extend(items)
+            if has_attributes(type(value)):
+                pending.append(type(value))
             for function in _functions_of(value):
                 self._note_stored(function)
                 pending.extend(_named_by(function))
@@ -105,11 +123,23 @@ class OuterState:
             head_now, items_now = codec.open(value)
             if head_now != head or any(x is not y for x, y in zip(items, items_now, strict=False)):
                 codec.fill(value, head, items)
+        for kind, plain in self._classes:
+            now = {name: x for name, x in vars(kind).items() if _is_plain_attribute(name, x)}
+            for name in now.keys() - plain.keys():
+                delattr(kind, name)
+            for name, x in plain.items():
+                if now.get(name, _NOTHING) is not x:
+                    setattr(kind, name, x)
         for (_, name), (names, value) in self._globals.items():
             if value is _NOTHING:
                 names.pop(name, None)
             else:
                 names[name] = value
+
+
+def _is_plain_attribute(name: str, value: Any) -> bool:
+    """Whether an attribute of a class is data."""
+    return not name.startswith("__") and not hasattr(type(value), "__get__")
 
 
 def _is_left_out(value: Any) -> bool:
@@ -397,7 +427,7 @@ class Runs:
                 bookmark.return_to()
                 if IS_ON and self._policy.max_paths > 1:
                     try:
-                        return converted_run(attempt, self._policy)
+                        return converted_run(attempt, self._policy, None if outer is None else outer.has)
                     except Refused as refused:
                         note_fallback(refused)
                         bookmark.return_to()

@@ -10,7 +10,7 @@ import torch
 
 from .merge import expect_there
 from .routes import Routes
-from .state import Refused, current_run
+from .state import Refused
 from .writes import Global, dict_of, is_made, made, note, note_attribute, note_contents
 
 _ABSENT: Any = object()
@@ -181,10 +181,7 @@ class Access(Routes):
     @staticmethod
     def new(value: Any) -> Any:
         """What a display or a comprehension has made."""
-        journal = current_run().journal
-        if journal is not None:
-            journal.made[id(value)] = value
-        return value
+        return made(value)
 
 
 def _looked_up(kind: type, name: str) -> Any:

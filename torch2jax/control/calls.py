@@ -110,7 +110,10 @@ class Calls(Access):
             note_contents(args[0])
         if isinstance(kwargs.get("out"), np.ndarray):
             note_contents(kwargs["out"])
-        return function(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
+        found = function(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
+        if run.journal is None and not isinstance(found, torch.Tensor) and not any(found is x for x in args):
+            made(found)  # as far as anybody knows
+        return found
 
     def _cached(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """The cache holds nothing of one side, and nothing that depends on tensors."""
@@ -191,7 +194,7 @@ class Calls(Access):
         if calls_its_arguments(function, name):
             args, kwargs = tuple(map(self.given, args)), {key: self.given(x) for key, x in kwargs.items()}
         result = function(*args, **kwargs)
-        if run.journal is not None and isinstance(result, CONTAINERS) and result is not owner and name in _FRESH:
+        if isinstance(result, CONTAINERS) and result is not owner and name in _FRESH:
             made(result)
         return result
 
@@ -322,7 +325,12 @@ def _next(operators: Calls, iterator: Any, *default: Any) -> Any:
     return next(iterator, *default)
 
 
+def _vars(operators: Calls, *owner: Any) -> Any:
+    return operators.getattr(owner[0], "__dict__") if owner else NotImplemented
+
+
 _SPECIAL: dict[Any, Callable] = {
+    builtins.vars: _vars,
     builtins.getattr: _getattr,
     builtins.hasattr: _hasattr,
     builtins.next: _next,

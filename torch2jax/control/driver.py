@@ -25,11 +25,14 @@ from .writes import ObjectJournal
 IS_ON = os.environ.get("T2J_CONTROL", "source") == "source"
 
 
-def converted_run(attempt: Callable[[Path, bool], Any], policy: BranchPolicy) -> Any:
+def converted_run(
+    attempt: Callable[[Path, bool], Any], policy: BranchPolicy, restored: Callable[[Any], bool] | None
+) -> Any:
     """What a run gives in which code is converted.
 
     Args:
         attempt: runs the code on a path; gives a tree.
+        restored: tells of an object whether it is as it was before the plain run.
 
     Raises:
         Refused: the code may be followed by running it once for each path.
@@ -45,7 +48,7 @@ def converted_run(attempt: Callable[[Path, bool], Any], policy: BranchPolicy) ->
         return [x for x, is_one in zip(leaves, is_array, strict=True) if is_one]
 
     with running(Run()) as kept:
-        kept.outside = ObjectJournal()
+        kept.outside, kept.was_restored = ObjectJournal(), restored
         try:
             program = sunk(jax.make_jaxpr(staged)())
             refused = kept.refusal

@@ -18,10 +18,10 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..translation import this_call
 from .merge import Build, Encoder, Merge, Pick
-from .sides import Side, leave_storage, put, run_side
+from .sides import Side, expect_one_of_each, leave_storage, put, run_side
 from .state import Refused, current_run
 from .ties import Tie, silently
-from .writes import Place, Variable
+from .writes import Place, Variable, expect_restored
 
 _ROUNDS = 9
 
@@ -106,6 +106,8 @@ def loop(
     """
     run, call = current_run(), this_call()
     stream = call.stream.state
+    if run.was_restored is not None:
+        expect_restored()
     run.loops += 1
     now = _Carried()
     side, begin = Side(), []
@@ -124,6 +126,7 @@ def loop(
             )
         now.outer = before.outer | side.outer
         now.storages = {**before.storages, **{key: storage for key, (storage, _) in side.storages.items()}}
+        expect_one_of_each((storage, 0) for storage in now.storages.values())
         now.draws = before.draws or side.drawn > 0
         begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)
         if before.merge is not None and now.signature == before.signature:

@@ -92,10 +92,11 @@ class Encoder:
 
     Args:
         arrays: to which those of tensors are added; None outside of sides, where leaves have the arrays themselves.
+        after: what a side has left in places, which objects outside hold no more.
     """
 
-    def __init__(self, arrays: list | None):
-        self._arrays = arrays
+    def __init__(self, arrays: list | None, after: dict[tuple, tuple[Any, "Tree"]] | None = None):
+        self._arrays, self._after = arrays, after or {}
         self._known: dict[int, tuple[Tree, Any]] = {}
         self._count = 0
 
@@ -117,6 +118,9 @@ class Encoder:
             return Leaf("number", value.item())
         journal = current_run().journal
         is_older = self._arrays is None or journal is None or id(value) not in journal.made
+        left = self._after.get(("contents", id(value)))
+        if left is not None and isinstance(left[1], Node):
+            return left[1]._replace(value=value, is_older=True)
         if kind is list or kind is collections.deque:
             return Node("list" if kind is list else "deque", value, (), [*map(self, value)], is_older)
         if isinstance(value, tuple) and kind is not torch.Size:
@@ -130,9 +134,11 @@ class Encoder:
             if is_older and self._count > _MOST_OBJECTS:
                 return Leaf("object", value)
             attributes = attributes_of(value)
-            node = Node("object", value, tuple(attributes), [], is_older)
+            left = {key[2]: tree for key, (_, tree) in self._after.items() if key[:2] == ("attribute", id(value))}
+            names = [x for x in {**attributes, **left} if x not in left or left[x].kind != "undefined"]
+            node = Node("object", value, tuple(names), [], is_older)
             self._known[id(value)] = node, value  # which may refer to itself
-            node.children.extend(map(self, attributes.values()))
+            node.children.extend(left[x] if x in left else self(attributes[x]) for x in names)
             return node
         return Leaf("object", value)
 

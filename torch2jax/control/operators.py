@@ -30,6 +30,7 @@ _FUNCTIONS = {kind: getattr(operator, name + "_" * (name in ("or", "and"))) for 
 _IN_PLACE = {kind: getattr(operator, "i" + name) for kind, name in _BINARY.items()}
 _UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
 _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
+_MANY = 2**10  # conditions in a loop that no condition ends
 _SHORT = 64  # iterations that are conditions one by one, where they cannot be one loop
 
 
@@ -134,6 +135,8 @@ class Operators(Calls):
     def while_(self, test: Callable, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         variables = _variables(names, test, body)
         ending = [x for x in variables if x.name in flags]
+        run = current_run()
+        before = run.conditions
         while True:
             goes_on = self._goes_on(test, ending)
             if not isinstance(goes_on, bool):
@@ -141,6 +144,8 @@ class Operators(Calls):
             if not goes_on:
                 return
             body()
+            if run.conditions - before > _MANY:
+                raise Refused(f"the loop at {_place(body)} goes on whatever the data are, with {_MANY} conditions on them so far")
 
         def step() -> Any:
             for x in ending:  # else there was no such iteration

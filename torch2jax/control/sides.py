@@ -29,7 +29,7 @@ from .sink import sunk
 from .state import Refused, current_run
 from .ties import Tie, silently
 from .watch import watching
-from .writes import UNDEFINED, ObjectJournal, Place, Variable, note
+from .writes import UNDEFINED, ObjectJournal, Place, Variable, expect_restored, note
 
 
 class Side:
@@ -197,6 +197,8 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
         What the functions give, chosen.
     """
     run, call, place = current_run(), this_call(), user_place()
+    if run.was_restored is not None:
+        expect_restored()
     one, two = run_side(then, variables), run_side(orelse, variables)
     if one.raised is not None and two.raised is not None:
         run.raised = one.raised
@@ -204,11 +206,11 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
     if one.raised is not None or two.raised is not None:
         return _checked(flag, one, two, place)
     merge = Merge(f"where line {place.line} is true", "where it is false")
-    encode = Encoder(None)
+    encode = {id(side): Encoder(None, side.trees) for side in (one, two)}
     places = {key: p for side in (one, two) for key, (p, _) in side.trees.items()}
 
     def tree(side: Side, key: tuple) -> Tree:
-        return side.trees[key][1] if key in side.trees else encode(places[key].read())
+        return side.trees[key][1] if key in side.trees else encode[id(side)](places[key].read())
 
     merged = {
         key: merge(tree(one, key), tree(two, key), p.name, needs_both=not p.is_variable, is_contents=p.is_contents)
@@ -219,6 +221,7 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
             _expect_mergeable(tree(one, key), tree(two, key), p, place)
     given = merge(one.given, two.given, "what is chosen")
     storages = {**one.storages, **two.storages}
+    expect_one_of_each(storages.values())
     outside = {key: storage.physical.arranged(None) for key, (storage, _) in storages.items()}
     found = _links(merge.picks, one, two)
     asked = [link for link in found if link.number is not None]
@@ -266,6 +269,13 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
     result = given(values)
     merge.note_pairs()
     return result
+
+
+def expect_one_of_each(storages: Iterable[tuple[Storage, int]]) -> None:
+    """Refuses writes to a memory and, elsewhere, to the same memory detached: which is the last depends on data."""
+    memories = [id(storage.memory) for storage, _ in storages]
+    if len(set(memories)) < len(memories):
+        raise Refused("a tensor and a detached one of the same memory are both written to", other_paths=True)
 
 
 def _expect_mergeable(a: Tree, b: Tree, place: Place, line: Any) -> None:

@@ -1,6 +1,7 @@
 """What a converted run of code knows: the journal of the side that it is on, and what it must not write to any more."""
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..abandoning import Abandoned
@@ -32,6 +33,8 @@ class Run:
         """That of the side that the code is on; None outside of sides."""
         self.outside: ObjectJournal | None = None
         """What the code has written to outside of sides."""
+        self.was_restored: Callable[[Any], bool] | None = None
+        """Tells of an owner of places whether the run before this one has left no trace there."""
         self.trying = 0
         """How many `try` statements with handlers the code is in."""
         self.raised: BaseException | None = None

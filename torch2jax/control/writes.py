@@ -231,6 +231,25 @@ class ObjectJournal:
             place.write(self.before[key])
 
 
+def expect_restored() -> None:
+    """Is called where the run asks for the first time, as far as which an earlier run of the same code has come.
+
+    Raises:
+        Refused: that one has written to an object that nobody has put back since.
+    """
+    run = current_run()
+    restored, run.was_restored = run.was_restored, None
+    if restored is None or run.outside is None:
+        return
+    for place in run.outside.places.values():
+        if not place.is_variable and not restored(place.owner) and id(place.owner) not in run.outside.made:
+            raise Refused(
+                f"{place.name} is written to before a condition on data is met. The code has run as far as that once "
+                "before, as nobody knew of the condition, and what that run has left there cannot be put back. Write to "
+                "it after the condition, or give it to the function as an argument"
+            )
+
+
 def note(place: Place) -> None:
     """Is called before a place is written to."""
     run = current_run()
@@ -284,8 +303,11 @@ def _expect_single(pairs: dict[int, tuple[Any, str]], owner: Any) -> None:
 def pair(one: Any, other: Any, why: str) -> None:
     """Notes that data decide whether two objects are one: neither may be written to from now on."""
     pairs = current_run().pairs
-    pairs.setdefault(id(one), (one, why))
-    pairs.setdefault(id(other), (other, why))
+    for value in (one, other):
+        pairs.setdefault(id(value), (value, why))
+        attributes = None if isinstance(value, CONTAINERS) else dict_of(value)
+        if attributes is not None:  # which code may write to as to any dictionary
+            pairs.setdefault(id(attributes), (attributes, why))
 
 
 def is_paired(value: Any) -> bool:
@@ -294,7 +316,8 @@ def is_paired(value: Any) -> bool:
 
 def made(value: Any) -> Any:
     """The value, which nobody has that is older than the side."""
-    journal = current_run().journal
+    run = current_run()
+    journal = run.journal or run.outside
     if journal is not None:
         journal.made[id(value)] = value
     return value

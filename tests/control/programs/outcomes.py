@@ -246,7 +246,7 @@ class _Gauge:
             if kind == "refused":
                 return ""
             raise _LeftError(f"the object from outside is not readable: {text}") from error
-        allowed = self._first_state, self._states[number]
+        allowed = self._first_state, self._states[number]  # each part is one or the other: what data decide is put back
         if any(want is not None and not _difference(left, want, self._tolerance) for want in allowed):
             return ""
         return f"after the call the object holds {[x.tolist() for x in left]}"
