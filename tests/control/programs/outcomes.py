@@ -246,8 +246,10 @@ class _Gauge:
             if kind == "refused":
                 return ""
             raise _LeftError(f"the object from outside is not readable: {text}") from error
-        allowed = self._first_state, self._states[number]  # each part is one or the other: what data decide is put back
-        if any(want is not None and not _difference(left, want, self._tolerance) for want in allowed):
+        allowed = [x for x in (self._first_state, self._states[number]) if x is not None and len(x) == len(left)]
+        # Of each part by itself: what data decide is put back, and the rest is as PyTorch leaves it.
+        parts = zip(left, *allowed, strict=True)
+        if allowed and all(any(not _difference([x], [y], self._tolerance) for y in known) for x, *known in parts):
             return ""
         return f"after the call the object holds {[x.tolist() for x in left]}"
 
