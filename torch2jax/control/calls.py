@@ -1,4 +1,4 @@
-"""How converted code calls: Python functions run converted, and callables of C's only where it is known what they change."""
+"""How converted code calls: Python functions run converted, callables of C's where it is known what they change."""
 
 import builtins
 import contextvars
@@ -17,7 +17,6 @@ from ..translation import current
 from ..values.item import Item
 from ..values.traced_numbers import Number
 from .access import Access
-from .convert import is_converted
 from .merge import expect_there
 from .purity import (
     CALLING_TYPES,
@@ -72,7 +71,7 @@ class Calls(Access):
             return self.call(function.func, *function.args, *args, **{**function.keywords, **kwargs})
         if isinstance(function, functools._lru_cache_wrapper):
             return self._cached(function, args, kwargs)
-        own = getattr(kind, "__call__", None)
+        own = getattr(kind, "__call__", None)  # noqa: B004 - it is to be called
         if isinstance(function, torch.nn.Module) and own is _MODULE_CALL:
             return function(*args, **kwargs)  # which comes back by `module`
         if type(own) is types.FunctionType:
@@ -81,11 +80,12 @@ class Calls(Access):
 
     def module(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
         """What a module's call gives, in what the call itself does around it."""
-        if (
-            *(module._backward_hooks or module._backward_pre_hooks or module._forward_hooks or module._forward_pre_hooks),
-            *(_of_all._global_forward_hooks or _of_all._global_forward_pre_hooks),
-            *(_of_all._global_backward_hooks or _of_all._global_backward_pre_hooks),
-        ):
+        has_hooks = (
+            *(module._backward_hooks, module._backward_pre_hooks, module._forward_hooks, module._forward_pre_hooks),
+            *(_of_all._global_forward_hooks, _of_all._global_forward_pre_hooks),
+            *(_of_all._global_backward_hooks, _of_all._global_backward_pre_hooks),
+        )
+        if any(has_hooks):
             return self.call(torch.nn.Module._call_impl, module, *args, **kwargs)
         return self.call(module.forward, *args, **kwargs)
 
@@ -100,8 +100,8 @@ class Calls(Access):
         if run.journal is not None:
             if not reads_only(function, args) and not (args and is_made(args[0])):  # as __init__ of a dataclass
                 raise Refused(
-                    f"nobody knows what {function.__qualname__} changes, which is called on one side of a condition and "
-                    f"is not converted: {why_unconverted(function)}"
+                    f"nobody knows what {function.__qualname__} changes, which is called on one side of a condition "
+                    f"and is not converted: {why_unconverted(function)}"
                 )
             _expect_fresh(args)
         if run.pairs:
@@ -124,7 +124,7 @@ class Calls(Access):
     # Classes.
 
     def _construct(self, cls: type, args: tuple, kwargs: dict) -> Any:
-        metacall = getattr(type(cls), "__call__", None)
+        metacall = getattr(type(cls), "__call__", None)  # noqa: B004 - it is to be called
         if type(metacall) is types.FunctionType:
             return self.call(metacall, cls, *args, **kwargs)
         if len(args) == 1 and not kwargs and cls in _CONVERSIONS:
@@ -184,7 +184,9 @@ class Calls(Access):
         if owner is None and args and getattr(function, "__objclass__", None) is not None:
             owner, rest = args[0], args[1:]
         if isinstance(owner, type) and name == "__new__":
-            return made(function(*args, **kwargs)) if args and args[0].__new__ is function else function(*args, **kwargs)
+            return (
+                made(function(*args, **kwargs)) if args and args[0].__new__ is function else function(*args, **kwargs)
+            )
         asked = self.asked(name, owner, args, kwargs)
         if asked is not NotImplemented:
             return asked
@@ -221,7 +223,9 @@ class Calls(Access):
             note_contents(owner)
         elif not changes_nothing(function, owner, name) and (owner is None or not is_made(owner)):
             of = "" if owner is None or isinstance(owner, types.ModuleType) else f" of a {type(owner).__name__}"
-            raise Refused(f"nobody knows what {name or function}(){of} changes, which is called on one side of a condition")
+            raise Refused(
+                f"nobody knows what {name or function}(){of} changes, which is called on one side of a condition"
+            )
 
     def asked(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
         """What a function gives that asks tensors for a bool; NotImplemented if it is none."""
@@ -236,7 +240,9 @@ def kind_is_hashable(function: Any) -> bool:
 
 
 _PLAIN_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type, np.ufunc)
-_FRESH = frozenset(("copy", "fromkeys", "sorted", "split", "rsplit", "tolist", "array", "zeros", "ones", "empty", "keys"))
+_FRESH = frozenset(
+    ("copy", "fromkeys", "sorted", "split", "rsplit", "tolist", "array", "zeros", "ones", "empty", "keys")
+)
 
 
 def _itself(value: Any) -> Any:
@@ -261,7 +267,13 @@ def _expect_unpaired(args: Iterable[Any], name: str) -> None:
 def is_data(value: Any) -> bool:
     """Whether a value is a tensor whose values a traced input decides."""
     call = current()
-    return call is not None and isinstance(value, Torchish) and value.known is None and call.paths[-1].can_answer(value) and _is_asked(value)
+    return (
+        call is not None
+        and isinstance(value, Torchish)
+        and value.known is None
+        and call.paths[-1].can_answer(value)
+        and _is_asked(value)
+    )
 
 
 def _is_asked(value: Torchish) -> bool:

@@ -1,7 +1,7 @@
 """The second pass: what may ask or write becomes a call of an operator (`operators.py`), and the compiled function.
 
-Sides of conditions and bodies of loops become inner functions. They assign to the function's variables by `nonlocal`, and
-the operator reads these through the cells of the inner functions: no state is passed, and a variable that is not set is
+Sides of conditions and bodies of loops become inner functions. They assign to the function's variables by `nonlocal`,
+and the operator reads these through the cells of the inner functions: no state is passed, and a variable that is not set is
 an empty cell. The operators are a constant of the code object, so that no name of the user's is taken.
 """
 
@@ -142,7 +142,9 @@ class _Converter(ast.NodeTransformer):
                 out.append(x)
         return out
 
-    def _inner(self, kind: str, statements: list[ast.stmt], args: Sequence[str] = ()) -> tuple[ast.FunctionDef, set[str]]:
+    def _inner(
+        self, kind: str, statements: list[ast.stmt], args: Sequence[str] = ()
+    ) -> tuple[ast.FunctionDef, set[str]]:
         """Statements as an inner function, and the variables that they set."""
         names = stored_names(statements) - self._globals  # before they are hidden in inner functions
         head: list[ast.stmt] = [ast.Nonlocal(sorted(names))] if names else []
@@ -195,7 +197,9 @@ class _Converter(ast.NodeTransformer):
         handlers = []
         for handler in node.handlers:
             kind = handler.type and self.visit(handler.type)
-            handlers.append(ast.copy_location(ast.ExceptHandler(kind, handler.name, self._block(handler.body)), handler))
+            handlers.append(
+                ast.copy_location(ast.ExceptHandler(kind, handler.name, self._block(handler.body)), handler)
+            )
         return type(node)(body, handlers, self._block(node.orelse), self._block(node.finalbody))
 
     visit_TryStar = visit_Try
@@ -283,7 +287,11 @@ class _Converter(ast.NodeTransformer):
         if isinstance(target, ast.Subscript):
             return ast.Expr(operator("aug_item", self.visit(target.value), self._index(target.slice), kind, value))
         if target.id in self._globals:
-            return ast.Expr(operator("set_global", operator("aug", load(target.id), kind, value), _globals(), ast.Constant(target.id)))
+            return ast.Expr(
+                operator(
+                    "set_global", operator("aug", load(target.id), kind, value), _globals(), ast.Constant(target.id)
+                )
+            )
         new = assign(target.id, operator("aug", load(target.id), kind, value))
         return [ast.copy_location(x, node) for x in (*self._notes_of_cells([target]), new)]
 
@@ -310,7 +318,10 @@ class _Converter(ast.NodeTransformer):
 
     def _index(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Slice):
-            return operator("slice", *(ast.Constant(None) if x is None else self.visit(x) for x in (node.lower, node.upper, node.step)))
+            return operator(
+                "slice",
+                *(ast.Constant(None) if x is None else self.visit(x) for x in (node.lower, node.upper, node.step)),
+            )
         if isinstance(node, ast.Tuple):
             return ast.Tuple([self._index(x) for x in node.elts], ast.Load())
         return self.visit(node)
@@ -359,7 +370,9 @@ class _Converter(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.operand, ast.Constant):
             return node
-        return ast.copy_location(operator("unary", ast.Constant(type(node.op).__name__), self.visit(node.operand)), node)
+        return ast.copy_location(
+            operator("unary", ast.Constant(type(node.op).__name__), self.visit(node.operand)), node
+        )
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         kind = ast.Constant(type(node.op).__name__)

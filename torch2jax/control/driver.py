@@ -73,6 +73,7 @@ def _put_back_traced(journal: ObjectJournal) -> None:
 
 def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
     """Calls a function of the user's, converted."""
+
     def leave(value: Any) -> Any:
         expect_there(value)
         return value
@@ -89,10 +90,7 @@ def call_module(module: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def note_fallback(refused: Refused) -> None:
-    if os.environ.get("T2J_CONTROL_SHOW"):
-        print("other paths:", refused.reason)
-        if os.environ["T2J_CONTROL_SHOW"] == "2":
-            import traceback
+    if os.environ.get("T2J_CONTROL_SHOW") and os.environ["T2J_CONTROL_SHOW"] == "2":
+        import traceback
 
-            traceback.print_exception(refused)
-
+        traceback.print_exception(refused)

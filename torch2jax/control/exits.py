@@ -137,7 +137,9 @@ class _Exits:
         if isinstance(s, ast.Match):
             cases = [self.block(case.body, loop) for case in s.cases]
             new = [ast.match_case(x.pattern, x.guard, y.statements) for x, y in zip(s.cases, cases, strict=True)]
-            return _Block([ast.copy_location(ast.Match(s.subject, new), s)], False, set().union(*(x.flags for x in cases)))
+            return _Block(
+                [ast.copy_location(ast.Match(s.subject, new), s)], False, set().union(*(x.flags for x in cases))
+            )
         raise AssertionError(f"an exit in {type(s).__name__}")
 
     def _loop(self, s: ast.For | ast.While, loop: _LoopFlags | None) -> _Block:
@@ -147,9 +149,13 @@ class _Exits:
         body, ending = block.statements, block.flags - {own.continued}
         if own.continued in block.flags:
             body = [ast.copy_location(assign(own.continued, ast.Constant(False)), s), *body]
-        new: Any = ast.While(s.test, body, []) if isinstance(s, ast.While) else ast.For(s.target, s.iter, body, [], None)
+        new: Any = (
+            ast.While(s.test, body, []) if isinstance(s, ast.While) else ast.For(s.target, s.iter, body, [], None)
+        )
         ast.copy_location(new, s).flags = tuple(sorted(ending))
-        out: list[ast.stmt] = [ast.copy_location(assign(own.broken, ast.Constant(False)), s)] if own.broken in ending else []
+        out: list[ast.stmt] = (
+            [ast.copy_location(assign(own.broken, ast.Constant(False)), s)] if own.broken in ending else []
+        )
         out.append(new)
         left = ending - {own.broken}
         is_endless = isinstance(s, ast.While) and isinstance(s.test, ast.Constant) and bool(s.test.value)
@@ -157,7 +163,9 @@ class _Exits:
             return _Block(out, True, left)
         if s.orelse:
             other = self.block(s.orelse, loop)
-            out += [ast.copy_location(ast.If(_none_of(ending), other.statements, []), s)] if ending else other.statements
+            out += (
+                [ast.copy_location(ast.If(_none_of(ending), other.statements, []), s)] if ending else other.statements
+            )
             left |= other.flags
         return _Block(out, False, left)
 

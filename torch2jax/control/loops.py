@@ -113,7 +113,14 @@ def loop(
     side, begin = Side(), []
     for _ in range(_ROUNDS):
         before, now_first = now, begin
-        side = run_side(step, variables, now_first, before.enter if before.merge is not None else _nothing, before.places.values(), before.draws)
+        side = run_side(
+            step,
+            variables,
+            now_first,
+            before.enter if before.merge is not None else _nothing,
+            before.places.values(),
+            before.draws,
+        )
         if side.raised is not None:
             raise Refused("an exception is raised in a loop")
         now = _Carried()
@@ -132,13 +139,18 @@ def loop(
         if before.merge is not None and now.signature == before.signature:
             break
     else:
-        raise Refused(f"what the loop at {place} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True)
+        raise Refused(
+            f"what the loop at {place} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True
+        )
     goes_on = side.given
     carries_count = now.draws
 
     def next_state(given: list, state: tuple) -> tuple:
         arrays, outs = state[1], jax.core.eval_jaxpr(side.program.jaxpr, given, *state[1])
-        found = [strong(pick.array(pick.other, outs[pick.other.at] if pick.other.at is not None else None)) for pick in now.picks]
+        found = [
+            strong(pick.array(pick.other, outs[pick.other.at] if pick.other.at is not None else None))
+            for pick in now.picks
+        ]
         after = arrays[len(now.picks) :]
         for key, array in zip(now.storages, after, strict=False):
             found.append(strong(outs[side.storages[key][1]]) if key in side.storages else array)

@@ -1,14 +1,15 @@
 """What two sides have left in a place, as one value.
 
-Tensors and numbers are chosen by the condition; lists, tuples, dictionaries and plain objects are made of what is chosen
-in them. Anything else has to be the same on both sides. Where it is not, the place holds an `Unlike`: every use of that
-is refused, so that what code never looks at need not agree.
+Tensors and numbers are chosen by the condition; lists, tuples, dictionaries and plain objects are made of what is
+chosen in them. Anything else has to be the same on both sides. Where it is not, the place holds an `Unlike`: every use
+of that is refused, so that what code never looks at need not agree.
 
-A container that is made of two is a new object, though on one side it may have been an older one. Such pairs must not be
-written to any more (`writes.pair`).
+A container that is made of two is a new object, though on one side it may have been an older one. Such pairs must not
+be written to any more (`writes.pair`).
 """
 
 import collections
+import contextlib
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -174,7 +175,13 @@ def _steps(tensor: Torchish) -> list:
 
 def is_plain_object(kind: type) -> bool:
     """Whether all that an object of a class holds are attributes."""
-    if issubclass(kind, (torch.nn.Module, type)) or kind.__module__.split(".")[0] in ("torch", "jax", "numpy", "builtins", "torch2jax"):
+    if issubclass(kind, (torch.nn.Module, type)) or kind.__module__.split(".")[0] in (
+        "torch",
+        "jax",
+        "numpy",
+        "builtins",
+        "torch2jax",
+    ):
         return False
     new = kind.__new__
     is_pythons = new is object.__new__ or type(new) is types.FunctionType
@@ -190,10 +197,8 @@ def attributes_of(value: Any) -> dict[str, Any]:
     for kind in type(value).__mro__:
         for name, slot in vars(kind).items():
             if isinstance(slot, types.MemberDescriptorType):
-                try:
+                with contextlib.suppress(AttributeError):
                     found[name] = slot.__get__(value)
-                except AttributeError:
-                    pass
     found.update(dict_of(value) or {})
     return found
 
@@ -469,4 +474,3 @@ def _text(x: Tree) -> str:
         return repr(x.value)[:60]
     except Exception:  # of the user's class
         return f"a {type(x.value).__name__}"
-

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..branches.idle import idle_answer
+from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..translation import current, this_call
 from ..values.item import Item
@@ -61,7 +61,10 @@ class Operators(Calls):
             found = policy.answer(user_place(), asking)
             if found is not None and policy.checks != "assume":
                 flag = _flag(value)
-                policy.check(flag.read() if found else (~flag).read(), f"t2j was told that the answer is {found}, at {user_place()}")
+                policy.check(
+                    flag.read() if found else (~flag).read(),
+                    f"t2j was told that the answer is {found}, at {user_place()}",
+                )
             elif found is not None:
                 this_call().paths[-1]._expect(value, found, user_place())
         return _flag(value) if found is None else found
@@ -70,7 +73,9 @@ class Operators(Calls):
         """The answer to a condition that decides about what stays Python's."""
         found = self.truth(value)
         if not isinstance(found, bool):
-            raise Refused("a condition on data decides about a yield, an item of a comprehension, or a case", other_paths=True)
+            raise Refused(
+                "a condition on data decides about a yield, an item of a comprehension, or a case", other_paths=True
+            )
         return found
 
     def if_(self, test: Any, then: Callable, orelse: Callable, names: tuple[str, ...]) -> None:
@@ -145,7 +150,9 @@ class Operators(Calls):
                 return
             body()
             if run.conditions - before > _MANY:
-                raise Refused(f"the loop at {_place(body)} goes on whatever the data are, with {_MANY} conditions on them so far")
+                raise Refused(
+                    f"the loop at {_place(body)} goes on whatever the data are, with {_MANY} conditions on them so far"
+                )
 
         def step() -> Any:
             for x in ending:  # else there was no such iteration
@@ -553,8 +560,12 @@ def _extreme(kind: str) -> Callable:
 
 from .calls import _SPECIAL  # noqa: E402 - which the operators add to
 
-_SPECIAL.update({builtins.any: _any, builtins.all: _all, builtins.max: _extreme("Gt"), builtins.min: _extreme("Lt"), RANGE: _range})
+_SPECIAL.update(
+    {builtins.any: _any, builtins.all: _all, builtins.max: _extreme("Gt"), builtins.min: _extreme("Lt"), RANGE: _range}
+)
 
 OPERATORS = Operators()
 
-assert current and is_made and _SHORT
+assert current
+assert is_made
+assert _SHORT

@@ -49,7 +49,14 @@ _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 
 _FOLLOWED = tuple(
     _TORCH + name
-    for name in ("nn/modules/", "nn/utils/", "utils/_contextlib.py", "optim/", "_functorch/functional_call.py", "distributions/")
+    for name in (
+        "nn/modules/",
+        "nn/utils/",
+        "utils/_contextlib.py",
+        "optim/",
+        "_functorch/functional_call.py",
+        "distributions/",
+    )
 )
 """Files of PyTorch's that are converted as the user's are: they keep state, or ask."""
 
@@ -63,7 +70,7 @@ _READING = frozenset(
 def is_to_convert(code: types.CodeType) -> bool:
     """Whether code is the user's, or is followed as if it was."""
     file = code.co_filename
-    if file.startswith("<") or file.startswith(_OWN):
+    if file.startswith(("<", _OWN)):
         return False
     if file.startswith(_TORCH):
         return file.startswith(_FOLLOWED)
@@ -104,8 +111,8 @@ _DEQUE = f"{_LIST} appendleft extendleft popleft rotate"
 _BYTES = "append extend insert pop remove clear reverse __setitem__ __delitem__ __iadd__ __imul__ __init__"
 _ARRAY = f"{_BYTES} byteswap fromlist frombytes fromfile fromunicode"
 _NDARRAY = (
-    "fill sort partition put resize itemset setfield setflags byteswap __setitem__ __iadd__ __isub__ __imul__ __imatmul__ "
-    "__itruediv__ __ifloordiv__ __imod__ __ipow__ __ilshift__ __irshift__ __iand__ __ior__ __ixor__"
+    "fill sort partition put resize itemset setfield setflags byteswap __setitem__ __iadd__ __isub__ __imul__ "
+    "__imatmul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __ilshift__ __irshift__ __iand__ __ior__ __ixor__"
 )
 MUTATORS: dict[type, frozenset[str]] = {
     list: frozenset(_LIST.split()),
@@ -127,8 +134,14 @@ def mutators_of(value: Any) -> frozenset[str] | None:
 FIRST_IS_WRITTEN = frozenset(
     (bisect.insort, bisect.insort_left, bisect.insort_right, operator.setitem, operator.delitem)
     + (heapq.heappush, heapq.heappop, heapq.heapify, heapq.heapreplace, heapq.heappushpop)
-    + tuple(getattr(heapq, name) for name in ("_heappop_max", "_heapreplace_max", "_heapify_max") if hasattr(heapq, name))
-    + tuple(getattr(operator, name) for name in dir(operator) if name in ("iadd", "iconcat", "imul", "ior", "iand", "isub", "ixor"))
+    + tuple(
+        getattr(heapq, name) for name in ("_heappop_max", "_heapreplace_max", "_heapify_max") if hasattr(heapq, name)
+    )
+    + tuple(
+        getattr(operator, name)
+        for name in dir(operator)
+        if name in ("iadd", "iconcat", "imul", "ior", "iand", "isub", "ixor")
+    )
     + (np.put, np.copyto, np.place, np.putmask, np.fill_diagonal, np.put_along_axis)
 )
 """Functions that write to what their first argument holds."""
@@ -136,13 +149,40 @@ FIRST_IS_WRITTEN = frozenset(
 _BUILTINS = frozenset(
     getattr(builtins, name)
     for name in (
-        "abs all any ascii bin callable chr divmod format hash hex id isinstance issubclass iter len max min next oct ord "
-        "pow print repr round sorted sum getattr hasattr"
-    ).split()
+        *(
+            "abs",
+            "all",
+            "any",
+            "ascii",
+            "bin",
+            "callable",
+            "chr",
+            "divmod",
+            "format",
+            "getattr",
+            "hasattr",
+            "hash",
+            "hex",
+        ),
+        *("id", "isinstance", "issubclass", "iter", "len", "max", "min", "next", "oct", "ord", "pow", "print", "repr"),
+        *("round", "sorted", "sum"),
+    )
 )
 _MODULES = frozenset(
     ("math", "cmath", "_operator", "operator", "itertools", "time", "torch", "numpy", "_bisect", "_heapq", "_warnings")
-    + ("_functools", "functools", "_stat", "_locale", "_thread", "jaxlib", "jax", "copyreg", "_abc", "_typing", "unicodedata")
+    + (
+        "_functools",
+        "functools",
+        "_stat",
+        "_locale",
+        "_thread",
+        "jaxlib",
+        "jax",
+        "copyreg",
+        "_abc",
+        "_typing",
+        "unicodedata",
+    )
 )
 _IMMUTABLE = (
     *(str, bytes, int, float, complex, tuple, frozenset, range, slice, type, types.MappingProxyType, types.NoneType),
@@ -154,7 +194,16 @@ _IMMUTABLE = (
 )
 _ANY_MAY_CALL = frozenset(
     ("__getattribute__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__repr__", "__str__", "__format__")
-    + ("__len__", "__contains__", "__reduce__", "__reduce_ex__", "__sizeof__", "__dir__", "__class_getitem__", "__new__")
+    + (
+        "__len__",
+        "__contains__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__sizeof__",
+        "__dir__",
+        "__class_getitem__",
+        "__new__",
+    )
     + ("__subclasshook__", "__subclasscheck__", "__instancecheck__", "__lt__", "__le__", "__gt__", "__ge__", "mro")
 )
 
@@ -181,9 +230,7 @@ def _is_of_tensors(kind: type) -> bool:
     return kind.__module__.split(".")[0] in ("torch", "jax", "jaxlib", "torch2jax")
 
 
-CALLERS: frozenset[Callable] = frozenset(
-    (builtins.sorted, builtins.min, builtins.max, builtins.iter, functools.reduce)
-)
+CALLERS: frozenset[Callable] = frozenset((builtins.sorted, builtins.min, builtins.max, builtins.iter, functools.reduce))
 """Functions of C's that call what they are given; others are given functions of the user's to keep."""
 CALLING_TYPES = (map, filter, *(x for x in vars(itertools).values() if isinstance(x, type)))
 

@@ -13,6 +13,7 @@ import torch
 from jax import lax
 from jax.core import Tracer, eval_jaxpr
 
+from ..branches.collectives import expect_no_collectives
 from ..branches.policy import BranchPolicy
 from ..errors import TracedValueError, user_place
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
@@ -22,7 +23,6 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from ..translation import this_call
-from ..branches.collectives import expect_no_collectives
 from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree
 from .path import PathOfSource
 from .sink import sunk
@@ -287,7 +287,9 @@ def _expect_mergeable(a: Tree, b: Tree, place: Place, line: Any) -> None:
         is_same = a.value == b.value
         if is_same.all() if hasattr(is_same, "all") else is_same:
             return
-    raise Refused(f"{place.name} holds something else on each side of the condition at line {line.line}", other_paths=True)
+    raise Refused(
+        f"{place.name} holds something else on each side of the condition at line {line.line}", other_paths=True
+    )
 
 
 def _has_effects(side: Side) -> bool:
@@ -341,7 +343,10 @@ def _checked(flag: Any, one: Side, two: Side, place: Any) -> Any:
 def leave(side: Side) -> Any:
     """Leaves what a side has left, which is the only one."""
     merge, call = Merge("", ""), this_call()
-    merged = {key: merge.alone(tree, False) if tree.kind != "undefined" else _undefined for key, (_, tree) in side.trees.items()}
+    merged = {
+        key: merge.alone(tree, False) if tree.kind != "undefined" else _undefined
+        for key, (_, tree) in side.trees.items()
+    }
     given = merge.alone(side.given, False)
     outs = side.arrays()
     keeps = not torch.is_grad_enabled()
@@ -428,4 +433,3 @@ def _links(picks: list[Pick], one: Side, two: Side | None) -> list[_Link]:
                     found.append(_Link(n, is_one, None, fresh[memory], [], False))
                 fresh.setdefault(memory, n)
     return found
-

@@ -1,7 +1,7 @@
 """A gradient is taken where the value is: what only one side of a condition uses moves into that side.
 
-``r = x.sqrt(); y = x if x < 0 else r`` is right in PyTorch, whose gradient goes back along the side that was taken. In a
-graph the root stands before the condition, and its derivative is nan or infinite times zero where it is not used. So
+``r = x.sqrt(); y = x if x < 0 else r`` is right in PyTorch, whose gradient goes back along the side that was taken.
+In a graph the root stands before the condition, and its derivative is nan or infinite times zero where it is not used. So
 before JAX differentiates a program, each equation whose results one branch alone uses moves into that branch.
 """
 
@@ -62,7 +62,9 @@ def _moves(jaxpr: Jaxpr) -> dict[int, tuple[int, int]]:
             used = [_used(branch.jaxpr) for branch in step.params["branches"]]
             for place, x in enumerate(step.invars[1:]):
                 if isinstance(x, Var):
-                    sides = [i for i, branch in enumerate(step.params["branches"]) if branch.jaxpr.invars[place] in used[i]]
+                    sides = [
+                        i for i, branch in enumerate(step.params["branches"]) if branch.jaxpr.invars[place] in used[i]
+                    ]
                     users[x].update((number, side) for side in sides)
         else:
             user = moved.get(number, _EVERYBODY)

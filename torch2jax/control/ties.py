@@ -106,7 +106,9 @@ class _Node:
                     pending.append((other, is_exact_there, tie))
                 if is_exact_there:
                     if this_call().tape is not None:
-                        raise Refused("the code takes gradients, and writes to a tensor that may be another one", other_paths=True)
+                        raise Refused(
+                            "the code takes gradients, and writes to a tensor that may be another one", other_paths=True
+                        )
                     tie.carry(node)
                 elif other.is_there and other is not self:
                     raise Refused(

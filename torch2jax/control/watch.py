@@ -1,7 +1,6 @@
 """Refuses Python code that runs on a side of a condition without having been converted: C has called it.
 
-What such code writes is in no journal. On Python 3.12 and later `sys.monitoring` tells of each code object once; before,
-`sys.setprofile` tells of each call.
+What such code writes is in no journal.
 """
 
 import os
@@ -41,8 +40,8 @@ def _watch(frame: FrameType, event: str, arg: Any) -> None:
     elif current_run().journal is not None and not _is_called_by_library(frame):
         sys.setprofile(None)
         raise Refused(
-            f"{code.co_qualname} runs on one side of a condition without being converted, since C calls it: nobody knows "
-            "what it changes"
+            f"{code.co_qualname} runs on one side of a condition without being converted, since C calls it: nobody "
+            "knows what it changes"
         )
 
 

@@ -245,8 +245,8 @@ def expect_restored() -> None:
         if not place.is_variable and not restored(place.owner) and id(place.owner) not in run.outside.made:
             raise Refused(
                 f"{place.name} is written to before a condition on data is met. The code has run as far as that once "
-                "before, as nobody knew of the condition, and what that run has left there cannot be put back. Write to "
-                "it after the condition, or give it to the function as an argument"
+                "before, as nobody knew of the condition, and what that run has left there cannot be put back. Write "
+                "to it after the condition, or give it to the function as an argument"
             )
 
 

@@ -149,11 +149,12 @@ def _int(self):
 
 @implements_tensors(Tensor.__float__, tags=[Tag.READS])
 def _float(self):
-    return _convertible(self, lambda: float(_real(_scalar(self, "float(tensor)", _instead_of("float", self)), "double")))
+    what = "float(tensor)"
+    return _convertible(self, lambda: float(_real(_scalar(self, what, _instead_of("float", self)), "double")))
 
 
 def _convertible(tensor, ask: Callable[[], Any]) -> Any:
-    """What is asked; where it is traced, the code starts again, converted: there it gives a number that stays traced."""
+    """What is asked; where it is traced, code starts again, converted: there it gets a number that stays traced."""
     try:
         return ask()
     except TracedValueError:
