@@ -10,7 +10,7 @@ import torch
 
 from .merge import expect_there
 from .routes import Routes
-from .state import Refused
+from .state import Refused, current_run
 from .writes import Global, dict_of, is_made, made, note, note_attribute, note_contents
 
 _ABSENT: Any = object()
@@ -28,6 +28,8 @@ class Access(Routes):
         if kind is types.ModuleType or isinstance(owner, (torch.Tensor, type)):
             return getattr(owner, name)
         expect_there(owner)
+        if name == "__dict__" and current_run().partial and id(dict_of(owner)) in current_run().partial:
+            raise Refused("data decide which attributes an object has, and its __dict__ is read", other_paths=True)
         own = kind.__getattribute__
         if type(own) is types.FunctionType and self.converts(own):
             return self.call(own, owner, name)

@@ -117,13 +117,24 @@ class Calls(Access):
 
     def _cached(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """The cache holds nothing of one side, and nothing that depends on tensors."""
-        if current_run().journal is not None or any(isinstance(x, torch.Tensor) for x in (*args, *kwargs.values())):
-            return self.call(function.__wrapped__, *args, **kwargs)
-        return function(*args, **kwargs)
+        run = current_run()
+        if run.journal is None:
+            if any(isinstance(x, torch.Tensor) for x in (*args, *kwargs.values())):
+                return self.call(function.__wrapped__, *args, **kwargs)
+            return function(*args, **kwargs)
+        before = run.writes
+        result = self.call(function.__wrapped__, *args, **kwargs)
+        if run.writes != before:
+            name = getattr(function, "__name__", "a function")
+            raise Refused(f"{name} has a cache, and writes to something: on one side of a condition nobody knows whether")
+        run.caches[id(function)] = function
+        return result
 
     # Classes.
 
     def _construct(self, cls: type, args: tuple, kwargs: dict) -> Any:
+        if type(getattr(cls, "__del__", None)) is types.FunctionType and self.converts(cls.__del__):
+            raise Refused(f"an object of {cls.__name__} is made, and nobody knows when its __del__ is called")
         metacall = getattr(type(cls), "__call__", None)  # noqa: B004 - it is to be called
         if type(metacall) is types.FunctionType:
             return self.call(metacall, cls, *args, **kwargs)
@@ -178,8 +189,11 @@ class Calls(Access):
             found = special(self, *args, **kwargs)
             if found is not NotImplemented:
                 return found
+        run = current_run()
         for x in args:
             expect_there(x)
+            if run.partial and id(x) in run.partial:
+                raise Refused("data decide which attributes an object has, which is asked here", other_paths=True)
         name, owner, rest = getattr(function, "__name__", ""), getattr(function, "__self__", None), args
         if owner is None and args and getattr(function, "__objclass__", None) is not None:
             owner, rest = args[0], args[1:]
@@ -190,7 +204,8 @@ class Calls(Access):
         asked = self.asked(name, owner, args, kwargs)
         if asked is not NotImplemented:
             return asked
-        run = current_run()
+        if run.caches and id(owner) in run.caches:
+            raise Refused(f"the cache of {owner!r} holds nothing of one side of a condition, and {name} looks into it")
         if run.journal is not None or run.pairs:
             self._expect_journaled(function, name, owner, args, rest, kwargs)
         if calls_its_arguments(function, name):

@@ -10,7 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
+from jax.extend.core import Literal
 
+from ..branches.loop_bounds import IterationPath, most_iterations
 from ..branches.collectives import loop_on_devices
 from ..branches.while_loops import run_while, strong
 from ..errors import SourceLine
@@ -50,7 +53,7 @@ class _Carried:
 
     def begin(self, start: Callable[[Pick], Any], stream: Any) -> list:
         """The arrays that the first iteration begins with."""
-        arrays = [strong(jnp.asarray(start(x))) for x in self.picks]
+        arrays = [start(x) if x.one.kind == "number" else strong(jnp.asarray(start(x))) for x in self.picks]
         arrays += [strong(x.physical.arranged(None)) for x in self.storages.values()]
         if self.draws:
             arrays.append(lax.add(jnp.asarray(stream.before, jnp.uint32), jnp.uint32(stream.taken)))
@@ -162,6 +165,8 @@ def loop(
     given, state = side.program.consts, (first, begin)
     if jax.sharding.get_abstract_mesh().manual_axes:
         next_state, state = loop_on_devices(next_state, given, state, side.program.jaxpr.eqns)
+    bounds = [x for x in (bound, _bound(side.program.jaxpr, now, begin, goes_on.at)) if x is not None]
+    bound = min(bounds, default=None)
     _, arrays = run_while(next_state, given, state, bound, str(place))
     count = len(now.picks)
     with silently():
@@ -173,6 +178,25 @@ def loop(
     now.merge.note_pairs()  # pyright: ignore[reportOptionalMemberAccess]
     if carries_count:
         call.stream.state = stream._replace(taken=0, before=arrays[-1])
+
+
+def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None) -> int | None:
+    """How many iterations there are at most, if counters limit them."""
+    if goes_on is None:
+        return None
+    results = []
+    for pick in carried.picks:
+        leaf = pick.other
+        number = None if leaf.kind != "number" else Literal(np.asarray(leaf.value, begin[0].dtype), jaxpr.invars[0].aval)
+        results.append(jaxpr.outvars[leaf.at] if leaf.at is not None else number)
+    variables = jaxpr.invars[: len(results)]
+    whole = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]
+    if not whole:
+        return None
+    path = IterationPath(jaxpr.eqns, [(jaxpr.outvars[goes_on], True)], [x[1] for x in whole])
+    first = [Literal(x[2], x[0].aval) if not isinstance(x[2], Tracer) else x[0] for x in whole]
+    found = most_iterations([path], [x[0] for x in whole], first, lambda _: None)
+    return None if found is None else found + 1
 
 
 def _nothing(_: Sequence) -> None:

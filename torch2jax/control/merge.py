@@ -85,6 +85,7 @@ class Node(NamedTuple):
 Tree = Leaf | Node
 
 
+_TENSORS = (Torchish, Item, Number, torch.Tensor, torch.nn.Parameter)
 _MOST_OBJECTS = 64  # from outside that are looked into: they may lead to all that there is
 
 
@@ -145,8 +146,7 @@ class Encoder:
 
     def _tensor(self, value: torch.Tensor) -> Leaf:
         call = this_call()
-        kind = type(value)
-        if kind not in (Torchish, Item, Number) and (isinstance(value, Torchish) or value.layout is not torch.strided):
+        if type(value) not in _TENSORS or value.layout is not torch.strided:
             return Leaf("object", value)
         tensor = call.lift(value)
         if type(tensor) not in (Torchish, Item, Number):
@@ -417,7 +417,7 @@ def _rebuilt(node: Node, children: list) -> Any:
         return collections.deque(children, node.value.maxlen)
     if node.kind == "dict":
         new = node.value.copy()
-        dict.update(new, zip(node.names, children, strict=True))
+        new.update(zip(node.names, children, strict=True))
         return new
     if hasattr(kind, "_make"):
         return kind._make(children)  # pyright: ignore[reportAttributeAccessIssue]
@@ -429,6 +429,10 @@ _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: to
 
 def _number_spec(dtype: torch.dtype) -> TensorSpec:
     return TensorSpec(dtype, None, None, torch.device("cpu"), False)
+
+
+def bool_spec() -> TensorSpec:
+    return _number_spec(torch.bool)
 
 
 def _holds(dtype: torch.dtype, number: Leaf) -> bool:

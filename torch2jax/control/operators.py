@@ -14,10 +14,11 @@ from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..translation import current, this_call
 from ..values.item import Item
+from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data
 from .loops import loop
 from .merge import expect_there
-from .sides import condition
+from .sides import both, condition
 from .state import Refused, current_run, retried, trying
 from .ties import is_tied
 from .writes import UNDEFINED, Variable, is_made, is_paired, note, note_contents
@@ -104,7 +105,7 @@ class Operators(Calls):
         return self._both(flag, rest, lambda: flag if value.dtype == torch.bool else value, is_and=False)
 
     def _both(self, flag: Any, rest: Callable, own: Callable, is_and: bool) -> Any:
-        return condition(_array(flag), *((rest, own) if is_and else (own, rest)), [])
+        return both(_array(flag), rest, own, is_and)
 
     def not_(self, value: Any) -> Any:
         flag = self.truth(value)
@@ -254,7 +255,7 @@ class Operators(Calls):
         if flag is False:
             fails()
         elif flag is not True:
-            condition(_array(flag), _nothing, fails, [])
+            condition(_array(~flag), fails, _nothing, [])
 
     def raised(self, make: Callable[[], Any]) -> Any:
         """The exception that a statement raises; one of its values is traced if its text cannot be made."""
@@ -368,6 +369,8 @@ class Operators(Calls):
                 out = self.or_(out, lambda same=same: same)
             return out
         _expect_fresh((container,))
+        if id(container) in current_run().partial:
+            raise Refused("data decide which attributes an object has, which `in` asks", other_paths=True)
         return value in container
 
     def chain(self, kinds: tuple[str, ...], left: Any, *rest: Callable) -> Any:
@@ -425,6 +428,8 @@ def _few(items: Iterator) -> list:
 
 
 def _flag(value: Any) -> Any:
+    if type(value) is Item:
+        value = Number.of(value)
     value = value.detach().reshape(())
     return value if value.dtype == torch.bool else value != 0
 

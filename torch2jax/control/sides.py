@@ -9,13 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 from jax.core import Tracer, eval_jaxpr
 
 from ..branches.collectives import expect_no_collectives
 from ..branches.policy import BranchPolicy
-from ..errors import TracedValueError, user_place
+from ..errors import SourceLine, TracedValueError, user_place
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
 from ..tensors.journal import Journal, Uncontained
@@ -23,13 +24,13 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from ..translation import this_call
-from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree
+from .merge import bool_spec, Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unlike
 from .path import PathOfSource
 from .sink import sunk
 from .state import Refused, current_run
 from .ties import Tie, silently
 from .watch import watching
-from .writes import UNDEFINED, ObjectJournal, Place, Variable, expect_restored, note
+from .writes import UNDEFINED, Attribute, ObjectJournal, Place, Variable, dict_of, expect_restored, note
 
 
 class Side:
@@ -191,20 +192,65 @@ def _states(call: Any) -> list[bytes]:
 
 
 def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], variables: Sequence[Variable]) -> Any:
-    """Runs both sides, and leaves what either of them has left.
+    """Runs both sides, and leaves what either of them has left; where one raises, what the other does.
 
     Returns:
         What the functions give, chosen.
     """
-    run, call, place = current_run(), this_call(), user_place()
-    if run.was_restored is not None:
+    if current_run().was_restored is not None:
         expect_restored()
-    one, two = run_side(then, variables), run_side(orelse, variables)
-    if one.raised is not None and two.raised is not None:
-        run.raised = one.raised
-        raise one.raised
-    if one.raised is not None or two.raised is not None:
-        return _checked(flag, one, two, place)
+    place = user_place()
+    one = run_side(then, variables)
+    if one.raised is not None:
+        _check(lax.bitwise_not(flag), one.raised, place)
+        return orelse()
+    two = run_side(orelse, variables)
+    if two.raised is not None:
+        _check(flag, two.raised, place)
+        return then()
+    return joined(flag, one, two, place)
+
+
+def both(flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: bool) -> Any:
+    """What ``flag and rest()``, or ``flag or rest()``, gives."""
+    if current_run().was_restored is not None:
+        expect_restored()
+    place = user_place()
+    other = run_side(rest, [])
+    if other.raised is not None:
+        _check(lax.bitwise_not(flag) if is_and else flag, other.raised, place)
+        return own()
+    if _is_plain_bool(other):
+        (array,) = other.arrays() if other.given.kind == "tensor" else (np.asarray(other.given.value),)
+        array = lax.bitwise_and(flag, array) if is_and else lax.bitwise_or(flag, array)
+        return Pick(other.given, other.given, "tensor", bool_spec(), ()).value(array, False)
+    sides = (other, run_side(own, [])) if is_and else (run_side(own, []), other)
+    return joined(flag, *sides, place)
+
+
+def _is_plain_bool(side: Side) -> bool:
+    """Whether all that a side does is to compute a bool, and so little that it may as well be computed always."""
+    given, steps = side.given, side.program.jaxpr.eqns
+    is_bool = (given.kind == "tensor" and given.spec.dtype == torch.bool and given.shape == ()) or (
+        given.kind == "number" and type(given.value) is bool
+    )
+    does_more = side.trees or side.storages or side.drawn or side.program.jaxpr.effects
+    are_cheap = len(steps) <= _CHEAP and not any(_is_costly(x) for x in steps)
+    return is_bool and not does_more and are_cheap and len(side.program.jaxpr.outvars) <= 1
+
+
+_CHEAP = 32  # equations
+_COSTLY = frozenset(("dot_general", "conv_general_dilated", "while", "scan", "cond", "sort", "fft", "pure_callback"))
+
+
+def _is_costly(step: Any) -> bool:
+    inner = jax.tree.leaves(list(step.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
+    return step.primitive.name in _COSTLY or any(_is_costly(y) for x in inner for y in getattr(x, "eqns", ()))
+
+
+def joined(flag: Any, one: Side, two: Side, place: SourceLine) -> Any:
+    """Leaves what two sides have left, chosen."""
+    run, call = current_run(), this_call()
     merge = Merge(f"where line {place.line} is true", "where it is false")
     encode = {id(side): Encoder(None, side.trees) for side in (one, two)}
     places = {key: p for side in (one, two) for key, (p, _) in side.trees.items()}
@@ -223,7 +269,7 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
     storages = {**one.storages, **two.storages}
     expect_one_of_each(storages.values())
     outside = {key: storage.physical.arranged(None) for key, (storage, _) in storages.items()}
-    found = _links(merge.picks, one, two)
+    found = _links(merge.picks)
     asked = [link for link in found if link.number is not None]
     computed = [x for x in merge.picks if not x.is_of_numbers]
     counts = one.drawn_at is not None or two.drawn_at is not None or one.drawn != two.drawn
@@ -266,9 +312,20 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
         state = call.stream.state
         call.stream.state = state._replace(taken=state.taken + one.drawn)
     put(places, merged, values, one.outer | two.outer)
+    for p in places.values():  # attributes that are there on one side only
+        if isinstance(p, Attribute) and type(p.read()) is Unlike and UNDEFINED in (p_before(one, p), p_before(two, p)):
+            run.partial[id(dict_of(p.owner))] = dict_of(p.owner)
     result = given(values)
     merge.note_pairs()
     return result
+
+
+def p_before(side: Side, place: Place) -> Any:
+    """What a side leaves in a place; UNDEFINED if nothing."""
+    tree = side.trees.get(place.key)
+    if tree is None:
+        return UNDEFINED if place.key not in side.outer else None
+    return UNDEFINED if tree[1].kind == "undefined" else None
 
 
 def expect_one_of_each(storages: Iterable[tuple[Storage, int]]) -> None:
@@ -326,49 +383,17 @@ def _is_constant(x: Any, value: bool) -> bool:
     return not isinstance(x, Tracer) and bool(x) is value
 
 
-def _checked(flag: Any, one: Side, two: Side, place: Any) -> Any:
-    """Leaves what one side has left, where the other raises: that is a check."""
-    side, error = (two, one.raised) if one.raised is not None else (one, two.raised)
-    assert error is not None
+def _check(is_right: Any, error: BaseException, place: SourceLine) -> None:
+    """Checks that the side is not taken which raises an exception of the code's own."""
     policy: BranchPolicy = this_call().attempt.path.policy
-    if policy.checking is not None:
-        try:
-            text = f"{type(error).__name__}: {error}"
-        except (TracedValueError, Refused):
-            text = "an exception with traced values in its message"
-        policy.check(flag if side is one else lax.bitwise_not(flag), f"{text} (at {place})")
-    return leave(side)
-
-
-def leave(side: Side) -> Any:
-    """Leaves what a side has left, which is the only one."""
-    merge, call = Merge("", ""), this_call()
-    merged = {
-        key: merge.alone(tree, False) if tree.kind != "undefined" else _undefined
-        for key, (_, tree) in side.trees.items()
-    }
-    given = merge.alone(side.given, False)
-    outs = side.arrays()
-    keeps = not torch.is_grad_enabled()
-    values = [x.value(x.array(x.one, _array_of(x.one, side, outs)), keeps) for x in merge.picks]
-    with silently():
-        for storage, number in side.storages.values():
-            leave_storage(storage, outs[number])
-    for x in _links(merge.picks, side, None):
-        x.tie(values, jnp.ones((), bool) if x.number is None else outs[x.number])
-    state = call.stream.state
-    if side.drawn_at is None:
-        call.stream.state = state._replace(taken=state.taken + side.drawn)
-    else:
-        call.stream.state = state._replace(before=lax.add(jnp.asarray(state.before, jnp.uint32), outs[side.drawn_at]))
-    put({key: p for key, (p, _) in side.trees.items()}, merged, values, side.outer)
-    result = given(values)
-    merge.note_pairs()
-    return result
-
-
-def _undefined(_: list) -> Any:
-    return UNDEFINED
+    if policy.checking is None:
+        return
+    try:
+        text = f"{type(error).__name__}: {error}"
+        text = "an exception with traced values in its message" if isinstance(error, TracedValueError) else text
+    except (TracedValueError, Refused):
+        text = "an exception with traced values in its message"
+    policy.check(is_right, f"{text} (at {place})")
 
 
 def _array_of(leaf: Leaf, side: Side, outs: list) -> Any:
@@ -417,9 +442,9 @@ class _Link:
             Tie(flag if self.is_known and is_whole else None, node.storage, base, self.steps)
 
 
-def _links(picks: list[Pick], one: Side, two: Side | None) -> list[_Link]:
+def _links(picks: list[Pick]) -> list[_Link]:
     found = []
-    for is_one in (True, False) if two is not None else (True,):
+    for is_one in (True, False):
         fresh: dict[int, int] = {}
         for n, pick in enumerate(picks):
             if pick.kind != "tensor":

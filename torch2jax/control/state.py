@@ -41,6 +41,12 @@ class Run:
         """The last exception that the code itself has raised."""
         self.refusal: Refused | None = None
         """Why it has ended, even if the code has caught that."""
+        self.writes = 0
+        """How often something was written to."""
+        self.caches: dict[int, Any] = {}
+        """Caches of functions, by their ids, that were left out on a side: nobody may look into them."""
+        self.partial: dict[int, Any] = {}
+        """The attributes of objects, by the ids of their dictionaries, of which data decide what they are."""
         self.pairs: dict[int, tuple[Any, str]] = {}
         """Containers and objects, by their ids, of which data decide what else they are: none may be written to."""
         self.conditions = self.loops = self.sides = 0

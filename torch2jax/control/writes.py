@@ -166,7 +166,7 @@ class Contents(Place):
         if isinstance(owner, np.ndarray):
             return np.array(owner)
         if isinstance(owner, dict):
-            return dict(dict.items(owner))
+            return dict(_kind_of(owner).items(owner))
         return set(owner) if isinstance(owner, set) else list(owner)
 
     def write(self, value: Any) -> None:
@@ -174,8 +174,9 @@ class Contents(Place):
         if isinstance(owner, np.ndarray):
             owner[...] = value
         elif isinstance(owner, dict):
-            dict.clear(owner)
-            dict.update(owner, value)
+            _kind_of(owner).clear(owner)
+            for key, item in value.items():
+                _kind_of(owner).__setitem__(owner, key, item)
         elif isinstance(owner, set):
             set.clear(owner)
             set.update(owner, value)
@@ -187,6 +188,11 @@ class Contents(Place):
         else:
             del owner[:]
             owner.extend(value)
+
+
+def _kind_of(owner: dict) -> Any:
+    """The class whose methods see all that a dictionary holds, past what the user's own class makes of them."""
+    return collections.OrderedDict if isinstance(owner, collections.OrderedDict) else dict
 
 
 class ContextVariable(Place):
@@ -253,6 +259,7 @@ def expect_restored() -> None:
 def note(place: Place) -> None:
     """Is called before a place is written to."""
     run = current_run()
+    run.writes += 1
     if run.pairs:
         _expect_single(run.pairs, place.owner)
     journal = run.journal or run.outside
@@ -263,6 +270,7 @@ def note(place: Place) -> None:
 def note_attribute(owner: Any, name: str) -> None:
     """Is called before an attribute is set or deleted."""
     run = current_run()
+    run.writes += 1
     if run.pairs:
         _expect_single(run.pairs, owner)
     journal = run.journal or run.outside
@@ -277,6 +285,7 @@ def note_contents(owner: Any) -> None:
         Refused: it is of a kind of which nobody knows what it holds.
     """
     run = current_run()
+    run.writes += 1
     if run.pairs:
         _expect_single(run.pairs, owner)
     journal = run.journal or run.outside
