@@ -77,7 +77,7 @@ class Access(Routes):
         kind = type(owner)
         expect_there(owner)
         own: Any = kind.__setattr__
-        if type(own) is types.FunctionType:
+        if type(own) is types.FunctionType or getattr(own, "__name__", "") != "__setattr__":
             self.call(own, owner, name, value)
         else:
             self.set_plainly(value, owner, name)
@@ -156,7 +156,10 @@ class Access(Routes):
         if type(f) is types.FunctionType:
             self.call(f, owner, key, value)
             return
-        note_contents(owner)
+        if type(owner) is dict and "__builtins__" in owner and type(key) is str:  # the globals of a module
+            note(Global(owner, key))
+        else:
+            note_contents(owner)
         owner[key] = value
 
     def delitem(self, owner: Any, key: Any) -> None:
@@ -165,7 +168,10 @@ class Access(Routes):
         if type(f) is types.FunctionType:
             self.call(f, owner, key)
             return
-        note_contents(owner)
+        if type(owner) is dict and "__builtins__" in owner and type(key) is str:
+            note(Global(owner, key))
+        else:
+            note_contents(owner)
         del owner[key]
 
     # Globals.

@@ -232,7 +232,7 @@ class Calls(Access):
         elif isinstance(function, np.ufunc):
             for x in args[function.nin :]:
                 note_contents(x)
-        elif function in FIRST_IS_WRITTEN if kind_is_hashable(function) else False:
+        elif any(function is x for x in FIRST_IS_WRITTEN):
             note_contents(args[0])
         elif name in (mutators_of(owner) or ()):
             note_contents(owner)

@@ -20,7 +20,7 @@ from .operators import OPERATORS
 from .path import PathOfSource as PathOfSource
 from .sink import sunk
 from .state import Refused, Run, current_run, running
-from .writes import ObjectJournal
+from .writes import ObjectJournal, can_be_put_back
 
 IS_ON = os.environ.get("T2J_CONTROL", "source") == "source"
 
@@ -55,7 +55,9 @@ def converted_run(
         except Refused as error:
             refused = kept.refusal or error
     if refused is not None:
-        raise refused if refused.other_paths else BranchError(refused.reason)
+        if refused.other_paths and (restored is None or can_be_put_back(kept, restored)):
+            raise refused
+        raise BranchError(refused.reason)
     structure, static = left
     arrays = iter(eval_jaxpr(program.jaxpr, program.consts))
     return structure.unflatten([next(arrays) if x is None else x for x in static])

@@ -61,8 +61,8 @@ _FOLLOWED = tuple(
 """Files of PyTorch's that are converted as the user's are: they keep state, or ask."""
 
 _READING = frozenset(
-    ("_py_abc", "_weakrefset", "abc", "ast", "dis", "enum", "fractions", "importlib", "inspect", "linecache", "logging")
-    + ("numbers", "operator", "re", "string", "textwrap", "tokenize", "traceback", "typing", "warnings", "weakref")
+    ("_py_abc", "abc", "ast", "dis", "enum", "fractions", "importlib", "inspect", "linecache", "logging")
+    + ("numbers", "operator", "re", "string", "textwrap", "tokenize", "traceback", "typing")
 )
 """Modules of the standard library that change nothing which code could read back, but what is theirs."""
 
@@ -90,7 +90,15 @@ def reads_only(function: types.FunctionType, args: tuple) -> bool:
         return not any(isinstance(x, torch.nn.Module) for x in args)
     if file.startswith(_NUMPY):
         return "." not in function.__qualname__  # methods may write to their objects
-    return _module_of_standard(file) in _READING
+    module = _module_of_standard(file)
+    return module in _READING and (module != "logging" or function.__name__ in _LOGGING)
+
+
+_LOGGING = frozenset(
+    ("debug", "info", "warning", "error", "exception", "critical", "log", "isEnabledFor", "getEffectiveLevel")
+    + ("getLogger", "hasHandlers", "getLevelName")
+)
+"""What logging offers that changes nothing but what is shown."""
 
 
 def is_watched(code: types.CodeType) -> bool:

@@ -417,7 +417,10 @@ def put(places: dict, merged: dict[tuple, Build], values: list, outer: set[tuple
     for key, place in places.items():
         if key in outer:
             note(place)
-        place.write(merged[key](values))
+        value = merged[key](values)
+        if type(value) is Unlike and isinstance(place, Attribute) and place.is_of_c:
+            value._used()
+        place.write(value)
 
 
 def leave_storage(storage: Storage, array: Any) -> None:

@@ -41,6 +41,8 @@ class Run:
         """The last exception that the code itself has raised."""
         self.refusal: Refused | None = None
         """Why it has ended, even if the code has caught that."""
+        self.owners: dict[int, Any] = {}
+        """What has been written to on sides, by ids, apart from variables."""
         self.writes = 0
         """How often something was written to."""
         self.caches: dict[int, Any] = {}

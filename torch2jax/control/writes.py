@@ -15,6 +15,7 @@ import collections
 import contextvars
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,11 @@ class Attribute(Place):
         super().__init__(owner, ("attribute", id(owner), name), f"{kind}.{name}")
         self._name = name
         self._slot = None if isinstance(owner, type) else _slot_of(owner, name)
+
+    @property
+    def is_of_c(self) -> bool:
+        """Whether what it holds is C's, which may refuse other values."""
+        return isinstance(self._slot, types.GetSetDescriptorType)
 
     def read(self) -> Any:
         if isinstance(self.owner, type):
@@ -230,11 +236,19 @@ class ObjectJournal:
     def note(self, place: Place) -> None:
         if id(place.owner) not in self.made and place.key not in self.places:
             self.places[place.key], self.before[place.key] = place, place.read()
+            if not place.is_variable:
+                current_run().owners[id(place.owner)] = place.owner
 
     def undo(self) -> None:
         """Lets all places hold what they held before."""
         for key, place in reversed(self.places.items()):
             place.write(self.before[key])
+
+
+def can_be_put_back(run: Any, restored: Callable[[Any], bool]) -> bool:
+    """Whether another run of the code finds all that sides have written to as it was."""
+    made_here = run.outside.made
+    return all(id(x) in made_here or restored(x) for x in run.owners.values())
 
 
 def expect_restored() -> None:
