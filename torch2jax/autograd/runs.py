@@ -66,6 +66,7 @@ class OuterState:
         self._objects: list[tuple[Any, Any, Any, Sequence]] = []
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self._classes: list[tuple[type, dict[str, Any]]] = []
+        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._known: set[int] = set()
         """The ids of all these."""
 
@@ -76,7 +77,9 @@ class OuterState:
         else:
             self._note(flatten(self._roots)[0])
             self._roots, self._is_noted = None, True
-            self._known = {id(value) for value, *_ in (*self._objects, *self._classes, *self._globals.values())}
+            self._known = {
+                id(value) for value, *_ in (*self._objects, *self._classes, *self._arrays, *self._globals.values())
+            }
 
     def has(self, value: Any) -> bool:
         """Whether an object is one of those that each run finds as they were."""
@@ -93,6 +96,10 @@ class OuterState:
                 plain = {name: x for name, x in vars(value).items() if _is_plain_attribute(name, x)}
                 self._classes.append((value, plain))
                 pending.extend(plain.values())
+                continue
+            if type(value) is np.ndarray and value.size <= _MANY and value.flags.writeable and id(value) not in seen:
+                seen.add(id(value))
+                self._arrays.append((value, value.copy()))
                 continue
             codec: Any = codec_of(type(value))
             if codec is None or id(value) in seen or _is_left_out(value):
@@ -123,6 +130,8 @@ class OuterState:
             head_now, items_now = codec.open(value)
             if head_now != head or any(x is not y for x, y in zip(items, items_now, strict=False)):
                 codec.fill(value, head, items)
+        for array, values in self._arrays:
+            array[...] = values
         for kind, plain in self._classes:
             now = {name: x for name, x in vars(kind).items() if _is_plain_attribute(name, x)}
             for name in now.keys() - plain.keys():

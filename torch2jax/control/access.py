@@ -24,6 +24,15 @@ class Access(Routes):
     # Attributes.
 
     def getattr(self, owner: Any, name: str) -> Any:
+        found = self._attribute(owner, name)
+        if type(found) in (dict, collections.OrderedDict, set):
+            if isinstance(owner, torch.nn.Module):
+                current_run().of_modules[id(found)] = found
+            elif name == "__dict__" and is_made(owner):
+                made(found)
+        return found
+
+    def _attribute(self, owner: Any, name: str) -> Any:
         kind = type(owner)
         if kind is types.ModuleType or isinstance(owner, (torch.Tensor, type)):
             return getattr(owner, name)
@@ -125,7 +134,8 @@ class Access(Routes):
         if isinstance(owner, np.ndarray):
             note_contents(owner)
         is_slot = isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType))
-        if put is not None and not is_slot and type(found) is not property and not is_made(owner):
+        is_elsewhere = put is not None and not is_slot and type(found) is not property
+        if is_elsewhere and current_run().journal is not None and not is_made(owner):
             raise Refused(f"nobody knows where {type(owner).__name__}.{name} is kept, which is set here")
         note_attribute(owner, name)
 

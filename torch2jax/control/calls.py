@@ -126,7 +126,9 @@ class Calls(Access):
         result = self.call(function.__wrapped__, *args, **kwargs)
         if run.writes != before:
             name = getattr(function, "__name__", "a function")
-            raise Refused(f"{name} has a cache, and writes to something: on one side of a condition nobody knows whether")
+            raise Refused(
+                f"{name} has a cache, and writes to something: on one side of a condition nobody knows whether"
+            )
         run.caches[id(function)] = function
         return result
 
@@ -236,6 +238,8 @@ class Calls(Access):
             note_contents(args[0])
         elif name in (mutators_of(owner) or ()):
             note_contents(owner)
+        elif current_run().journal is None:
+            return
         elif not changes_nothing(function, owner, name) and (owner is None or not is_made(owner)):
             of = "" if owner is None or isinstance(owner, types.ModuleType) else f" of a {type(owner).__name__}"
             raise Refused(

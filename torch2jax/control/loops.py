@@ -13,12 +13,13 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import Literal
 
-from ..branches.loop_bounds import IterationPath, most_iterations
 from ..branches.collectives import loop_on_devices
+from ..branches.loop_bounds import IterationPath, most_iterations
 from ..branches.while_loops import run_while, strong
 from ..errors import SourceLine
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
+from ..tracing.carried_floats import CarriedFloat, begun
 from ..translation import this_call
 from .merge import Build, Encoder, Merge, Pick
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
@@ -42,6 +43,26 @@ class _Carried:
         self.merged: dict[tuple, Build] = {}
         self.storages: dict[int, Storage] = {}
         self.draws = False
+        self.floats: dict[str, CarriedFloat] = {}
+        """Python's floats, by their names."""
+
+    def note_floats(self, place: SourceLine, are_begun: bool) -> None:
+        """Takes note of Python's floats, and which of them an iteration changes by steps that float32 rounds.
+
+        Args:
+            are_begun: whether the iteration has begun with them as the loop carries them.
+        """
+        for name, pick in zip(self.names, self.picks, strict=True):
+            if not pick.is_float:
+                continue
+            carried = self.floats.setdefault(name, CarriedFloat(name, place))
+            how = getattr(pick.other.value, "computed", None)
+            if are_begun and how is not None and (not how.is_exact or any(x.is_rounded for x in how.carried)):
+                carried.is_rounded = True
+
+    @property
+    def names(self) -> list[str]:
+        return [] if self.merge is None else self.merge.names
 
     @property
     def picks(self) -> list[Pick]:
@@ -49,7 +70,8 @@ class _Carried:
 
     @property
     def signature(self) -> tuple:
-        return [*self.places], [x.aval for x in self.picks], [*self.storages], self.draws
+        rounded = [name for name, x in self.floats.items() if x.is_rounded]
+        return [*self.places], [x.aval for x in self.picks], [*self.storages], self.draws, rounded
 
     def begin(self, start: Callable[[Pick], Any], stream: Any) -> list:
         """The arrays that the first iteration begins with."""
@@ -63,6 +85,9 @@ class _Carried:
         """Lets the places hold arrays, in what is being traced."""
         count = len(self.picks)
         values = [x.value(array, False) for x, array in zip(self.picks, arrays, strict=False)]
+        for name, pick, value in zip(self.names, self.picks, values, strict=True):
+            if name in self.floats and pick.is_float:
+                value.computed = begun(self.floats[name], pick.one.value)
         put(self.places, self.merged, values, self.outer)
         with silently():
             for storage, array in zip(self.storages.values(), arrays[count:], strict=False):
@@ -137,9 +162,11 @@ def loop(
         now.outer = before.outer | side.outer
         now.storages = {**before.storages, **{key: storage for key, (storage, _) in side.storages.items()}}
         expect_one_of_each((storage, 0) for storage in now.storages.values())
-        now.draws = before.draws or side.drawn > 0
+        now.draws, now.floats = before.draws or side.drawn > 0, before.floats
+        known = before.signature
+        now.note_floats(place, before.merge is not None)
         begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)
-        if before.merge is not None and now.signature == before.signature:
+        if before.merge is not None and now.signature == known:
             break
     else:
         raise Refused(
@@ -187,7 +214,9 @@ def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None) -> i
     results = []
     for pick in carried.picks:
         leaf = pick.other
-        number = None if leaf.kind != "number" else Literal(np.asarray(leaf.value, begin[0].dtype), jaxpr.invars[0].aval)
+        number = (
+            None if leaf.kind != "number" else Literal(np.asarray(leaf.value, begin[0].dtype), jaxpr.invars[0].aval)
+        )
         results.append(jaxpr.outvars[leaf.at] if leaf.at is not None else number)
     variables = jaxpr.invars[: len(results)]
     whole = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]

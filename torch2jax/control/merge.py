@@ -227,6 +227,11 @@ class Pick(NamedTuple):
         return self.kind, self.spec.dtype, self.shape
 
     @property
+    def is_float(self) -> bool:
+        """Whether it is a number of Python's that is a float."""
+        return self.kind == "item" and self.spec.dtype.is_floating_point
+
+    @property
     def is_of_numbers(self) -> bool:
         """Whether both sides give numbers that Python knows."""
         return self.one.kind == self.other.kind == "number"
@@ -266,6 +271,8 @@ class Merge:
     def __init__(self, one: str, other: str, is_loop: bool = False):
         self._sides, self._is_loop = (one, other), is_loop
         self.picks: list[Pick] = []
+        self.names: list[str] = []
+        """Where each of them is, for errors."""
         self._known: dict[tuple[int, int], tuple[Build, Tree, Tree]] = {}
         self._parts: dict[int, list[list]] = {}
         """Of objects that new ones are made of: those, where they have been made."""
@@ -308,8 +315,11 @@ class Merge:
             return lambda _: a.value
         return self._unlike(a, b, name)
 
-    def _pick(self, one: Leaf, other: Leaf, kind: str, spec: TensorSpec, shape: tuple[int, ...]) -> Build:
+    def _pick(
+        self, one: Leaf, other: Leaf, kind: str, spec: TensorSpec, shape: tuple[int, ...], name: str = "a number"
+    ) -> Build:
         self.picks.append(Pick(one, other, kind, spec, shape))
+        self.names.append(name)
         number = len(self.picks) - 1
         return lambda values: values[number]
 
@@ -337,7 +347,9 @@ class Merge:
         wide = torch.promote_types(*dtypes)
         if wide.is_complex:
             return self._unlike(a, b, name)
-        return self._pick(a, b, "item", _number_spec(torch.float64 if wide.is_floating_point else torch.int64), ())
+        return self._pick(
+            a, b, "item", _number_spec(torch.float64 if wide.is_floating_point else torch.int64), (), name
+        )
 
     def _nodes(self, a: Node, b: Node, name: str, is_contents: bool) -> Build:
         kind = type(a.value)

@@ -24,7 +24,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from ..translation import this_call
-from .merge import bool_spec, Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unlike
+from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unlike, bool_spec
 from .path import PathOfSource
 from .sink import sunk
 from .state import Refused, current_run

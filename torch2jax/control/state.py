@@ -43,6 +43,8 @@ class Run:
         """Why it has ended, even if the code has caught that."""
         self.owners: dict[int, Any] = {}
         """What has been written to on sides, by ids, apart from variables."""
+        self.of_modules: dict[int, Any] = {}
+        """The dictionaries of modules, which a call puts back as it does modules, by their ids."""
         self.writes = 0
         """How often something was written to."""
         self.caches: dict[int, Any] = {}

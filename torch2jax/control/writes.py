@@ -247,8 +247,11 @@ class ObjectJournal:
 
 def can_be_put_back(run: Any, restored: Callable[[Any], bool]) -> bool:
     """Whether another run of the code finds all that sides have written to as it was."""
-    made_here = run.outside.made
-    return all(id(x) in made_here or restored(x) for x in run.owners.values())
+    return all(_is_put_back(run, x, restored) for x in run.owners.values())
+
+
+def _is_put_back(run: Any, value: Any, restored: Callable[[Any], bool]) -> bool:
+    return id(value) in run.outside.made or id(value) in run.of_modules or restored(value)
 
 
 def expect_restored() -> None:
@@ -262,7 +265,7 @@ def expect_restored() -> None:
     if restored is None or run.outside is None:
         return
     for place in run.outside.places.values():
-        if not place.is_variable and not restored(place.owner) and id(place.owner) not in run.outside.made:
+        if not place.is_variable and not _is_put_back(run, place.owner, restored):
             raise Refused(
                 f"{place.name} is written to before a condition on data is met. The code has run as far as that once "
                 "before, as nobody knew of the condition, and what that run has left there cannot be put back. Write "
@@ -347,6 +350,7 @@ def made(value: Any) -> Any:
 
 
 def is_made(value: Any) -> bool:
-    """Whether nobody outside of the side can have a value; true where the code is on no side."""
-    journal = current_run().journal
+    """Whether nobody outside of the side can have a value; where the code is on no side, outside of the run."""
+    run = current_run()
+    journal = run.journal or run.outside
     return journal is None or id(value) in journal.made
