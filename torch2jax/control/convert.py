@@ -1,8 +1,8 @@
 """The second pass: what may ask or write becomes a call of an operator (`operators.py`), and the compiled function.
 
 Sides of conditions and bodies of loops become inner functions. They assign to the function's variables by `nonlocal`,
-and the operator reads these through the cells of the inner functions: no state is passed, and a variable that is not set is
-an empty cell. The operators are a constant of the code object, so that no name of the user's is taken.
+and the operator reads these through the cells of the inner functions: no state is passed, and a variable that is not
+set is an empty cell. The operators are a constant of the code object, so that no name of the user's is taken.
 """
 
 import ast

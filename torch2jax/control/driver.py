@@ -10,7 +10,7 @@ from jax.core import eval_jaxpr
 
 from ..branches.path import Path
 from ..branches.policy import BranchPolicy
-from ..errors import BranchError
+from ..errors import BranchError, TracedValueError
 from ..tensors.trees import flatten, map_results
 from ..tracing.traces import current_trace, ending_with_errors
 from ..translation import this_call
@@ -54,6 +54,10 @@ def converted_run(
             refused = kept.refusal
         except Refused as error:
             refused = kept.refusal or error
+        except TracedValueError as error:
+            refused = kept.refusal or Refused(str(error), other_paths=True)
+            if restored is None or not can_be_put_back(kept, restored):
+                raise
     if refused is not None:
         if refused.other_paths and (restored is None or can_be_put_back(kept, restored)):
             raise refused

@@ -17,9 +17,11 @@ from ..branches.collectives import loop_on_devices
 from ..branches.loop_bounds import IterationPath, most_iterations
 from ..branches.while_loops import run_while, strong
 from ..errors import SourceLine
+from ..internals.jax import varying_axes
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tracing.carried_floats import CarriedFloat, begun
+from ..tracing.traces import varying
 from ..translation import this_call
 from .merge import Build, Encoder, Merge, Pick
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
@@ -43,6 +45,8 @@ class _Carried:
         self.merged: dict[tuple, Build] = {}
         self.storages: dict[int, Storage] = {}
         self.draws = False
+        self.axes: list[frozenset[str]] = []
+        """Over which axes of a mesh what is carried differs."""
         self.floats: dict[str, CarriedFloat] = {}
         """Python's floats, by their names."""
 
@@ -71,7 +75,7 @@ class _Carried:
     @property
     def signature(self) -> tuple:
         rounded = [name for name, x in self.floats.items() if x.is_rounded]
-        return [*self.places], [x.aval for x in self.picks], [*self.storages], self.draws, rounded
+        return [*self.places], [x.aval for x in self.picks], [*self.storages], self.draws, rounded, self.axes
 
     def begin(self, start: Callable[[Pick], Any], stream: Any) -> list:
         """The arrays that the first iteration begins with."""
@@ -166,6 +170,8 @@ def loop(
         known = before.signature
         now.note_floats(place, before.merge is not None)
         begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            begin, now.axes = _of_devices(begin, now, side, before.axes)
         if before.merge is not None and now.signature == known:
             break
     else:
@@ -207,6 +213,20 @@ def loop(
         call.stream.state = stream._replace(taken=0, before=arrays[-1])
 
 
+def _of_devices(
+    begin: list, carried: _Carried, side: Side, before: list[frozenset[str]]
+) -> tuple[list, list[frozenset[str]]]:
+    """What the first iteration begins with, as what differs between devices where what it ends with does."""
+    outvars = side.program.jaxpr.outvars
+    ends = [None if pick.other.at is None else outvars[pick.other.at] for pick in carried.picks]
+    ends += [outvars[side.storages[key][1]] if key in side.storages else None for key in carried.storages]
+    ends += [None] * (len(begin) - len(ends))
+    pairs = zip(begin, ends, strict=True)
+    axes = [varying_axes(x) | (frozenset() if end is None else varying_axes(end)) for x, end in pairs]
+    axes = [x | y for x, y in zip(axes, before, strict=True)] if len(before) == len(axes) else axes
+    return [varying(jnp.asarray(x), each) for x, each in zip(begin, axes, strict=True)], axes
+
+
 def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None) -> int | None:
     """How many iterations there are at most, if counters limit them."""
     if goes_on is None:
@@ -214,10 +234,7 @@ def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None) -> i
     results = []
     for pick in carried.picks:
         leaf = pick.other
-        number = (
-            None if leaf.kind != "number" else Literal(np.asarray(leaf.value, begin[0].dtype), jaxpr.invars[0].aval)
-        )
-        results.append(jaxpr.outvars[leaf.at] if leaf.at is not None else number)
+        results.append(None if leaf.at is None else jaxpr.outvars[leaf.at])
     variables = jaxpr.invars[: len(results)]
     whole = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]
     if not whole:

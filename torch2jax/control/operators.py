@@ -32,7 +32,7 @@ _IN_PLACE = {kind: getattr(operator, "i" + name) for kind, name in _BINARY.items
 _UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
 _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
 _MANY = 2**10  # conditions in a loop that no condition ends
-_SHORT = 64  # iterations that are conditions one by one, where they cannot be one loop
+_SHORT = 16  # iterations that are conditions one within another, where they cannot be one loop
 
 
 class Operators(Calls):
@@ -179,9 +179,9 @@ class Operators(Calls):
                 if isinstance(items, RANGE):
                     left = items[number:]
                     rest = TracedRange(left.start, left.stop, left.step, len(left))
-                    with retried(TracedValueError) as retries:
+                    with retried(TracedValueError) as tries:
                         self._count(rest, goes_on, body, variables, ending)
-                    if not retries.is_refused:
+                    if tries.error is None:
                         return
                 self._unrolled([item, *_few(following)], goes_on, body, variables, ending)
                 return

@@ -104,7 +104,38 @@ _LOGGING = frozenset(
 def is_watched(code: types.CodeType) -> bool:
     """Whether code may change what nobody journals, if it runs without having been converted."""
     file = code.co_filename
-    return not file.startswith((*_TENSORS, _NUMPY, "<")) and _module_of_standard(file) not in _READING
+    if file.startswith((*_TENSORS, _NUMPY, "<")) or _package_of(file) in _BENEATH:
+        return False
+    return not is_library(file) or _module_of_standard(file) in _KEEPING
+
+
+def _package_of(file: str) -> str:
+    """The name of an installed package that a file belongs to; empty for others."""
+    _, found, path = file.replace("\\", "/").rpartition("/site-packages/")
+    return path.split("/")[0].removesuffix(".py") if found else ""
+
+
+_BENEATH = frozenset(
+    ("absl", "etils", "filelock", "fsspec", "jinja2", "mpmath", "networkx", "opt_einsum", "packaging", "scipy", "sympy")
+    + ("tensorstore", "typing_extensions")
+)
+"""Packages that JAX and PyTorch use."""
+
+_KEEPING = frozenset(
+    (
+        "_collections_abc",
+        "argparse",
+        "collections",
+        "configparser",
+        "copy",
+        "os",
+        "queue",
+        "random",
+        "threading",
+        "types",
+    )
+)
+"""Modules of the standard library with classes that keep something, and whose methods C may call."""
 
 
 # Callables of C's.

@@ -1,8 +1,8 @@
 """A gradient is taken where the value is: what only one side of a condition uses moves into that side.
 
 ``r = x.sqrt(); y = x if x < 0 else r`` is right in PyTorch, whose gradient goes back along the side that was taken.
-In a graph the root stands before the condition, and its derivative is nan or infinite times zero where it is not used. So
-before JAX differentiates a program, each equation whose results one branch alone uses moves into that branch.
+In a graph the root stands before the condition, and its derivative is nan or infinite times zero where it is not
+used. So before JAX differentiates a program, each equation whose results one branch alone uses moves into that branch.
 """
 
 from collections import defaultdict

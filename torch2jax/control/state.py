@@ -103,17 +103,14 @@ class retried:
 
     def __init__(self, *kinds: type[Exception]):
         self._kinds = kinds
-        self.is_refused = False
+        self.error: BaseException | None = None
+        """Why it is refused."""
 
     def __enter__(self) -> "retried":
         self._before = current_run().refusal
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> bool:
-        if isinstance(error, Refused):
-            self.is_refused = error.other_paths
-        elif isinstance(error, self._kinds):
-            self.is_refused = True
-        if self.is_refused:
-            current_run().refusal = self._before
-        return self.is_refused
+        if isinstance(error, self._kinds) or (isinstance(error, Refused) and error.other_paths):
+            self.error, current_run().refusal = error, self._before
+        return self.error is not None
