@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .merge import expect_there
+from .merge import expect_there, has_no_identity
 from .routes import Routes
 from .state import Refused, current_run
 from .writes import Global, dict_of, is_made, made, note, note_attribute, note_contents
@@ -28,8 +28,10 @@ class Access(Routes):
         if type(found) in (dict, collections.OrderedDict, set):
             if isinstance(owner, torch.nn.Module):
                 current_run().of_modules[id(found)] = found
-            elif name == "__dict__" and is_made(owner):
-                made(found)
+            elif name == "__dict__":
+                current_run().dicts[id(found)] = found, owner
+                if is_made(owner):
+                    made(found)
         return found
 
     def _attribute(self, owner: Any, name: str) -> Any:
@@ -143,6 +145,8 @@ class Access(Routes):
 
     def getitem(self, owner: Any, key: Any) -> Any:
         kind = type(owner)
+        if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
+            raise Refused("data decide which of two objects a key is", other_paths=True)
         if kind is list or kind is tuple or kind is dict:
             if kind is list and type(key) is slice:
                 return made(owner[key])
@@ -166,11 +170,23 @@ class Access(Routes):
         if type(f) is types.FunctionType:
             self.call(f, owner, key, value)
             return
-        if type(owner) is dict and "__builtins__" in owner and type(key) is str:  # the globals of a module
-            note(Global(owner, key))
-        else:
-            note_contents(owner)
+        if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
+            raise Refused("data decide which of two objects a key is", other_paths=True)
+        self._note_item(owner, key)
         owner[key] = value
+
+    @staticmethod
+    def _note_item(owner: Any, key: Any) -> None:
+        """Is called before an item is set or deleted."""
+        if type(owner) is dict and type(key) is str:
+            run = current_run()
+            if "__builtins__" in owner:  # the globals of a module
+                note(Global(owner, key))
+                return
+            if id(owner) in run.dicts:  # the attributes of an object
+                note_attribute(run.dicts[id(owner)][1], key)
+                return
+        note_contents(owner)
 
     def delitem(self, owner: Any, key: Any) -> None:
         expect_there(owner, key)
@@ -178,10 +194,7 @@ class Access(Routes):
         if type(f) is types.FunctionType:
             self.call(f, owner, key)
             return
-        if type(owner) is dict and "__builtins__" in owner and type(key) is str:
-            note(Global(owner, key))
-        else:
-            note_contents(owner)
+        self._note_item(owner, key)
         del owner[key]
 
     # Globals.
@@ -205,7 +218,6 @@ class Access(Routes):
 def _looked_up(kind: type, name: str) -> Any:
     """What a class, or one that it derives from, has by a name."""
     for each in kind.__mro__:
-        found = each.__dict__.get(name)
-        if found is not None:
-            return found
+        if name in each.__dict__:
+            return each.__dict__[name]
     return None

@@ -17,7 +17,7 @@ from ..translation import current
 from ..values.item import Item
 from ..values.traced_numbers import Number
 from .access import Access
-from .merge import expect_there
+from .merge import expect_there, has_no_identity
 from .purity import (
     CALLING_TYPES,
     FIRST_IS_WRITTEN,
@@ -110,6 +110,8 @@ class Calls(Access):
             note_contents(args[0])
         if isinstance(kwargs.get("out"), np.ndarray):
             note_contents(kwargs["out"])
+        if kwargs.get("copy") is False and args and isinstance(args[0], np.ndarray):
+            note_contents(args[0])
         found = function(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
         if run.journal is None and not isinstance(found, torch.Tensor) and not any(found is x for x in args):
             made(found)  # as far as anybody knows
@@ -194,6 +196,8 @@ class Calls(Access):
         run = current_run()
         for x in args:
             expect_there(x)
+            if has_no_identity(x) and (function in (builtins.id, builtins.hash) or _is_of_container(function)):
+                raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
             if run.partial and id(x) in run.partial:
                 raise Refused("data decide which attributes an object has, which is asked here", other_paths=True)
         name, owner, rest = getattr(function, "__name__", ""), getattr(function, "__self__", None), args
@@ -234,7 +238,11 @@ class Calls(Access):
         elif isinstance(function, np.ufunc):
             for x in args[function.nin :]:
                 note_contents(x)
-        elif any(function is x for x in FIRST_IS_WRITTEN):
+        elif (
+            (kwargs.get("copy") is False and args and isinstance(args[0], np.ndarray))
+            or (isinstance(owner, np.ufunc) and name == "at")
+            or any(function is x for x in FIRST_IS_WRITTEN)
+        ):
             note_contents(args[0])
         elif name in (mutators_of(owner) or ()):
             note_contents(owner)
@@ -252,6 +260,14 @@ class Calls(Access):
 
     def truth(self, value: Any) -> Any:
         raise NotImplementedError
+
+
+def _is_of_container(function: Any) -> bool:
+    """Whether a callable is a method of a container that tells objects apart."""
+    owner = getattr(function, "__self__", None)
+    return isinstance(owner, (dict, set, frozenset)) or (
+        isinstance(owner, (list, tuple)) and function.__name__ in ("index", "count", "remove")
+    )
 
 
 def kind_is_hashable(function: Any) -> bool:
@@ -305,6 +321,10 @@ def _is_asked(value: Torchish) -> bool:
     return isinstance(without_derivatives(array if tape is None else tape.primal(array)), Tracer)
 
 
+def _of_flag(flag: Any) -> Any:
+    return flag if isinstance(flag, bool) else Item.of(flag)
+
+
 def _integer(operators: Calls, value: Any) -> Any:
     if type(value) is Item:
         return int(value) if value.is_floating_point() else value
@@ -322,7 +342,7 @@ def _gives_number(value: Any) -> bool:
 
 
 _CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
-    bool: lambda operators, value: operators.truth(value),
+    bool: lambda operators, value: _of_flag(operators.truth(value)),
     int: _integer,
     float: _real,
     type: lambda operators, value: type(value),

@@ -66,7 +66,10 @@ class _Converter(ast.NodeTransformer):
         if local:
             variables = [ast.If(ast.Constant(False), [ast.Assign([store(x) for x in local], ast.Constant(None))], [])]
         self._globals, self._nonlocals, self._first = saved
-        new = _function(node.name, args, [*nonlocals, *variables, *body] or [ast.Pass()], decorators)
+        made: list[ast.stmt] = []
+        if node.args.kwarg is not None:  # a dictionary that nobody else has
+            made = [ast.copy_location(ast.Expr(operator("new", load(node.args.kwarg.arg))), node)]
+        new = _function(node.name, args, [*nonlocals, *variables, *made, *body] or [ast.Pass()], decorators)
         return ast.copy_location(new, node)
 
     def _enter_scope(self, args: ast.arguments, body: Sequence[ast.stmt]) -> tuple:
@@ -234,7 +237,8 @@ class _Converter(ast.NodeTransformer):
             return node, []
         if isinstance(node, ast.Starred):
             inner, after = self._target(node.value)
-            return ast.Starred(inner, ast.Store()), after
+            new = ast.copy_location(ast.Expr(operator("new", load(inner.id))), node)  # a list that nobody else has
+            return ast.Starred(inner, ast.Store()), [new, *after]
         if isinstance(node, (ast.Tuple, ast.List)):
             pairs = [self._target(x) for x in node.elts]
             return type(node)([x for x, _ in pairs], ast.Store()), [y for _, after in pairs for y in after]
@@ -405,6 +409,8 @@ class _Converter(ast.NodeTransformer):
     visit_List = visit_Dict = visit_Set = _display
 
     def _comprehension(self, node: Any) -> Any:
+        if contains([node], (ast.NamedExpr,)):
+            raise Unconvertible("a comprehension that sets a variable by :=")
         for each in node.generators:
             if each.is_async:
                 raise Unconvertible("an asynchronous comprehension")

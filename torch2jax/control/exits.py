@@ -174,7 +174,10 @@ class _Exits:
         handlers, always, flags = [], body.always, body.flags | other.flags | final.flags
         for handler in s.handlers:
             inner = self.block(handler.body, loop)
-            handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, inner.statements), handler))
+            # An exit of the body is none that a `finally`, or the end of a `with`, has raised in.
+            unset = [ast.copy_location(assign(x, ast.Constant(False)), handler) for x in sorted(body.flags)]
+            statements = [*unset, *inner.statements]
+            handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, statements), handler))
             always, flags = always and inner.always, flags | inner.flags
         orelse = other.statements
         if orelse and body.flags:

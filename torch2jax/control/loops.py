@@ -104,7 +104,7 @@ class _Carried:
     def tie(self, values: list) -> None:
         """Notes that what is carried may be what the loop has begun with, and what else is carried."""
         for n, pick in enumerate(self.picks):
-            if pick.kind != "tensor":
+            if pick.kind not in ("tensor", "unsure"):
                 continue
             storage = values[n]._node.storage
             for leaf in (pick.one, pick.other):
@@ -112,7 +112,7 @@ class _Carried:
                     if relation.is_older and relation.base.memory is not storage.memory:
                         Tie(None, storage, relation.base, [])
             for m, other in enumerate(self.picks[:n]):
-                if other.kind == "tensor" and _may_share(pick, other):
+                if other.kind in ("tensor", "unsure") and _may_share(pick, other):
                     Tie(None, storage, values[m]._node.storage, [])
 
 

@@ -26,7 +26,7 @@ from ..translation import this_call
 from ..values.item import Item
 from ..values.traced_numbers import Number
 from .state import Refused, current_run
-from .ties import Relation, relations
+from .ties import Relation, is_tied, relations
 from .writes import UNDEFINED, dict_of, made, pair
 
 _EQUAL_IF_ALIKE = (
@@ -56,6 +56,14 @@ def expect_there(*values: Any) -> None:
     for value in values:
         if type(value) is Unlike:
             value._used()
+
+
+def has_no_identity(value: Any) -> bool:
+    """Whether data decide which object a value is, and code would tell by that: it is equal to itself alone."""
+    run = current_run()
+    if isinstance(value, Torchish):
+        return type(value) is Torchish and is_tied(value._node.storage.memory)
+    return bool(run.pairs) and id(value) in run.pairs and type(value).__eq__ is object.__eq__
 
 
 class Leaf(NamedTuple):
@@ -218,7 +226,7 @@ class Pick(NamedTuple):
 
     one: Leaf
     other: Leaf
-    kind: str  # tensor or item
+    kind: str  # tensor, item, or unsure: a tensor on one side, and a number on the other
     spec: TensorSpec
     shape: tuple[int, ...]
 
@@ -254,6 +262,8 @@ class Pick(NamedTuple):
         is_older = any(relation.is_older for leaf in (self.one, self.other) for _, relation in leaf.relations)
         make = self.spec.tensor if keeps and is_older and not torch.is_grad_enabled() else self.spec.result
         tensor = make(array)
+        if self.kind == "unsure":
+            current_run().unsure[id(tensor)] = tensor
         return Item.of(tensor) if self.kind == "item" else tensor
 
 
@@ -338,10 +348,10 @@ class Merge:
             number = b if a.kind == "tensor" else a
             if tensors[0].shape != () or not _holds(tensors[0].spec.dtype, number):
                 return self._unlike(a, b, name)
-            return self._pick(a, b, "tensor", tensors[0].spec, ())
+            return self._pick(a, b, "unsure", tensors[0].spec, ())
         dtypes = [x.spec.dtype if x.kind == "item" else _DTYPES[type(x.value)] for x in (a, b)]
         if dtypes[0] == dtypes[1] == torch.bool:
-            return self._pick(a, b, "tensor", _number_spec(torch.bool), ())
+            return self._pick(a, b, "item", _number_spec(torch.bool), (), name)
         if torch.bool in dtypes:
             return self._unlike(a, b, name)
         wide = torch.promote_types(*dtypes)

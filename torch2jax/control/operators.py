@@ -1,8 +1,8 @@
 """What converted code calls: a known condition is Python's, a traced one becomes a part of the graph."""
 
 import builtins
-import itertools
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,16 +12,16 @@ import torch
 from ..branches.idle import idle_answer
 from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
-from ..translation import current, this_call
+from ..translation import this_call
 from ..values.item import Item
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data
 from .loops import loop
-from .merge import expect_there
+from .merge import expect_there, has_no_identity
 from .sides import both, condition
 from .state import Refused, current_run, retried, trying
 from .ties import is_tied
-from .writes import UNDEFINED, Variable, is_made, is_paired, note, note_contents
+from .writes import UNDEFINED, Variable, note, note_contents
 
 _BINARY = {
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow",
@@ -32,6 +32,8 @@ _IN_PLACE = {kind: getattr(operator, "i" + name) for kind, name in _BINARY.items
 _UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
 _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
 _MANY = 2**10  # conditions in a loop that no condition ends
+_REFERENCES = 6  # to a tensor that one variable has, where it is added to: of that, and of calls in between
+_REFERENCES_OF_ITEMS = 3  # to what a loop alone goes through
 _SHORT = 16  # iterations that are conditions one within another, where they cannot be one loop
 
 
@@ -96,20 +98,17 @@ class Operators(Calls):
         flag = self.truth(value)
         if isinstance(flag, bool):
             return rest() if flag else value
-        return self._both(flag, rest, lambda: flag if value.dtype == torch.bool else value, is_and=True)
+        return both(_array(flag), rest, lambda: value, is_and=True, is_tensor=type(value) is not Item)
 
     def or_(self, value: Any, rest: Callable) -> Any:
         flag = self.truth(value)
         if isinstance(flag, bool):
             return value if flag else rest()
-        return self._both(flag, rest, lambda: flag if value.dtype == torch.bool else value, is_and=False)
-
-    def _both(self, flag: Any, rest: Callable, own: Callable, is_and: bool) -> Any:
-        return both(_array(flag), rest, own, is_and)
+        return both(_array(flag), rest, lambda: value, is_and=False, is_tensor=type(value) is not Item)
 
     def not_(self, value: Any) -> Any:
         flag = self.truth(value)
-        return not flag if isinstance(flag, bool) else ~flag
+        return not flag if isinstance(flag, bool) else Item.of(~flag)
 
     @staticmethod
     def none_of(*flags: Any) -> Any:
@@ -135,8 +134,7 @@ class Operators(Calls):
             return False
         if none is True:
             return self.truth(test())
-        found = self.and_(none, test)
-        return self.truth(found)
+        return self.truth(self.and_(Item.of(none), test))
 
     def while_(self, test: Callable, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         variables = _variables(names, test, body)
@@ -170,36 +168,48 @@ class Operators(Calls):
         if type(items) is TracedRange:
             self._count(items, items.goes_on(self), body, variables, ending)
             return
+        is_range, is_alone = isinstance(items, RANGE), sys.getrefcount(items) <= _REFERENCES_OF_ITEMS
         following = iter(items)
         for number, item in enumerate(following):
+            body(item)
             goes_on = self.none_of(*(x.read() for x in ending))
             if goes_on is False:
                 return
-            if goes_on is not True:
-                if isinstance(items, RANGE):
-                    left = items[number:]
-                    rest = TracedRange(left.start, left.stop, left.step, len(left))
-                    with retried(TracedValueError) as tries:
+            if goes_on is True:
+                continue
+            if is_range:
+                left = items[number + 1 :]
+                rest = TracedRange(left.start, left.stop, left.step, len(left))
+                with retried(TracedValueError) as tries:
+                    if left:
                         self._count(rest, goes_on, body, variables, ending)
-                    if tries.error is None:
-                        return
-                self._unrolled([item, *_few(following)], goes_on, body, variables, ending)
-                return
-            body(item)
+                if tries.error is None:
+                    return
+            elif following is items and not is_alone:
+                raise Refused("a loop ends on data, and moves on an iterator that others have", other_paths=True)
+            self._rest_of(following, goes_on, body, variables, ending, _SHORT)
+            return
 
-    def _unrolled(self, items: list, goes_on: Any, body: Callable, variables: list, ending: list) -> None:
-        """The rest of a loop of which a flag has come to depend on data: each iteration within the one before."""
-        if goes_on is True and items:
-            body(items[0])
-            self._unrolled(items[1:], self.none_of(*(x.read() for x in ending)), body, variables, ending)
-        elif goes_on is not False and items:
+    def _rest_of(
+        self, following: Iterator, goes_on: Any, body: Callable, variables: list, ending: list, left: int
+    ) -> None:
+        """The rest of a loop that ends on data and is no loop of the graph: each iteration within the one before."""
+        if not left:
+            raise Refused(f"a loop has more than {_SHORT} iterations that are no loop of the graph", other_paths=True)
 
-            def rest() -> None:
-                for x in ending:
-                    x.write(False)
-                self._unrolled(items, True, body, variables, ending)
+        def rest() -> None:
+            for x in ending:
+                x.write(False)
+            for item in following:
+                body(item)
+                goes_on = self.none_of(*(x.read() for x in ending))
+                if goes_on is False:
+                    return
+                if goes_on is not True:
+                    self._rest_of(following, goes_on, body, variables, ending, left - 1)
+                    return
 
-            condition(_array(goes_on), rest, _nothing, variables)
+        condition(_array(goes_on), rest, _nothing, variables)
 
     def _count(self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: list) -> None:
         """A loop over a range that ends on data, as one loop of the graph."""
@@ -288,8 +298,10 @@ class Operators(Calls):
 
     def aug(self, old: Any, kind: str, value: Any) -> Any:
         expect_there(old, value)
-        if isinstance(old, torch.Tensor) or isinstance(value, torch.Tensor) or type(old) in (int, float):
-            return _IN_PLACE[kind](old, value)
+        if type(old) in (int, float, bool, Item):
+            return self.binary(kind, old, value)
+        if isinstance(old, torch.Tensor):
+            return self._added_to(old, kind, value)
         found = getattr(type(old), f"__i{_BINARY[kind]}__", None)
         if type(found) is types.FunctionType:
             result = self.call(found, old, value)
@@ -299,6 +311,18 @@ class Operators(Calls):
         _expect_fresh((value,))
         note_contents(old)
         return _IN_PLACE[kind](old, value)
+
+    def _added_to(self, old: Any, kind: str, value: Any) -> Any:
+        """What an in-place operator gives of a tensor; one that is a number on one side is none to write to."""
+        unsure = current_run().unsure
+        if id(old) not in unsure:
+            return _IN_PLACE[kind](old, value)
+        if sys.getrefcount(old) > _REFERENCES or is_tied(old._node.storage.memory):
+            raise Refused(
+                "what is added to in place is a tensor on one side of a condition and a number on the other",
+                other_paths=True,
+            )
+        return _FUNCTIONS[kind](old, value)
 
     def aug_attr(self, owner: Any, name: str, kind: str, value: Any) -> None:
         self.setattr(self.aug(self.getattr(owner, name), kind, value), owner, name)
@@ -341,7 +365,10 @@ class Operators(Calls):
     def compare(self, kind: str, a: Any, b: Any) -> Any:
         expect_there(a, b)
         if kind in ("Is", "IsNot"):
-            if a is not b:
+            for flag, constant in ((a, b), (b, a)):
+                if type(constant) is bool and type(flag) is Item and flag.dtype == torch.bool:
+                    return flag if constant == (kind == "Is") else self.not_(flag)
+            if a is not b and a is not None and b is not None:
                 _expect_told_apart(a, b)
             return (a is b) == (kind == "Is")
         if kind in ("In", "NotIn"):
@@ -349,7 +376,11 @@ class Operators(Calls):
             return found if kind == "In" else self.not_(found)
         name = _COMPARE[kind]
         if type(a) in _PLAIN and type(b) in _PLAIN:
-            return getattr(operator, name)(a, b)
+            found = getattr(operator, name)(a, b)
+            is_of_tensors = type(a) is Torchish or type(b) is Torchish or not isinstance(found, Torchish)
+            return found if is_of_tensors else Item.of(found)
+        if name in ("eq", "ne"):
+            _expect_told_apart(a, b)
         for x, y, method in ((a, b, f"__{name}__"), (b, a, f"__{_REFLECTED[name]}__")):
             found = getattr(type(x), method, None)
             if type(found) is types.FunctionType and self.converts(found):
@@ -362,6 +393,7 @@ class Operators(Calls):
         found = getattr(type(container), "__contains__", None)
         if type(found) is types.FunctionType and self.converts(found):
             return self.call(found, container, value)
+        _expect_told_apart(value)
         if type(container) in (list, tuple) and (is_data(value) or any(map(is_data, container))):
             out: Any = False
             for x in container:
@@ -419,14 +451,6 @@ def _range(operators: Operators, *bounds: Any) -> Any:
     return TracedRange(start, stop, step[0] if step else 1)
 
 
-def _few(items: Iterator) -> list:
-    """What is left of an iterator, which a loop goes through one by one."""
-    found = list(itertools.islice(items, _SHORT))
-    if len(found) == _SHORT:
-        raise Refused(f"a loop has more than {_SHORT} iterations that are no loop of the graph", other_paths=True)
-    return found
-
-
 def _flag(value: Any) -> Any:
     if type(value) is Item:
         value = Number.of(value)
@@ -461,29 +485,33 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes, types.NoneType, Torch
 _REFLECTED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def _expect_told_apart(a: Any, b: Any) -> None:
-    """Refuses to tell whether two things are one, where data decide that."""
-    if all(isinstance(x, Torchish) for x in (a, b)):
-        if any(is_tied(x._node.storage.memory) for x in (a, b)):
-            raise Refused("data decide whether two tensors are one, which `is` asks", other_paths=True)
-    elif is_paired(a) and is_paired(b):
-        raise Refused("data decide whether two objects are one, which `is` asks", other_paths=True)
+def _expect_told_apart(*values: Any) -> None:
+    """Refuses to tell which object a value is, where data decide that."""
+    for x in values:
+        if has_no_identity(x):
+            raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
 
 
 def _equal(operators: Operators, one: Any, other: Any) -> Any:
-    return (one == other).all() if one.shape == other.shape else False
+    return Item.of((one == other).all()) if one.shape == other.shape else False
 
 
 def _item(operators: Operators, value: Any) -> Any:
-    return operators.truth(value) if value.dtype == torch.bool and value.numel() == 1 else NotImplemented
+    return _as_bool(operators, value) if value.dtype == torch.bool and value.numel() == 1 else NotImplemented
+
+
+def _as_bool(operators: Operators, value: Any) -> Any:
+    """What ``bool`` gives: one that is traced is a number of Python's."""
+    flag = operators.truth(value)
+    return flag if isinstance(flag, bool) else Item.of(flag)
 
 
 _ASKING: dict[str, Callable] = {
     "equal": _equal,
-    "allclose": lambda operators, *args, **kwargs: torch.isclose(*args, **kwargs).all(),
+    "allclose": lambda operators, *args, **kwargs: Item.of(torch.isclose(*args, **kwargs).all()),
     "item": _item,
-    "is_nonzero": lambda operators, value: operators.truth(value) if value.numel() == 1 else NotImplemented,
-    "__bool__": lambda operators, value: operators.truth(value) if value.numel() == 1 else NotImplemented,
+    "is_nonzero": lambda operators, value: _as_bool(operators, value) if value.numel() == 1 else NotImplemented,
+    "__bool__": lambda operators, value: _as_bool(operators, value) if value.numel() == 1 else NotImplemented,
 }
 
 
@@ -530,15 +558,32 @@ def _all(operators: Operators, items: Any) -> Any:
 def _first(operators: Operators, items: Any, stops_at: bool) -> Any:
     if isinstance(items, torch.Tensor):
         return NotImplemented
-    out: Any = not stops_at
-    for x in operators.iterated(items):
+    is_pure, following = type(items) in (list, tuple), iter(operators.iterated(items))
+
+    def rest(out: Any) -> Any:
+        """Whether one of those that follow stops it, as if all were looked at."""
+        for x in following:
+            flag = operators.truth(x)
+            if flag is stops_at:
+                return stops_at
+            if not isinstance(flag, bool):
+                out = flag if isinstance(out, bool) else (out | flag if stops_at else out & flag)
+        return out if isinstance(out, bool) else Item.of(out)
+
+    if is_pure:
+        return rest(not stops_at)
+    for x in following:
         flag = operators.truth(x)
         if flag is stops_at:
             return stops_at
         if not isinstance(flag, bool):
-            flag = flag if isinstance(out, bool) else (out | flag if stops_at else out & flag)
-            out = flag
-    return out
+            return _asked_first(flag, rest, stops_at)
+    return not stops_at
+
+
+def _asked_first(flag: Any, rest: Callable[[Any], Any], stops_at: bool) -> Any:
+    own = Item.of(flag)
+    return both(_array(flag), lambda: rest(not stops_at), lambda: own, not stops_at, False, is_pure=True)
 
 
 def _extreme(kind: str) -> Callable:
@@ -570,7 +615,3 @@ _SPECIAL.update(
 )
 
 OPERATORS = Operators()
-
-assert current
-assert is_made
-assert _SHORT

@@ -257,12 +257,21 @@ def changes_nothing(function: Any, owner: Any, name: str) -> bool:
         return True
     if isinstance(owner, torch.Generator):
         return False
+    if not isinstance(function, _FUNCTIONS) and type(function) not in _CALLABLES:
+        return _is_of_tensors(type(function)) or type(function).__module__.split(".")[0] == "numpy"
     if owner is not None and not isinstance(owner, types.ModuleType):
         return isinstance(owner, _IMMUTABLE) or mutators_of(owner) is not None or _is_of_tensors(type(owner))
     module = getattr(function, "__module__", None) or (owner.__name__ if owner is not None else None)
     if not isinstance(module, str):
         return _is_of_tensors(type(function))
     return module.split(".")[0] in _MODULES and not module.startswith("numpy.random")
+
+
+_FUNCTIONS = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType),
+    *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
+)
+_CALLABLES = (operator.itemgetter, operator.attrgetter, np.ufunc, weakref.ref)
 
 
 def _is_of_tensors(kind: type) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from .convert import converted, is_converted
 from .purity import is_to_convert
 from .source import Unconvertible
+from .writes import CONTAINERS
 
 _to_convert: dict[int, tuple[types.CodeType, bool]] = {}
 _unconverted: dict[int, tuple[types.CodeType, Unconvertible]] = {}
@@ -47,6 +48,8 @@ class Routes:
         if type(value) is types.MethodType and type(value.__func__) is types.FunctionType:
             found = self.function(value.__func__)
             return value if found is None else types.MethodType(found, value.__self__)
+        if type(value) is types.BuiltinFunctionType and isinstance(value.__self__, CONTAINERS):
+            return functools.partial(self.call, value)
         if type(value) is functools.partial:
             return functools.partial(self.given(value.func), *value.args, **value.keywords)
         return value

@@ -99,9 +99,11 @@ def run_side(
                     try:
                         side.given = function()
                     except Exception as error:
-                        if error is not run.raised or enter is not None:
+                        if enter is not None and not trying:
                             raise
-                        if trying or isinstance(error, (StopIteration, StopAsyncIteration)):
+                        if error is not run.raised and not trying:
+                            raise
+                        if trying or enter is not None or isinstance(error, (StopIteration, StopAsyncIteration)):
                             raise Refused(
                                 f"{type(error).__name__} is raised on one side of a condition, where it is caught",
                                 other_paths=True,
@@ -211,8 +213,15 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
     return joined(flag, one, two, place)
 
 
-def both(flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: bool) -> Any:
-    """What ``flag and rest()``, or ``flag or rest()``, gives."""
+def both(
+    flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: bool, is_tensor: bool, is_pure: bool = False
+) -> Any:
+    """What ``flag and rest()``, or ``flag or rest()``, gives.
+
+    Args:
+        is_tensor: whether `own`, which gives what the flag is of, gives a tensor.
+        is_pure: whether the rest must not write to anything.
+    """
     if current_run().was_restored is not None:
         expect_restored()
     place = user_place()
@@ -220,10 +229,13 @@ def both(flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: boo
     if other.raised is not None:
         _check(lax.bitwise_not(flag) if is_and else flag, other.raised, place)
         return own()
+    if is_pure and (other.trees or other.storages or other.drawn):
+        raise Refused("any() or all() asks data whether to go on, and what follows writes", other_paths=True)
     if _is_plain_bool(other):
-        (array,) = other.arrays() if other.given.kind == "tensor" else (np.asarray(other.given.value),)
+        (array,) = (np.asarray(other.given.value),) if other.given.kind == "number" else other.arrays()
         array = lax.bitwise_and(flag, array) if is_and else lax.bitwise_or(flag, array)
-        return Pick(other.given, other.given, "tensor", bool_spec(), ()).value(array, False)
+        kind = "tensor" if is_tensor and other.given.kind == "tensor" else "item"
+        return Pick(other.given, other.given, kind, bool_spec(), ()).value(array, False)
     sides = (other, run_side(own, [])) if is_and else (run_side(own, []), other)
     return joined(flag, *sides, place)
 
@@ -231,7 +243,7 @@ def both(flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: boo
 def _is_plain_bool(side: Side) -> bool:
     """Whether all that a side does is to compute a bool, and so little that it may as well be computed always."""
     given, steps = side.given, side.program.jaxpr.eqns
-    is_bool = (given.kind == "tensor" and given.spec.dtype == torch.bool and given.shape == ()) or (
+    is_bool = (given.kind in ("tensor", "item") and given.spec.dtype == torch.bool and given.shape == ()) or (
         given.kind == "number" and type(given.value) is bool
     )
     does_more = side.trees or side.storages or side.drawn or side.program.jaxpr.effects
@@ -450,7 +462,7 @@ def _links(picks: list[Pick]) -> list[_Link]:
     for is_one in (True, False):
         fresh: dict[int, int] = {}
         for n, pick in enumerate(picks):
-            if pick.kind != "tensor":
+            if pick.kind not in ("tensor", "unsure"):
                 continue
             for number, relation in (pick.one if is_one else pick.other).relations:
                 if relation.is_older:

@@ -45,6 +45,10 @@ class Run:
         """What has been written to on sides, by ids, apart from variables."""
         self.of_modules: dict[int, Any] = {}
         """The dictionaries of modules, which a call puts back as it does modules, by their ids."""
+        self.dicts: dict[int, tuple[Any, Any]] = {}
+        """The attributes of objects that code has asked for as dictionaries, and the objects."""
+        self.unsure: dict[int, Any] = {}
+        """Tensors that are numbers on one side, by their ids: not to be written to in place."""
         self.writes = 0
         """How often something was written to."""
         self.caches: dict[int, Any] = {}

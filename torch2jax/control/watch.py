@@ -40,7 +40,7 @@ def _watch(frame: FrameType, event: str, arg: Any) -> None:
     elif current_run().journal is not None and not _is_called_by_library(frame):
         sys.setprofile(None)
         raise Refused(
-            f"{code.co_qualname} ({code.co_filename}) runs on one side of a condition without being converted, since C calls it: nobody "
+            f"{code.co_qualname} runs on one side of a condition without being converted, since C calls it: nobody "
             "knows what it changes"
         )
 

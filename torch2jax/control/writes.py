@@ -308,6 +308,8 @@ def note_contents(owner: Any) -> None:
     journal = run.journal or run.outside
     if journal is None or id(owner) in journal.made:
         return
+    if run.journal is not None and type(owner) is dict and (id(owner) in run.dicts or "__builtins__" in owner):
+        raise Refused("the attributes of an object, or globals, are changed as a dictionary", other_paths=True)
     if isinstance(owner, np.ndarray):
         while isinstance(owner.base, np.ndarray):  # a view is written where its memory is
             owner = owner.base
