@@ -253,7 +253,7 @@ def changes_nothing(function: Any, owner: Any, name: str) -> bool:
     Args:
         owner: what it is a method of; None if it is none.
     """
-    if function in _BUILTINS or isinstance(function, (np.ufunc, weakref.ref)) or name in _ANY_MAY_CALL:
+    if any(function is x for x in _BUILTINS) or isinstance(function, (np.ufunc, weakref.ref)) or name in _ANY_MAY_CALL:
         return True
     if isinstance(owner, torch.Generator):
         return False
@@ -286,7 +286,8 @@ CALLING_TYPES = (map, filter, *(x for x in vars(itertools).values() if isinstanc
 def calls_its_arguments(function: Any, name: str) -> bool:
     """Whether a callable calls functions among its arguments."""
     module = (getattr(function, "__module__", None) or "").split(".")[0]
-    return function in CALLERS or function in CALLING_TYPES or name == "sort" or module in ("torch", "jax", "jaxlib")
+    is_listed = any(function is x for x in (*CALLERS, *CALLING_TYPES))
+    return is_listed or name == "sort" or module in ("torch", "jax", "jaxlib")
 
 
 def is_iterator(value: Any) -> bool:
