@@ -1,7 +1,8 @@
 """Where the package calls functions of the user's: in a converted run, converted."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..translation import current
@@ -15,6 +16,23 @@ def of_user(function: Callable) -> Callable:
     from .operators import OPERATORS
 
     return functools.partial(OPERATORS.call, function)
+
+
+@contextlib.contextmanager
+def asking_within() -> Iterator[None]:
+    """A context of code in a trace of its own that runs once: in a converted run its conditions are a part of that."""
+    call: Any = current()
+    if not call.attempt.converts:
+        yield
+        return
+    from ..tracing.traces import current_trace
+    from .path import PathOfSource
+
+    call.paths.append(PathOfSource(call.attempt.path.policy, current_trace()))
+    try:
+        yield
+    finally:
+        call.paths.pop().end()
 
 
 def note_made(value: Any) -> None:
