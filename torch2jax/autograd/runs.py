@@ -32,7 +32,8 @@ from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
 from ..branches.policy import BranchPolicy
-from ..control.driver import IS_ON, converted_run, note_fallback
+from ..control import switch
+from ..control.driver import converted_run
 from ..control.state import Refused
 from ..errors import SourceLine, is_library
 from ..tensors.derived import NeedsClasses
@@ -434,11 +435,10 @@ class Runs:
                 except Fork:
                     pass
                 bookmark.return_to()
-                if IS_ON and self._policy.max_paths > 1:
+                if switch.is_on and self._policy.max_paths > 1:
                     try:
                         return converted_run(attempt, self._policy, None if outer is None else outer.has)
-                    except Refused as refused:
-                        note_fallback(refused)
+                    except Refused:
                         bookmark.return_to()
                 return followed(lambda path: (attempt(path), None), self._policy, pads=True)[0]
             except (NeedsClasses, NeedsNumbers):  # which from now on they do, or are given

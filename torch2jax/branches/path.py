@@ -15,6 +15,7 @@ from jax import lax
 from jax.extend.core import Primitive
 
 from ..abandoning import Abandoned, Patience
+from ..control import switch
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, running, without_derivatives
@@ -315,7 +316,7 @@ class Path:
 
     def convert(self) -> None:
         """Is called where converted code goes on, and other code does not: a first run is over."""
-        if self._answers is None and self.policy.max_paths > 1:
+        if switch.is_on and self._answers is None and self.policy.max_paths > 1:
             self.abandon()
 
     def abandon(self) -> NoReturn:

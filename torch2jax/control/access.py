@@ -14,6 +14,7 @@ from .state import Refused, current_run
 from .writes import Global, dict_of, is_made, made, note, note_attribute, note_contents
 
 _ABSENT: Any = object()
+_OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
 
 
 class Access(Routes):
@@ -24,6 +25,8 @@ class Access(Routes):
     # Attributes.
 
     def getattr(self, owner: Any, name: str) -> Any:
+        if name in _OF_GRADIENTS and id(owner) in current_run().unsure_grad:
+            raise Refused(f"data decide whether a tensor requires grad, and its {name} is asked", other_paths=True)
         found = self._attribute(owner, name)
         if type(found) in (dict, collections.OrderedDict, set):
             if isinstance(owner, torch.nn.Module):

@@ -345,7 +345,7 @@ _CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
     bool: lambda operators, value: _of_flag(operators.truth(value)),
     int: _integer,
     float: _real,
-    type: lambda operators, value: type(value),
+    type: lambda operators, value: value.stands_for if type(value) is Item else type(value),
 }
 
 

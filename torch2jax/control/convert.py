@@ -105,12 +105,14 @@ class _Converter(ast.NodeTransformer):
         args.defaults = [converted(x) for x in args.defaults]
         args.kw_defaults = [None if x is None else converted(x) for x in args.kw_defaults]
         for x in ast.walk(args):
-            if isinstance(x, ast.arg):
+            if isinstance(x, ast.arg) and outermost:
                 x.annotation = None
         return args
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        return [*self._notes_of_cells([node]), self.function(node)]
+        made = ast.copy_location(ast.Expr(operator("new", load(node.name))), node)
+        is_own = node.name not in self._globals
+        return [*self._notes_of_cells([node]), self.function(node), *([made] if is_own else [])]
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
         return node
@@ -131,7 +133,9 @@ class _Converter(ast.NodeTransformer):
         around, self._class = self._class, node.name
         node.body = [self.function(x) if isinstance(x, ast.FunctionDef) else x for x in node.body]
         self._class = around
-        return node
+        if node.name in self._globals:
+            return node
+        return [node, ast.copy_location(ast.Expr(operator("new", load(node.name))), node)]
 
     # Statements.
 
@@ -232,20 +236,27 @@ class _Converter(ast.NodeTransformer):
         return ast.Expr(operator("assert_", self.visit(node.test), _thunk(self.visit(message))))
 
     def _target(self, node: ast.expr) -> tuple[Any, list[ast.stmt]]:
-        """A target without attributes, items and globals, and the statements that set these."""
-        if isinstance(node, ast.Name) and node.id not in self._globals | self._nonlocals:
+        """A target of names, and the statements that set what it sets, in their order, where it has others."""
+        is_plain = lambda x: x.id not in self._globals | self._nonlocals
+        names = [x for x in ast.walk(node) if isinstance(x, ast.Name)]
+        if all(map(is_plain, names)) and not contains([node], (ast.Attribute, ast.Subscript, ast.Starred)):
             return node, []
+        return self._set_in_order(node)
+
+    def _set_in_order(self, node: ast.expr) -> tuple[Any, list[ast.stmt]]:
         if isinstance(node, ast.Starred):
-            inner, after = self._target(node.value)
+            inner, after = self._set_in_order(node.value)
             new = ast.copy_location(ast.Expr(operator("new", load(inner.id))), node)  # a list that nobody else has
             return ast.Starred(inner, ast.Store()), [new, *after]
         if isinstance(node, (ast.Tuple, ast.List)):
-            pairs = [self._target(x) for x in node.elts]
+            pairs = [self._set_in_order(x) for x in node.elts]
             return type(node)([x for x, _ in pairs], ast.Store()), [y for _, after in pairs for y in after]
         temporary = f"{TEMPORARY}value{next(self._count)}"
         after: list[ast.stmt]
         if isinstance(node, ast.Name) and node.id in self._nonlocals:
             after = [*self._notes_of_cells([node]), assign(node.id, load(temporary))]
+        elif isinstance(node, ast.Name) and node.id not in self._globals:
+            after = [assign(node.id, load(temporary))]
         else:
             after = [ast.Expr(self._put(node, load(temporary)))]
         return store(temporary), [ast.copy_location(x, node) for x in after]
@@ -271,12 +282,16 @@ class _Converter(ast.NodeTransformer):
             return ast.Expr(self._put(only, value))
         if any(isinstance(x, (ast.Tuple, ast.List)) for x in node.targets):
             value = operator("iterated", value)
-        targets, after = [], []
-        for x in node.targets:
-            target, more = self._target(x)
-            targets.append(target)
-            after += more
-        return [ast.copy_location(x, node) for x in (ast.Assign(targets, value), *after)]
+        if all(isinstance(x, ast.Name) for x in node.targets):
+            pairs = [self._target(x) for x in node.targets]
+            after = [y for _, more in pairs for y in more]
+            return [ast.copy_location(x, node) for x in (ast.Assign([x for x, _ in pairs], value), *after)]
+        whole = f"{TEMPORARY}whole{next(self._count)}"
+        out: list[ast.stmt] = [assign(whole, value)]
+        for x in node.targets:  # each of them is set before the next one is looked at
+            target, after = self._target(x)
+            out += [ast.Assign([target], load(whole)), *after]
+        return [ast.copy_location(x, node) for x in out]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         if node.value is None:
@@ -285,6 +300,10 @@ class _Converter(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         kind, value, target = ast.Constant(type(node.op).__name__), self.visit(node.value), node.target
+        if not isinstance(target, ast.Name):
+            if contains([node.value], (ast.NamedExpr, *YIELDS)):
+                raise Unconvertible("an attribute or item is added to in place, by a value that sets a variable")
+            value = _thunk(value)  # which is computed when the old value has been read
         if isinstance(target, ast.Attribute):
             name = ast.Constant(self._mangled(target.attr))
             return ast.Expr(operator("aug_attr", self.visit(target.value), name, kind, value))
@@ -527,6 +546,7 @@ def converted(function: types.FunctionType, operators: Any) -> types.FunctionTyp
     closure = tuple([cells[x] for x in code.co_freevars])
     new = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     new.__kwdefaults__ = function.__kwdefaults__
+    new.__annotations__ = function.__annotations__
     new.__qualname__, new.__module__ = function.__qualname__, function.__module__
     if function.__dict__:
         new.__dict__.update(function.__dict__)

@@ -1,6 +1,5 @@
 """Where converted code begins: a call whose plain run has asked for a traced value starts again, converted."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,6 @@ from .path import PathOfSource as PathOfSource
 from .sink import sunk
 from .state import Refused, Run, current_run, running
 from .writes import ObjectJournal, can_be_put_back
-
-IS_ON = os.environ.get("T2J_CONTROL", "source") == "source"
 
 
 def converted_run(
@@ -93,10 +90,3 @@ def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
 def call_module(module: Any, args: tuple, kwargs: dict) -> Any:
     """What ``module._call_impl`` does, converted."""
     return OPERATORS.module(module, args, kwargs)
-
-
-def note_fallback(refused: Refused) -> None:
-    if os.environ.get("T2J_CONTROL_SHOW") and os.environ["T2J_CONTROL_SHOW"] == "2":
-        import traceback
-
-        traceback.print_exception(refused)

@@ -247,10 +247,13 @@ class Pick(NamedTuple):
     def array(self, leaf: Leaf, found: Any) -> Any:
         """What a side gives, which has an array for a tensor."""
         dtype = canonical(self.spec.dtype)
-        if leaf.kind == "undefined":
-            return jnp.zeros(self.shape, dtype)
+        if leaf.kind == "undefined":  # PyTorch raises where this is read
+            return jnp.full(self.shape, np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
         if leaf.kind == "number":
-            return np.asarray(leaf.value, dtype)
+            try:
+                return np.asarray(leaf.value, dtype)
+            except OverflowError as error:
+                raise Refused(f"the integer {leaf.value} is beyond {dtype}", other_paths=True) from error
         return lax.convert_element_type(found, dtype)
 
     def value(self, array: Any, keeps: bool) -> Any:
@@ -262,6 +265,9 @@ class Pick(NamedTuple):
         is_older = any(relation.is_older for leaf in (self.one, self.other) for _, relation in leaf.relations)
         make = self.spec.tensor if keeps and is_older and not torch.is_grad_enabled() else self.spec.result
         tensor = make(array)
+        wants = {x.spec.wants_grad for x in (self.one, self.other) if x.kind == "tensor"}
+        if len(wants) == 2:
+            current_run().unsure_grad[id(tensor)] = tensor
         if self.kind == "unsure":
             current_run().unsure[id(tensor)] = tensor
         return Item.of(tensor) if self.kind == "item" else tensor

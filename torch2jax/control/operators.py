@@ -247,7 +247,8 @@ class Operators(Calls):
 
     @staticmethod
     def matched(subject: Any) -> Any:
-        expect_there(subject)
+        parts = subject if isinstance(subject, (list, tuple)) else subject.values() if isinstance(subject, dict) else ()
+        expect_there(subject, *parts)
         return subject
 
     # Errors and contexts.
@@ -324,17 +325,23 @@ class Operators(Calls):
             )
         return _FUNCTIONS[kind](old, value)
 
-    def aug_attr(self, owner: Any, name: str, kind: str, value: Any) -> None:
-        self.setattr(self.aug(self.getattr(owner, name), kind, value), owner, name)
+    def aug_attr(self, owner: Any, name: str, kind: str, value: Callable) -> None:
+        old = self.getattr(owner, name)
+        self.setattr(self.aug(old, kind, value()), owner, name)
 
-    def aug_item(self, owner: Any, key: Any, kind: str, value: Any) -> None:
-        self.setitem(self.aug(self.getitem(owner, key), kind, value), owner, key)
+    def aug_item(self, owner: Any, key: Any, kind: str, value: Callable) -> None:
+        old = self.getitem(owner, key)
+        self.setitem(self.aug(old, kind, value()), owner, key)
 
     # Operators of expressions.
 
     def binary(self, kind: str, a: Any, b: Any) -> Any:
         expect_there(a, b)
         name, first, second = _BINARY[kind], type(a), type(b)
+        if kind == "Pow" and second is Item and first in (int, bool, Item) and not b.is_floating_point():
+            raise Refused(
+                "data decide whether an exponent is negative, and so whether Python gives an integer", other_paths=True
+            )
         if first in _PLAIN and second in _PLAIN:
             return _FUNCTIONS[kind](a, b)
         found, reflected = getattr(first, f"__{name}__", None), getattr(second, f"__r{name}__", None)
@@ -434,6 +441,11 @@ class TracedRange:
 
     def __init__(self, start: Any, stop: Any, step: int, most: int | None = None):
         self.start, self.stop, self.step, self.most = start, stop, step, most
+
+    def __iter__(self) -> Iterator:
+        raise TracedValueError("a range that no loop goes through")
+
+    __len__ = __iter__  # pyright: ignore[reportAssignmentType]
 
     def has(self, operators: Operators, number: Any) -> Any:
         return operators.compare("Lt" if self.step > 0 else "Gt", number, self.stop)

@@ -5,10 +5,10 @@ import types
 from typing import Any
 
 from .convert import converted, is_converted
-from .purity import is_to_convert
+from .purity import changes_nothing, is_to_convert, mutators_of
 from .source import Unconvertible
-from .writes import CONTAINERS
 
+_OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 _to_convert: dict[int, tuple[types.CodeType, bool]] = {}
 _unconverted: dict[int, tuple[types.CodeType, Unconvertible]] = {}
 
@@ -48,7 +48,9 @@ class Routes:
         if type(value) is types.MethodType and type(value.__func__) is types.FunctionType:
             found = self.function(value.__func__)
             return value if found is None else types.MethodType(found, value.__self__)
-        if type(value) is types.BuiltinFunctionType and isinstance(value.__self__, CONTAINERS):
+        if isinstance(value, _OF_C) and not changes_nothing(value, getattr(value, "__self__", None), value.__name__):
+            return functools.partial(self.call, value)
+        if isinstance(value, _OF_C) and mutators_of(getattr(value, "__self__", None)) is not None:
             return functools.partial(self.call, value)
         if type(value) is functools.partial:
             return functools.partial(self.given(value.func), *value.args, **value.keywords)

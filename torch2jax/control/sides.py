@@ -396,9 +396,9 @@ def _chosen(flag: Any, one: Callable[[], list], two: Callable[[], list], first: 
         pairs = [*zip(one(), two(), strict=True)]
         if not any(is_float(x) for x, _ in pairs):  # else what one of them is computed of may sink into its side
             return [_select(flag, x, y) for x, y in pairs]
-    if not first.program.effects and len(first.program.eqns) == len(second.program.eqns) <= _CHEAP:
-        if _are_one(jax.make_jaxpr(one)(), jax.make_jaxpr(two)()):
-            return one()
+    may_be_one = not first.program.effects and len(first.program.eqns) == len(second.program.eqns) <= _CHEAP
+    if may_be_one and _are_one(jax.make_jaxpr(one)(), jax.make_jaxpr(two)()):
+        return one()
     if jax.sharding.get_abstract_mesh().manual_axes:
         expect_no_collectives(flag, [*first.program.jaxpr.eqns, *second.program.jaxpr.eqns])
         shapes = [jax.make_jaxpr(x)().jaxpr.outvars for x in (one, two)]

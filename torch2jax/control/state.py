@@ -49,6 +49,8 @@ class Run:
         """The attributes of objects that code has asked for as dictionaries, and the objects."""
         self.unsure: dict[int, Any] = {}
         """Tensors that are numbers on one side, by their ids: not to be written to in place."""
+        self.unsure_grad: dict[int, Any] = {}
+        """Tensors that require grad on one side alone, by their ids."""
         self.writes = 0
         """How often something was written to."""
         self.caches: dict[int, Any] = {}

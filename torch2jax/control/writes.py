@@ -251,6 +251,8 @@ def can_be_put_back(run: Any, restored: Callable[[Any], bool]) -> bool:
 
 
 def _is_put_back(run: Any, value: Any, restored: Callable[[Any], bool]) -> bool:
+    if isinstance(value, torch.Tensor):  # of this run
+        return True
     return id(value) in run.outside.made or id(value) in run.of_modules or restored(value)
 
 
