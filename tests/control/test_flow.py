@@ -4,8 +4,6 @@ import pytest
 
 from tests.control.programs import flow
 
-TODAY = pytest.mark.xfail(reason="what one side alone uses is differentiated on both", strict=False)
-
 SAMPLE = [
     "adaptive_computation",
     "bisection",
@@ -17,7 +15,7 @@ SAMPLE = [
     "generator_with_state",
     "global_variable",
     "greedy_nms",
-    pytest.param("gradient_only_where_taken", marks=TODAY),
+    "gradient_only_where_taken",
     "k_means",
     "list_with_two_names",
     "loss_scaling",

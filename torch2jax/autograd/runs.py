@@ -28,11 +28,11 @@ import torch
 from jax import lax
 
 from ..abandoning import Abandoned, NeedsLengths, NeedsNumbers
+from ..branches import switch
 from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
 from ..branches.policy import BranchPolicy
-from ..control import switch
 from ..control.driver import converted_run
 from ..control.state import Refused
 from ..errors import SourceLine, is_library

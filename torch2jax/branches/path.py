@@ -15,11 +15,11 @@ from jax import lax
 from jax.extend.core import Primitive
 
 from ..abandoning import Abandoned, Patience
-from ..control import switch
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, running, without_derivatives
 from ..translation import Call, this_call
+from . import switch
 from .guards import Guards
 from .idle import idle_answer
 from .joins import Join, OpenConditions

@@ -44,7 +44,7 @@ class Access(Routes):
         expect_there(owner)
         if name == "__dict__" and current_run().partial and id(dict_of(owner)) in current_run().partial:
             raise Refused("data decide which attributes an object has, and its __dict__ is read", other_paths=True)
-        own = kind.__getattribute__
+        own: Any = kind.__getattribute__
         if type(own) is types.FunctionType and self.converts(own):
             return self.call(own, owner, name)
         found = _looked_up(kind, name)

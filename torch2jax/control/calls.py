@@ -42,8 +42,8 @@ from .writes import (
 
 RANGE = range  # for which something else may stand in while lengths depend on data
 _LIBRARIES = ("torch", "jax", "jaxlib", "numpy", "torch2jax")
+_CACHED = type(functools.lru_cache(len))
 _MODULE_CALL = torch.nn.Module.__call__
-_of_all = torch.nn.modules.module
 
 
 class Calls(Access):
@@ -69,7 +69,7 @@ class Calls(Access):
             return self._construct(function, args, kwargs)
         if kind is functools.partial:
             return self.call(function.func, *function.args, *args, **{**function.keywords, **kwargs})
-        if isinstance(function, functools._lru_cache_wrapper):
+        if isinstance(function, _CACHED):
             return self._cached(function, args, kwargs)
         own = getattr(kind, "__call__", None)  # noqa: B004 - it is to be called
         if isinstance(function, torch.nn.Module) and own is _MODULE_CALL:
@@ -80,14 +80,7 @@ class Calls(Access):
 
     def module(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
         """What a module's call gives, in what the call itself does around it."""
-        has_hooks = (
-            *(module._backward_hooks, module._backward_pre_hooks, module._forward_hooks, module._forward_pre_hooks),
-            *(_of_all._global_forward_hooks, _of_all._global_forward_pre_hooks),
-            *(_of_all._global_backward_hooks, _of_all._global_backward_pre_hooks),
-        )
-        if any(has_hooks):
-            return self.call(torch.nn.Module._call_impl, module, *args, **kwargs)
-        return self.call(module.forward, *args, **kwargs)
+        return self.call(torch.nn.Module._call_impl, module, *args, **kwargs)
 
     # Python functions that are not converted.
 
@@ -149,7 +142,7 @@ class Calls(Access):
             _expect_fresh(args)
             found = cls(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
             return found if isinstance(found, torch.Tensor) else made(found)
-        new, init = cls.__new__, cls.__init__
+        new, init = cls.__new__, getattr(cls, "__init__")  # noqa: B009 - of any type
         if hasattr(cls, "__dataclass_fields__") and type(init) is types.FunctionType and not self.converts(init):
             return self._dataclass(cls, args, kwargs)
         is_new_pythons, is_init_pythons = type(new) is types.FunctionType, type(init) is types.FunctionType
@@ -333,7 +326,8 @@ def _integer(operators: Calls, value: Any) -> Any:
 
 def _real(operators: Calls, value: Any) -> Any:
     if type(value) is Item:
-        return Item.of(Number.of(value).double())
+        number: Any = Number.of(value).double()
+        return Item.of(number)
     return Item.out_of(value.double()) if _gives_number(value) else float(value)
 
 

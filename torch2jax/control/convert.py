@@ -8,12 +8,12 @@ set is an empty cell. The operators are a constant of the code object, so that n
 import ast
 import copy
 import itertools
+import sys
 import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .exits import (
-    COMPREHENSIONS,
     EXITS,
     FUNCTIONS,
     OPERATORS,
@@ -171,7 +171,7 @@ class _Converter(ast.NodeTransformer):
             return ast.If(operator("known", test), self._block(node.body), self._block(node.orelse))
         yes, names = self._inner("then", node.body)
         no, others = self._inner("else", node.orelse)
-        call = operator("if_", test, load(yes.name), load(no.name), ast.Constant(tuple(sorted(names | others))))
+        call = operator("if_", test, load(yes.name), load(no.name), _constant(tuple(sorted(names | others))))
         return [ast.copy_location(x, node) for x in (yes, no, ast.Expr(call))]
 
     def visit_While(self, node: ast.While) -> Any:
@@ -180,8 +180,8 @@ class _Converter(ast.NodeTransformer):
         flags = getattr(node, "flags", ())
         test, names = self._inner("test", [ast.copy_location(ast.Return(node.test), node)])
         body, others = self._inner("body", node.body)
-        every = ast.Constant(tuple(sorted(names | others)))
-        call = operator("while_", load(test.name), load(body.name), every, ast.Constant(flags))
+        every = _constant(tuple(sorted(names | others)))
+        call = operator("while_", load(test.name), load(body.name), every, _constant(flags))
         return [*(ast.copy_location(x, node) for x in (test, body, ast.Expr(call))), *self._block(node.orelse)]
 
     def visit_For(self, node: ast.For) -> Any:
@@ -193,8 +193,8 @@ class _Converter(ast.NodeTransformer):
         item = f"{TEMPORARY}item"
         first = ast.copy_location(ast.Assign([node.target], load(item)), node)
         body, names = self._inner("body", [first, *node.body], [item])
-        flags = ast.Constant(getattr(node, "flags", ()))
-        call = operator("for_", items, load(body.name), ast.Constant(tuple(sorted(names))), flags)
+        flags = _constant(getattr(node, "flags", ()))
+        call = operator("for_", items, load(body.name), _constant(tuple(sorted(names))), flags)
         return [*(ast.copy_location(x, node) for x in (body, ast.Expr(call))), *self._block(node.orelse)]
 
     def visit_Try(self, node: Any) -> Any:
@@ -367,7 +367,7 @@ class _Converter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         if _is_operator(node):
             return node  # of the first pass
-        args = [self.visit(x) for x in node.args]
+        args: list[ast.expr] = [self.visit(x) for x in node.args]
         keywords = [ast.keyword(x.arg, self.visit(x.value)) for x in node.keywords]
         name = node.func.id if isinstance(node.func, ast.Name) else None
         if name in _READ_THEIR_CALLER or (name in _READ_THEIR_CALLER_ALONE and not args):
@@ -376,9 +376,9 @@ class _Converter(ast.NodeTransformer):
             if name == "super" and not args and self._first is not None:
                 args = [load("__class__"), load(self._first)]
             return ast.copy_location(ast.Call(node.func, args, keywords), node)
-        call = operator("call", self.visit(node.func), *args)
-        call.keywords = keywords
-        return ast.copy_location(call, node)
+        new = operator("call", self.visit(node.func), *args)
+        new.keywords = keywords
+        return ast.copy_location(new, node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         if contains(node.values[1:], (ast.NamedExpr, *YIELDS)):
@@ -408,7 +408,7 @@ class _Converter(ast.NodeTransformer):
             return ast.copy_location(operator("compare", kind, left, self.visit(node.comparators[0])), node)
         if contains(node.comparators[1:], (ast.NamedExpr, *YIELDS)):
             return self.generic_visit(node)
-        kinds = ast.Constant(tuple(type(x).__name__ for x in node.ops))
+        kinds = _constant(tuple(type(x).__name__ for x in node.ops))
         rest = [_thunk(self.visit(x)) for x in node.comparators]
         return ast.copy_location(operator("chain", kinds, left, *rest), node)
 
@@ -446,9 +446,13 @@ class _Converter(ast.NodeTransformer):
 
 def _function(name: str, args: ast.arguments, body: list[ast.stmt], decorators: list[ast.expr]) -> ast.FunctionDef:
     new = ast.FunctionDef(name, args, body, decorators, None, None)
-    if "type_params" in ast.FunctionDef._fields:
+    if sys.version_info >= (3, 12):
         new.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
     return new
+
+
+def _constant(value: Any) -> ast.Constant:
+    return ast.Constant(value)
 
 
 def _thunk(value: ast.expr) -> ast.Lambda:
@@ -463,8 +467,6 @@ def _is_operator(node: ast.Call) -> bool:
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     return isinstance(owner, ast.Constant) and owner.value == OPERATORS
 
-
-assert COMPREHENSIONS  # each of them is visited above
 
 # Code objects.
 

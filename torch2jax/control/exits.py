@@ -179,7 +179,7 @@ class _Exits:
             statements = [*unset, *inner.statements]
             handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, statements), handler))
             always, flags = always and inner.always, flags | inner.flags
-        orelse = other.statements
+        orelse: list[ast.stmt] = other.statements
         if orelse and body.flags:
             orelse = [ast.copy_location(ast.If(_none_of(body.flags), orelse, []), s)]
         new = type(s)(body.statements, handlers, orelse, final.statements)

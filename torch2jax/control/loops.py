@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import Tracer
+from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import Literal
 
 from ..branches.collectives import loop_on_devices
@@ -182,7 +182,7 @@ def loop(
     carries_count = now.draws
 
     def next_state(given: list, state: tuple) -> tuple:
-        arrays, outs = state[1], jax.core.eval_jaxpr(side.program.jaxpr, given, *state[1])
+        arrays, outs = state[1], eval_jaxpr(side.program.jaxpr, given, *state[1])
         found = [
             strong(pick.array(pick.other, outs[pick.other.at] if pick.other.at is not None else None))
             for pick in now.picks

@@ -121,7 +121,7 @@ class Encoder:
             return Leaf("undefined", value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        kind = type(value)
+        kind: Any = type(value)
         if kind in (bool, int, float, complex):
             return Leaf("number", value)
         if isinstance(value, (np.floating, np.integer, np.bool_)):
@@ -136,7 +136,8 @@ class Encoder:
         if isinstance(value, tuple) and kind is not torch.Size:
             return Node("tuple", value, (), [*map(self, value)], False)
         if kind in (dict, collections.OrderedDict, collections.defaultdict):
-            return Node("dict", value, tuple(value), [*map(self, value.values())], is_older)
+            items: Any = value.values()  # pyright: ignore[reportAttributeAccessIssue]
+            return Node("dict", value, tuple(value), [*map(self, items)], is_older)
         if kind is set:
             return Node("set", value, (frozenset(value),), [], is_older)
         if is_plain_object(kind):

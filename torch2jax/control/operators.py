@@ -32,8 +32,8 @@ _IN_PLACE = {kind: getattr(operator, "i" + name) for kind, name in _BINARY.items
 _UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
 _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
 _MANY = 2**10  # conditions in a loop that no condition ends
-_REFERENCES = 6  # to a tensor that one variable has, where it is added to: of that, and of calls in between
-_REFERENCES_OF_ITEMS = 3  # to what a loop alone goes through
+_REFERENCES = 5  # to a tensor that one variable has, where it is added to: of that, and of calls in between
+_REFERENCES_OF_ITEMS = 2  # to what a loop alone goes through
 _SHORT = 16  # iterations that are conditions one within another, where they cannot be one loop
 
 
@@ -294,7 +294,8 @@ class Operators(Calls):
     @staticmethod
     def note_cell(reader: types.FunctionType) -> None:
         """Is called before a variable of a function around this one is set."""
-        (cell,) = reader.__closure__ or ()
+        closure: Any = reader.__closure__
+        cell = closure[0]
         note(Variable(cell, reader.__code__.co_freevars[0]))
 
     def aug(self, old: Any, kind: str, value: Any) -> Any:
@@ -377,6 +378,8 @@ class Operators(Calls):
                     return flag if constant == (kind == "Is") else self.not_(flag)
             if a is not b and a is not None and b is not None:
                 _expect_told_apart(a, b)
+                if Item in (type(a), type(b)) and all(type(x) in (int, float, bool, Item) for x in (a, b)):
+                    raise Refused("data decide a number, and `is` asks which object it is", other_paths=True)
             return (a is b) == (kind == "Is")
         if kind in ("In", "NotIn"):
             found = self._contains(b, a)
@@ -425,7 +428,7 @@ class Operators(Calls):
             return NotImplemented
         if isinstance(owner, torch.Tensor):
             args = args if args and args[0] is owner else (owner, *args)
-        elif owner is not None and not isinstance(owner, types.ModuleType) and owner is not torch._C._VariableFunctions:
+        elif owner is not None and not isinstance(owner, types.ModuleType) and owner is not torch.add.__self__:
             return NotImplemented
         if not any(map(is_data, args)):
             return NotImplemented
@@ -504,8 +507,20 @@ def _expect_told_apart(*values: Any) -> None:
             raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
 
 
+def _isinstance(operators: Operators, value: Any, kinds: Any) -> Any:
+    if id(value) in current_run().unsure:
+        raise Refused("data decide whether something is a tensor or a number, which is asked here", other_paths=True)
+    return NotImplemented
+
+
 def _equal(operators: Operators, one: Any, other: Any) -> Any:
-    return Item.of((one == other).all()) if one.shape == other.shape else False
+    are_equal: Any = (one == other).all() if one.shape == other.shape else None
+    return False if are_equal is None else Item.of(are_equal)
+
+
+def _allclose(operators: Operators, *args: Any, **kwargs: Any) -> Any:
+    are_close: Any = torch.isclose(*args, **kwargs).all()
+    return Item.of(are_close)
 
 
 def _item(operators: Operators, value: Any) -> Any:
@@ -520,7 +535,7 @@ def _as_bool(operators: Operators, value: Any) -> Any:
 
 _ASKING: dict[str, Callable] = {
     "equal": _equal,
-    "allclose": lambda operators, *args, **kwargs: Item.of(torch.isclose(*args, **kwargs).all()),
+    "allclose": _allclose,
     "item": _item,
     "is_nonzero": lambda operators, value: _as_bool(operators, value) if value.numel() == 1 else NotImplemented,
     "__bool__": lambda operators, value: _as_bool(operators, value) if value.numel() == 1 else NotImplemented,
@@ -623,7 +638,14 @@ def _extreme(kind: str) -> Callable:
 from .calls import _SPECIAL  # noqa: E402 - which the operators add to
 
 _SPECIAL.update(
-    {builtins.any: _any, builtins.all: _all, builtins.max: _extreme("Gt"), builtins.min: _extreme("Lt"), RANGE: _range}
+    {
+        builtins.any: _any,
+        builtins.all: _all,
+        builtins.isinstance: _isinstance,
+        builtins.max: _extreme("Gt"),
+        builtins.min: _extreme("Lt"),
+        RANGE: _range,
+    }
 )
 
 OPERATORS = Operators()

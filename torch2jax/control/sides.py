@@ -294,7 +294,7 @@ def joined(flag: Any, one: Side, two: Side, place: SourceLine) -> Any:
             for pick in computed:
                 leaf = pick.one if is_one else pick.other
                 results.append(pick.array(leaf, _array_of(leaf, side, outs)))
-            results += [outs[x.number] if x.is_one == is_one else jnp.zeros((), bool) for x in asked]
+            results += [outs[x.number or 0] if x.is_one == is_one else jnp.zeros((), bool) for x in asked]
             results += [outs[side.storages[key][1]] if key in side.storages else outside[key] for key in storages]
             if counts:
                 results.append(jnp.uint32(side.drawn) if side.drawn_at is None else outs[side.drawn_at])
@@ -459,8 +459,8 @@ def put(places: dict, merged: dict[tuple, Build], values: list, outer: set[tuple
         if key in outer:
             note(place)
         value = merged[key](values)
-        if type(value) is Unlike and isinstance(place, Attribute) and place.is_of_c:
-            value._used()
+        if isinstance(place, Attribute) and place.is_of_c and isinstance(value, (Unlike, torch.Tensor)):
+            raise Refused(f"{place.name} is C's, which keeps no value that depends on data")
         place.write(value)
 
 

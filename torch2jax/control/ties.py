@@ -93,7 +93,8 @@ class _Node:
                 self._spread()
 
     def _spread(self) -> None:
-        seen, pending = {id(self)}, [(self, True, None)]
+        seen = {id(self)}
+        pending: list[tuple[_Node, bool, Tie | None]] = [(self, True, None)]
         while pending:
             node, is_exact, by = pending.pop()
             for tie in node.lasting:

@@ -143,7 +143,8 @@ def _whole(value: Any) -> Any:
     """A number with which Python computes: a bool that is traced is an integer there."""
     if type(value) is Item:
         number = Number.of(value)
-        return Number.of(number.long()) if value.dtype == torch.bool else number
+        whole: Any = number.long() if value.dtype == torch.bool else number
+        return Number.of(whole)
     return value
 
 
