@@ -22,6 +22,7 @@ _awaited: list[tuple[str, Callable]] = []
 _patches: list[tuple[Any, str, Any]] = []
 _absent: list[tuple[Any, str]] = []
 _originals: list[tuple[Any, str, Any]] = []
+_around: dict[int, tuple[types.CodeType, Callable, Callable]] = {}
 _lock = threading.RLock()
 _calls = 0
 _expects_targets = False
@@ -122,7 +123,16 @@ def _run_instead(function: types.FunctionType, body: Callable, with_original: bo
     )
     original.__kwdefaults__ = function.__kwdefaults__
     inside = functools.partial(body, original) if with_original else body
-    exchange(function, "__code__", _code_that_calls(_chosen(original, inside), function), may_lack=True)
+    code = _code_that_calls(_chosen(original, inside), function)
+    if with_original:
+        _around[id(code)] = code, original, body
+    exchange(function, "__code__", code, may_lack=True)
+
+
+def stand_in_around(code: types.CodeType) -> tuple[Callable, Callable] | None:
+    """The function whose code has been exchanged for this one, and what runs around it; None for other code."""
+    found = _around.get(id(code))
+    return None if found is None else found[1:]
 
 
 def _code_that_calls(target: Callable, function: types.FunctionType) -> types.CodeType:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..control.entry import of_user
 from ..rules.operands import lift
 from ..tensors.dtypes import canonical
 from ..tensors.history import GradientPart, Node, Source, reaches, used_in_derivatives
@@ -157,7 +158,7 @@ class Backward:
         # As in PyTorch, what hooks return is not seen where the way goes on to other targets; what they write is.
         own = written if goes_on else shown
         for node in hooked.nodes if hooked is not None and (goes_on or variable in self.accumulated) else []:
-            hooks = [lambda gradient, hook=hook: hook((gradient,)) for hook in node.prehooks.values()]
+            hooks = [lambda gradient, hook=hook: of_user(hook)((gradient,)) for hook in node.prehooks.values()]
             _, shown = self._shown(shown, hooks, node.end.spec)
         return own, shown
 
@@ -171,7 +172,7 @@ class Backward:
         given = None
         for hook in list(hooked.hooks.values()) if hooked is not None else []:
             with torch.enable_grad():
-                given = hook(given)
+                given = of_user(hook)(given)
         if hooked is None or given is None:
             return None, None
         cotangent = self._cotangent(lift(given), hooked.spec.layout, variable.aval.dtype)
@@ -186,7 +187,7 @@ class Backward:
         before = shown.physical.array
         with torch.enable_grad():
             for hook in hooks:
-                gradient = replaced(hook(gradient), gradient)
+                gradient = replaced(of_user(hook)(gradient), gradient)
 
         def found(tensor: Torchish):
             array = tensor.physical.array

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch.autograd import graph
 
+from ..control.entry import of_user
 from ..errors import user_level
 from ..patches import exchange, stands_in
 from ..rules.operands import lift
@@ -247,7 +248,7 @@ def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_grap
     """Adds a gradient to that of a tensor which requires grad by itself, where `source` begins."""
     with torch.enable_grad():
         for hook in list(source.prehooks.values()):
-            gradient = replaced(hook((gradient,)), gradient)
+            gradient = replaced(of_user(hook)((gradient,)), gradient)
         if (
             tensor._gradient is None
             or create_graph
@@ -258,10 +259,10 @@ def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_grap
             tensor._gradient.add_(gradient)
     with torch.set_grad_enabled(create_graph):
         for hook in list(source.accumulated.values()):
-            if hook(tensor) is not None:
+            if of_user(hook)(tensor) is not None:
                 raise RuntimeError("Tensor post accumulate grad hooks should return None.")
         for hook in list(source.posthooks.values()):
-            hook((), (gradient,))
+            of_user(hook)((), (gradient,))
 
 
 # Hooks on what PyTorch saves for derivatives. What is kept here JAX decides, and XLA where.

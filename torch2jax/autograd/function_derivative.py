@@ -11,6 +11,7 @@ import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import once_differentiable
 
+from ..control.entry import note_made, of_user
 from ..hints import advised
 from ..internals.jax import varying_axes
 from ..tensors.dtypes import canonical
@@ -157,9 +158,10 @@ class Derivative:
         def run(call: Call):
             gradients = tuple(self._gradients_of_results(cotangents))
             for hook in list(self._prehooks.values()):
-                gradients = _replaced(hook(gradients), gradients)
+                gradients = _replaced(of_user(hook)(gradients), gradients)
             backward = self._function_of_gradients()
             with self._residuals.context_with(residuals, wanted) as (ctx, leaves):
+                note_made(ctx)
                 with advised():
                     found = backward(ctx, *gradients)
                 found = self._checked(found if isinstance(found, tuple) else (found,))
@@ -167,7 +169,7 @@ class Derivative:
                 if node is not None:
                     node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
                 for hook in list(self._posthooks.values()):
-                    found = _replaced(hook(found, gradients), found)
+                    found = _replaced(of_user(hook)(found, gradients), found)
                 given = [found[place] for place in self._places]
                 arrays = [
                     self._cotangent(call, _added(gradient, leaves.get(number)), number, dtype, shape)
@@ -207,7 +209,8 @@ class Derivative:
             for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
                 given[place] = wrap(tangent, dtype)
             with self._residuals.context_with(residuals, (True,) * len(self._inputs), forwards=True) as (ctx, _):
-                found = self._function.jvp(ctx, *given)
+                note_made(ctx)
+                found = of_user(self._function.jvp)(ctx, *given)
                 found = found if isinstance(found, tuple) else (found,)
                 self._check_tangents(found)
                 arrays = []
@@ -251,7 +254,7 @@ class Derivative:
                 "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only "
                 "implement one of them."
             )
-        return function.vjp if function.backward is _Function.backward else function.backward
+        return of_user(function.vjp if function.backward is _Function.backward else function.backward)
 
     def _checked(self, gradients: tuple) -> tuple:
         extra = gradients[self._count :]

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import torch
 from torch.autograd.function import FunctionCtx
 
+from ..control.entry import note_made, of_user
 from ..functional.vmap import Batch, run_rule
 from ..internals.dispatch import DisableTorchFunction, DisableTorchFunctionSubclass
 from ..internals.transforms import set_fwd_grad_enabled
@@ -70,11 +71,12 @@ def run_forward(
     function: type[torch.autograd.Function], ctx: FunctionCtx, args: tuple, batch: Batch | None = None
 ) -> Any:
     """Runs the forward of an autograd function, with a context for what it saves; for a batch its rule for that."""
+    note_made(ctx)
     with torch.no_grad(), set_fwd_grad_enabled(False):
         if function.setup_context is torch.autograd.Function.setup_context:
-            return function.forward(ctx, *args)
-        output = function.forward(*args) if batch is None else run_rule(function.vmap, args, batch)
-        function.setup_context(ctx, args, output)
+            return of_user(function.forward)(ctx, *args)
+        output = of_user(function.forward)(*args) if batch is None else run_rule(function.vmap, args, batch)
+        of_user(function.setup_context)(ctx, args, output)
         return output
 
 

@@ -28,10 +28,13 @@ import torch
 from jax import lax
 
 from ..abandoning import Abandoned, NeedsLengths, NeedsNumbers
+from ..branches import switch
 from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
 from ..branches.policy import BranchPolicy
+from ..control.driver import converted_run
+from ..control.state import Refused
 from ..errors import SourceLine, is_library
 from ..tensors.derived import NeedsClasses
 from ..tensors.ended import end, keep, made_by_call
@@ -63,6 +66,10 @@ class OuterState:
         self._roots, self._is_noted = roots, False
         self._objects: list[tuple[Any, Any, Any, Sequence]] = []
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self._classes: list[tuple[type, dict[str, Any]]] = []
+        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
+        self._known: set[int] = set()
+        """The ids of all these."""
 
     def begin(self) -> None:
         """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
@@ -71,11 +78,30 @@ class OuterState:
         else:
             self._note(flatten(self._roots)[0])
             self._roots, self._is_noted = None, True
+            self._known = {
+                id(value) for value, *_ in (*self._objects, *self._classes, *self._arrays, *self._globals.values())
+            }
+
+    def has(self, value: Any) -> bool:
+        """Whether an object is one of those that each run finds as they were."""
+        if isinstance(value, torch.nn.Module):  # which the call puts back
+            return True
+        return id(value) in self._known
 
     def _note(self, leaves: list) -> None:
         seen, pending = set(), [*leaves]
         while pending:
             value = pending.pop()
+            if isinstance(value, type) and not is_of_library(value) and id(value) not in seen:
+                seen.add(id(value))
+                plain = {name: x for name, x in vars(value).items() if _is_plain_attribute(name, x)}
+                self._classes.append((value, plain))
+                pending.extend(plain.values())
+                continue
+            if type(value) is np.ndarray and value.size <= _MANY and value.flags.writeable and id(value) not in seen:
+                seen.add(id(value))
+                self._arrays.append((value, value.copy()))
+                continue
             codec: Any = codec_of(type(value))
             if codec is None or id(value) in seen or _is_left_out(value):
                 continue
@@ -87,6 +113,8 @@ class OuterState:
             if codec.fill is not None:
                 self._objects.append((value, codec, head, items))
             pending.extend(items)
+            if has_attributes(type(value)):
+                pending.append(type(value))
             for function in _functions_of(value):
                 self._note_stored(function)
                 pending.extend(_named_by(function))
@@ -103,11 +131,25 @@ class OuterState:
             head_now, items_now = codec.open(value)
             if head_now != head or any(x is not y for x, y in zip(items, items_now, strict=False)):
                 codec.fill(value, head, items)
+        for array, values in self._arrays:
+            array[...] = values
+        for kind, plain in self._classes:
+            now = {name: x for name, x in vars(kind).items() if _is_plain_attribute(name, x)}
+            for name in now.keys() - plain.keys():
+                delattr(kind, name)
+            for name, x in plain.items():
+                if now.get(name, _NOTHING) is not x:
+                    setattr(kind, name, x)
         for (_, name), (names, value) in self._globals.items():
             if value is _NOTHING:
                 names.pop(name, None)
             else:
                 names[name] = value
+
+
+def _is_plain_attribute(name: str, value: Any) -> bool:
+    """Whether an attribute of a class is data."""
+    return not name.startswith("__") and not hasattr(type(value), "__get__")
 
 
 def _is_left_out(value: Any) -> bool:
@@ -155,6 +197,7 @@ class Attempt:
         heeds_lengths: whether ``len`` and the like take data-dependent lengths from the beginning.
         asked: the modules in which functions of Python's take numbers that data decide from the beginning, by their
             dictionaries, and whether ``float`` and ``int`` do, too.
+        converts: whether its code is converted.
     """
 
     def __init__(
@@ -166,7 +209,9 @@ class Attempt:
         inputs: Inputs | None = None,
         heeds_lengths: bool = False,
         asked: list[tuple[dict[str, Any], bool]] | None = None,
+        converts: bool = False,
     ):
+        self.converts = converts
         self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
         self.heeds_lengths = heeds_lengths
         self.asked = [] if asked is None else asked
@@ -359,10 +404,10 @@ class Runs:
         left: list[Torchish] = []
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
 
-        def attempt(path: Path) -> T:
+        def attempt(path: Path, converts: bool = False) -> T:
             nonlocal left
             copies = constants if path.is_one_of_several else None
-            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths, self._asked)
+            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths, self._asked, converts)
             if inputs is not None:
                 inputs.begin()
             if outer is not None:
@@ -390,6 +435,11 @@ class Runs:
                 except Fork:
                     pass
                 bookmark.return_to()
+                if switch.is_on and self._policy.max_paths > 1:
+                    try:
+                        return converted_run(attempt, self._policy, None if outer is None else outer.has)
+                    except Refused:
+                        bookmark.return_to()
                 return followed(lambda path: (attempt(path), None), self._policy, pads=True)[0]
             except (NeedsClasses, NeedsNumbers):  # which from now on they do, or are given
                 pass

@@ -26,7 +26,7 @@ def cond_on_devices(predicate: Any, yes: Program, no: Program, values: dict[Any,
     Raises:
         BranchError: there is a collective on one side, and the predicate may differ between devices.
     """
-    _expect_no_collectives(predicate, [*yes.statements, *no.statements])
+    expect_no_collectives(predicate, [*yes.statements, *no.statements])
     results = zip(yes.results, no.results, strict=True)
     axes = [varying_axes(one) | varying_axes(other) for one, other in results]
 
@@ -63,7 +63,7 @@ def loop_on_devices(step: Callable, given: list, state: tuple, statements: Itera
         if found == axes:
             break
         axes = found
-    _expect_no_collectives(before[0], statements)
+    expect_no_collectives(before[0], statements)
 
     def step_on_devices(given: list, state: tuple) -> tuple:
         found = leaves(given, jax.tree.leaves(state))
@@ -72,7 +72,7 @@ def loop_on_devices(step: Callable, given: list, state: tuple, statements: Itera
     return step_on_devices, structure.unflatten(before)
 
 
-def _expect_no_collectives(predicate: Any, statements: Iterable[Any]) -> None:
+def expect_no_collectives(predicate: Any, statements: Iterable[Any]) -> None:
     found = next(_collectives(statements), None)
     if found is not None and (varying_axes(predicate) or _knows_place(predicate)):
         raise BranchError(

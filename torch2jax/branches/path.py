@@ -19,6 +19,7 @@ from ..errors import BranchError, SourceLine, TracedValueError, asking_place, us
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, running, without_derivatives
 from ..translation import Call, this_call
+from . import switch
 from .guards import Guards
 from .idle import idle_answer
 from .joins import Join, OpenConditions
@@ -312,6 +313,11 @@ class Path:
             "that its condition depends on, and `branches=` must choose an answer that ends it"
         )
         self.abandon()
+
+    def convert(self) -> None:
+        """Is called where converted code goes on, and other code does not: a first run is over."""
+        if switch.is_on and self._answers is None and self.policy.max_paths > 1:
+            self.abandon()
 
     def abandon(self) -> NoReturn:
         """Ends the run."""

@@ -55,6 +55,9 @@ def uniform_values(
 
     with np.errstate(all="ignore"):
         for step in steps:
+            if step.primitive.name == "cond":
+                found.update(zip(step.outvars, _of_branches(step, value_of, iterations), strict=True))
+                continue
             rule = _RULES.get(step.primitive.name)
             operands = [None if rule is None else value_of(x) for x in step.invars]
             is_any = any(x is not None for x in operands)
@@ -64,6 +67,33 @@ def uniform_values(
             if result is not None and result.known.any() and math.prod(step.outvars[0].aval.shape):
                 found[step.outvars[0]] = result
     return value_of
+
+
+def _of_branches(step: Any, value_of: Callable[[Any], Uniform | None], iterations: int) -> list[Uniform | None]:
+    """What a condition gives, of which the answer is known in some iterations, or does not matter."""
+    asked, *operands = map(value_of, step.invars)
+    results = []
+    for branch in step.params["branches"]:
+        given = {x: known for x, known in zip(branch.jaxpr.invars, operands, strict=True) if known is not None}
+        inner = uniform_values(branch.jaxpr.eqns, given, lambda _: None, iterations)
+        results.append([inner(x) for x in branch.jaxpr.outvars])
+    if len(results) != 2:
+        return [None] * len(step.outvars)
+    return [_answered(asked, one, other) for other, one in zip(*results, strict=True)]
+
+
+def _answered(asked: Uniform | None, one: Uniform | None, other: Uniform | None) -> Uniform | None:
+    if one is None and other is None:
+        return None
+    some: Any = one or other
+    unknown = Uniform(np.zeros_like(some.values), np.zeros_like(some.known))
+    one, other = one or unknown, other or unknown
+    is_same = one.known & other.known & (one.values == other.values)
+    if asked is None:
+        return Uniform(one.values, is_same)
+    answer = asked.values.astype(bool)
+    is_told = asked.known & np.where(answer, one.known, other.known)
+    return Uniform(np.where(asked.known & ~answer, other.values, one.values), is_told | is_same)
 
 
 def _whole(operands: Sequence) -> bool:

@@ -103,21 +103,21 @@ class While(NamedTuple):
             within = dict(zip(outside, given, strict=True))
             within.update(zip(self.carried, carried, strict=True))
             answer, *kept = evaluated(self.test, within)
-            return answer if self.wanted else lax.bitwise_not(answer), [*map(_strong, kept)]
+            return answer if self.wanted else lax.bitwise_not(answer), [*map(strong, kept)]
 
         def step(given: list, state: tuple) -> tuple:
             _, carried, kept = state
             within = dict(zip(outside, given, strict=True))
             within.update(zip(self.carried, carried, strict=True))
             within.update(zip(self.kept, kept, strict=True))
-            found = [*map(_strong, evaluated(self.iteration, within))]
+            found = [*map(strong, evaluated(self.iteration, within))]
             if self.test is None:
                 count = len(self.carried)
                 return found[count], found[:count], found[count + 1 :]
             answer, kept = ask(given, found)
             return answer, found, kept
 
-        given, first = [values[var] for var in outside], [_strong(read(x)) for x in self.first]
+        given, first = [values[var] for var in outside], [strong(read(x)) for x in self.first]
         if self.is_detached:
             given, first = ([*map(lax.stop_gradient, arrays)] for arrays in (given, first))
         goes_on, kept = ask(given, first)
@@ -125,16 +125,16 @@ class While(NamedTuple):
         if jax.sharding.get_abstract_mesh().manual_axes:
             programs = [self.iteration] if self.test is None else [self.test, self.iteration]
             step, state = loop_on_devices(step, given, state, [x for program in programs for x in program.statements])
-        _, carried, kept = _run(step, given, state, self.bound, self.place)
+        _, carried, kept = run_while(step, given, state, self.bound, self.place)
         return [*carried, *kept]
 
 
-def _strong(array: Any) -> Any:
+def strong(array: Any) -> Any:
     """An array that has its dtype whatever it is computed with."""
     return lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", True) else array
 
 
-def _run(step: Callable, given: list, state: tuple, bound: int | None, place: str) -> tuple:
+def run_while(step: Callable, given: list, state: tuple, bound: int | None, place: str) -> tuple:
     """Takes steps until the first of the state says that it is over."""
 
     def whole(given: list, state: tuple) -> tuple:

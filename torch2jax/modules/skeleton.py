@@ -21,6 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..calls.dispatch import Call
+from ..control.driver import call_module
 from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.distributed import is_fully_sharded, wrapped_class
@@ -379,6 +380,8 @@ class _Named:
         self._stack.append(self._path)
         try:
             with jax.named_scope(self._path.removeprefix(outer + "." if outer else "")):
+                if this_call().attempt.converts:
+                    return call_module(module, args, kwargs)
                 return module._call_impl(*args, **kwargs)
         finally:
             self._stack.pop()
@@ -401,5 +404,8 @@ def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwa
     named = vars(self).get("_compiled_call_impl")
     if isinstance(named, _Named):
         return named.call(self, args, kwargs)
-    this_call().settings.modules.meet(self)
+    call = this_call()
+    call.settings.modules.meet(self)
+    if call.attempt.converts and named is None:
+        return call_module(self, args, kwargs)
     return original(self, *args, **kwargs)

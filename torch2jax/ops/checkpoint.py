@@ -24,6 +24,7 @@ from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveC
 
 from ..branches.replayed_answers import ReplayedAnswers
 from ..calls.modes import AtenMode
+from ..control.entry import asking_within
 from ..errors import TracedValueError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpOverload
 from ..internals.modules import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
@@ -249,7 +250,8 @@ class _Checkpointed:
         scope = TraceScope()
 
         def checkpointed():
-            return scope.trace(_without_choices, function, *args, **kwargs)
+            with asking_within():
+                return scope.trace(_without_choices, function, *args, **kwargs)
 
         policy = None if self.selection is None else Selection.jax_policy
         return scope.close(jax.checkpoint(checkpointed, policy=policy)())

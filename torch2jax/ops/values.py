@@ -6,6 +6,7 @@
 import copy
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -143,12 +144,24 @@ def is_nonzero(input):
 
 @implements_tensors(Tensor.__int__, tags=[Tag.READS])
 def _int(self):
-    return int(_real(_scalar(self, "int(tensor)", _instead_of("int", self)), "int64_t"))
+    return _convertible(self, lambda: int(_real(_scalar(self, "int(tensor)", _instead_of("int", self)), "int64_t")))
 
 
 @implements_tensors(Tensor.__float__, tags=[Tag.READS])
 def _float(self):
-    return float(_real(_scalar(self, "float(tensor)", _instead_of("float", self)), "double"))
+    what = "float(tensor)"
+    return _convertible(self, lambda: float(_real(_scalar(self, what, _instead_of("float", self)), "double")))
+
+
+def _convertible(tensor, ask: Callable[[], Any]) -> Any:
+    """What is asked; where it is traced, code starts again, converted: there it gets a number that stays traced."""
+    try:
+        return ask()
+    except TracedValueError:
+        number = current().lift(tensor)
+        if number.numel() == 1 and _gives_numbers(number):
+            current().paths[-1].convert()
+        raise
 
 
 def _real(value, kind: str):

@@ -33,7 +33,7 @@ class Item(Number):
 
     @property
     def stands_for(self) -> type:
-        return float if self.dtype.is_floating_point else int
+        return bool if self.dtype == torch.bool else float if self.dtype.is_floating_point else int
 
     @classmethod
     def out_of(cls, tensor: Torchish) -> "Item":
@@ -60,6 +60,8 @@ class Item(Number):
             return compare(self._started, 0)
         if not this_call().attempt.heeds_lengths and _is_asked_by_function():
             raise NeedsLengths  # as by min and max, of which there are some that take such numbers
+        if self.dtype == torch.bool:
+            return compare(_whole(self), other)
         answer = _seen(name, self, other)
         if answer is not None:
             return answer
@@ -128,19 +130,43 @@ def _binary(name: str) -> Callable:
     def compute(self: Torchish, other: Any):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
-        return Item.of(getattr(Number, name)(Number.of(self), _plain(other)))
+        return Item.of(getattr(Number, name)(_whole(self), _plain(_whole(other))))
 
     return compute
 
 
 def _unary(name: str) -> Callable:
-    return lambda self: Item.of(getattr(Number, name)(Number.of(self)))
+    return lambda self: Item.of(getattr(Number, name)(_whole(self)))
+
+
+def _whole(value: Any) -> Any:
+    """A number with which Python computes: a bool that is traced is an integer there."""
+    if type(value) is Item:
+        number = Number.of(value)
+        whole: Any = number.long() if value.dtype == torch.bool else number
+        return Number.of(whole)
+    return value
+
+
+def _of_bools(name: str) -> Callable:
+    def compute(self: Torchish, other: Any):
+        if not _is_number(other):
+            return getattr(Torchish, name)(self, other)
+        both = all(type(x) is bool or (type(x) is Item and x.dtype == torch.bool) for x in (self, other))
+        one, two = (self, other) if both else (_whole(self), _whole(other))
+        return Item.of(getattr(Torchish, name)(*(Number.of(x) if type(x) is Item else x for x in (one, two))))
+
+    return compute
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     setattr(Item, f"__{_name}__", _binary(f"__{_name}__"))
     setattr(Item, f"__r{_name}__", _binary(f"__r{_name}__"))
     setattr(Item, f"__i{_name}__", getattr(Item, f"__{_name}__"))
+for _name in ("and", "or", "xor"):
+    setattr(Item, f"__{_name}__", _of_bools(f"__{_name}__"))
+    setattr(Item, f"__r{_name}__", _of_bools(f"__{_name}__"))
+    setattr(Item, f"__i{_name}__", _of_bools(f"__{_name}__"))
 for _name in ("neg", "pos", "abs"):
     setattr(Item, f"__{_name}__", _unary(f"__{_name}__"))
 

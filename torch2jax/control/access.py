@@ -1,0 +1,226 @@
+"""How converted code reads and writes attributes and items: what the user's classes define for that runs converted."""
+
+import collections
+import functools
+import types
+from typing import Any
+
+import numpy as np
+import torch
+
+from .merge import expect_there, has_no_identity
+from .routes import Routes
+from .state import Refused, current_run
+from .writes import Global, dict_of, is_made, made, note, note_attribute, note_contents
+
+_ABSENT: Any = object()
+_OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
+
+
+class Access(Routes):
+    """The operators of attributes, items and globals."""
+
+    slice = staticmethod(slice)
+
+    # Attributes.
+
+    def getattr(self, owner: Any, name: str) -> Any:
+        if name in _OF_GRADIENTS and id(owner) in current_run().unsure_grad:
+            raise Refused(f"data decide whether a tensor requires grad, and its {name} is asked", other_paths=True)
+        found = self._attribute(owner, name)
+        if type(found) in (dict, collections.OrderedDict, set):
+            if isinstance(owner, torch.nn.Module):
+                current_run().of_modules[id(found)] = found
+            elif name == "__dict__":
+                current_run().dicts[id(found)] = found, owner
+                if is_made(owner):
+                    made(found)
+        return found
+
+    def _attribute(self, owner: Any, name: str) -> Any:
+        kind = type(owner)
+        if kind is types.ModuleType or isinstance(owner, (torch.Tensor, type)):
+            return getattr(owner, name)
+        expect_there(owner)
+        if name == "__dict__" and current_run().partial and id(dict_of(owner)) in current_run().partial:
+            raise Refused("data decide which attributes an object has, and its __dict__ is read", other_paths=True)
+        own: Any = kind.__getattribute__
+        if type(own) is types.FunctionType and self.converts(own):
+            return self.call(own, owner, name)
+        found = _looked_up(kind, name)
+        try:
+            read = self._read_by(found, owner, kind, name)
+        except AttributeError:
+            missing = getattr(kind, "__getattr__", None)
+            if type(missing) is not types.FunctionType or not self.converts(missing):
+                raise
+            return self.call(missing, owner, name)
+        if read is not _ABSENT:
+            return read
+        missing = getattr(kind, "__getattr__", None)
+        if found is None and type(missing) is types.FunctionType and self.converts(missing):
+            attributes = dict_of(owner)
+            if attributes is not None and name in attributes:
+                return attributes[name]
+            return self.call(missing, owner, name)
+        return getattr(owner, name)
+
+    def _read_by(self, found: Any, owner: Any, kind: type, name: str) -> Any:
+        """What a descriptor of the user's gives."""
+        if found is None or type(found) is types.FunctionType:
+            return _ABSENT
+        if type(found) is property:
+            if type(found.fget) is types.FunctionType and self.converts(found.fget):
+                return self.call(found.fget, owner)
+            return _ABSENT
+        attributes = dict_of(owner)
+        if type(found) is functools.cached_property:
+            if attributes is None or name in attributes:
+                return _ABSENT
+            value = self.call(found.func, owner)
+            note_attribute(owner, name)
+            attributes[name] = value
+            return value
+        get = getattr(type(found), "__get__", None)
+        is_in_the_way = hasattr(type(found), "__set__") or attributes is None or name not in attributes
+        if type(get) is types.FunctionType and self.converts(get) and is_in_the_way:
+            return self.call(get, found, owner, kind)
+        return _ABSENT
+
+    def setattr(self, value: Any, owner: Any, name: str) -> None:
+        kind = type(owner)
+        expect_there(owner)
+        own: Any = kind.__setattr__
+        if type(own) is types.FunctionType or getattr(own, "__name__", "") != "__setattr__":
+            self.call(own, owner, name, value)
+        else:
+            self.set_plainly(value, owner, name)
+
+    def set_plainly(self, value: Any, owner: Any, name: str) -> None:
+        """What ``object.__setattr__`` does."""
+        found = _looked_up(type(owner), name)
+        if type(found) is property and type(found.fset) is types.FunctionType:
+            self.call(found.fset, owner, value)
+            return
+        put = None if found is None else getattr(type(found), "__set__", None)
+        if type(put) is types.FunctionType:
+            self.call(put, found, owner, value)
+            return
+        self._expect_plain(owner, name, found, put)
+        if type(type(owner).__setattr__) is types.FunctionType:
+            object.__setattr__(owner, name, value)
+        else:
+            setattr(owner, name, value)
+
+    def delattr(self, owner: Any, name: str) -> None:
+        expect_there(owner)
+        own: Any = type(owner).__delattr__
+        if type(own) is types.FunctionType:
+            self.call(own, owner, name)
+        else:
+            self.delete_plainly(owner, name)
+
+    def delete_plainly(self, owner: Any, name: str) -> None:
+        """What ``object.__delattr__`` does."""
+        found = _looked_up(type(owner), name)
+        if type(found) is property and type(found.fdel) is types.FunctionType:
+            self.call(found.fdel, owner)
+            return
+        self._expect_plain(owner, name, found, None if found is None else getattr(type(found), "__set__", None))
+        if type(type(owner).__delattr__) is types.FunctionType:
+            object.__delattr__(owner, name)
+        else:
+            delattr(owner, name)
+
+    def _expect_plain(self, owner: Any, name: str, found: Any, put: Any) -> None:
+        """Notes the write of an attribute that lies in the object itself."""
+        if isinstance(owner, torch.Tensor) and hasattr(torch.Tensor, name):
+            return  # which the journal of tensors has
+        if isinstance(owner, np.ndarray):
+            note_contents(owner)
+        is_slot = isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType))
+        is_elsewhere = put is not None and not is_slot and type(found) is not property
+        if is_elsewhere and current_run().journal is not None and not is_made(owner):
+            raise Refused(f"nobody knows where {type(owner).__name__}.{name} is kept, which is set here")
+        note_attribute(owner, name)
+
+    # Items.
+
+    def getitem(self, owner: Any, key: Any) -> Any:
+        kind = type(owner)
+        if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
+            raise Refused("data decide which of two objects a key is", other_paths=True)
+        if kind is list or kind is tuple or kind is dict:
+            if kind is list and type(key) is slice:
+                return made(owner[key])
+            expect_there(key)
+            return owner[key]
+        expect_there(owner, key)
+        f = getattr(kind, "__getitem__", None)
+        if type(f) is types.FunctionType and self.converts(f):
+            return self.call(f, owner, key)
+        if isinstance(owner, collections.defaultdict) and owner.default_factory is not None and key not in owner:
+            self.setitem(self.call(owner.default_factory), owner, key)
+        elif isinstance(owner, dict) and key not in owner:
+            missing = getattr(kind, "__missing__", None)
+            if type(missing) is types.FunctionType:
+                return self.call(missing, owner, key)
+        return owner[key]
+
+    def setitem(self, value: Any, owner: Any, key: Any) -> None:
+        expect_there(owner, key)
+        f = getattr(type(owner), "__setitem__", None)
+        if type(f) is types.FunctionType:
+            self.call(f, owner, key, value)
+            return
+        if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
+            raise Refused("data decide which of two objects a key is", other_paths=True)
+        self._note_item(owner, key)
+        owner[key] = value
+
+    @staticmethod
+    def _note_item(owner: Any, key: Any) -> None:
+        """Is called before an item is set or deleted."""
+        if type(owner) is dict and type(key) is str:
+            run = current_run()
+            if "__builtins__" in owner:  # the globals of a module
+                note(Global(owner, key))
+                return
+            if id(owner) in run.dicts:  # the attributes of an object
+                note_attribute(run.dicts[id(owner)][1], key)
+                return
+        note_contents(owner)
+
+    def delitem(self, owner: Any, key: Any) -> None:
+        expect_there(owner, key)
+        f = getattr(type(owner), "__delitem__", None)
+        if type(f) is types.FunctionType:
+            self.call(f, owner, key)
+            return
+        self._note_item(owner, key)
+        del owner[key]
+
+    # Globals.
+
+    @staticmethod
+    def set_global(value: Any, names: dict[str, Any], name: str) -> None:
+        note(Global(names, name))
+        names[name] = value
+
+    @staticmethod
+    def del_global(names: dict[str, Any], name: str) -> None:
+        note(Global(names, name))
+        del names[name]
+
+    @staticmethod
+    def new(value: Any) -> Any:
+        """What a display or a comprehension has made."""
+        return made(value)
+
+
+def _looked_up(kind: type, name: str) -> Any:
+    """What a class, or one that it derives from, has by a name."""
+    for each in kind.__mro__:
+        if name in each.__dict__:
+            return each.__dict__[name]
+    return None

@@ -1,0 +1,386 @@
+"""How converted code calls: Python functions run converted, callables of C's where it is known what they change."""
+
+import builtins
+import contextvars
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..patches import stand_in_around
+from ..tensors.tensor import Torchish
+from ..translation import current
+from ..values.item import Item
+from ..values.traced_numbers import Number
+from .access import Access
+from .merge import expect_there, has_no_identity
+from .purity import (
+    CALLING_TYPES,
+    FIRST_IS_WRITTEN,
+    calls_its_arguments,
+    changes_nothing,
+    is_iterator,
+    mutators_of,
+    reads_only,
+)
+from .routes import why_unconverted
+from .state import Refused, current_run, trying
+from .writes import (
+    CONTAINERS,
+    ContextVariable,
+    is_made,
+    is_paired,
+    made,
+    note,
+    note_attribute,
+    note_contents,
+)
+
+RANGE = range  # for which something else may stand in while lengths depend on data
+_LIBRARIES = ("torch", "jax", "jaxlib", "numpy", "torch2jax")
+_CACHED = type(functools.lru_cache(len))
+_MODULE_CALL = torch.nn.Module.__call__
+
+
+class Calls(Access):
+    """The operator of calls."""
+
+    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        kind = type(function)
+        if kind is types.FunctionType:
+            found = self.function(function)
+            if found is None:
+                return self._unconverted(function, args, kwargs)
+            result = found(*args, **kwargs)
+            return made(result) if found.__code__.co_flags & inspect.CO_GENERATOR else result
+        if kind is types.MethodType:
+            return self.call(function.__func__, function.__self__, *args, **kwargs)
+        if kind is types.BuiltinFunctionType:
+            return self._builtin(function, args, kwargs)
+        expect_there(function)
+        if function is range or function is RANGE:
+            found = _SPECIAL[RANGE](self, *args)
+            return function(*args) if found is NotImplemented else found
+        if isinstance(function, type):
+            return self._construct(function, args, kwargs)
+        if kind is functools.partial:
+            return self.call(function.func, *function.args, *args, **{**function.keywords, **kwargs})
+        if isinstance(function, _CACHED):
+            return self._cached(function, args, kwargs)
+        own = getattr(kind, "__call__", None)  # noqa: B004 - it is to be called
+        if isinstance(function, torch.nn.Module) and own is _MODULE_CALL:
+            return function(*args, **kwargs)  # which comes back by `module`
+        if type(own) is types.FunctionType:
+            return self.call(own, function, *args, **kwargs)
+        return self._builtin(function, args, kwargs)
+
+    def module(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
+        """What a module's call gives, in what the call itself does around it."""
+        return self.call(torch.nn.Module._call_impl, module, *args, **kwargs)
+
+    # Python functions that are not converted.
+
+    def _unconverted(self, function: types.FunctionType, args: tuple, kwargs: dict) -> Any:
+        around = stand_in_around(function.__code__)
+        if around is not None and current() is not None:
+            original, body = around
+            return body(functools.partial(self.call, original), *args, **kwargs)
+        run = current_run()
+        if run.journal is not None:
+            if not reads_only(function, args) and not (args and is_made(args[0])):  # as __init__ of a dataclass
+                raise Refused(
+                    f"nobody knows what {function.__qualname__} changes, which is called on one side of a condition "
+                    f"and is not converted: {why_unconverted(function)}"
+                )
+            _expect_fresh(args)
+        if run.pairs:
+            _expect_unpaired(args, function.__qualname__)
+        if function in FIRST_IS_WRITTEN:
+            note_contents(args[0])
+        if isinstance(kwargs.get("out"), np.ndarray):
+            note_contents(kwargs["out"])
+        if kwargs.get("copy") is False and args and isinstance(args[0], np.ndarray):
+            note_contents(args[0])
+        found = function(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
+        if run.journal is None and not isinstance(found, torch.Tensor) and not any(found is x for x in args):
+            made(found)  # as far as anybody knows
+        return found
+
+    def _cached(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        """The cache holds nothing of one side, and nothing that depends on tensors."""
+        run = current_run()
+        if run.journal is None:
+            if any(isinstance(x, torch.Tensor) for x in (*args, *kwargs.values())):
+                return self.call(function.__wrapped__, *args, **kwargs)
+            return function(*args, **kwargs)
+        before = run.writes
+        result = self.call(function.__wrapped__, *args, **kwargs)
+        if run.writes != before:
+            name = getattr(function, "__name__", "a function")
+            raise Refused(
+                f"{name} has a cache, and writes to something: on one side of a condition nobody knows whether"
+            )
+        run.caches[id(function)] = function
+        return result
+
+    # Classes.
+
+    def _construct(self, cls: type, args: tuple, kwargs: dict) -> Any:
+        if type(getattr(cls, "__del__", None)) is types.FunctionType and self.converts(cls.__del__):
+            raise Refused(f"an object of {cls.__name__} is made, and nobody knows when its __del__ is called")
+        metacall = getattr(type(cls), "__call__", None)  # noqa: B004 - it is to be called
+        if type(metacall) is types.FunctionType:
+            return self.call(metacall, cls, *args, **kwargs)
+        if len(args) == 1 and not kwargs and cls in _CONVERSIONS:
+            expect_there(args[0])
+            return _CONVERSIONS[cls](self, args[0])
+        if cls is super or cls.__module__.split(".")[0] in _LIBRARIES:
+            _expect_fresh(args)
+            found = cls(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
+            return found if isinstance(found, torch.Tensor) else made(found)
+        new, init = cls.__new__, getattr(cls, "__init__")  # noqa: B009 - of any type
+        if hasattr(cls, "__dataclass_fields__") and type(init) is types.FunctionType and not self.converts(init):
+            return self._dataclass(cls, args, kwargs)
+        is_new_pythons, is_init_pythons = type(new) is types.FunctionType, type(init) is types.FunctionType
+        if not is_new_pythons and not is_init_pythons:
+            for x in (*args, *kwargs.values()):
+                expect_there(x)
+            _expect_fresh(args)
+            give: Callable = self.given if cls in CALLING_TYPES else _itself
+            return made(cls(*map(give, args), **{name: give(x) for name, x in kwargs.items()}))
+        if is_new_pythons and issubclass(cls, tuple) and not self.converts(new):
+            return cls(*args, **kwargs)  # a named tuple
+        if is_new_pythons:
+            found = self.call(new, cls, *args, **kwargs)
+        else:
+            found = made(new(cls) if new is object.__new__ else new(cls, *args, **kwargs))  # pyright: ignore[reportCallIssue]
+        if isinstance(found, cls):
+            self.call(type(found).__init__, found, *args, **kwargs)
+        return found
+
+    def _dataclass(self, cls: Any, args: tuple, kwargs: dict) -> Any:
+        """An object of a dataclass, whose `__init__` has no source, and calls the user's `__post_init__`."""
+        after = getattr(cls, "__post_init__", None)
+        found = made(cls.__new__(cls))
+        if type(after) is not types.FunctionType or not hasattr(found, "__dict__"):
+            cls.__init__(found, *args, **kwargs)
+            return found
+        given: list[tuple] = []
+        found.__dict__["__post_init__"] = lambda *args: given.append(args)
+        try:
+            cls.__init__(found, *args, **kwargs)
+        finally:
+            del found.__dict__["__post_init__"]
+        self.call(after, found, *given[0])
+        return found
+
+    # Callables of C's.
+
+    def _builtin(self, function: Any, args: tuple, kwargs: dict) -> Any:
+        special = _SPECIAL.get(function) if kind_is_hashable(function) else None
+        if special is not None:
+            found = special(self, *args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        run = current_run()
+        for x in args:
+            expect_there(x)
+            if has_no_identity(x) and (function in (builtins.id, builtins.hash) or _is_of_container(function)):
+                raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
+            if run.partial and id(x) in run.partial:
+                raise Refused("data decide which attributes an object has, which is asked here", other_paths=True)
+        name, owner, rest = getattr(function, "__name__", ""), getattr(function, "__self__", None), args
+        if owner is None and args and getattr(function, "__objclass__", None) is not None:
+            owner, rest = args[0], args[1:]
+        if isinstance(owner, type) and name == "__new__":
+            return (
+                made(function(*args, **kwargs)) if args and args[0].__new__ is function else function(*args, **kwargs)
+            )
+        asked = self.asked(name, owner, args, kwargs)
+        if asked is not NotImplemented:
+            return asked
+        if run.caches and id(owner) in run.caches:
+            raise Refused(f"the cache of {owner!r} holds nothing of one side of a condition, and {name} looks into it")
+        if run.journal is not None or run.pairs:
+            self._expect_journaled(function, name, owner, args, rest, kwargs)
+        if calls_its_arguments(function, name):
+            args, kwargs = tuple(map(self.given, args)), {key: self.given(x) for key, x in kwargs.items()}
+        result = function(*args, **kwargs)
+        if isinstance(result, CONTAINERS) and result is not owner and name in _FRESH:
+            made(result)
+        return result
+
+    def _expect_journaled(self, function: Any, name: str, owner: Any, args: tuple, rest: tuple, kwargs: dict) -> None:
+        """Notes what a callable writes to.
+
+        Raises:
+            Refused: nobody knows.
+        """
+        _expect_fresh(args)
+        if isinstance(owner, contextvars.ContextVar) and name in ("set", "reset"):
+            note(ContextVariable(owner))
+        elif name in ("__setattr__", "__delattr__"):
+            if not (isinstance(owner, torch.Tensor) and hasattr(torch.Tensor, rest[0])):
+                note_attribute(owner, rest[0])
+        elif isinstance(kwargs.get("out"), np.ndarray):
+            note_contents(kwargs["out"])
+        elif isinstance(function, np.ufunc):
+            for x in args[function.nin :]:
+                note_contents(x)
+        elif (
+            (kwargs.get("copy") is False and args and isinstance(args[0], np.ndarray))
+            or (isinstance(owner, np.ufunc) and name == "at")
+            or any(function is x for x in FIRST_IS_WRITTEN)
+        ):
+            note_contents(args[0])
+        elif name in (mutators_of(owner) or ()):
+            note_contents(owner)
+        elif current_run().journal is None:
+            return
+        elif not changes_nothing(function, owner, name) and (owner is None or not is_made(owner)):
+            of = "" if owner is None or isinstance(owner, types.ModuleType) else f" of a {type(owner).__name__}"
+            raise Refused(
+                f"nobody knows what {name or function}(){of} changes, which is called on one side of a condition"
+            )
+
+    def asked(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+        """What a function gives that asks tensors for a bool; NotImplemented if it is none."""
+        raise NotImplementedError
+
+    def truth(self, value: Any) -> Any:
+        raise NotImplementedError
+
+
+def _is_of_container(function: Any) -> bool:
+    """Whether a callable is a method of a container that tells objects apart."""
+    owner = getattr(function, "__self__", None)
+    return isinstance(owner, (dict, set, frozenset)) or (
+        isinstance(owner, (list, tuple)) and function.__name__ in ("index", "count", "remove")
+    )
+
+
+def kind_is_hashable(function: Any) -> bool:
+    return type(function) in _PLAIN_CALLABLES
+
+
+_PLAIN_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type, np.ufunc)
+_FRESH = frozenset(
+    ("copy", "fromkeys", "sorted", "split", "rsplit", "tolist", "array", "zeros", "ones", "empty", "keys")
+)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _expect_fresh(args: Iterable[Any]) -> None:
+    """Refuses iterators from outside of a side: to read from one is to change it."""
+    if current_run().journal is None:
+        return
+    for x in args:
+        if is_iterator(x) and not is_made(x):
+            raise Refused(f"a {type(x).__name__} from outside is read on one side of a condition, which moves it on")
+
+
+def _expect_unpaired(args: Iterable[Any], name: str) -> None:
+    for x in args:
+        if is_paired(x):
+            raise Refused(f"{name} gets a {type(x).__name__}, and data decide which one that is", other_paths=True)
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is a tensor whose values a traced input decides."""
+    call = current()
+    return (
+        call is not None
+        and isinstance(value, Torchish)
+        and value.known is None
+        and call.paths[-1].can_answer(value)
+        and _is_asked(value)
+    )
+
+
+def _is_asked(value: Torchish) -> bool:
+    from jax.core import Tracer
+
+    from ..tracing.traces import without_derivatives
+
+    tape = current().tape  # pyright: ignore[reportOptionalMemberAccess]
+    array = value.read()
+    return isinstance(without_derivatives(array if tape is None else tape.primal(array)), Tracer)
+
+
+def _of_flag(flag: Any) -> Any:
+    return flag if isinstance(flag, bool) else Item.of(flag)
+
+
+def _integer(operators: Calls, value: Any) -> Any:
+    if type(value) is Item:
+        return int(value) if value.is_floating_point() else value
+    return Item.out_of(value.long()) if _gives_number(value) and not value.is_floating_point() else int(value)
+
+
+def _real(operators: Calls, value: Any) -> Any:
+    if type(value) is Item:
+        number: Any = Number.of(value).double()
+        return Item.of(number)
+    return Item.out_of(value.double()) if _gives_number(value) else float(value)
+
+
+def _gives_number(value: Any) -> bool:
+    return is_data(value) and value.numel() == 1 and not value.is_complex()
+
+
+_CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
+    bool: lambda operators, value: _of_flag(operators.truth(value)),
+    int: _integer,
+    float: _real,
+    type: lambda operators, value: value.stands_for if type(value) is Item else type(value),
+}
+
+
+def _getattr(operators: Calls, owner: Any, name: str, *default: Any) -> Any:
+    if not default:
+        return operators.getattr(owner, name)
+    try:
+        with trying():
+            return operators.getattr(owner, name)
+    except AttributeError:
+        return default[0]
+
+
+def _hasattr(operators: Calls, owner: Any, name: str) -> bool:
+    try:
+        with trying():
+            expect_there(operators.getattr(owner, name))
+    except AttributeError:
+        return False
+    return True
+
+
+def _next(operators: Calls, iterator: Any, *default: Any) -> Any:
+    own = getattr(type(iterator), "__next__", None)
+    if type(own) is types.FunctionType and operators.converts(own):
+        return operators.call(own, iterator)
+    _expect_fresh((iterator,))
+    return next(iterator, *default)
+
+
+def _vars(operators: Calls, *owner: Any) -> Any:
+    return operators.getattr(owner[0], "__dict__") if owner else NotImplemented
+
+
+_SPECIAL: dict[Any, Callable] = {
+    builtins.vars: _vars,
+    builtins.getattr: _getattr,
+    builtins.hasattr: _hasattr,
+    builtins.next: _next,
+    builtins.setattr: lambda operators, owner, name, value: operators.setattr(value, owner, name),
+    builtins.delattr: lambda operators, owner, name: operators.delattr(owner, name),
+    object.__setattr__: lambda operators, owner, name, value: operators.set_plainly(value, owner, name),
+    object.__delattr__: lambda operators, owner, name: operators.delete_plainly(owner, name),
+}

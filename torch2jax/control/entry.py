@@ -1,0 +1,44 @@
+"""Where the package calls functions of the user's: in a converted run, converted."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..translation import current
+
+
+def of_user(function: Callable) -> Callable:
+    """A function as the run in progress calls it."""
+    call: Any = current()
+    if call is None or not call.attempt.converts:
+        return function
+    from .operators import OPERATORS
+
+    return functools.partial(OPERATORS.call, function)
+
+
+@contextlib.contextmanager
+def asking_within() -> Iterator[None]:
+    """A context of code in a trace of its own that runs once: in a converted run its conditions are a part of that."""
+    call: Any = current()
+    if not call.attempt.converts:
+        yield
+        return
+    from ..tracing.traces import current_trace
+    from .path import PathOfSource
+
+    call.paths.append(PathOfSource(call.attempt.path.policy, current_trace()))
+    try:
+        yield
+    finally:
+        call.paths.pop().end()
+
+
+def note_made(value: Any) -> None:
+    """Is called with an object that the package has just made, before code of the user's writes to it."""
+    call: Any = current()
+    if call is not None and call.attempt.converts:
+        from .writes import made
+
+        made(value)

@@ -1,0 +1,249 @@
+"""Loops that end on traced conditions: a body runs in a trace of its own until what it carries settles.
+
+The first run of the body shows which places it writes to. Those are carried: the next run begins with arrays in them.
+That run may show more; when two runs carry the same, the loop is `lax.while_loop`, or a bounded scan backwards.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import Tracer, eval_jaxpr
+from jax.extend.core import Literal
+
+from ..branches.collectives import loop_on_devices
+from ..branches.loop_bounds import IterationPath, most_iterations
+from ..branches.while_loops import run_while, strong
+from ..errors import SourceLine
+from ..internals.jax import varying_axes
+from ..tensors.physical import PhysicalArray
+from ..tensors.storage import Storage
+from ..tracing.carried_floats import CarriedFloat, begun
+from ..tracing.traces import varying
+from ..translation import this_call
+from .merge import Build, Encoder, Merge, Pick
+from .sides import Side, expect_one_of_each, leave_storage, put, run_side
+from .state import Refused, current_run
+from .ties import Tie, silently
+from .writes import Place, Variable, expect_restored
+
+_ROUNDS = 9
+
+
+class _Carried:
+    """What a loop carries, as the last run of its body has shown.
+
+    Its arrays are those of the picks, those of the storages, and where the body draws random numbers their count.
+    """
+
+    def __init__(self):
+        self.places: dict[tuple, Place] = {}
+        self.outer: set[tuple] = set()
+        self.merge: Merge | None = None
+        self.merged: dict[tuple, Build] = {}
+        self.storages: dict[int, Storage] = {}
+        self.draws = False
+        self.axes: list[frozenset[str]] = []
+        """Over which axes of a mesh what is carried differs."""
+        self.floats: dict[str, CarriedFloat] = {}
+        """Python's floats, by their names."""
+
+    def note_floats(self, place: SourceLine, are_begun: bool) -> None:
+        """Takes note of Python's floats, and which of them an iteration changes by steps that float32 rounds.
+
+        Args:
+            are_begun: whether the iteration has begun with them as the loop carries them.
+        """
+        for name, pick in zip(self.names, self.picks, strict=True):
+            if not pick.is_float:
+                continue
+            carried = self.floats.setdefault(name, CarriedFloat(name, place))
+            how = getattr(pick.other.value, "computed", None)
+            if are_begun and how is not None and (not how.is_exact or any(x.is_rounded for x in how.carried)):
+                carried.is_rounded = True
+
+    @property
+    def names(self) -> list[str]:
+        return [] if self.merge is None else self.merge.names
+
+    @property
+    def picks(self) -> list[Pick]:
+        return [] if self.merge is None else self.merge.picks
+
+    @property
+    def signature(self) -> tuple:
+        rounded = [name for name, x in self.floats.items() if x.is_rounded]
+        return [*self.places], [x.aval for x in self.picks], [*self.storages], self.draws, rounded, self.axes
+
+    def begin(self, start: Callable[[Pick], Any], stream: Any) -> list:
+        """The arrays that the first iteration begins with."""
+        arrays = [start(x) if x.one.kind == "number" else strong(jnp.asarray(start(x))) for x in self.picks]
+        arrays += [strong(x.physical.arranged(None)) for x in self.storages.values()]
+        if self.draws:
+            arrays.append(lax.add(jnp.asarray(stream.before, jnp.uint32), jnp.uint32(stream.taken)))
+        return arrays
+
+    def enter(self, arrays: Sequence) -> None:
+        """Lets the places hold arrays, in what is being traced."""
+        count = len(self.picks)
+        values = [x.value(array, False) for x, array in zip(self.picks, arrays, strict=False)]
+        for name, pick, value in zip(self.names, self.picks, values, strict=True):
+            if name in self.floats and pick.is_float:
+                value.computed = begun(self.floats[name], pick.one.value)
+        put(self.places, self.merged, values, self.outer)
+        with silently():
+            for storage, array in zip(self.storages.values(), arrays[count:], strict=False):
+                storage.replace(PhysicalArray(array, None), None, is_written=True)
+                storage.settle_as_is()
+        self.tie(values)
+        if self.merge is not None:
+            self.merge.note_pairs()
+
+    def tie(self, values: list) -> None:
+        """Notes that what is carried may be what the loop has begun with, and what else is carried."""
+        for n, pick in enumerate(self.picks):
+            if pick.kind not in ("tensor", "unsure"):
+                continue
+            storage = values[n]._node.storage
+            for leaf in (pick.one, pick.other):
+                for _, relation in leaf.relations:
+                    if relation.is_older and relation.base.memory is not storage.memory:
+                        Tie(None, storage, relation.base, [])
+            for m, other in enumerate(self.picks[:n]):
+                if other.kind in ("tensor", "unsure") and _may_share(pick, other):
+                    Tie(None, storage, values[m]._node.storage, [])
+
+
+def _may_share(one: Pick, other: Pick) -> bool:
+    """Whether two carried tensors may be of one memory."""
+    first = {id(relation.base.memory) for leaf in (one.one, one.other) for _, relation in leaf.relations}
+    return any(id(relation.base.memory) in first for leaf in (other.one, other.other) for _, relation in leaf.relations)
+
+
+def loop(
+    step: Callable[[], Any], first: Any, variables: Sequence[Variable], place: SourceLine, bound: int | None
+) -> None:
+    """Takes steps while they give true.
+
+    Args:
+        step: one iteration; gives whether there is another.
+        first: a traced bool, whether there is one.
+        variables: those of the function that it may set.
+        bound: how many iterations there are at most, if that is known.
+
+    Raises:
+        Refused: what the loop carries changes its kind or number from one iteration to the next.
+    """
+    run, call = current_run(), this_call()
+    stream = call.stream.state
+    if run.was_restored is not None:
+        expect_restored()
+    run.loops += 1
+    now = _Carried()
+    side, begin = Side(), []
+    for _ in range(_ROUNDS):
+        before, now_first = now, begin
+        side = run_side(
+            step,
+            variables,
+            now_first,
+            before.enter if before.merge is not None else _nothing,
+            before.places.values(),
+            before.draws,
+        )
+        if side.raised is not None:
+            raise Refused("an exception is raised in a loop")
+        now = _Carried()
+        now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {place}", is_loop=True)
+        encode = Encoder(None)
+        now.places = {**before.places, **{key: p for key, (p, _) in side.trees.items()}}
+        for key, (p, tree) in side.trees.items():
+            now.merged[key] = now.merge(
+                encode(p.read()), tree, p.name, needs_both=not p.is_variable, is_contents=p.is_contents
+            )
+        now.outer = before.outer | side.outer
+        now.storages = {**before.storages, **{key: storage for key, (storage, _) in side.storages.items()}}
+        expect_one_of_each((storage, 0) for storage in now.storages.values())
+        now.draws, now.floats = before.draws or side.drawn > 0, before.floats
+        known = before.signature
+        now.note_floats(place, before.merge is not None)
+        begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            begin, now.axes = _of_devices(begin, now, side, before.axes)
+        if before.merge is not None and now.signature == known:
+            break
+    else:
+        raise Refused(
+            f"what the loop at {place} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True
+        )
+    goes_on = side.given
+    carries_count = now.draws
+
+    def next_state(given: list, state: tuple) -> tuple:
+        arrays, outs = state[1], eval_jaxpr(side.program.jaxpr, given, *state[1])
+        found = [
+            strong(pick.array(pick.other, outs[pick.other.at] if pick.other.at is not None else None))
+            for pick in now.picks
+        ]
+        after = arrays[len(now.picks) :]
+        for key, array in zip(now.storages, after, strict=False):
+            found.append(strong(outs[side.storages[key][1]]) if key in side.storages else array)
+        if carries_count:
+            found.append(outs[0])
+        again = outs[goes_on.at] if goes_on.at is not None else jnp.asarray(goes_on.value)
+        return again, found
+
+    given, state = side.program.consts, (first, begin)
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        next_state, state = loop_on_devices(next_state, given, state, side.program.jaxpr.eqns)
+    bounds = [x for x in (bound, _bound(side.program.jaxpr, now, begin, goes_on.at)) if x is not None]
+    bound = min(bounds, default=None)
+    _, arrays = run_while(next_state, given, state, bound, str(place))
+    count = len(now.picks)
+    with silently():
+        for storage, array in zip(now.storages.values(), arrays[count:], strict=False):
+            leave_storage(storage, array)
+    values = [x.value(array, False) for x, array in zip(now.picks, arrays, strict=False)]
+    put(now.places, now.merged, values, now.outer)
+    now.tie(values)
+    now.merge.note_pairs()  # pyright: ignore[reportOptionalMemberAccess]
+    if carries_count:
+        call.stream.state = stream._replace(taken=0, before=arrays[-1])
+
+
+def _of_devices(
+    begin: list, carried: _Carried, side: Side, before: list[frozenset[str]]
+) -> tuple[list, list[frozenset[str]]]:
+    """What the first iteration begins with, as what differs between devices where what it ends with does."""
+    outvars = side.program.jaxpr.outvars
+    ends = [None if pick.other.at is None else outvars[pick.other.at] for pick in carried.picks]
+    ends += [outvars[side.storages[key][1]] if key in side.storages else None for key in carried.storages]
+    ends += [None] * (len(begin) - len(ends))
+    pairs = zip(begin, ends, strict=True)
+    axes = [varying_axes(x) | (frozenset() if end is None else varying_axes(end)) for x, end in pairs]
+    axes = [x | y for x, y in zip(axes, before, strict=True)] if len(before) == len(axes) else axes
+    return [varying(jnp.asarray(x), each) for x, each in zip(begin, axes, strict=True)], axes
+
+
+def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None) -> int | None:
+    """How many iterations there are at most, if counters limit them."""
+    if goes_on is None:
+        return None
+    results = []
+    for pick in carried.picks:
+        leaf = pick.other
+        results.append(None if leaf.at is None else jaxpr.outvars[leaf.at])
+    variables = jaxpr.invars[: len(results)]
+    whole = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]
+    if not whole:
+        return None
+    path = IterationPath(jaxpr.eqns, [(jaxpr.outvars[goes_on], True)], [x[1] for x in whole])
+    first = [Literal(x[2], x[0].aval) if not isinstance(x[2], Tracer) else x[0] for x in whole]
+    found = most_iterations([path], [x[0] for x in whole], first, lambda _: None)
+    return None if found is None else found + 1
+
+
+def _nothing(_: Sequence) -> None:
+    """What the first run of a body takes in."""

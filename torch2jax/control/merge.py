@@ -1,0 +1,509 @@
+"""What two sides have left in a place, as one value.
+
+Tensors and numbers are chosen by the condition; lists, tuples, dictionaries and plain objects are made of what is
+chosen in them. Anything else has to be the same on both sides. Where it is not, the place holds an `Unlike`: every use
+of that is refused, so that what code never looks at need not agree.
+
+A container that is made of two is a new object, though on one side it may have been an older one. Such pairs must not
+be written to any more (`writes.pair`).
+"""
+
+import collections
+import contextlib
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from ..tensors.dtypes import canonical
+from ..tensors.tensor import Torchish
+from ..tracing.tensor_spec import TensorSpec
+from ..translation import this_call
+from ..values.item import Item
+from ..values.traced_numbers import Number
+from .state import Refused, current_run
+from .ties import Relation, is_tied, relations
+from .writes import UNDEFINED, dict_of, made, pair
+
+_EQUAL_IF_ALIKE = (
+    *(str, bytes, torch.dtype, torch.device, torch.Size, slice, range, type, frozenset, types.NoneType),
+    *(types.BuiltinFunctionType, types.MethodType, np.dtype),
+)
+
+
+class Unlike:
+    """Stands for what two sides of a condition do not agree on: an error where it is used."""
+
+    def __init__(self, why: str):
+        object.__setattr__(self, "why", why)
+
+    def _used(self, *args: Any, **kwargs: Any) -> Any:
+        raise Refused(object.__getattribute__(self, "why"), other_paths=True)
+
+    __getattr__ = __call__ = __bool__ = __len__ = __iter__ = __getitem__ = __setitem__ = __str__ = __format__ = _used
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __float__ = __int__ = __index__ = _used  # pyright: ignore[reportAssignmentType]
+    __contains__ = __neg__ = __pos__ = __abs__ = __invert__ = __enter__ = __exit__ = _used
+    for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
+        locals()[f"__{_name}__"] = locals()[f"__r{_name}__"] = _used
+
+
+def expect_there(*values: Any) -> None:
+    """Refuses values on which two sides do not agree."""
+    for value in values:
+        if type(value) is Unlike:
+            value._used()
+
+
+def has_no_identity(value: Any) -> bool:
+    """Whether data decide which object a value is, and code would tell by that: it is equal to itself alone."""
+    run = current_run()
+    if isinstance(value, Torchish):
+        return type(value) is Torchish and is_tied(value._node.storage.memory)
+    return bool(run.pairs) and id(value) in run.pairs and type(value).__eq__ is object.__eq__
+
+
+class Leaf(NamedTuple):
+    """Something that is chosen as a whole."""
+
+    kind: str  # tensor, item, number, object, undefined
+    value: Any
+    spec: Any = None
+    shape: tuple[int, ...] = ()
+    at: Any = None
+    """A tensor's number among the arrays of its side; an array of outside is itself."""
+    relations: tuple[tuple[int | None, Relation], ...] = ()
+    """What the tensor is, with the number of the flag among the arrays."""
+
+
+class Node(NamedTuple):
+    """Something that is made of what is chosen in it."""
+
+    kind: str  # list, tuple, dict, deque, set, object
+    value: Any
+    names: tuple
+    children: list
+    is_older: bool
+    """Whether the side has not made it."""
+
+
+Tree = Leaf | Node
+
+
+_TENSORS = (Torchish, Item, Number, torch.Tensor, torch.nn.Parameter)
+_MOST_OBJECTS = 64  # from outside that are looked into: they may lead to all that there is
+
+
+class Encoder:
+    """Makes trees of values.
+
+    Args:
+        arrays: to which those of tensors are added; None outside of sides, where leaves have the arrays themselves.
+        after: what a side has left in places, which objects outside hold no more.
+    """
+
+    def __init__(self, arrays: list | None, after: dict[tuple, tuple[Any, "Tree"]] | None = None):
+        self._arrays, self._after = arrays, after or {}
+        self._known: dict[int, tuple[Tree, Any]] = {}
+        self._count = 0
+
+    def __call__(self, value: Any) -> Tree:
+        found = self._known.get(id(value))
+        if found is None:
+            found = self._known[id(value)] = self._encoded(value), value
+        return found[0]
+
+    def _encoded(self, value: Any) -> Tree:
+        if value is UNDEFINED:
+            return Leaf("undefined", value)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        kind: Any = type(value)
+        if kind in (bool, int, float, complex):
+            return Leaf("number", value)
+        if isinstance(value, (np.floating, np.integer, np.bool_)):
+            return Leaf("number", value.item())
+        journal = current_run().journal
+        is_older = self._arrays is None or journal is None or id(value) not in journal.made
+        left = self._after.get(("contents", id(value)))
+        if left is not None and isinstance(left[1], Node):
+            return left[1]._replace(value=value, is_older=True)
+        if kind is list or kind is collections.deque:
+            return Node("list" if kind is list else "deque", value, (), [*map(self, value)], is_older)
+        if isinstance(value, tuple) and kind is not torch.Size:
+            return Node("tuple", value, (), [*map(self, value)], False)
+        if kind in (dict, collections.OrderedDict, collections.defaultdict):
+            items: Any = value.values()  # pyright: ignore[reportAttributeAccessIssue]
+            return Node("dict", value, tuple(value), [*map(self, items)], is_older)
+        if kind is set:
+            return Node("set", value, (frozenset(value),), [], is_older)
+        if is_plain_object(kind):
+            self._count += is_older
+            if is_older and self._count > _MOST_OBJECTS:
+                return Leaf("object", value)
+            attributes = attributes_of(value)
+            left = {key[2]: tree for key, (_, tree) in self._after.items() if key[:2] == ("attribute", id(value))}
+            names = [x for x in {**attributes, **left} if x not in left or left[x].kind != "undefined"]
+            node = Node("object", value, tuple(names), [], is_older)
+            self._known[id(value)] = node, value  # which may refer to itself
+            node.children.extend(left[x] if x in left else self(attributes[x]) for x in names)
+            return node
+        return Leaf("object", value)
+
+    def _tensor(self, value: torch.Tensor) -> Leaf:
+        call = this_call()
+        if type(value) not in _TENSORS or value.layout is not torch.strided:
+            return Leaf("object", value)
+        tensor = call.lift(value)
+        if type(tensor) not in (Torchish, Item, Number):
+            return Leaf("object", value)
+        spec = TensorSpec.of(tensor)._replace(layout=None)
+        name = "tensor" if type(tensor) is Torchish else "item"
+        if self._arrays is None:
+            found = ((None, Relation(None, tensor._node.storage, _steps(tensor), True)),)
+            return Leaf(name, value, spec, tuple(tensor.shape), tensor.read(), found)
+        self._arrays.append(call.array_of(tensor))
+        at, found = len(self._arrays) - 1, []
+        for relation in relations(tensor) if name == "tensor" else ():
+            number = None
+            if relation.flag is not None:
+                self._arrays.append(relation.flag)
+                number = len(self._arrays) - 1
+            found.append((number, relation))
+        return Leaf(name, value, spec, tuple(tensor.shape), at, tuple(found))
+
+
+def _steps(tensor: Torchish) -> list:
+    from ..tensors.storage import steps_to
+
+    return [kind for kind, _ in steps_to(tensor._node)]
+
+
+def is_plain_object(kind: type) -> bool:
+    """Whether all that an object of a class holds are attributes."""
+    if issubclass(kind, (torch.nn.Module, type)) or kind.__module__.split(".")[0] in (
+        "torch",
+        "jax",
+        "numpy",
+        "builtins",
+        "torch2jax",
+    ):
+        return False
+    new = kind.__new__
+    is_pythons = new is object.__new__ or type(new) is types.FunctionType
+    return is_pythons and all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object, those in slots first."""
+    found = {}
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):
+                    found[name] = slot.__get__(value)
+    found.update(dict_of(value) or {})
+    return found
+
+
+def _set_attributes(value: Any, attributes: Iterable[tuple[str, Any]]) -> None:
+    names = dict_of(value)
+    for name, x in attributes:
+        slot = next((vars(kind)[name] for kind in type(value).__mro__ if name in vars(kind)), None)
+        if isinstance(slot, types.MemberDescriptorType):
+            slot.__set__(value, x)
+        else:
+            names[name] = x  # pyright: ignore[reportOptionalSubscript]
+
+
+class Pick(NamedTuple):
+    """An array that is chosen: what each side gives, and what is made of it."""
+
+    one: Leaf
+    other: Leaf
+    kind: str  # tensor, item, or unsure: a tensor on one side, and a number on the other
+    spec: TensorSpec
+    shape: tuple[int, ...]
+
+    @property
+    def aval(self) -> tuple:
+        return self.kind, self.spec.dtype, self.shape
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a number of Python's that is a float."""
+        return self.kind == "item" and self.spec.dtype.is_floating_point
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether both sides give numbers that Python knows."""
+        return self.one.kind == self.other.kind == "number"
+
+    def array(self, leaf: Leaf, found: Any) -> Any:
+        """What a side gives, which has an array for a tensor."""
+        dtype = canonical(self.spec.dtype)
+        if leaf.kind == "undefined":  # PyTorch raises where this is read
+            return jnp.full(self.shape, np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
+        if leaf.kind == "number":
+            try:
+                return np.asarray(leaf.value, dtype)
+            except OverflowError as error:
+                raise Refused(f"the integer {leaf.value} is beyond {dtype}", other_paths=True) from error
+        return lax.convert_element_type(found, dtype)
+
+    def value(self, array: Any, keeps: bool) -> Any:
+        """What code has of the chosen array.
+
+        Args:
+            keeps: whether it may be a tensor from outside itself, which has its gradient also where they are off.
+        """
+        is_older = any(relation.is_older for leaf in (self.one, self.other) for _, relation in leaf.relations)
+        make = self.spec.tensor if keeps and is_older and not torch.is_grad_enabled() else self.spec.result
+        tensor = make(array)
+        wants = {x.spec.wants_grad for x in (self.one, self.other) if x.kind == "tensor"}
+        if len(wants) == 2:
+            current_run().unsure_grad[id(tensor)] = tensor
+        if self.kind == "unsure":
+            current_run().unsure[id(tensor)] = tensor
+        return Item.of(tensor) if self.kind == "item" else tensor
+
+
+Build = Callable[[list], Any]
+
+
+class Merge:
+    """Merges pairs of trees.
+
+    Args:
+        what: in words, what the two are: where a condition is true, and false.
+        is_loop: whether a loop carries what is merged: then nothing may be unlike.
+    """
+
+    def __init__(self, one: str, other: str, is_loop: bool = False):
+        self._sides, self._is_loop = (one, other), is_loop
+        self.picks: list[Pick] = []
+        self.names: list[str] = []
+        """Where each of them is, for errors."""
+        self._known: dict[tuple[int, int], tuple[Build, Tree, Tree]] = {}
+        self._parts: dict[int, list[list]] = {}
+        """Of objects that new ones are made of: those, where they have been made."""
+        self._older: list[tuple[list, Any, str]] = []
+
+    def __call__(self, a: Tree, b: Tree, name: str, needs_both: bool = False, is_contents: bool = False) -> Build:
+        """What makes one value of two.
+
+        Args:
+            name: of the place, for errors.
+            needs_both: whether it is no variable, of which a side that does not set it never reads it.
+            is_contents: whether the trees are of what one container holds, which stays the same.
+        """
+        key = id(a), id(b)
+        if key not in self._known:
+            self._known[key] = self._merged(a, b, name, needs_both, is_contents), a, b
+        return self._known[key][0]
+
+    def _unlike(self, a: Tree, b: Tree, name: str, why: str = "") -> Build:
+        text = f"{name} is {_text(a)} {self._sides[0]}, {_text(b)} {self._sides[1]}{why}"
+        if self._is_loop:
+            raise Refused(text, other_paths=True)
+        unlike = Unlike(text)
+        return lambda _: unlike
+
+    def _merged(self, a: Tree, b: Tree, name: str, needs_both: bool, is_contents: bool) -> Build:
+        if a.kind == "undefined" or b.kind == "undefined":
+            if a.kind == b.kind:
+                return lambda _: UNDEFINED
+            if needs_both:
+                return self._unlike(a, b, name)
+            return self.alone(b if a.kind == "undefined" else a, a.kind == "undefined")
+        if a.kind != "number" and a.value is b.value:
+            return lambda _: a.value
+        if isinstance(a, Node) and isinstance(b, Node):
+            return self._nodes(a, b, name, is_contents)
+        if isinstance(a, Leaf) and isinstance(b, Leaf) and {a.kind, b.kind} <= {"number", "tensor", "item"}:
+            return self._numbers(a, b, name)
+        if a.kind == b.kind == "object" and type(a.value) is type(b.value) and _are_equal(a.value, b.value):
+            return lambda _: a.value
+        return self._unlike(a, b, name)
+
+    def _pick(
+        self, one: Leaf, other: Leaf, kind: str, spec: TensorSpec, shape: tuple[int, ...], name: str = "a number"
+    ) -> Build:
+        self.picks.append(Pick(one, other, kind, spec, shape))
+        self.names.append(name)
+        number = len(self.picks) - 1
+        return lambda values: values[number]
+
+    def _numbers(self, a: Leaf, b: Leaf, name: str) -> Build:
+        if a.kind == b.kind == "number" and type(a.value) is type(b.value) and _is_same_number(a.value, b.value):
+            return lambda _: a.value
+        tensors = [x for x in (a, b) if x.kind == "tensor"]
+        if len(tensors) == 2:
+            if a.spec.dtype != b.spec.dtype or a.shape != b.shape or a.spec.device != b.spec.device:
+                return self._unlike(a, b, name)
+            if any(_has_attributes(x.value) for x in (a, b)):
+                return self._unlike(a, b, name, ", and has attributes of its own")
+            spec = a.spec if a.spec.strides == b.spec.strides else a.spec._replace(strides=None)
+            return self._pick(a, b, "tensor", spec._replace(wants_grad=a.spec.wants_grad or b.spec.wants_grad), a.shape)
+        if tensors:
+            number = b if a.kind == "tensor" else a
+            if tensors[0].shape != () or not _holds(tensors[0].spec.dtype, number):
+                return self._unlike(a, b, name)
+            return self._pick(a, b, "unsure", tensors[0].spec, ())
+        dtypes = [x.spec.dtype if x.kind == "item" else _DTYPES[type(x.value)] for x in (a, b)]
+        if dtypes[0] == dtypes[1] == torch.bool:
+            return self._pick(a, b, "item", _number_spec(torch.bool), (), name)
+        if torch.bool in dtypes:
+            return self._unlike(a, b, name)
+        wide = torch.promote_types(*dtypes)
+        if wide.is_complex:
+            return self._unlike(a, b, name)
+        return self._pick(
+            a, b, "item", _number_spec(torch.float64 if wide.is_floating_point else torch.int64), (), name
+        )
+
+    def _nodes(self, a: Node, b: Node, name: str, is_contents: bool) -> Build:
+        kind = type(a.value)
+        if a.kind != b.kind or type(b.value) is not kind or not _are_same_names(a.names, b.names):
+            return self._unlike(a, b, name)
+        if len(a.children) != len(b.children):
+            return self._unlike(a, b, name)
+        box: list = []
+        builders: list[Build] = []
+        if a.kind == "object":
+            self._known[id(a), id(b)] = (lambda _: box[0] if box else None), a, b
+        names = a.names or range(len(a.children))
+        for x, y, at in zip(a.children, b.children, names, strict=False):
+            inner = f"{name}.{at}" if a.kind == "object" else f"{name}[{at!r}]"
+            builders.append(self(x, y, inner, needs_both=True))
+        if not is_contents and a.kind != "tuple":
+            for node in (a, b):
+                self._parts.setdefault(id(node.value), []).append(box)
+                if node.is_older:
+                    self._older.append((box, node.value, f"{name} is made of two"))
+
+        def build(values: list) -> Any:
+            if not box:
+                if a.kind == "object":
+                    is_own = not a.is_older and not b.is_older  # then nobody but the side has had it
+                    box.append(a.value if is_own else made(object.__new__(kind)))
+                    _set_attributes(box[0], zip(a.names, [x(values) for x in builders], strict=True))
+                else:
+                    box.append(made(_rebuilt(a, [x(values) for x in builders])))
+            return box[0]
+
+        return build
+
+    def alone(self, x: Tree, is_second: bool) -> Build:
+        """The value of one side, where the other has none."""
+        if isinstance(x, Node):
+            builders = [self.alone(child, is_second) for child in x.children]
+            if x.is_older:
+                return lambda _: x.value
+            box: list = []
+
+            def build(values: list) -> Any:
+                if not box:
+                    if x.kind == "object":
+                        box.append(x.value)
+                        _set_attributes(x.value, zip(x.names, [y(values) for y in builders], strict=True))
+                    else:
+                        box.append(made(_rebuilt(x, [y(values) for y in builders])))
+                return box[0]
+
+            return build
+        is_fresh = not any(relation.is_older and number is None for number, relation in x.relations)
+        if x.kind in ("tensor", "item") and is_fresh:
+            none = Leaf("undefined", UNDEFINED)
+            return self._pick(*((none, x) if is_second else (x, none)), x.kind, x.spec, x.shape)
+        return lambda _: x.value
+
+    def note_pairs(self) -> None:
+        """Is called when all is made: notes which objects data decide about."""
+        for box, value, why in self._older:
+            if box and box[0] is not value:
+                pair(box[0], value, why)
+        for boxes in self._parts.values():
+            first = next((box[0] for box in boxes if box), None)
+            for box in boxes:
+                if box and box[0] is not first:
+                    pair(first, box[0], "one object on one side of a condition is two on the other")
+
+
+def _rebuilt(node: Node, children: list) -> Any:
+    kind = type(node.value)
+    if node.kind == "list":
+        return children
+    if node.kind == "set":
+        return set(node.value)
+    if node.kind == "deque":
+        return collections.deque(children, node.value.maxlen)
+    if node.kind == "dict":
+        new = node.value.copy()
+        new.update(zip(node.names, children, strict=True))
+        return new
+    if hasattr(kind, "_make"):
+        return kind._make(children)  # pyright: ignore[reportAttributeAccessIssue]
+    return tuple(children) if kind is tuple else tuple.__new__(kind, children)
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+
+
+def _number_spec(dtype: torch.dtype) -> TensorSpec:
+    return TensorSpec(dtype, None, None, torch.device("cpu"), False)
+
+
+def bool_spec() -> TensorSpec:
+    return _number_spec(torch.bool)
+
+
+def _holds(dtype: torch.dtype, number: Leaf) -> bool:
+    """Whether a tensor of a dtype may stand for a number."""
+    other = number.spec.dtype if number.kind == "item" else _DTYPES[type(number.value)]
+    return torch.can_cast(other, dtype) and (other == torch.bool) == (dtype == torch.bool)
+
+
+def _is_same_number(one: Any, other: Any) -> bool:
+    return one == other or (one != one and other != other)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return isinstance(one, _EQUAL_IF_ALIKE) and one == other
+
+
+def _are_same_names(one: tuple, other: tuple) -> bool:
+    """Whether two dictionaries have the same keys in one order."""
+    if len(one) != len(other):
+        return False
+    pairs = zip(one, other, strict=True)
+    return all(x is y or (type(x) is type(y) and not isinstance(x, torch.Tensor) and x == y) for x, y in pairs)
+
+
+def _has_attributes(value: Any) -> bool:
+    return isinstance(value, Torchish) and not value.attributes.keys() <= {"_restriction"}
+
+
+def _text(x: Tree) -> str:
+    if x.kind == "undefined":
+        return "not there"
+    if x.kind == "set":
+        return f"the set {x.value!r}"[:60]
+    if isinstance(x, Node):
+        return f"a {type(x.value).__name__}" + ("" if x.kind == "object" else f" of length {len(x.children)}")
+    if x.kind in ("tensor", "item"):
+        return f"{str(x.spec.dtype).removeprefix('torch.')}{list(x.shape)}"
+    if isinstance(x.value, (torch.nn.Module, types.FunctionType)):
+        return f"a {type(x.value).__name__}"
+    try:
+        return repr(x.value)[:60]
+    except Exception:  # of the user's class
+        return f"a {type(x.value).__name__}"

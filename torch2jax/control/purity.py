@@ -1,0 +1,302 @@
+"""What functions that are not converted change: tables, by the kinds of callables.
+
+On a side of a condition nothing may be written that nobody sees. So a callable of C's is called there if it is known to
+change nothing, or nothing but what is journaled first, or if it is a method of an object that the side has made itself.
+"""
+
+import array
+import bisect
+import builtins
+import collections
+import datetime
+import decimal
+import fractions
+import functools
+import heapq
+import inspect
+import itertools
+import operator
+import os
+import re
+import sys
+import sysconfig
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jaxlib
+import ml_dtypes
+import numpy as np
+import optree
+import torch
+
+from ..errors import is_library
+from .source import Unconvertible
+
+# Python files.
+
+
+def _folder(module: types.ModuleType) -> str:
+    return os.path.dirname(str(module.__file__)) + os.sep
+
+
+_TORCH, _NUMPY = _folder(torch), _folder(np)
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TENSORS = (_TORCH, _OWN, *map(_folder, (jax, jaxlib, ml_dtypes, optree)))
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+
+_FOLLOWED = tuple(
+    _TORCH + name
+    for name in (
+        "nn/modules/",
+        "nn/utils/",
+        "utils/_contextlib.py",
+        "optim/",
+        "_functorch/functional_call.py",
+        "distributions/",
+    )
+)
+"""Files of PyTorch's that are converted as the user's are: they keep state, or ask."""
+
+_READING = frozenset(
+    ("_py_abc", "abc", "ast", "dis", "enum", "fractions", "importlib", "inspect", "linecache", "logging")
+    + ("numbers", "operator", "re", "string", "textwrap", "tokenize", "traceback", "typing")
+)
+"""Modules of the standard library that change nothing which code could read back, but what is theirs."""
+
+
+def is_to_convert(code: types.CodeType) -> bool:
+    """Whether code is the user's, or is followed as if it was."""
+    file = code.co_filename
+    if file.startswith(("<", _OWN)):
+        return False
+    if file.startswith(_TORCH):
+        return file.startswith(_FOLLOWED)
+    if file.startswith((*_TENSORS, _NUMPY)):
+        return False
+    return not is_library(file) or _module_of_standard(file) not in _READING
+
+
+def _module_of_standard(file: str) -> str:
+    return os.path.relpath(file, _STANDARD).split(os.sep)[0].removesuffix(".py") if file.startswith(_STANDARD) else ""
+
+
+def reads_only(function: types.FunctionType, args: tuple) -> bool:
+    """Whether a Python function that is not converted writes to nothing but tensors."""
+    file = function.__code__.co_filename
+    if file.startswith(_TENSORS):
+        return not any(isinstance(x, torch.nn.Module) for x in args)
+    if file.startswith(_NUMPY):
+        return "." not in function.__qualname__  # methods may write to their objects
+    module = _module_of_standard(file)
+    return module in _READING and (module != "logging" or function.__name__ in _LOGGING)
+
+
+_LOGGING = frozenset(
+    ("debug", "info", "warning", "error", "exception", "critical", "log", "isEnabledFor", "getEffectiveLevel")
+    + ("getLogger", "hasHandlers", "getLevelName")
+)
+"""What logging offers that changes nothing but what is shown."""
+
+
+def is_watched(code: types.CodeType) -> bool:
+    """Whether code may change what nobody journals, if it runs without having been converted."""
+    file = code.co_filename
+    if file.startswith((*_TENSORS, _NUMPY, "<")) or _package_of(file) in _BENEATH:
+        return False
+    return not is_library(file) or _module_of_standard(file) in _KEEPING
+
+
+def _package_of(file: str) -> str:
+    """The name of an installed package that a file belongs to; empty for others."""
+    _, found, path = file.replace("\\", "/").rpartition("/site-packages/")
+    return path.split("/")[0].removesuffix(".py") if found else ""
+
+
+_BENEATH = frozenset(
+    ("absl", "etils", "filelock", "fsspec", "jinja2", "mpmath", "networkx", "opt_einsum", "packaging", "scipy", "sympy")
+    + ("tensorstore", "typing_extensions")
+)
+"""Packages that JAX and PyTorch use."""
+
+_KEEPING = frozenset(
+    (
+        "_collections_abc",
+        "argparse",
+        "collections",
+        "configparser",
+        "copy",
+        "os",
+        "queue",
+        "random",
+        "threading",
+        "types",
+    )
+)
+"""Modules of the standard library with classes that keep something, and whose methods C may call."""
+
+
+# Callables of C's.
+
+_LIST = "append extend insert pop remove clear sort reverse __setitem__ __delitem__ __iadd__ __imul__ __init__"
+_DICT = "update pop popitem clear setdefault __setitem__ __delitem__ __ior__ move_to_end __init__ __missing__"
+_SET = (
+    "add discard remove pop clear update difference_update intersection_update symmetric_difference_update "
+    "__ior__ __iand__ __isub__ __ixor__ __init__"
+)
+_DEQUE = f"{_LIST} appendleft extendleft popleft rotate"
+_BYTES = "append extend insert pop remove clear reverse __setitem__ __delitem__ __iadd__ __imul__ __init__"
+_ARRAY = f"{_BYTES} byteswap fromlist frombytes fromfile fromunicode"
+_NDARRAY = (
+    "fill sort partition put resize itemset setfield setflags byteswap __setitem__ __iadd__ __isub__ __imul__ "
+    "__imatmul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __ilshift__ __irshift__ __iand__ __ior__ __ixor__"
+)
+MUTATORS: dict[type, frozenset[str]] = {
+    list: frozenset(_LIST.split()),
+    dict: frozenset(_DICT.split()),
+    set: frozenset(_SET.split()),
+    collections.deque: frozenset(_DEQUE.split()),
+    bytearray: frozenset(_BYTES.split()),
+    array.array: frozenset(_ARRAY.split()),
+    np.ndarray: frozenset(_NDARRAY.split()),
+}
+"""The methods of containers that write to them."""
+
+
+def mutators_of(value: Any) -> frozenset[str] | None:
+    """The methods that write to a container; None if the value is none."""
+    return next((names for kind, names in MUTATORS.items() if isinstance(value, kind)), None)
+
+
+FIRST_IS_WRITTEN = frozenset(
+    (bisect.insort, bisect.insort_left, bisect.insort_right, operator.setitem, operator.delitem)
+    + (heapq.heappush, heapq.heappop, heapq.heapify, heapq.heapreplace, heapq.heappushpop)
+    + tuple(
+        getattr(heapq, name) for name in ("_heappop_max", "_heapreplace_max", "_heapify_max") if hasattr(heapq, name)
+    )
+    + tuple(
+        getattr(operator, name)
+        for name in dir(operator)
+        if name in ("iadd", "iconcat", "imul", "ior", "iand", "isub", "ixor")
+    )
+    + (np.put, np.copyto, np.place, np.putmask, np.fill_diagonal, np.put_along_axis)
+)
+"""Functions that write to what their first argument holds."""
+
+_BUILTINS = frozenset(
+    getattr(builtins, name)
+    for name in (
+        *(
+            "abs",
+            "all",
+            "any",
+            "ascii",
+            "bin",
+            "callable",
+            "chr",
+            "divmod",
+            "format",
+            "getattr",
+            "hasattr",
+            "hash",
+            "hex",
+        ),
+        *("id", "isinstance", "issubclass", "iter", "len", "max", "min", "next", "oct", "ord", "pow", "print", "repr"),
+        *("round", "sorted", "sum"),
+    )
+)
+_MODULES = frozenset(
+    ("math", "cmath", "_operator", "operator", "itertools", "time", "torch", "numpy", "_bisect", "_heapq", "_warnings")
+    + (
+        "_functools",
+        "functools",
+        "_stat",
+        "_locale",
+        "_thread",
+        "jaxlib",
+        "jax",
+        "copyreg",
+        "_abc",
+        "_typing",
+        "unicodedata",
+    )
+)
+_IMMUTABLE = (
+    *(str, bytes, int, float, complex, tuple, frozenset, range, slice, type, types.MappingProxyType, types.NoneType),
+    *(types.ModuleType, types.CodeType, types.GenericAlias, property, classmethod, staticmethod),
+    *(type({}.keys()), type({}.values()), type({}.items()), re.Pattern, re.Match, inspect.Signature, weakref.ref),
+    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction),
+    *(torch.Tensor, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic, np.dtype),
+    *(np.ufunc, jax.Array),
+)
+_ANY_MAY_CALL = frozenset(
+    ("__getattribute__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__repr__", "__str__", "__format__")
+    + (
+        "__len__",
+        "__contains__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__sizeof__",
+        "__dir__",
+        "__class_getitem__",
+        "__new__",
+    )
+    + ("__subclasshook__", "__subclasscheck__", "__instancecheck__", "__lt__", "__le__", "__gt__", "__ge__", "mro")
+)
+
+
+def changes_nothing(function: Any, owner: Any, name: str) -> bool:
+    """Whether a callable of C's writes to nothing but tensors, whatever it is called with.
+
+    Args:
+        owner: what it is a method of; None if it is none.
+    """
+    if any(function is x for x in _BUILTINS) or isinstance(function, (np.ufunc, weakref.ref)) or name in _ANY_MAY_CALL:
+        return True
+    if isinstance(owner, torch.Generator):
+        return False
+    if not isinstance(function, _FUNCTIONS) and type(function) not in _CALLABLES:
+        return _is_of_tensors(type(function)) or type(function).__module__.split(".")[0] == "numpy"
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        return isinstance(owner, _IMMUTABLE) or mutators_of(owner) is not None or _is_of_tensors(type(owner))
+    module = getattr(function, "__module__", None) or (owner.__name__ if owner is not None else None)
+    if not isinstance(module, str):
+        return _is_of_tensors(type(function))
+    return module.split(".")[0] in _MODULES and not module.startswith("numpy.random")
+
+
+_FUNCTIONS = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType),
+    *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
+)
+_CALLABLES = (operator.itemgetter, operator.attrgetter, np.ufunc, weakref.ref)
+
+
+def _is_of_tensors(kind: type) -> bool:
+    return kind.__module__.split(".")[0] in ("torch", "jax", "jaxlib", "torch2jax")
+
+
+CALLERS: frozenset[Callable] = frozenset((builtins.sorted, builtins.min, builtins.max, builtins.iter, functools.reduce))
+"""Functions of C's that call what they are given; others are given functions of the user's to keep."""
+CALLING_TYPES = (map, filter, *(x for x in vars(itertools).values() if isinstance(x, type)))
+
+
+def calls_its_arguments(function: Any, name: str) -> bool:
+    """Whether a callable calls functions among its arguments."""
+    module = (getattr(function, "__module__", None) or "").split(".")[0]
+    is_listed = any(function is x for x in (*CALLERS, *CALLING_TYPES))
+    return is_listed or name == "sort" or module in ("torch", "jax", "jaxlib")
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether to read from a value is to change it."""
+    return hasattr(type(value), "__next__") and isinstance(value, Iterator)
+
+
+def refusal_of(error: Unconvertible, function: types.FunctionType) -> str:
+    return f"{function.__qualname__} is not converted: {error}"
+
+
+assert sys.version_info >= (3, 11)

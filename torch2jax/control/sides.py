@@ -1,0 +1,504 @@
+"""One run of a side of a condition, or of a loop's body, in a JAX trace of its own: what it leaves, and what it takes.
+
+A side runs once. What it has written, to Python objects and to tensors, is noted where it ends, and undone: the code
+around it finds all as it was. Then `lax.cond` runs the two programs, and what is merged is put where it belongs.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from jax.core import Tracer, eval_jaxpr
+from jax.extend.core import ClosedJaxpr, Literal
+
+from ..branches.collectives import expect_no_collectives
+from ..branches.policy import BranchPolicy
+from ..errors import SourceLine, TracedValueError, user_place
+from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..internals.jax import varying_axes
+from ..tensors.journal import Journal, Uncontained
+from ..tensors.physical import PhysicalArray
+from ..tensors.storage import Storage, lose_traced
+from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
+from ..translation import this_call
+from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unlike, bool_spec
+from .path import PathOfSource
+from .sink import sunk
+from .state import Refused, current_run
+from .ties import Tie, silently
+from .watch import watching
+from .writes import UNDEFINED, Attribute, ObjectJournal, Place, Variable, dict_of, expect_restored, note
+
+
+class Side:
+    """What one run of some code has left."""
+
+    def __init__(self):
+        self.trees: dict[tuple, tuple[Place, Tree]] = {}
+        """What each place holds that it has written to."""
+        self.outer: set[tuple] = set()
+        """The keys of places that are no variables of the function's own."""
+        self.storages: dict[int, tuple[Storage, int]] = {}
+        """The older storages that it has written to, and the numbers of their arrays."""
+        self.given: Any = None
+        """The tree of what the code has given."""
+        self.raised: BaseException | None = None
+        """The exception of the code's own that it has ended with."""
+        self.drawn: int = 0
+        """How many keys it has taken from the random stream; of a side with loops that draw, `drawn_at` has it."""
+        self.drawn_at: int | None = None
+        """The number of the array with how many keys it has taken, if data decide that."""
+        self.made: dict[int, Any] = {}
+        self.program: Any = None
+
+    def arrays(self, *inputs: Any) -> list:
+        """Its arrays, computed in the current trace."""
+        return eval_jaxpr(self.program.jaxpr, self.program.consts, *inputs)
+
+
+def run_side(
+    function: Callable[[], Any],
+    variables: Sequence[Variable],
+    inputs: Sequence = (),
+    enter: Callable[[Sequence], None] | None = None,
+    places: Iterable[Place] = (),
+    counts: bool = False,
+) -> Side:
+    """Runs code once, notes what it leaves, and undoes that.
+
+    Args:
+        variables: those of the function that it may set.
+        inputs, enter: arrays, and what takes them in before the code begins: of a loop's body.
+        places: what is noted though it may not have changed.
+        counts: whether the last of the inputs counts the keys that were drawn before.
+    """
+    call, side, around, run = this_call(), Side(), current_trace(), current_run()
+    run.sides += 1
+    begin = {x.key: x.read() for x in variables}
+    trying = run.trying
+    run.trying = 0
+
+    def body(arrays: Sequence) -> list:
+        tensors, objects = Journal(repeats=enter is not None), ObjectJournal()
+        path, stream = PathOfSource(call.attempt.path.policy, current_trace()), call.stream.state
+        settings, generators = _settings(), _states(call)
+        call.paths.append(path)
+        outs: list = []
+        try:
+            with tensors, call.nested(), objects:
+                try:
+                    start = stream
+                    if counts:
+                        start = stream._replace(taken=0, before=arrays[-1])
+                    call.stream.state = start
+                    if enter is not None:
+                        enter(arrays)
+                    try:
+                        side.given = function()
+                    except Exception as error:
+                        if enter is not None and not trying:
+                            raise
+                        if error is not run.raised and not trying:
+                            raise
+                        if trying or enter is not None or isinstance(error, (StopIteration, StopAsyncIteration)):
+                            raise Refused(
+                                f"{type(error).__name__} is raised on one side of a condition, where it is caught",
+                                other_paths=True,
+                            ) from error
+                        side.raised = error
+                        tensors.cancel()
+                        return []
+                    if tensors.changes_older:
+                        raise Refused("a tensor from outside is changed itself (requires_grad, data, grad) on one side")
+                    if _settings() != settings or _states(call) != generators:
+                        raise Refused("a setting or a generator of PyTorch's is changed on one side of a condition")
+                    end = call.stream.state
+                    if end.seed != start.seed or end.key is not start.key:
+                        raise Refused("the random stream is seeded on one side of a condition")
+                    side.drawn = end.taken - start.taken + (end.before is not start.before)
+                    if counts:
+                        outs.append(_count_of(end))
+                    elif end.before is not start.before:
+                        side.drawn_at = len(outs)
+                        outs.append(lax.sub(_count_of(end), _count_of(start)))
+                    noted = {p.key: p for p in places}
+                    for x in variables:
+                        if x.read() is not begin[x.key]:
+                            noted[x.key] = x
+                    for key, place in objects.places.items():
+                        noted[key] = place
+                        side.outer.add(key)
+                    encode = Encoder(outs)
+                    for key, place in noted.items():
+                        side.trees[key] = place, encode(place.read())
+                    side.given = encode(side.given)
+                    for storage in tensors.written.values():
+                        if not storage.is_older:
+                            raise Refused("a detached tensor from outside is written to on one side", other_paths=True)
+                        side.storages[id(storage)] = storage, len(outs)
+                        outs.append(call.leaving(storage.physical.arranged(None)))
+                    side.made = objects.made
+                    return outs
+                except Uncontained as error:
+                    tensors.cancel()
+                    raise Refused(f"{error}, on one side of a condition or in a loop", other_paths=True) from error
+                except BaseException:
+                    tensors.cancel()
+                    raise
+                finally:
+                    with silently():
+                        objects.undo()
+                    for x in variables:
+                        x.write(begin[x.key])
+        finally:
+            call.paths.pop()
+            path.end()
+            call.stream.state = stream
+            run.trying = trying
+            lose_traced(tensors.survivors())
+
+    def traced(arrays: Sequence) -> list:
+        with ending_with_errors(around):
+            return body(arrays)
+
+    with watching():
+        side.program = sunk(jax.make_jaxpr(traced)(list(inputs)))
+    if run.journal is not None and side.raised is None:
+        run.journal.made.update(side.made)
+    return side
+
+
+def _count_of(state: Any) -> Any:
+    """How many keys have been drawn, as an array."""
+    return lax.add(jnp.asarray(state.before, jnp.uint32), jnp.uint32(state.taken))
+
+
+def _settings() -> tuple:
+    """What code can change of PyTorch's state, which belongs to no object."""
+    return (
+        *(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()),
+        *(torch.get_default_device(), torch.are_deterministic_algorithms_enabled(), torch.is_autocast_enabled("cpu")),
+    )
+
+
+def _states(call: Any) -> list[bytes]:
+    """The states of the generators that code has drawn from."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return [x.get_state().numpy().tobytes() for x in call.stream.generators]
+
+
+# Conditions.
+
+
+def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], variables: Sequence[Variable]) -> Any:
+    """Runs both sides, and leaves what either of them has left; where one raises, what the other does.
+
+    Returns:
+        What the functions give, chosen.
+    """
+    if current_run().was_restored is not None:
+        expect_restored()
+    place = user_place()
+    one = run_side(then, variables)
+    if one.raised is not None:
+        _check(lax.bitwise_not(flag), one.raised, place)
+        return orelse()
+    two = run_side(orelse, variables)
+    if two.raised is not None:
+        _check(flag, two.raised, place)
+        return then()
+    return joined(flag, one, two, place)
+
+
+def both(
+    flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: bool, is_tensor: bool, is_pure: bool = False
+) -> Any:
+    """What ``flag and rest()``, or ``flag or rest()``, gives.
+
+    Args:
+        is_tensor: whether `own`, which gives what the flag is of, gives a tensor.
+        is_pure: whether the rest must not write to anything.
+    """
+    if current_run().was_restored is not None:
+        expect_restored()
+    place = user_place()
+    other = run_side(rest, [])
+    if other.raised is not None:
+        _check(lax.bitwise_not(flag) if is_and else flag, other.raised, place)
+        return own()
+    if is_pure and (other.trees or other.storages or other.drawn):
+        raise Refused("any() or all() asks data whether to go on, and what follows writes", other_paths=True)
+    if _is_plain_bool(other):
+        (array,) = (np.asarray(other.given.value),) if other.given.kind == "number" else other.arrays()
+        array = lax.bitwise_and(flag, array) if is_and else lax.bitwise_or(flag, array)
+        kind = "tensor" if is_tensor and other.given.kind == "tensor" else "item"
+        return Pick(other.given, other.given, kind, bool_spec(), ()).value(array, False)
+    sides = (other, run_side(own, [])) if is_and else (run_side(own, []), other)
+    return joined(flag, *sides, place)
+
+
+def _is_plain_bool(side: Side) -> bool:
+    """Whether all that a side does is to compute a bool, and so little that it may as well be computed always."""
+    given, steps = side.given, side.program.jaxpr.eqns
+    is_bool = (given.kind in ("tensor", "item") and given.spec.dtype == torch.bool and given.shape == ()) or (
+        given.kind == "number" and type(given.value) is bool
+    )
+    does_more = side.trees or side.storages or side.drawn or side.program.jaxpr.effects
+    are_cheap = len(steps) <= _CHEAP and not any(_is_costly(x) for x in steps)
+    return is_bool and not does_more and are_cheap and len(side.program.jaxpr.outvars) <= 1
+
+
+_CHEAP = 32  # equations
+_COSTLY = frozenset(("dot_general", "conv_general_dilated", "while", "scan", "cond", "sort", "fft", "pure_callback"))
+
+
+def _is_costly(step: Any) -> bool:
+    inner = jax.tree.leaves(list(step.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
+    return step.primitive.name in _COSTLY or any(_is_costly(y) for x in inner for y in getattr(x, "eqns", ()))
+
+
+def joined(flag: Any, one: Side, two: Side, place: SourceLine) -> Any:
+    """Leaves what two sides have left, chosen."""
+    run, call = current_run(), this_call()
+    merge = Merge(f"where line {place.line} is true", "where it is false")
+    encode = {id(side): Encoder(None, side.trees) for side in (one, two)}
+    places = {key: p for side in (one, two) for key, (p, _) in side.trees.items()}
+
+    def tree(side: Side, key: tuple) -> Tree:
+        return side.trees[key][1] if key in side.trees else encode[id(side)](places[key].read())
+
+    merged = {
+        key: merge(tree(one, key), tree(two, key), p.name, needs_both=not p.is_variable, is_contents=p.is_contents)
+        for key, p in places.items()
+    }
+    for key, p in places.items():
+        if p.is_contents:
+            _expect_mergeable(tree(one, key), tree(two, key), p, place)
+    given = merge(one.given, two.given, "what is chosen")
+    storages = {**one.storages, **two.storages}
+    expect_one_of_each(storages.values())
+    outside = {key: storage.physical.arranged(None) for key, (storage, _) in storages.items()}
+    found = _links(merge.picks)
+    asked = [link for link in found if link.number is not None]
+    computed = [x for x in merge.picks if not x.is_of_numbers]
+    counts = one.drawn_at is not None or two.drawn_at is not None or one.drawn != two.drawn
+
+    def branch(side: Side, is_one: bool) -> Callable[[], list]:
+        def arrays() -> list:
+            outs = side.arrays()
+            results = []
+            for pick in computed:
+                leaf = pick.one if is_one else pick.other
+                results.append(pick.array(leaf, _array_of(leaf, side, outs)))
+            results += [outs[x.number or 0] if x.is_one == is_one else jnp.zeros((), bool) for x in asked]
+            results += [outs[side.storages[key][1]] if key in side.storages else outside[key] for key in storages]
+            if counts:
+                results.append(jnp.uint32(side.drawn) if side.drawn_at is None else outs[side.drawn_at])
+            return results
+
+        return arrays
+
+    values: list = []
+    if merge.picks or storages or counts or _has_effects(one) or _has_effects(two):
+        arrays = _chosen(flag, branch(one, True), branch(two, False), one, two)
+        run.conditions += 1
+        keeps, left = not torch.is_grad_enabled(), iter(arrays)
+        for x in merge.picks:
+            is_plain = x.is_of_numbers
+            array = _select(flag, x.array(x.one, None), x.array(x.other, None)) if is_plain else next(left)
+            values.append(x.value(array, keeps))
+        count = len(computed)
+        flags = {id(x): array for x, array in zip(asked, arrays[count:], strict=False)}
+        with silently():
+            for (storage, _), array in zip(storages.values(), arrays[count + len(asked) :], strict=False):
+                leave_storage(storage, array)
+        if counts:  # the keys that follow are those that eager code has
+            state = call.stream.state
+            call.stream.state = state._replace(before=lax.add(jnp.asarray(state.before, jnp.uint32), arrays[-1]))
+        for x in found:
+            x.tie(values, flags.get(id(x), flag if x.is_one else lax.bitwise_not(flag)))
+    if not counts and one.drawn:
+        state = call.stream.state
+        call.stream.state = state._replace(taken=state.taken + one.drawn)
+    put(places, merged, values, one.outer | two.outer)
+    for p in places.values():  # attributes that are there on one side only
+        if isinstance(p, Attribute) and type(p.read()) is Unlike and UNDEFINED in (p_before(one, p), p_before(two, p)):
+            run.partial[id(dict_of(p.owner))] = dict_of(p.owner)
+    result = given(values)
+    merge.note_pairs()
+    return result
+
+
+def p_before(side: Side, place: Place) -> Any:
+    """What a side leaves in a place; UNDEFINED if nothing."""
+    tree = side.trees.get(place.key)
+    if tree is None:
+        return UNDEFINED if place.key not in side.outer else None
+    return UNDEFINED if tree[1].kind == "undefined" else None
+
+
+def expect_one_of_each(storages: Iterable[tuple[Storage, int]]) -> None:
+    """Refuses writes to a memory and, elsewhere, to the same memory detached: which is the last depends on data."""
+    memories = [id(storage.memory) for storage, _ in storages]
+    if len(set(memories)) < len(memories):
+        raise Refused("a tensor and a detached one of the same memory are both written to", other_paths=True)
+
+
+def _expect_mergeable(a: Tree, b: Tree, place: Place, line: Any) -> None:
+    """Refuses at once containers that cannot hold what both sides have left: the object is what both have."""
+    if a.kind == b.kind and isinstance(a, Node) and isinstance(b, Node) and len(a.children) == len(b.children):
+        if a.names == b.names:
+            return
+    elif a.kind == b.kind == "object" and type(a.value) is type(b.value):
+        is_same = a.value == b.value
+        if is_same.all() if hasattr(is_same, "all") else is_same:
+            return
+    raise Refused(
+        f"{place.name} holds something else on each side of the condition at line {line.line}", other_paths=True
+    )
+
+
+def _has_effects(side: Side) -> bool:
+    return bool(side.program.jaxpr.effects)
+
+
+def _are_one(one: ClosedJaxpr, two: ClosedJaxpr) -> bool:
+    """Whether two programs compute the same."""
+    names = [dict(zip(x.jaxpr.constvars, x.consts, strict=True)) for x in (one, two)]
+    same: dict[Any, Any] = {}
+
+    def are_same(x: Any, y: Any) -> bool:
+        if isinstance(x, Literal) or isinstance(y, Literal):
+            return type(x) is type(y) and x.aval == y.aval and bool(np.all(x.val == y.val))
+        if x in names[0] or y in names[1]:
+            return names[0].get(x) is names[1].get(y, x)
+        return same.get(x) is y
+
+    if len(one.jaxpr.eqns) != len(two.jaxpr.eqns):
+        return False
+    for x, y in zip(one.jaxpr.eqns, two.jaxpr.eqns, strict=True):
+        if x.primitive is not y.primitive or x.effects or not all(map(are_same, x.invars, y.invars)):
+            return False
+        if any(hasattr(z, "eqns") or hasattr(z, "jaxpr") or callable(z) for z in x.params.values()):
+            return False
+        if x.params != y.params:
+            return False
+        same.update(zip(x.outvars, y.outvars, strict=True))
+    return all(map(are_same, one.jaxpr.outvars, two.jaxpr.outvars))
+
+
+def _chosen(flag: Any, one: Callable[[], list], two: Callable[[], list], first: Side, second: Side) -> list:
+    if not first.program.jaxpr.eqns and not second.program.jaxpr.eqns:
+        pairs = [*zip(one(), two(), strict=True)]
+        if not any(is_float(x) for x, _ in pairs):  # else what one of them is computed of may sink into its side
+            return [_select(flag, x, y) for x, y in pairs]
+    may_be_one = not first.program.effects and len(first.program.eqns) == len(second.program.eqns) <= _CHEAP
+    if may_be_one and _are_one(jax.make_jaxpr(one)(), jax.make_jaxpr(two)()):
+        return one()
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        expect_no_collectives(flag, [*first.program.jaxpr.eqns, *second.program.jaxpr.eqns])
+        shapes = [jax.make_jaxpr(x)().jaxpr.outvars for x in (one, two)]
+        axes = [varying_axes(x) | varying_axes(y) for x, y in zip(*shapes, strict=True)]
+        one, two = (lambda f=f: [varying(x, each) for x, each in zip(f(), axes, strict=True)] for f in (one, two))
+    return lax.cond(flag, one, two)
+
+
+def _select(flag: Any, x: Any, y: Any) -> Any:
+    if x is y:
+        return x
+    if x.dtype == bool and x.shape == ():
+        if y is flag or _is_constant(y, False):
+            return flag if _is_constant(x, True) else lax.bitwise_and(flag, x)
+        if x is flag or _is_constant(x, True):
+            return lax.bitwise_or(flag, y)
+        if _is_constant(x, False) and _is_constant(y, True):
+            return lax.bitwise_not(flag)
+    return lax.select(lax.broadcast_in_dim(flag, x.shape, ()), x, y)
+
+
+def _is_constant(x: Any, value: bool) -> bool:
+    return not isinstance(x, Tracer) and bool(x) is value
+
+
+def _check(is_right: Any, error: BaseException, place: SourceLine) -> None:
+    """Checks that the side is not taken which raises an exception of the code's own."""
+    policy: BranchPolicy = this_call().attempt.path.policy
+    if policy.checking is None:
+        return
+    try:
+        text = f"{type(error).__name__}: {error}"
+        text = "an exception with traced values in its message" if isinstance(error, TracedValueError) else text
+    except (TracedValueError, Refused):
+        text = "an exception with traced values in its message"
+    policy.check(is_right, f"{text} (at {place})")
+
+
+def _array_of(leaf: Leaf, side: Side, outs: list) -> Any:
+    """The array of a tensor that a side leaves; one of outside may be in its place, and have been written to."""
+    if isinstance(leaf.at, int):
+        return outs[leaf.at]
+    if leaf.relations:
+        ((_, relation),) = leaf.relations
+        storage = relation.base
+        if id(storage) in side.storages:
+            array = outs[side.storages[id(storage)][1]]
+            for kind in relation.steps:
+                array = kind.read(array)
+            return array
+        if any(other.memory is storage.memory for other, _ in side.storages.values()):
+            raise Refused("a tensor is written to on one side of a condition, and is read detached", other_paths=True)
+    return leaf.at
+
+
+def put(places: dict, merged: dict[tuple, Build], values: list, outer: set[tuple]) -> None:
+    for key, place in places.items():
+        if key in outer:
+            note(place)
+        value = merged[key](values)
+        if isinstance(place, Attribute) and place.is_of_c and isinstance(value, (Unlike, torch.Tensor)):
+            raise Refused(f"{place.name} is C's, which keeps no value that depends on data")
+        place.write(value)
+
+
+def leave_storage(storage: Storage, array: Any) -> None:
+    history = storage.history
+    storage.write(PhysicalArray(array, None), None)
+    storage.settle_as_is()
+    storage.history = storage.history or history
+
+
+class _Link:
+    """That a chosen tensor is another one on one side, or may be."""
+
+    def __init__(self, target: int, is_one: bool, number: int | None, base: Any, steps: list, is_known: bool):
+        self.target, self.is_one, self.number, self.base, self.steps = target, is_one, number, base, steps
+        self.is_known = is_known
+
+    def tie(self, values: list, flag: Any) -> None:
+        node = values[self.target]._node
+        base = values[self.base]._node.storage if isinstance(self.base, int) else self.base
+        if base.memory is not node.storage.memory:
+            is_whole = isinstance(node, Storage)
+            Tie(flag if self.is_known and is_whole else None, node.storage, base, self.steps)
+
+
+def _links(picks: list[Pick]) -> list[_Link]:
+    found = []
+    for is_one in (True, False):
+        fresh: dict[int, int] = {}
+        for n, pick in enumerate(picks):
+            if pick.kind not in ("tensor", "unsure"):
+                continue
+            for number, relation in (pick.one if is_one else pick.other).relations:
+                if relation.is_older:
+                    found.append(_Link(n, is_one, number, relation.base, relation.steps, relation.is_known))
+                    continue
+                memory = id(relation.base.memory)
+                if memory in fresh and fresh[memory] != n:
+                    found.append(_Link(n, is_one, None, fresh[memory], [], False))
+                fresh.setdefault(memory, n)
+    return found

@@ -1,0 +1,69 @@
+"""Refuses Python code that runs on a side of a condition without having been converted: C has called it.
+
+What such code writes is in no journal.
+"""
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+from ..errors import is_library
+from .convert import is_converted
+from .purity import is_watched
+from .state import Refused, current_run
+
+_unwatched: dict[int, CodeType] = {}
+
+
+class watching:
+    """A context for code of one side. Where somebody else watches, as a profiler does, nobody is in its way."""
+
+    def __enter__(self) -> None:
+        self._is_first = sys.getprofile() is None
+        if self._is_first:
+            sys.setprofile(_watch)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._is_first:
+            sys.setprofile(None)
+
+
+def _watch(frame: FrameType, event: str, arg: Any) -> None:
+    if event != "call":
+        return
+    code = frame.f_code
+    if id(code) in _unwatched:
+        return
+    if is_converted(code) or not is_watched(code):
+        _unwatched[id(code)] = code
+    elif current_run().journal is not None and not _is_called_by_library(frame):
+        sys.setprofile(None)
+        raise Refused(
+            f"{code.co_qualname} runs on one side of a condition without being converted, since C calls it: nobody "
+            "knows what it changes"
+        )
+
+
+def _is_called_by_library(frame: FrameType) -> bool:
+    """Whether code of the standard library is called by code that is known to change nothing."""
+    caller = frame.f_back
+    if _is_imported(frame):
+        return True
+    if caller is None or not is_library(frame.f_code.co_filename):
+        return False
+    file = caller.f_code.co_filename
+    return is_library(file) and not file.startswith(_OPERATORS)
+
+
+def _is_imported(frame: FrameType | None) -> bool:
+    """Whether an import has begun the code, which it does once."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_OPERATORS = tuple(os.path.join(_HERE, name) for name in ("access.py", "calls.py", "operators.py"))

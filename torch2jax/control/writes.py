@@ -1,0 +1,360 @@
+"""The journal of writes to Python objects: what was there before the first write to each place, on one side.
+
+A place is an attribute, the contents of a container, a variable, a global or a context variable. A side's writes are
+undone when it ends, and what both sides have left is merged. Objects that a side has made itself are not journaled:
+nobody else has them.
+
+Invariants:
+
+- Each write of converted code to an object that may be older than the side comes here first.
+- `made` holds only what was made since the side began, and keeps it, so that no other object gets its id.
+"""
+
+import array
+import collections
+import contextvars
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from .state import Refused, current_run
+
+
+class Undefined:
+    """What a variable, an attribute or an item is that is not there."""
+
+    def __repr__(self) -> str:
+        return "undefined"
+
+
+UNDEFINED: Any = Undefined()
+
+SEQUENCES = (list, collections.deque, bytearray, array.array)
+CONTAINERS = (*SEQUENCES, dict, set, np.ndarray)
+
+
+class Place:
+    """Somewhere that code writes to.
+
+    Args:
+        owner: what it is a part of.
+        key: tells it from other places; places of one owner have one key each.
+        name: for errors.
+    """
+
+    is_variable = False
+    """Whether it is a variable of a function."""
+    is_contents = False
+
+    def __init__(self, owner: Any, key: tuple, name: str):
+        self.owner, self.key, self.name = owner, key, name
+
+    def read(self) -> Any:
+        raise NotImplementedError
+
+    def write(self, value: Any) -> None:
+        raise NotImplementedError
+
+
+class Variable(Place):
+    """A variable of a function, by its cell."""
+
+    is_variable = True
+
+    def __init__(self, cell: types.CellType, name: str):
+        super().__init__(cell, ("variable", id(cell)), name)
+
+    def read(self) -> Any:
+        try:
+            return self.owner.cell_contents
+        except ValueError:
+            return UNDEFINED
+
+    def write(self, value: Any) -> None:
+        if value is not UNDEFINED:
+            self.owner.cell_contents = value
+        elif self.read() is not UNDEFINED:
+            del self.owner.cell_contents
+
+
+class Global(Place):
+    """A variable of a module."""
+
+    def __init__(self, names: dict[str, Any], name: str):
+        super().__init__(names, ("global", id(names), name), f"the global {name}")
+        self._name = name
+
+    def read(self) -> Any:
+        return self.owner.get(self._name, UNDEFINED)
+
+    def write(self, value: Any) -> None:
+        if value is UNDEFINED:
+            self.owner.pop(self._name, None)
+        else:
+            self.owner[self._name] = value
+
+
+class Attribute(Place):
+    """An attribute of an object, of a class or of a module."""
+
+    def __init__(self, owner: Any, name: str):
+        kind = owner.__name__ if isinstance(owner, (type, types.ModuleType)) else type(owner).__name__
+        super().__init__(owner, ("attribute", id(owner), name), f"{kind}.{name}")
+        self._name = name
+        self._slot = None if isinstance(owner, type) else _slot_of(owner, name)
+
+    @property
+    def is_of_c(self) -> bool:
+        """Whether what it holds is C's, which may refuse other values."""
+        return isinstance(self._slot, types.GetSetDescriptorType)
+
+    def read(self) -> Any:
+        if isinstance(self.owner, type):
+            return vars(self.owner).get(self._name, UNDEFINED)
+        if self._slot is not None:
+            try:
+                return self._slot.__get__(self.owner)
+            except AttributeError:
+                return UNDEFINED
+        return (dict_of(self.owner) or {}).get(self._name, UNDEFINED)
+
+    def write(self, value: Any) -> None:
+        if isinstance(self.owner, type):
+            if value is not UNDEFINED:
+                type.__setattr__(self.owner, self._name, value)
+            elif self._name in vars(self.owner):
+                type.__delattr__(self.owner, self._name)
+        elif self._slot is not None:
+            if value is not UNDEFINED:
+                self._slot.__set__(self.owner, value)
+            elif self.read() is not UNDEFINED:
+                self._slot.__delete__(self.owner)
+        else:
+            attributes: Any = dict_of(self.owner)
+            if value is UNDEFINED:
+                attributes.pop(self._name, None)
+            else:
+                attributes[self._name] = value
+
+
+def dict_of(owner: Any) -> dict[str, Any] | None:
+    """The attributes of an object; None if it has slots alone."""
+    if isinstance(owner, threading.local):
+        return owner.__dict__
+    try:
+        return object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+
+
+def _slot_of(owner: Any, name: str) -> Any:
+    for kind in type(owner).__mro__:
+        found = vars(kind).get(name)
+        if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            return found
+    return None
+
+
+class Contents(Place):
+    """All that a container holds; what is read is a copy of the plain kind."""
+
+    is_contents = True
+
+    def __init__(self, owner: Any):
+        super().__init__(owner, ("contents", id(owner)), f"a {type(owner).__name__}")
+
+    def read(self) -> Any:
+        owner = self.owner
+        if isinstance(owner, np.ndarray):
+            return np.array(owner)
+        if isinstance(owner, dict):
+            return dict(_kind_of(owner).items(owner))
+        return set(owner) if isinstance(owner, set) else list(owner)
+
+    def write(self, value: Any) -> None:
+        owner = self.owner
+        if isinstance(owner, np.ndarray):
+            owner[...] = value
+        elif isinstance(owner, dict):
+            _kind_of(owner).clear(owner)
+            for key, item in value.items():
+                _kind_of(owner).__setitem__(owner, key, item)
+        elif isinstance(owner, set):
+            set.clear(owner)
+            set.update(owner, value)
+        elif isinstance(owner, list):
+            list.__setitem__(owner, slice(None), value)
+        elif isinstance(owner, collections.deque):
+            collections.deque.clear(owner)
+            collections.deque.extend(owner, value)
+        else:
+            del owner[:]
+            owner.extend(value)
+
+
+def _kind_of(owner: dict) -> Any:
+    """The class whose methods see all that a dictionary holds, past what the user's own class makes of them."""
+    return collections.OrderedDict if isinstance(owner, collections.OrderedDict) else dict
+
+
+class ContextVariable(Place):
+    """A `contextvars.ContextVar`."""
+
+    def __init__(self, owner: contextvars.ContextVar):
+        super().__init__(owner, ("context", id(owner)), f"the context variable {owner.name}")
+
+    def read(self) -> Any:
+        return self.owner.get(UNDEFINED)
+
+    def write(self, value: Any) -> None:
+        self.owner.set(value)
+
+
+class ObjectJournal:
+    """Is kept while it is entered, by the code of one side."""
+
+    def __init__(self):
+        self.places: dict[tuple, Place] = {}
+        self.before: dict[tuple, Any] = {}
+        self.made: dict[int, Any] = {}
+
+    def __enter__(self) -> "ObjectJournal":
+        run = current_run()
+        self._outer, run.journal = run.journal, self
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        current_run().journal = self._outer
+
+    def __bool__(self) -> bool:
+        return True
+
+    def note(self, place: Place) -> None:
+        if id(place.owner) not in self.made and place.key not in self.places:
+            self.places[place.key], self.before[place.key] = place, place.read()
+            if not place.is_variable:
+                current_run().owners[id(place.owner)] = place.owner
+
+    def undo(self) -> None:
+        """Lets all places hold what they held before."""
+        for key, place in reversed(self.places.items()):
+            place.write(self.before[key])
+
+
+def can_be_put_back(run: Any, restored: Callable[[Any], bool]) -> bool:
+    """Whether another run of the code finds all that sides have written to as it was."""
+    return all(_is_put_back(run, x, restored) for x in run.owners.values())
+
+
+def _is_put_back(run: Any, value: Any, restored: Callable[[Any], bool]) -> bool:
+    if isinstance(value, torch.Tensor):  # of this run
+        return True
+    return id(value) in run.outside.made or id(value) in run.of_modules or restored(value)
+
+
+def expect_restored() -> None:
+    """Is called where the run asks for the first time, as far as which an earlier run of the same code has come.
+
+    Raises:
+        Refused: that one has written to an object that nobody has put back since.
+    """
+    run = current_run()
+    restored, run.was_restored = run.was_restored, None
+    if restored is None or run.outside is None:
+        return
+    for place in run.outside.places.values():
+        if not place.is_variable and not _is_put_back(run, place.owner, restored):
+            raise Refused(
+                f"{place.name} is written to before a condition on data is met. The code has run as far as that once "
+                "before, as nobody knew of the condition, and what that run has left there cannot be put back. Write "
+                "to it after the condition, or give it to the function as an argument"
+            )
+
+
+def note(place: Place) -> None:
+    """Is called before a place is written to."""
+    run = current_run()
+    run.writes += 1
+    if run.pairs:
+        _expect_single(run.pairs, place.owner)
+    journal = run.journal or run.outside
+    if journal is not None:
+        journal.note(place)
+
+
+def note_attribute(owner: Any, name: str) -> None:
+    """Is called before an attribute is set or deleted."""
+    run = current_run()
+    run.writes += 1
+    if run.pairs:
+        _expect_single(run.pairs, owner)
+    journal = run.journal or run.outside
+    if journal is not None and id(owner) not in journal.made:
+        journal.note(Attribute(owner, name))
+
+
+def note_contents(owner: Any) -> None:
+    """Is called before something is written to what an object holds.
+
+    Raises:
+        Refused: it is of a kind of which nobody knows what it holds.
+    """
+    run = current_run()
+    run.writes += 1
+    if run.pairs:
+        _expect_single(run.pairs, owner)
+    journal = run.journal or run.outside
+    if journal is None or id(owner) in journal.made:
+        return
+    if run.journal is not None and type(owner) is dict and (id(owner) in run.dicts or "__builtins__" in owner):
+        raise Refused("the attributes of an object, or globals, are changed as a dictionary", other_paths=True)
+    if isinstance(owner, np.ndarray):
+        while isinstance(owner.base, np.ndarray):  # a view is written where its memory is
+            owner = owner.base
+    if isinstance(owner, CONTAINERS):
+        journal.note(Contents(owner))
+    elif not isinstance(owner, torch.Tensor) and run.journal is not None:
+        raise Refused(f"nobody knows what a write to a {type(owner).__name__} changes")
+
+
+def _expect_single(pairs: dict[int, tuple[Any, str]], owner: Any) -> None:
+    found = pairs.get(id(owner))
+    if found is not None:
+        raise Refused(
+            f"{found[1]}: whether the {type(owner).__name__} that is written to here is another one depends on data",
+            other_paths=True,
+        )
+
+
+def pair(one: Any, other: Any, why: str) -> None:
+    """Notes that data decide whether two objects are one: neither may be written to from now on."""
+    pairs = current_run().pairs
+    for value in (one, other):
+        pairs.setdefault(id(value), (value, why))
+        attributes = None if isinstance(value, CONTAINERS) else dict_of(value)
+        if attributes is not None:  # which code may write to as to any dictionary
+            pairs.setdefault(id(attributes), (attributes, why))
+
+
+def is_paired(value: Any) -> bool:
+    return id(value) in current_run().pairs
+
+
+def made(value: Any) -> Any:
+    """The value, which nobody has that is older than the side."""
+    run = current_run()
+    journal = run.journal or run.outside
+    if journal is not None:
+        journal.made[id(value)] = value
+    return value
+
+
+def is_made(value: Any) -> bool:
+    """Whether nobody outside of the side can have a value; where the code is on no side, outside of the run."""
+    run = current_run()
+    journal = run.journal or run.outside
+    return journal is None or id(value) in journal.made
