@@ -27,10 +27,12 @@ class Abandoned(BaseException):
 
     ends_call = True
     """Whether that is the whole call, and the code does nothing of use any more."""
+    most = 16
+    """How often code may handle one that ends the call."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        _given(self, type(self), 16 if self.ends_call else _MANY)
+        _given(self, type(self), self.most if self.ends_call else _MANY)
 
 
 class _WaitingPath(Protocol):

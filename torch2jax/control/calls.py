@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from jax.core import Tracer
 
 from ..patches import stand_in_around
 from ..tensors.tensor import Torchish
+from ..tracing.traces import without_derivatives
 from ..translation import current
 from ..values.item import Item
 from ..values.traced_numbers import Number
@@ -305,10 +307,6 @@ def is_data(value: Any) -> bool:
 
 
 def _is_asked(value: Torchish) -> bool:
-    from jax.core import Tracer
-
-    from ..tracing.traces import without_derivatives
-
     tape = current().tape  # pyright: ignore[reportOptionalMemberAccess]
     array = value.read()
     return isinstance(without_derivatives(array if tape is None else tape.primal(array)), Tracer)

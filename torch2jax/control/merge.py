@@ -20,6 +20,7 @@ import torch
 from jax import lax
 
 from ..tensors.dtypes import canonical
+from ..tensors.storage import steps_to
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import TensorSpec
 from ..translation import this_call
@@ -177,8 +178,6 @@ class Encoder:
 
 
 def _steps(tensor: Torchish) -> list:
-    from ..tensors.storage import steps_to
-
     return [kind for kind, _ in steps_to(tensor._node)]
 
 

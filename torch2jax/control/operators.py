@@ -12,6 +12,7 @@ import torch
 from ..branches.idle import idle_answer
 from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
+from ..tracing.traces import without_derivatives
 from ..translation import this_call
 from ..values.item import Item
 from ..values.traced_numbers import Number
@@ -474,8 +475,6 @@ def _flag(value: Any) -> Any:
 
 
 def _array(flag: Torchish) -> Any:
-    from ..tracing.traces import without_derivatives
-
     tape, array = this_call().tape, flag.read()
     return without_derivatives(array if tape is None else tape.primal(array))
 

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 class Refused(Abandoned):
     """Code cannot be followed; it ends the run, whatever the code catches.
 
+    There may be many in a run, since loops are tried in more than one way (`retried`).
+
     Args:
         reason: in words.
         other_paths: whether it may be followed by running it once for each path. Not where a write is unseen.
     """
+
+    most = 2**12
 
     def __init__(self, reason: str, *, other_paths: bool = False):
         super().__init__(reason)
