@@ -4,7 +4,7 @@ import pytest
 
 from tests.control.programs import objects
 
-EVERY = 31
+EVERY = 61
 """One kind of so many runs at each place and in each form."""
 
 

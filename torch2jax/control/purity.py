@@ -53,6 +53,7 @@ _FOLLOWED = tuple(
         "nn/modules/",
         "nn/utils/",
         "utils/_contextlib.py",
+        "utils/hooks.py",
         "optim/",
         "_functorch/functional_call.py",
         "distributions/",

@@ -167,6 +167,9 @@ def _relations(storage: Storage, steps: list, flag: Any, is_older: bool, seen: s
     if id(storage.memory) in seen:
         return
     seen.add(id(storage.memory))
+    if not is_older and storage.memory.is_older:  # a detached part of a tensor from outside
+        yield Relation(None, _any_storage(storage.memory), steps, True, is_known=False)
+        return
     yield Relation(flag, storage, steps, is_older)
     if is_older or not is_tied(storage.memory):
         return

@@ -177,6 +177,8 @@ class Contents(Place):
 
     def write(self, value: Any) -> None:
         owner = self.owner
+        if isinstance(owner, (bytearray, array.array)) and any(isinstance(x, torch.Tensor) for x in value):
+            raise Refused(f"{self.name} cannot hold numbers that depend on data")
         if isinstance(owner, np.ndarray):
             owner[...] = value
         elif isinstance(owner, dict):
@@ -253,7 +255,9 @@ def can_be_put_back(run: Any, restored: Callable[[Any], bool]) -> bool:
 def _is_put_back(run: Any, value: Any, restored: Callable[[Any], bool]) -> bool:
     if isinstance(value, torch.Tensor):  # of this run
         return True
-    return id(value) in run.outside.made or id(value) in run.of_modules or restored(value)
+    if id(value) in run.outside.made or id(value) in run.of_modules:
+        return True
+    return restored(value) and not isinstance(value, collections.OrderedDict)  # whose order is not put back
 
 
 def expect_restored() -> None:
@@ -313,6 +317,8 @@ def note_contents(owner: Any) -> None:
     if run.journal is not None and type(owner) is dict and (id(owner) in run.dicts or "__builtins__" in owner):
         raise Refused("the attributes of an object, or globals, are changed as a dictionary", other_paths=True)
     if isinstance(owner, np.ndarray):
+        if owner.dtype.hasobject and run.journal is not None:
+            raise Refused("an array of objects is written to on one side of a condition or in a loop")
         while isinstance(owner.base, np.ndarray):  # a view is written where its memory is
             owner = owner.base
     if isinstance(owner, CONTAINERS):
