@@ -249,15 +249,17 @@ class ObjectJournal:
 
 def can_be_put_back(run: Any, restored: Callable[[Any], bool]) -> bool:
     """Whether another run of the code finds all that sides have written to as it was."""
-    return all(_is_put_back(run, x, restored) for x in run.owners.values())
+    return all(_is_put_back(run, x, restored) and not isinstance(x, _UNSEEN) for x in run.owners.values())
+
+
+_UNSEEN = (bytearray, array.array, np.ndarray, collections.OrderedDict)
+"""Containers of which other paths do not see what changes, or not the order."""
 
 
 def _is_put_back(run: Any, value: Any, restored: Callable[[Any], bool]) -> bool:
     if isinstance(value, torch.Tensor):  # of this run
         return True
-    if id(value) in run.outside.made or id(value) in run.of_modules:
-        return True
-    return restored(value) and not isinstance(value, collections.OrderedDict)  # whose order is not put back
+    return id(value) in run.outside.made or id(value) in run.of_modules or restored(value)
 
 
 def expect_restored() -> None:
