@@ -23,19 +23,19 @@ REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 """What functions of PyTorch and rules refuse operands with."""
 
 
-def _folders(*paths: Any) -> tuple[str, ...]:
+def folders_of(*paths: Any) -> tuple[str, ...]:
     """Folders as frames may name them: through links, as in an environment that is one, or without."""
     found = [str(each) + os.sep for path in paths for each in (Path(path).absolute(), Path(path).resolve())]
     return tuple(dict.fromkeys(found))
 
 
-_TORCH = _folders(Path(str(torch.__file__)).parent)
-_JAX = _folders(Path(str(jax.__file__)).parent)
-_TRANSLATORS = _JAX + _folders(Path(__file__).parent, Path(str(optree.__file__)).parent)
+_TORCH = folders_of(Path(str(torch.__file__)).parent)
+_JAX = folders_of(Path(str(jax.__file__)).parent)
+_TRANSLATORS = _JAX + folders_of(Path(__file__).parent, Path(str(optree.__file__)).parent)
 _LIBRARIES = _TORCH + _TRANSLATORS
-_STANDARD = _folders(sysconfig.get_paths()["stdlib"])
+_STANDARD = folders_of(sysconfig.get_paths()["stdlib"])
 # An installed package lives below the standard library's folder, yet is the user's model code.
-_SITE_PACKAGES = _folders(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
+_SITE_PACKAGES = folders_of(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
 
 
 @functools.lru_cache(maxsize=4096)

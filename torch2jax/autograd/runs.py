@@ -33,8 +33,6 @@ from ..branches.loop_state import named_by
 from ..branches.path import Fork, Path
 from ..branches.paths import followed
 from ..branches.policy import BranchPolicy
-from ..control.driver import converted_run
-from ..control.state import Refused
 from ..errors import SourceLine, is_library
 from ..tensors.derived import NeedsClasses
 from ..tensors.ended import end, keep, made_by_call
@@ -436,6 +434,8 @@ class Runs:
                     pass
                 bookmark.return_to()
                 if switch.is_on and self._policy.max_paths > 1:
+                    from ..control.driver import Refused, converted_run  # which other calls need not import
+
                     try:
                         return converted_run(attempt, self._policy, None if outer is None else outer.has)
                     except Refused:

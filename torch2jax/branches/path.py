@@ -154,7 +154,7 @@ class Path:
 
     def can_answer(self, tensor: Torchish) -> bool:
         """Whether conditions on a tensor can be asked where the code is."""
-        return self.policy.max_paths > 1 and decides(_array(tensor), self.trace)
+        return self.policy.max_paths > 1 and decides(deciding_array(tensor), self.trace)
 
     def answer(self, tensor: Torchish, what: str) -> bool:
         """The answer to ``bool(tensor)``.
@@ -175,7 +175,7 @@ class Path:
         settled = self.policy.answer(place, asking) if self.policy.branches else None
         checks = self.policy.checks != "assume"
         if settled is not None and not checks:
-            self._expect(tensor, settled, place)
+            self.expect(tensor, settled, place)
             return settled
         flag = _flag(tensor)
         if not decides(flag, self.trace) or (settled is None and self.policy.max_paths == 1):
@@ -199,7 +199,7 @@ class Path:
         alike.append((flag, found))
         return found
 
-    def _expect(self, tensor: Torchish, answer: bool, place: SourceLine) -> None:
+    def expect(self, tensor: Torchish, answer: bool, place: SourceLine) -> None:
         """Lets results of the call tell, by nan, where a condition has another answer than was said."""
         call = this_call()
         if not self.is_in_its_trace(call) or self._script is not None:
@@ -325,14 +325,15 @@ class Path:
         raise Fork(self)
 
 
-def _array(tensor: Torchish) -> Any:
+def deciding_array(tensor: Torchish) -> Any:
+    """The array of a tensor that is asked, without derivatives."""
     tape = this_call().tape
     array = tensor.read()
     return without_derivatives(array if tape is None else tape.primal(array))
 
 
 def _flag(tensor: Torchish) -> Any:
-    array = _array(tensor)
+    array = deciding_array(tensor)
     array = array if array.shape == () else lax.reshape(array, ())
     return array if array.dtype == bool else lax.ne(array, lax.full_like(array, 0))
 

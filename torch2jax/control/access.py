@@ -212,10 +212,8 @@ class Access(Routes):
         note(Global(names, name))
         del names[name]
 
-    @staticmethod
-    def new(value: Any) -> Any:
-        """What a display or a comprehension has made."""
-        return made(value)
+    new = staticmethod(made)
+    """The operator of what a display, a comprehension or a definition has made."""
 
 
 def _looked_up(kind: type, name: str) -> Any:

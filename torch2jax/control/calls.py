@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
+from ..branches.path import deciding_array
 from ..patches import stand_in_around
 from ..tensors.tensor import Torchish
-from ..tracing.traces import without_derivatives
 from ..translation import current
 from ..values.item import Item
 from ..values.traced_numbers import Number
@@ -75,14 +75,10 @@ class Calls(Access):
             return self._cached(function, args, kwargs)
         own = getattr(kind, "__call__", None)  # noqa: B004 - it is to be called
         if isinstance(function, torch.nn.Module) and own is _MODULE_CALL:
-            return function(*args, **kwargs)  # which comes back by `module`
+            return function(*args, **kwargs)  # which comes back, converted (`modules/skeleton.py`)
         if type(own) is types.FunctionType:
             return self.call(own, function, *args, **kwargs)
         return self._builtin(function, args, kwargs)
-
-    def module(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
-        """What a module's call gives, in what the call itself does around it."""
-        return self.call(torch.nn.Module._call_impl, module, *args, **kwargs)
 
     # Python functions that are not converted.
 
@@ -302,14 +298,8 @@ def is_data(value: Any) -> bool:
         and isinstance(value, Torchish)
         and value.known is None
         and call.paths[-1].can_answer(value)
-        and _is_asked(value)
+        and isinstance(deciding_array(value), Tracer)
     )
-
-
-def _is_asked(value: Torchish) -> bool:
-    tape = current().tape  # pyright: ignore[reportOptionalMemberAccess]
-    array = value.read()
-    return isinstance(without_derivatives(array if tape is None else tape.primal(array)), Tracer)
 
 
 def _of_flag(flag: Any) -> Any:

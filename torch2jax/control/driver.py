@@ -85,8 +85,3 @@ def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
     if journal is not None and not journal.places:
         this_call().ends.append(lambda: _put_back_traced(journal))
     return map_results(leave, OPERATORS.call(function, *args, **kwargs))
-
-
-def call_module(module: Any, args: tuple, kwargs: dict) -> Any:
-    """What ``module._call_impl`` does, converted."""
-    return OPERATORS.module(module, args, kwargs)

@@ -18,6 +18,13 @@ def of_user(function: Callable) -> Callable:
     return functools.partial(OPERATORS.call, function)
 
 
+def call_of_user(function: Callable, args: tuple, kwargs: dict) -> Any:
+    """What the function gives that a converted run begins with."""
+    from .driver import call_converted
+
+    return call_converted(function, args, kwargs)
+
+
 @contextlib.contextmanager
 def asking_within() -> Iterator[None]:
     """A context of code in a trace of its own that runs once: in a converted run its conditions are a part of that."""

@@ -25,7 +25,7 @@ from ..tracing.traces import varying
 from ..translation import this_call
 from .merge import Build, Encoder, Merge, Pick
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
-from .state import Refused, current_run
+from .state import Refused
 from .ties import Tie, silently
 from .writes import Place, Variable, expect_restored
 
@@ -136,11 +136,9 @@ def loop(
     Raises:
         Refused: what the loop carries changes its kind or number from one iteration to the next.
     """
-    run, call = current_run(), this_call()
+    call = this_call()
     stream = call.stream.state
-    if run.was_restored is not None:
-        expect_restored()
-    run.loops += 1
+    expect_restored()
     now = _Carried()
     side, begin = Side(), []
     for _ in range(_ROUNDS):

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from ..branches.idle import idle_answer
+from ..branches.path import deciding_array
 from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
-from ..tracing.traces import without_derivatives
 from ..translation import this_call
 from ..values.item import Item
 from ..values.traced_numbers import Number
@@ -70,7 +70,7 @@ class Operators(Calls):
                     f"t2j was told that the answer is {found}, at {user_place()}",
                 )
             elif found is not None:
-                this_call().paths[-1]._expect(value, found, user_place())
+                this_call().paths[-1].expect(value, found, user_place())
         return _flag(value) if found is None else found
 
     def known(self, value: Any) -> bool:
@@ -87,25 +87,25 @@ class Operators(Calls):
         if isinstance(flag, bool):
             then() if flag else orelse()
         else:
-            condition(_array(flag), then, orelse, _variables(names, then, orelse))
+            condition(deciding_array(flag), then, orelse, _variables(names, then, orelse))
 
     def choose(self, test: Any, then: Callable, orelse: Callable) -> Any:
         flag = self.truth(test)
         if isinstance(flag, bool):
             return then() if flag else orelse()
-        return condition(_array(flag), then, orelse, [])
+        return condition(deciding_array(flag), then, orelse, [])
 
     def and_(self, value: Any, rest: Callable) -> Any:
         flag = self.truth(value)
         if isinstance(flag, bool):
             return rest() if flag else value
-        return both(_array(flag), rest, lambda: value, is_and=True, is_tensor=type(value) is not Item)
+        return both(deciding_array(flag), rest, lambda: value, is_and=True, is_tensor=type(value) is not Item)
 
     def or_(self, value: Any, rest: Callable) -> Any:
         flag = self.truth(value)
         if isinstance(flag, bool):
             return value if flag else rest()
-        return both(_array(flag), rest, lambda: value, is_and=False, is_tensor=type(value) is not Item)
+        return both(deciding_array(flag), rest, lambda: value, is_and=False, is_tensor=type(value) is not Item)
 
     def not_(self, value: Any) -> Any:
         flag = self.truth(value)
@@ -160,7 +160,7 @@ class Operators(Calls):
             body()
             return self._goes_on(test, ending)
 
-        loop(step, _array(goes_on), variables, _place(body), this_call().attempt.path.policy.max_steps)
+        loop(step, deciding_array(goes_on), variables, _place(body), this_call().attempt.path.policy.max_steps)
 
     def for_(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         variables = _variables(names, body)
@@ -210,7 +210,7 @@ class Operators(Calls):
                     self._rest_of(following, goes_on, body, variables, ending, left - 1)
                     return
 
-        condition(_array(goes_on), rest, _nothing, variables)
+        condition(deciding_array(goes_on), rest, _nothing, variables)
 
     def _count(self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: list) -> None:
         """A loop over a range that ends on data, as one loop of the graph."""
@@ -230,7 +230,7 @@ class Operators(Calls):
             return self._goes_on(lambda: left.has(self, following), ending)
 
         bounds = [x for x in (left.most, this_call().attempt.path.policy.max_steps) if x is not None]
-        loop(step, _array(first), [*variables, number], _place(body), min(bounds, default=None))
+        loop(step, deciding_array(first), [*variables, number], _place(body), min(bounds, default=None))
 
     def iterated(self, items: Any) -> Any:
         """What a loop or an unpacking goes through."""
@@ -267,7 +267,7 @@ class Operators(Calls):
         if flag is False:
             fails()
         elif flag is not True:
-            condition(_array(~flag), fails, _nothing, [])
+            condition(deciding_array(~flag), fails, _nothing, [])
 
     def raised(self, make: Callable[[], Any]) -> Any:
         """The exception that a statement raises; one of its values is traced if its text cannot be made."""
@@ -474,11 +474,6 @@ def _flag(value: Any) -> Any:
     return value if value.dtype == torch.bool else value != 0
 
 
-def _array(flag: Torchish) -> Any:
-    tape, array = this_call().tape, flag.read()
-    return without_derivatives(array if tape is None else tape.primal(array))
-
-
 def _variables(names: tuple[str, ...], *functions: Any) -> list[Variable]:
     """The variables of a function, by the cells of those inside of it."""
     cells: dict[str, types.CellType] = {}
@@ -609,7 +604,7 @@ def _first(operators: Operators, items: Any, stops_at: bool) -> Any:
 
 def _asked_first(flag: Any, rest: Callable[[Any], Any], stops_at: bool) -> Any:
     own = Item.of(flag)
-    return both(_array(flag), lambda: rest(not stops_at), lambda: own, not stops_at, False, is_pure=True)
+    return both(deciding_array(flag), lambda: rest(not stops_at), lambda: own, not stops_at, False, is_pure=True)
 
 
 def _extreme(kind: str) -> Callable:
@@ -628,7 +623,7 @@ def _extreme(kind: str) -> Callable:
                 best, best_key = (x, its_key) if flag else (best, best_key)
             else:
                 new, old = (x, its_key), (best, best_key)
-                best, best_key = condition(_array(flag), lambda new=new: new, lambda old=old: old, [])
+                best, best_key = condition(deciding_array(flag), lambda new=new: new, lambda old=old: old, [])
         return best
 
     return choose

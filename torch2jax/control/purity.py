@@ -18,11 +18,11 @@ import itertools
 import operator
 import os
 import re
-import sys
 import sysconfig
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,23 +32,21 @@ import numpy as np
 import optree
 import torch
 
-from ..errors import is_library
-from .source import Unconvertible
+from .. import errors
+from ..errors import folders_of, is_library
 
 # Python files.
 
 
-def _folder(module: types.ModuleType) -> str:
-    return os.path.dirname(str(module.__file__)) + os.sep
-
-
-_TORCH, _NUMPY = _folder(torch), _folder(np)
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_TENSORS = (_TORCH, _OWN, *map(_folder, (jax, jaxlib, ml_dtypes, optree)))
-_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+_TORCH, _NUMPY, _OWN, *_OTHERS = (
+    folders_of(Path(str(module.__file__)).parent) for module in (torch, np, errors, jax, jaxlib, ml_dtypes, optree)
+)
+_TENSORS = tuple(folder for folders in (_TORCH, _OWN, *_OTHERS) for folder in folders)
+_STANDARD = folders_of(sysconfig.get_paths()["stdlib"])
 
 _FOLLOWED = tuple(
-    _TORCH + name
+    folder + name
+    for folder in _TORCH
     for name in (
         "nn/modules/",
         "nn/utils/",
@@ -71,17 +69,19 @@ _READING = frozenset(
 def is_to_convert(code: types.CodeType) -> bool:
     """Whether code is the user's, or is followed as if it was."""
     file = code.co_filename
-    if file.startswith(("<", _OWN)):
+    if file.startswith(("<", *_OWN)):
         return False
     if file.startswith(_TORCH):
         return file.startswith(_FOLLOWED)
-    if file.startswith((*_TENSORS, _NUMPY)):
+    if file.startswith((*_TENSORS, *_NUMPY)):
         return False
     return not is_library(file) or _module_of_standard(file) not in _READING
 
 
 def _module_of_standard(file: str) -> str:
-    return os.path.relpath(file, _STANDARD).split(os.sep)[0].removesuffix(".py") if file.startswith(_STANDARD) else ""
+    """The name of a module of the standard library; empty for other files."""
+    folder = next((x for x in _STANDARD if file.startswith(x)), file)
+    return file.removeprefix(folder).split(os.sep)[0].removesuffix(".py")
 
 
 def reads_only(function: types.FunctionType, args: tuple) -> bool:
@@ -105,7 +105,7 @@ _LOGGING = frozenset(
 def is_watched(code: types.CodeType) -> bool:
     """Whether code may change what nobody journals, if it runs without having been converted."""
     file = code.co_filename
-    if file.startswith((*_TENSORS, _NUMPY, "<")) or _package_of(file) in _BENEATH:
+    if file.startswith((*_TENSORS, *_NUMPY, "<")) or _package_of(file) in _BENEATH:
         return False
     return not is_library(file) or _module_of_standard(file) in _KEEPING
 
@@ -294,10 +294,3 @@ def calls_its_arguments(function: Any, name: str) -> bool:
 def is_iterator(value: Any) -> bool:
     """Whether to read from a value is to change it."""
     return hasattr(type(value), "__next__") and isinstance(value, Iterator)
-
-
-def refusal_of(error: Unconvertible, function: types.FunctionType) -> str:
-    return f"{function.__qualname__} is not converted: {error}"
-
-
-assert sys.version_info >= (3, 11)

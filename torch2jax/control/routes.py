@@ -48,10 +48,10 @@ class Routes:
         if type(value) is types.MethodType and type(value.__func__) is types.FunctionType:
             found = self.function(value.__func__)
             return value if found is None else types.MethodType(found, value.__self__)
-        if isinstance(value, _OF_C) and not changes_nothing(value, getattr(value, "__self__", None), value.__name__):
-            return functools.partial(self.call, value)
-        if isinstance(value, _OF_C) and mutators_of(getattr(value, "__self__", None)) is not None:
-            return functools.partial(self.call, value)
+        if isinstance(value, _OF_C):
+            owner = getattr(value, "__self__", None)
+            writes = mutators_of(owner) is not None or not changes_nothing(value, owner, value.__name__)
+            return functools.partial(self.call, value) if writes else value
         if type(value) is functools.partial:
             return functools.partial(self.given(value.func), *value.args, **value.keywords)
         return value

@@ -77,7 +77,6 @@ def run_side(
         counts: whether the last of the inputs counts the keys that were drawn before.
     """
     call, side, around, run = this_call(), Side(), current_trace(), current_run()
-    run.sides += 1
     begin = {x.key: x.read() for x in variables}
     trying = run.trying
     run.trying = 0
@@ -200,8 +199,7 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
     Returns:
         What the functions give, chosen.
     """
-    if current_run().was_restored is not None:
-        expect_restored()
+    expect_restored()
     place = user_place()
     one = run_side(then, variables)
     if one.raised is not None:
@@ -223,8 +221,7 @@ def both(
         is_tensor: whether `own`, which gives what the flag is of, gives a tensor.
         is_pure: whether the rest must not write to anything.
     """
-    if current_run().was_restored is not None:
-        expect_restored()
+    expect_restored()
     place = user_place()
     other = run_side(rest, [])
     if other.raised is not None:
@@ -306,11 +303,11 @@ def joined(flag: Any, one: Side, two: Side, place: SourceLine) -> Any:
     if merge.picks or storages or counts or _has_effects(one) or _has_effects(two):
         arrays = _chosen(flag, branch(one, True), branch(two, False), one, two)
         run.conditions += 1
-        keeps, left = not torch.is_grad_enabled(), iter(arrays)
+        left = iter(arrays)
         for x in merge.picks:
             is_plain = x.is_of_numbers
             array = _select(flag, x.array(x.one, None), x.array(x.other, None)) if is_plain else next(left)
-            values.append(x.value(array, keeps))
+            values.append(x.value(array, True))
         count = len(computed)
         flags = {id(x): array for x, array in zip(asked, arrays[count:], strict=False)}
         with silently():

@@ -63,8 +63,8 @@ class Run:
         """The attributes of objects, by the ids of their dictionaries, of which data decide what they are."""
         self.pairs: dict[int, tuple[Any, str]] = {}
         """Containers and objects, by their ids, of which data decide what else they are: none may be written to."""
-        self.conditions = self.loops = self.sides = 0
-        """How many became a part of the graph, and how often a side or an iteration was run for that."""
+        self.conditions = 0
+        """How many became a part of the graph."""
 
 
 class _Thread(threading.local):

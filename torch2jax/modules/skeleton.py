@@ -21,7 +21,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..calls.dispatch import Call
-from ..control.driver import call_module
+from ..control.entry import of_user
 from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.distributed import is_fully_sharded, wrapped_class
@@ -381,7 +381,7 @@ class _Named:
         try:
             with jax.named_scope(self._path.removeprefix(outer + "." if outer else "")):
                 if this_call().attempt.converts:
-                    return call_module(module, args, kwargs)
+                    return of_user(module._call_impl)(*args, **kwargs)
                 return module._call_impl(*args, **kwargs)
         finally:
             self._stack.pop()
@@ -407,5 +407,5 @@ def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwa
     call = this_call()
     call.settings.modules.meet(self)
     if call.attempt.converts and named is None:
-        return call_module(self, args, kwargs)
+        return of_user(self._call_impl)(*args, **kwargs)
     return original(self, *args, **kwargs)

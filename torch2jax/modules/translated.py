@@ -26,7 +26,7 @@ from ..calls.logical_dtypes import StandsFor
 from ..calls.outer_modules import meet_reached
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
-from ..control.driver import call_converted
+from ..control.entry import call_of_user
 from ..errors import SourceLine, hint_at_axes, hint_at_symbols, user_level
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
@@ -364,7 +364,7 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
             args = tuple([map_given(functools.partial(enter, parameter=name), value) for value, name in named])
             kwargs = {key: map_given(functools.partial(enter, parameter=key), value) for key, value in kwargs.items()}
         with _NOTHING if make is None or is_inner else make():
-            result = call_converted(function, args, kwargs) if call.attempt.converts else function(*args, **kwargs)
+            result = call_of_user(function, args, kwargs) if call.attempt.converts else function(*args, **kwargs)
     except Exception as error:
         hint_at_axes(error)
         hint_at_symbols(error)
