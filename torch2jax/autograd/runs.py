@@ -17,6 +17,7 @@ names lead to, and containers of many items.
 
 import dis
 import functools
+import random
 import sys
 import types
 import weakref
@@ -66,6 +67,8 @@ class OuterState:
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
+        self._random: tuple = ()
+        """The states of Python's random numbers and of NumPy's."""
         self._known: set[int] = set()
         """The ids of all these."""
 
@@ -76,6 +79,7 @@ class OuterState:
         else:
             self._note(flatten(self._roots)[0])
             self._roots, self._is_noted = None, True
+            self._random = random.getstate(), np.random.get_state()  # noqa: NPY002 - which users' code draws from
             self._known = {
                 id(value) for value, *_ in (*self._objects, *self._classes, *self._arrays, *self._globals.values())
             }
@@ -125,6 +129,8 @@ class OuterState:
 
     def _restore(self) -> None:
         """Lets all of it be as it was."""
+        random.setstate(self._random[0])
+        np.random.set_state(self._random[1])  # noqa: NPY002
         for value, codec, head, items in self._objects:
             head_now, items_now = codec.open(value)
             if head_now != head or any(x is not y for x, y in zip(items, items_now, strict=False)):

@@ -17,6 +17,7 @@ from ..patches import stand_in_around
 from ..tensors.tensor import Torchish
 from ..translation import current
 from ..values.item import Item
+from ..values.lengths import length
 from ..values.traced_numbers import Number
 from .access import Access
 from .merge import expect_there, has_no_identity
@@ -83,11 +84,16 @@ class Calls(Access):
     # Python functions that are not converted.
 
     def _unconverted(self, function: types.FunctionType, args: tuple, kwargs: dict) -> Any:
+        if function is length and not getattr(type(args[0]), "len_depends_on_values", False):
+            return self._builtin(length.__wrapped__, args, kwargs)
         around = stand_in_around(function.__code__)
         if around is not None and current() is not None:
             original, body = around
             return body(functools.partial(self.call, original), *args, **kwargs)
         run = current_run()
+        for x in args:
+            if type(x) in (list, tuple):
+                expect_there(*x)
         if run.journal is not None:
             if not reads_only(function, args) and not (args and is_made(args[0])):  # as __init__ of a dataclass
                 raise Refused(
@@ -186,7 +192,7 @@ class Calls(Access):
                 return found
         run = current_run()
         for x in args:
-            expect_there(x)
+            expect_there(*(x if type(x) in (list, tuple) else (x,)))
             if has_no_identity(x) and (function in (builtins.id, builtins.hash) or _is_of_container(function)):
                 raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
             if run.partial and id(x) in run.partial:
@@ -203,12 +209,18 @@ class Calls(Access):
             return asked
         if run.caches and id(owner) in run.caches:
             raise Refused(f"the cache of {owner!r} holds nothing of one side of a condition, and {name} looks into it")
+        if run.journal is None:
+            _expect_fresh(args)
         if run.journal is not None or run.pairs:
             self._expect_journaled(function, name, owner, args, rest, kwargs)
         if calls_its_arguments(function, name):
             args, kwargs = tuple(map(self.given, args)), {key: self.given(x) for key, x in kwargs.items()}
         result = function(*args, **kwargs)
-        if isinstance(result, CONTAINERS) and result is not owner and name in _FRESH:
+        is_new = isinstance(result, CONTAINERS) and name in _FRESH
+        if is_iterator(result):  # what a function of a module opens, as a file, is nobody else's outside of sides
+            is_opened = run.journal is None and isinstance(owner, types.ModuleType) and name not in ("next", "getattr")
+            is_new = name in _ITERATING or is_opened
+        if is_new and result is not owner and not any(result is x for x in args):
             made(result)
         return result
 
@@ -270,6 +282,8 @@ _FRESH = frozenset(
     ("copy", "fromkeys", "sorted", "split", "rsplit", "tolist", "array", "zeros", "ones", "empty", "keys")
 )
 
+_ITERATING = frozenset(("iter", "__iter__", "__reversed__", "finditer"))
+
 
 def _itself(value: Any) -> Any:
     return value
@@ -277,10 +291,13 @@ def _itself(value: Any) -> Any:
 
 def _expect_fresh(args: Iterable[Any]) -> None:
     """Refuses iterators from outside of a side: to read from one is to change it."""
-    if current_run().journal is None:
-        return
+    run = current_run()
     for x in args:
-        if is_iterator(x) and not is_made(x):
+        if not is_iterator(x) or is_made(x):
+            continue
+        if run.journal is None:
+            run.moved.append(x)
+        else:
             raise Refused(f"a {type(x).__name__} from outside is read on one side of a condition, which moves it on")
 
 

@@ -378,6 +378,10 @@ class _Converter(ast.NodeTransformer):
             return ast.copy_location(ast.Call(node.func, args, keywords), node)
         new = operator("call", self.visit(node.func), *args)
         new.keywords = keywords
+        if isinstance(node.func, ast.Attribute):  # a method of several lines is called at the one with its name
+            line, column = node.func.end_lineno or node.lineno, node.func.end_col_offset or node.col_offset
+            new.func.lineno = new.func.end_lineno = line
+            new.func.col_offset = new.func.end_col_offset = column
         return ast.copy_location(new, node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
@@ -507,9 +511,18 @@ def _convert(code: types.CodeType, operators: Any) -> types.CodeType:
         new.name = f"{TEMPORARY}function"
     free = ast.arguments([], [ast.arg(x) for x in code.co_freevars], None, [], [], None, [])
     factory = ast.copy_location(_function(f"{TEMPORARY}factory", free, [new], []), new)
-    module = ast.fix_missing_locations(ast.Module([factory], []))
+    module = _with_locations(ast.Module([factory], []))
     compiled = _inner_code(compile(module, code.co_filename, "exec", dont_inherit=True), new.name)
     return _asking(compiled.replace(co_name=code.co_name, co_qualname=code.co_qualname), operators)
+
+
+def _with_locations(module: ast.Module) -> ast.Module:
+    """The same tree, each node of which has a location: a call of an operator is at the line where it begins."""
+    for node in ast.walk(ast.fix_missing_locations(module)):
+        if isinstance(node, ast.Call) and _is_operator(node) and node.func.lineno == node.lineno:
+            # Python says that a method is called where its name ends.
+            node.func.end_lineno, node.func.end_col_offset = node.func.lineno, node.func.col_offset
+    return module
 
 
 def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
@@ -525,11 +538,18 @@ def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
 
 
 def _asking(code: types.CodeType, operators: Any) -> types.CodeType:
-    """The code with the operators in the place of the constant that stands for them."""
+    """The code with the operators in the place of the constant that stands for them.
+
+    Sides and bodies have the name of the function that they are of, for tracebacks and for errors that name places.
+    """
     consts = []
     for x in code.co_consts:
         is_marker = type(x) is str and x == OPERATORS
-        consts.append(operators if is_marker else _asking(x, operators) if isinstance(x, types.CodeType) else x)
+        if isinstance(x, types.CodeType):
+            is_side = x.co_name.startswith(TEMPORARY)
+            named = x.replace(co_name=code.co_name, co_qualname=code.co_qualname) if is_side else x
+            x = _asking(named, operators)
+        consts.append(operators if is_marker else x)
     new = code.replace(co_consts=tuple(consts))
     _made[id(new)] = new
     return new

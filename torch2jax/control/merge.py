@@ -417,7 +417,10 @@ class Merge:
                 return box[0]
 
             return build
-        is_fresh = not any(relation.is_older and number is None for number, relation in x.relations)
+        # A detached part of an older tensor is the side's own: its memory is older, and it ends with the side.
+        is_fresh = not any(
+            relation.is_older and number is None and relation.is_known for number, relation in x.relations
+        )
         if x.kind in ("tensor", "item") and is_fresh:
             none = Leaf("undefined", UNDEFINED)
             return self._pick(*((none, x) if is_second else (x, none)), x.kind, x.spec, x.shape)

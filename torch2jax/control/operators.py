@@ -35,6 +35,7 @@ _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE
 _MANY = 2**10  # conditions in a loop that no condition ends
 _REFERENCES = 5  # to a tensor that one variable has, where it is added to: of that, and of calls in between
 _REFERENCES_OF_ITEMS = 2  # to what a loop alone goes through
+_ALIKE, _LONG = 4, 24  # so many iterations in a row that ask, of so many that are left, become one loop of the graph
 _SHORT = 16  # iterations that are conditions one within another, where they cannot be one loop
 
 
@@ -70,6 +71,7 @@ class Operators(Calls):
                     f"t2j was told that the answer is {found}, at {user_place()}",
                 )
             elif found is not None:
+                current_run().assumed += 1
                 this_call().paths[-1].expect(value, found, user_place())
         return _flag(value) if found is None else found
 
@@ -141,7 +143,7 @@ class Operators(Calls):
         variables = _variables(names, test, body)
         ending = [x for x in variables if x.name in flags]
         run = current_run()
-        before = run.conditions
+        before = run.conditions + run.assumed
         while True:
             goes_on = self._goes_on(test, ending)
             if not isinstance(goes_on, bool):
@@ -149,9 +151,11 @@ class Operators(Calls):
             if not goes_on:
                 return
             body()
-            if run.conditions - before > _MANY:
+            if run.conditions + run.assumed - before > _MANY:
                 raise Refused(
-                    f"the loop at {_place(body)} goes on whatever the data are, with {_MANY} conditions on them so far"
+                    f"the loop at {_place(body)} goes on whatever the data are, with {_MANY} conditions on them: "
+                    "no condition ends it that is not assumed to have one answer, by `branches=` or as the other side "
+                    "raises an exception"
                 )
 
         def step() -> Any:
@@ -170,13 +174,16 @@ class Operators(Calls):
             self._count(items, items.goes_on(self), body, variables, ending)
             return
         is_range, is_alone = isinstance(items, RANGE), sys.getrefcount(items) <= _REFERENCES_OF_ITEMS
-        following = iter(items)
+        following, run, asked = iter(items), current_run(), 0
         for number, item in enumerate(following):
+            before = run.conditions
             body(item)
+            asked = asked + 1 if run.conditions > before else 0
             goes_on = self.none_of(*(x.read() for x in ending))
             if goes_on is False:
                 return
-            if goes_on is True:
+            is_long = asked == _ALIKE and len(items) - number > _LONG if is_range else False
+            if goes_on is True and not is_long:
                 continue
             if is_range:
                 left = items[number + 1 :]
@@ -186,6 +193,8 @@ class Operators(Calls):
                         self._count(rest, goes_on, body, variables, ending)
                 if tries.error is None:
                     return
+                if goes_on is True:
+                    continue
             elif following is items and not is_alone:
                 raise Refused("a loop ends on data, and moves on an iterator that others have", other_paths=True)
             self._rest_of(following, goes_on, body, variables, ending, _SHORT)
@@ -229,7 +238,8 @@ class Operators(Calls):
             counter.cell_contents = following = at + left.step
             return self._goes_on(lambda: left.has(self, following), ending)
 
-        bounds = [x for x in (left.most, this_call().attempt.path.policy.max_steps) if x is not None]
+        most = this_call().attempt.path.policy.max_steps if ending or left.most is None else None
+        bounds = [x for x in (left.most, most) if x is not None]
         loop(step, deciding_array(first), [*variables, number], _place(body), min(bounds, default=None))
 
     def iterated(self, items: Any) -> Any:

@@ -260,7 +260,8 @@ def changes_nothing(function: Any, owner: Any, name: str) -> bool:
         return False
     if not isinstance(function, _FUNCTIONS) and type(function) not in _CALLABLES:
         return _is_of_tensors(type(function)) or type(function).__module__.split(".")[0] == "numpy"
-    if owner is not None and not isinstance(owner, types.ModuleType):
+    is_bound = owner is not None and not isinstance(owner, types.ModuleType)
+    if is_bound and type(owner).__module__ != "pybind11_builtins":  # which is what its functions are of
         return isinstance(owner, _IMMUTABLE) or mutators_of(owner) is not None or _is_of_tensors(type(owner))
     module = getattr(function, "__module__", None) or (owner.__name__ if owner is not None else None)
     if not isinstance(module, str):

@@ -424,6 +424,7 @@ def _is_constant(x: Any, value: bool) -> bool:
 def _check(is_right: Any, error: BaseException, place: SourceLine) -> None:
     """Checks that the side is not taken which raises an exception of the code's own."""
     policy: BranchPolicy = this_call().attempt.path.policy
+    current_run().assumed += 1
     if policy.checking is None:
         return
     try:

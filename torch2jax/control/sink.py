@@ -16,7 +16,7 @@ _EVERYBODY: Any = object()
 
 
 def sunk(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """A program like another one, with what one branch alone uses inside of that.
+    """A program like another one, with what one branch alone uses inside of that, and without what nobody uses.
 
     A condition whose branches compute nothing becomes a selection.
     """
@@ -24,15 +24,15 @@ def sunk(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _sunk(jaxpr: Jaxpr) -> Jaxpr:
-    if not any(x.primitive.name == "cond" for x in jaxpr.eqns):
+    moved, dead = _moves(jaxpr)
+    if not dead and not any(x.primitive.name == "cond" for x in jaxpr.eqns):
         return jaxpr
-    moved = _moves(jaxpr)
     into: dict[tuple[int, int], list[JaxprEqn]] = defaultdict(list)
     for number in sorted(moved):
         into[moved[number]].append(jaxpr.eqns[number])
     eqns = []
     for number, step in enumerate(jaxpr.eqns):
-        if number in moved:
+        if number in moved or number in dead:
             continue
         if step.primitive.name == "cond":
             count = len(step.params["branches"])
@@ -44,16 +44,23 @@ def _sunk(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=eqns)
 
 
-def _moves(jaxpr: Jaxpr) -> dict[int, tuple[int, int]]:
-    """The numbers of the equations that move, with the number of the condition and of its branch."""
+def _moves(jaxpr: Jaxpr) -> tuple[dict[int, tuple[int, int]], set[int]]:
+    """The numbers of the equations that move, with the number of the condition and of its branch; and of unused ones.
+
+    A condition that nobody asks any more, as that of a check that is assumed to hold, is unused.
+    """
     users: dict[Var, set] = defaultdict(set)
     for x in jaxpr.outvars:
         if isinstance(x, Var):
             users[x].add(_EVERYBODY)
     moved: dict[int, tuple[int, int]] = {}
+    dead: set[int] = set()
     for number in reversed(range(len(jaxpr.eqns))):
         step = jaxpr.eqns[number]
         found = set().union(*(users[x] for x in step.outvars)) if step.outvars else set()
+        if not found and not step.effects:
+            dead.add(number)
+            continue
         if len(found) == 1 and _EVERYBODY not in found and not step.effects:
             moved[number] = next(iter(found))
         if step.primitive.name == "cond" and number not in moved:
@@ -71,7 +78,7 @@ def _moves(jaxpr: Jaxpr) -> dict[int, tuple[int, int]]:
             for x in step.invars:
                 if isinstance(x, Var):
                     users[x].add(user)
-    return moved
+    return moved, dead
 
 
 def _selections(step: JaxprEqn) -> list[JaxprEqn]:

@@ -39,6 +39,8 @@ class Run:
         """What the code has written to outside of sides."""
         self.was_restored: Callable[[Any], bool] | None = None
         """Tells of an owner of places whether the run before this one has left no trace there."""
+        self.moved: list[Any] = []
+        """Iterators from outside that were read before the first condition."""
         self.trying = 0
         """How many `try` statements with handlers the code is in."""
         self.raised: BaseException | None = None
@@ -65,6 +67,8 @@ class Run:
         """Containers and objects, by their ids, of which data decide what else they are: none may be written to."""
         self.conditions = 0
         """How many became a part of the graph."""
+        self.assumed = 0
+        """How many have one answer, as the other side raises, or as the user has said."""
 
 
 class _Thread(threading.local):

@@ -272,13 +272,23 @@ def expect_restored() -> None:
     restored, run.was_restored = run.was_restored, None
     if restored is None or run.outside is None:
         return
+    for x in run.moved:
+        raise Refused(
+            f"a {type(x).__name__} from outside is read before a condition on data is met. {_TWICE}. Make it in the "
+            "function, or read it before the call"
+        )
     for place in run.outside.places.values():
         if not place.is_variable and not _is_put_back(run, place.owner, restored):
             raise Refused(
-                f"{place.name} is written to before a condition on data is met. The code has run as far as that once "
-                "before, as nobody knew of the condition, and what that run has left there cannot be put back. Write "
-                "to it after the condition, or give it to the function as an argument"
+                f"{place.name} is written to before a condition on data is met. {_TWICE}. Write to it after the "
+                "condition, or give it to the function as an argument"
             )
+
+
+_TWICE = (
+    "The code has run as far as that once before, as nobody knew of the condition, and what that run has left there "
+    "cannot be put back"
+)
 
 
 def note(place: Place) -> None:

@@ -84,6 +84,8 @@ class Node(graph.Node):
         self.undefined: Set[int] = frozenset()  # the inputs that its backward gave no gradient for
         self._metadata = self._prehooks = self._posthooks = None
 
+    is_from_afar = False
+    """True if nobody knows which tensors the operation took, as what is behind a condition or a loop."""
     is_given = False
     """Whether a tensor requires grad since JAX differentiates it: to JAX, an argument is none of the user's tensors."""
 
@@ -185,6 +187,13 @@ class Saved(Node):
     """Of what a custom function's backward is given for a tensor that it has saved, and that required grad."""
 
     __slots__ = ()
+
+
+class FromAfar(Node):
+    """Of what a transformation gave, as a condition or a loop: nobody knows which tensors it was computed from."""
+
+    __slots__ = ()
+    is_from_afar = True
 
 
 class GradientPart(NamedTuple):
@@ -289,6 +298,9 @@ def used_in_derivatives(ends: Iterable[Node | None], wanted: list[Node | None]) 
         leading[id(node)] = leading.get(id(node), 0) | 1 << i
     used: dict[int, tuple[Node, int]] = {}
     for node in _inputs_first(ends):
+        if node.is_from_afar:  # it may come from any of them, in any way
+            leading[id(node)] = everything = (1 << len(wanted)) - 1
+            used[id(node)] = node, everything
         for place, x in enumerate(node.inputs):
             bits = 0 if x is None or place in node.undefined else leading.get(id(x), 0)
             if bits:

@@ -17,7 +17,7 @@ from ..internals.transforms import is_fwd_grad_enabled
 from ..translation import Tape, calls_of_thread, current, this_call
 from .distributed import is_split
 from .dtypes import canonical
-from .history import UNRECORDED, Node, Saved, Source
+from .history import UNRECORDED, FromAfar, Node, Saved, Source
 from .journal import expect_contained, journal
 from .known import Geometry, Known, evaluate, in_pytorch, real
 from .physical import LazyArray, PhysicalArray
@@ -199,7 +199,7 @@ class Torchish(torch.Tensor):
 
     def descend_from_afar(self) -> None:
         """Notes that this tensor requires grad, computed from nobody knows which others."""
-        self._node.storage.history = UNRECORDED if this_call().tape is None else Node("Transformed")
+        self._node.storage.history = UNRECORDED if this_call().tape is None else FromAfar("Transformed")
 
     def descend_from_saved(self) -> None:
         """Notes that this tensor stands for one that was saved, which required grad."""

@@ -3,7 +3,9 @@
 import collections
 import contextlib
 import functools
+import itertools
 import operator
+import random
 import weakref
 
 import numpy as np
@@ -382,5 +384,52 @@ def shared_by_both_names(x):
     return a, b
 
 
-NAMES = sorted(set(PROGRAMS) - _BEFORE)
 """The programs of this file."""
+
+
+# What has run once before the first condition is met, and what is behind that.
+
+_NUMBERS = itertools.count(1)
+
+
+@corner
+def iterator_from_outside_before_a_condition(x):
+    n = next(_NUMBERS)
+    return x * n if x.sum() > 0 else -x
+
+
+@corner
+def random_numbers_of_pythons_before_a_condition(x):
+    random.seed(3)
+    first = random.random()
+    return (x * first if x.sum() > 0 else -x) + random.random()
+
+
+@corner
+def detached_tensor_that_one_side_alone_returns(x):
+    while True:
+        x = x.detach()
+        if x.norm() < 1:
+            return x.detach()
+        x = x / 2
+
+
+@corner
+def second_derivative_behind_a_condition(x):
+    leaf = x.detach().clone().requires_grad_()
+    y = (leaf**3).sum() if leaf[0] > 0 else leaf.sin().sum()
+    (slope,) = torch.autograd.grad(y, leaf, create_graph=True)
+    assert slope.requires_grad
+    return torch.autograd.grad(slope.sum(), leaf)[0]
+
+
+@corner
+def list_with_what_one_side_alone_has(x):
+    if x.sum() > 0:
+        y, z = x * 2, x[:1]
+    else:
+        y, z = x * 3, x
+    return torch.cat([y, z]).sum()
+
+
+NAMES = sorted(set(PROGRAMS) - _BEFORE)

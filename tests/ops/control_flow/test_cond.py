@@ -90,6 +90,25 @@ def test_batches():
         np.testing.assert_allclose(mapped(signs, xs), expected, 1e-6)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_penalty_on_gradients_behind_it(sign):
+    """The gradient depends on what the branches were given, so that a second one goes through it."""
+
+    def function(x):
+        leaf = x.detach().clone().requires_grad_()
+        y = torch.cond(leaf[0] > 0, lambda leaf: (leaf**3).sum(), lambda leaf: leaf.sin().sum(), (leaf,))
+        (slope,) = torch.autograd.grad(y, leaf, create_graph=True)
+        (y + (slope**2).sum()).backward()
+        return leaf.grad
+
+    x = sign * np.array([1, 2, 3], np.float32)
+    leaf = torch.from_numpy(x.copy()).requires_grad_()
+    y = (leaf**3).sum() if sign > 0 else leaf.sin().sum()
+    (slope,) = torch.autograd.grad(y, leaf, create_graph=True)
+    (y + (slope**2).sum()).backward()
+    np.testing.assert_allclose(jax.jit(t2j(function))(x), leaf.grad, 1e-5)
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_writes_to_tensors_outside_are_carried_out(sign):
     def function(x):
