@@ -86,8 +86,8 @@ class OuterState:
 
     def has(self, value: Any) -> bool:
         """Whether an object is one of those that each run finds as they were."""
-        if isinstance(value, torch.nn.Module):  # which the call puts back
-            return True
+        if isinstance(value, torch.nn.Module) or value is getattr(random.seed, "__self__", None):
+            return True  # which the call puts back, as the generator of the module's functions
         return id(value) in self._known
 
     def _note(self, leaves: list) -> None:

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import functools
-import itertools
 import operator
 import random
 import weakref
@@ -388,14 +387,6 @@ def shared_by_both_names(x):
 
 
 # What has run once before the first condition is met, and what is behind that.
-
-_NUMBERS = itertools.count(1)
-
-
-@corner
-def iterator_from_outside_before_a_condition(x):
-    n = next(_NUMBERS)
-    return x * n if x.sum() > 0 else -x
 
 
 @corner
