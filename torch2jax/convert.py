@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import torch
 
-from .branches.policy import BranchPolicy
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
 from .calls.framework_checks import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
 from .calls.logical_dtypes import StandsFor
 from .compiled.part import parts_of
+from .control.policy import BranchPolicy
 from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
 from .ops.distributed.groups import axes_told

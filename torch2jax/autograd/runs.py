@@ -29,16 +29,13 @@ import torch
 from jax import lax
 
 from ..abandoning import Abandoned, NeedsLengths, NeedsNumbers
-from ..branches import switch
-from ..branches.loop_state import named_by
-from ..branches.path import Fork, Path
-from ..branches.paths import followed
-from ..branches.policy import BranchPolicy
+from ..control.path import Fork, Path
+from ..control.policy import BranchPolicy
 from ..errors import SourceLine, is_library
 from ..tensors.derived import NeedsClasses
 from ..tensors.ended import end, keep, made_by_call
 from ..tensors.history import NeedsTape, Node, Source
-from ..tensors.objects import codec_of, has_attributes
+from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
@@ -439,14 +436,9 @@ class Runs:
                 except Fork:
                     pass
                 bookmark.return_to()
-                if switch.is_on and self._policy.max_paths > 1:
-                    from ..control.driver import Refused, converted_run  # which other calls need not import
+                from ..control.driver import converted_run  # which other calls need not import
 
-                    try:
-                        return converted_run(attempt, self._policy, None if outer is None else outer.has)
-                    except Refused:
-                        bookmark.return_to()
-                return followed(lambda path: (attempt(path), None), self._policy, pads=True)[0]
+                return converted_run(attempt, self._policy, None if outer is None else outer.has)
             except (NeedsClasses, NeedsNumbers):  # which from now on they do, or are given
                 pass
             except NeedsLengths:

@@ -26,10 +26,9 @@ from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
 from ..autograd.runs import is_of_library
-from ..branches.loop_state import named_by
 from ..errors import is_library
 from ..patches import runs_instead_of
-from ..tensors.objects import codec_of, has_attributes
+from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import is_of_call, is_wrapper
 from ..translation import this_call

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..branches.path import deciding_array
 from ..patches import stand_in_around
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -21,6 +20,7 @@ from ..values.lengths import length
 from ..values.traced_numbers import Number
 from .access import Access
 from .merge import expect_there, has_no_identity
+from .path import deciding_array
 from .purity import (
     CALLING_TYPES,
     FIRST_IS_WRITTEN,

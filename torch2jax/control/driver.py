@@ -7,8 +7,6 @@ import jax
 import numpy as np
 from jax.core import eval_jaxpr
 
-from ..branches.path import Path
-from ..branches.policy import BranchPolicy
 from ..errors import BranchError, TracedValueError
 from ..tensors.trees import flatten, map_results
 from ..tracing.traces import current_trace, ending_with_errors
@@ -16,10 +14,12 @@ from ..translation import this_call
 from ..values.traced_numbers import Number
 from .merge import Unlike, expect_there
 from .operators import OPERATORS
-from .path import PathOfSource as PathOfSource
+from .path import Path, PathOfSource
+from .policy import BranchPolicy
+from .rest import Rest, Split, Way
 from .sink import sunk
 from .state import Refused, Run, current_run, running
-from .writes import ObjectJournal, can_be_put_back
+from .writes import ObjectJournal, Place, can_be_put_back
 
 
 def converted_run(
@@ -32,36 +32,97 @@ def converted_run(
         restored: tells of an object whether it is as it was before the plain run.
 
     Raises:
-        Refused: the code may be followed by running it once for each path.
         BranchError: it cannot be followed.
     """
+    split = Split()
+    while True:
+        ways = _Ways(attempt, policy, restored, split)
+        try:
+            return _computed(lambda run=ways.run: Rest(run, split, policy).result())
+        except Refused as refused:
+            if not refused.other_paths or not split.add(refused):
+                raise BranchError(refused.reason) from None
+
+
+def _computed(function: Callable[[], Any]) -> Any:
+    """The tree that a function gives, computed by a program in which all is where it is used."""
     around, left = current_trace(), []
 
     def staged() -> list:
         with ending_with_errors(around):
-            leaves, structure = flatten(attempt(PathOfSource(policy, current_trace()), True))
+            leaves, structure = flatten(function())
         is_array = [isinstance(x, (jax.Array, np.ndarray)) for x in leaves]
         left.extend((structure, [None if is_one else x for x, is_one in zip(leaves, is_array, strict=True)]))
         return [x for x, is_one in zip(leaves, is_array, strict=True) if is_one]
 
-    with running(Run()) as kept:
-        kept.outside, kept.was_restored = ObjectJournal(), restored
-        try:
-            program = sunk(jax.make_jaxpr(staged)())
-            refused = kept.refusal
-        except Refused as error:
-            refused = kept.refusal or error
-        except TracedValueError as error:
-            refused = kept.refusal or Refused(str(error), other_paths=True)
-            if restored is None or not can_be_put_back(kept, restored):
-                raise
-    if refused is not None:
-        if refused.other_paths and (restored is None or can_be_put_back(kept, restored)):
-            raise refused
-        raise BranchError(refused.reason)
+    program = sunk(jax.make_jaxpr(staged)())
     structure, static = left
     arrays = iter(eval_jaxpr(program.jaxpr, program.consts))
     return structure.unflatten([next(arrays) if x is None else x for x in static])
+
+
+class _Ways:
+    """The runs of the code on all ways through conditions that are split."""
+
+    def __init__(
+        self,
+        attempt: Callable[[Path, bool], Any],
+        policy: BranchPolicy,
+        restored: Callable[[Any], bool] | None,
+        split: Split,
+    ):
+        self._attempt, self._policy, self._restored, self._split = attempt, policy, restored, split
+        self._left: dict[tuple, tuple[Place, Any]] | None = None
+        """What the first way has left in places of objects from outside."""
+
+    def run(self, way: Way) -> Any:
+        """What the code gives on one way.
+
+        Raises:
+            Refused: a condition has to be split, or cannot be followed at all.
+        """
+        restored = self._restored
+        with running(Run()) as kept:
+            kept.outside, kept.was_restored, kept.way = ObjectJournal(), restored, way
+            try:
+                result = self._attempt(PathOfSource(self._policy, current_trace(), self._split.is_used), True)
+                refused = kept.refusal
+            except Refused as error:
+                refused = kept.refusal or error
+            except TracedValueError as error:
+                if self._split.has_all or (restored is not None and not can_be_put_back(kept, restored)):
+                    raise
+                refused = kept.refusal or Refused(str(error), other_paths=True)
+        if refused is not None:
+            if restored is not None and not can_be_put_back(kept, restored):
+                refused.other_paths = False
+            raise refused
+        if way.asked:
+            self._expect_alike(kept)
+        return result
+
+    def _expect_alike(self, kept: Run) -> None:
+        """Refuses ways that leave something else in objects from outside: the last one would decide."""
+        outside: Any = kept.outside
+        left = {
+            key: (place, place.read())
+            for key, place in outside.places.items()
+            if not place.is_variable and id(place.owner) not in outside.made and id(place.owner) not in kept.of_modules
+        }
+        before, self._left = self._left, left
+        for key in {*left} | {*(left if before is None else before)}:
+            one, other = (side.get(key) for side in (left, left if before is None else before))
+            if one is None or other is None or not _is_same(one[1], other[1]):
+                name = (one or other)[0].name  # pyright: ignore[reportOptionalSubscript]
+                raise Refused(
+                    f"{self._split.reason}. So the code runs once for each side, and each leaves another {name}"
+                )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    return type(one) is type(other) and isinstance(one, (bool, int, float, str, bytes)) and one == other
 
 
 def _put_back_traced(journal: ObjectJournal) -> None:

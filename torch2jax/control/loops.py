@@ -13,9 +13,6 @@ from jax import lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import Literal
 
-from ..branches.collectives import loop_on_devices
-from ..branches.loop_bounds import IterationPath, most_iterations
-from ..branches.while_loops import run_while, strong
 from ..errors import SourceLine
 from ..internals.jax import varying_axes
 from ..tensors.physical import PhysicalArray
@@ -23,10 +20,13 @@ from ..tensors.storage import Storage
 from ..tracing.carried_floats import CarriedFloat, begun
 from ..tracing.traces import varying
 from ..translation import this_call
+from .collectives import loop_on_devices
+from .loop_bounds import IterationPath, most_iterations
 from .merge import Build, Encoder, Merge, Pick
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
-from .state import Refused
+from .state import Refused, within
 from .ties import Tie, silently
+from .while_loops import run_while, strong
 from .writes import Place, Variable, expect_restored
 
 _ROUNDS = 9
@@ -136,9 +136,16 @@ def loop(
     Raises:
         Refused: what the loop carries changes its kind or number from one iteration to the next.
     """
+    expect_restored()
+    with within(place):
+        _loop(step, first, variables, place, bound)
+
+
+def _loop(
+    step: Callable[[], Any], first: Any, variables: Sequence[Variable], place: SourceLine, bound: int | None
+) -> None:
     call = this_call()
     stream = call.stream.state
-    expect_restored()
     now = _Carried()
     side, begin = Side(), []
     for _ in range(_ROUNDS):

@@ -40,10 +40,13 @@ class Unlike:
     """Stands for what two sides of a condition do not agree on: an error where it is used."""
 
     def __init__(self, why: str):
+        place = current_run().open
         object.__setattr__(self, "why", why)
+        object.__setattr__(self, "place", place[0] if place else None)
 
     def _used(self, *args: Any, **kwargs: Any) -> Any:
-        raise Refused(object.__getattribute__(self, "why"), other_paths=True)
+        why, place = (object.__getattribute__(self, name) for name in ("why", "place"))
+        raise Refused(why, other_paths=True, place=place)
 
     __getattr__ = __call__ = __bool__ = __len__ = __iter__ = __getitem__ = __setitem__ = __str__ = __format__ = _used
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __float__ = __int__ = __index__ = _used  # pyright: ignore[reportAssignmentType]

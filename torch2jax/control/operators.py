@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from ..branches.idle import idle_answer
-from ..branches.path import deciding_array
 from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..translation import this_call
 from ..values.item import Item
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data
+from .idle import idle_answer
 from .loops import loop
 from .merge import expect_there, has_no_identity
+from .path import deciding_array
 from .sides import both, condition
-from .state import Refused, current_run, retried, trying
+from .state import Refused, asking_way, current_run, retried, splitting, trying
 from .ties import is_tied
-from .writes import UNDEFINED, Variable, note, note_contents
+from .writes import UNDEFINED, Variable, expect_restored, note, note_contents
 
 _BINARY = {
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow",
@@ -77,12 +77,16 @@ class Operators(Calls):
 
     def known(self, value: Any) -> bool:
         """The answer to a condition that decides about what stays Python's."""
-        found = self.truth(value)
-        if not isinstance(found, bool):
-            raise Refused(
-                "a condition on data decides about a yield, an item of a comprehension, or a case", other_paths=True
-            )
-        return found
+        found, way, place = self.truth(value), asking_way(), user_place()
+        if isinstance(found, bool):
+            return found
+        if way is not None:
+            expect_restored()
+            return way.ask(deciding_array(found), place)
+        raise Refused(
+            f"a condition on data at {place} decides about a yield, an item of a comprehension, or a case",
+            other_paths=True,
+        )
 
     def if_(self, test: Any, then: Callable, orelse: Callable, names: tuple[str, ...]) -> None:
         flag = self.truth(test)
@@ -147,9 +151,14 @@ class Operators(Calls):
         while True:
             goes_on = self._goes_on(test, ending)
             if not isinstance(goes_on, bool):
-                break
+                way = splitting(_place(body))
+                if way is None:
+                    break
+                goes_on = way.ask(deciding_array(goes_on), _place(body))
             if not goes_on:
                 return
+            for x in ending:  # else there was no such iteration
+                x.write(False)
             body()
             if run.conditions + run.assumed - before > _MANY:
                 raise Refused(
@@ -182,6 +191,13 @@ class Operators(Calls):
             goes_on = self.none_of(*(x.read() for x in ending))
             if goes_on is False:
                 return
+            way = splitting(_place(body))
+            if way is not None:
+                if goes_on is not True and not way.ask(deciding_array(goes_on), _place(body)):
+                    return
+                for x in ending:
+                    x.write(False)
+                continue
             is_long = asked == _ALIKE and len(items) - number > _LONG if is_range else False
             if goes_on is True and not is_long:
                 continue
@@ -223,6 +239,10 @@ class Operators(Calls):
 
     def _count(self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: list) -> None:
         """A loop over a range that ends on data, as one loop of the graph."""
+        way = splitting(_place(body))
+        if way is not None:
+            self._go_through(left, first, body, ending, way)
+            return
         if isinstance(first, bool):
             if not first:
                 return
@@ -241,6 +261,16 @@ class Operators(Calls):
         most = this_call().attempt.path.policy.max_steps if ending or left.most is None else None
         bounds = [x for x in (left.most, most) if x is not None]
         loop(step, deciding_array(first), [*variables, number], _place(body), min(bounds, default=None))
+
+    def _go_through(self, left: "TracedRange", goes_on: Any, body: Callable, ending: list, way: Any) -> None:
+        """The same, iteration by iteration: whether there is another is split."""
+        at = left.start
+        while goes_on if isinstance(goes_on, bool) else way.ask(deciding_array(goes_on), _place(body)):
+            for x in ending:
+                x.write(False)
+            body(at)
+            at = at + left.step
+            goes_on = self._goes_on(lambda at=at: left.has(self, at), ending)
 
     def iterated(self, items: Any) -> Any:
         """What a loop or an unpacking goes through."""

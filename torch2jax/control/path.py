@@ -1,16 +1,157 @@
-"""The path of converted code, on which only operators ask."""
+"""Who answers conditions on traced values: a plain run of code gives up at the first, a converted one has operators."""
 
-from typing import Any
+from typing import Any, NoReturn
 
-from ..branches.path import Path
-from .state import Refused
+from jax import lax
+
+from ..abandoning import Abandoned, Patience
+from ..errors import SourceLine, TracedValueError, asking_place, user_place
+from ..tensors.tensor import Torchish
+from ..tracing.traces import current_trace, decides, without_derivatives
+from ..translation import Call, this_call
+from .idle import idle_answer
+from .policy import BranchPolicy
+from .state import Refused, asking_way
+
+
+class Fork(Abandoned):
+    """The code asks what a plain run has no answer to."""
+
+    def __init__(self, path: "Path"):
+        super().__init__()
+        self.path = path
+
+
+class Path:
+    """The path of a plain run, on which every condition has one answer.
+
+    Args:
+        trace: what JAX traces the code with.
+    """
+
+    def __init__(self, policy: BranchPolicy, trace: Any):
+        self.policy, self.trace = policy, trace
+        self.is_abandoned = False
+        self._patience: Patience | None = None
+
+    is_one_of_several = False
+    """Whether the code runs again for other answers."""
+
+    @property
+    def patience(self) -> Patience:
+        """How often the code may handle what ends it."""
+        if self._patience is None:
+            self._patience = Patience()
+        return self._patience
+
+    def is_in_its_trace(self, call: Call) -> bool:
+        """Whether the code runs in the path's own trace, within no transformation that it has started."""
+        tape = call.tape
+        is_there = current_trace() is self.trace if tape is None else tape.is_beside(self.trace)
+        return is_there and not call.transformations and call.dual is None
+
+    def can_answer(self, tensor: Torchish) -> bool:
+        """Whether conditions on a tensor can be asked where the code is."""
+        return self.policy.max_paths > 1 and decides(deciding_array(tensor), self.trace)
+
+    def answer(self, tensor: Torchish, what: str) -> bool:
+        """The answer to ``bool(tensor)``.
+
+        Raises:
+            TracedValueError: it cannot be asked there.
+            BaseException: to who runs the code.
+        """
+        if self.is_abandoned:
+            raise Fork(self)
+        place, asking = user_place(), asking_place()
+        idle = idle_answer(asking)
+        if idle is not None:
+            return idle
+        settled = self.policy.answer(place, asking) if self.policy.branches else None
+        if settled is not None and self.policy.checks == "assume":
+            self.expect(tensor, settled, place)
+            return settled
+        flag = _flag(tensor)
+        if not decides(flag, self.trace) or (settled is None and self.policy.max_paths == 1):
+            raise TracedValueError(what)
+        if settled is not None:
+            holds = flag if settled else lax.bitwise_not(flag)
+            self.policy.check(holds, f"t2j was told that the answer is {settled}, at {place}")
+            return settled
+        return self._ask(flag, place)
+
+    def expect(self, tensor: Torchish, answer: bool, place: SourceLine) -> None:
+        """Lets results of the call tell, by nan, where a condition has another answer than was said."""
+        call = this_call()
+        if not self.is_in_its_trace(call):
+            return
+        flag = _flag(tensor)
+        if decides(flag, self.trace):
+            holds = flag if answer else lax.bitwise_not(flag)
+            call.attempt.expect_to_fit(holds, f"bool(tensor) at {place} was told that the answer is {answer}")
+
+    def _ask(self, flag: Any, place: SourceLine) -> bool:
+        self.abandon()
+
+    def convert(self) -> None:
+        """Is called where converted code goes on, and other code does not: a first run is over."""
+        if self.policy.max_paths > 1:
+            self.abandon()
+
+    def abandon(self) -> NoReturn:
+        """Ends the run."""
+        for path in this_call().paths:
+            path.is_abandoned = True
+        raise Fork(self)
+
+    def end(self) -> None:
+        """Lets go of what is of the run that ends."""
+        if self._patience is not None:
+            self._patience.end()
 
 
 class PathOfSource(Path):
-    """The path of converted code: a question of code that is not converted is refused."""
+    """The path of converted code, on which operators ask. What code asks that is not converted is split.
 
-    def _ask(self, flag: Any, place: Any, asked_in: str, settled: bool | None) -> bool:
+    Args:
+        is_one_of_several: whether the code runs once for each way through conditions that are split.
+    """
+
+    def __init__(self, policy: BranchPolicy, trace: Any, is_one_of_several: bool = False):
+        super().__init__(policy, trace)
+        self.is_one_of_several = is_one_of_several
+
+    def _ask(self, flag: Any, place: SourceLine) -> bool:
+        way = asking_way()
+        if way is not None:
+            return way.ask(flag, place)
         raise Refused(f"bool(tensor) at {place} tests a traced value in code that is not converted", other_paths=True)
 
     def convert(self) -> None:
         """Its code is converted."""
+
+
+def deciding_array(tensor: Torchish) -> Any:
+    """The array of a tensor that is asked, without derivatives."""
+    tape = this_call().tape
+    array = tensor.read()
+    return without_derivatives(array if tape is None else tape.primal(array))
+
+
+def _flag(tensor: Torchish) -> Any:
+    array = deciding_array(tensor)
+    array = array if array.shape == () else lax.reshape(array, ())
+    return array if array.dtype == bool else lax.ne(array, lax.full_like(array, 0))
+
+
+def answer(tensor: Torchish, what: str) -> bool:
+    """The answer to ``bool(tensor)`` of a traced tensor of one element, where the code is.
+
+    Args:
+        what: the condition, for errors.
+
+    Raises:
+        TracedValueError: it cannot be asked there.
+        BaseException: to who runs the code.
+    """
+    return this_call().paths[-1].answer(tensor, what)

@@ -15,8 +15,6 @@ from jax import lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Literal
 
-from ..branches.collectives import expect_no_collectives
-from ..branches.policy import BranchPolicy
 from ..errors import SourceLine, TracedValueError, user_place
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
@@ -25,10 +23,12 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from ..translation import this_call
+from .collectives import expect_no_collectives
 from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unlike, bool_spec
 from .path import PathOfSource
+from .policy import BranchPolicy
 from .sink import sunk
-from .state import Refused, current_run
+from .state import Refused, current_run, splitting, within
 from .ties import Tie, silently
 from .watch import watching
 from .writes import UNDEFINED, Attribute, ObjectJournal, Place, Variable, dict_of, expect_restored, note
@@ -201,15 +201,19 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
     """
     expect_restored()
     place = user_place()
-    one = run_side(then, variables)
+    way = splitting(place)
+    if way is not None:
+        return then() if way.ask(flag, place) else orelse()
+    with within(place):
+        one = run_side(then, variables)
+        two = one if one.raised is not None else run_side(orelse, variables)
+        if two.raised is None:
+            return joined(flag, one, two, place)
     if one.raised is not None:
         _check(lax.bitwise_not(flag), one.raised, place)
         return orelse()
-    two = run_side(orelse, variables)
-    if two.raised is not None:
-        _check(flag, two.raised, place)
-        return then()
-    return joined(flag, one, two, place)
+    _check(flag, two.raised, place)
+    return then()
 
 
 def both(
@@ -223,6 +227,22 @@ def both(
     """
     expect_restored()
     place = user_place()
+    way = splitting(place)
+    if way is not None:
+        return rest() if way.ask(flag, place) == is_and else own()
+    with within(place):
+        return _both(flag, rest, own, is_and, is_tensor, is_pure, place)
+
+
+def _both(
+    flag: Any,
+    rest: Callable[[], Any],
+    own: Callable[[], Any],
+    is_and: bool,
+    is_tensor: bool,
+    is_pure: bool,
+    place: SourceLine,
+) -> Any:
     other = run_side(rest, [])
     if other.raised is not None:
         _check(lax.bitwise_not(flag) if is_and else flag, other.raised, place)

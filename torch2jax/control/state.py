@@ -5,8 +5,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..abandoning import Abandoned
+from ..errors import SourceLine
+from ..translation import this_call
 
 if TYPE_CHECKING:
+    from .rest import Way
     from .writes import ObjectJournal
 
 
@@ -17,15 +20,19 @@ class Refused(Abandoned):
 
     Args:
         reason: in words.
-        other_paths: whether it may be followed by running it once for each path. Not where a write is unseen.
+        other_paths: whether it may be followed where the rest of the code goes into both sides of a condition. Not
+            where a write is unseen.
+        place: where that condition is, if it is over.
     """
 
     most = 2**12
 
-    def __init__(self, reason: str, *, other_paths: bool = False):
+    def __init__(self, reason: str, *, other_paths: bool = False, place: SourceLine | None = None):
         super().__init__(reason)
-        self.reason, self.other_paths = reason, other_paths
         run = current_run()
+        self.reason, self.other_paths = reason, other_paths
+        self.place = place or (run.open[0] if run.open else None)
+        """Where the condition or loop is that has to be split for it to be followed; None if nobody knows."""
         run.refusal = run.refusal or self
 
 
@@ -33,6 +40,10 @@ class Run:
     """One run of converted code."""
 
     def __init__(self):
+        self.way: Way | None = None
+        """The answers to conditions that are split."""
+        self.open: list[SourceLine] = []
+        """The conditions and loops that the code is in, the outermost first."""
         self.journal: ObjectJournal | None = None
         """That of the side that the code is on; None outside of sides."""
         self.outside: ObjectJournal | None = None
@@ -95,6 +106,33 @@ class running:
 
     def __exit__(self, *exc_info: object) -> None:
         _thread.run = self._around
+
+
+class within:
+    """A context of the sides of a condition, or of a loop."""
+
+    def __init__(self, place: SourceLine):
+        self._place = place
+
+    def __enter__(self) -> None:
+        current_run().open.append(self._place)
+
+    def __exit__(self, *exc_info: object) -> None:
+        current_run().open.pop()
+
+
+def asking_way() -> "Way | None":
+    """Who may answer a condition for the rest of the code to go into both of its sides: nobody on a side of another."""
+    run, call = current_run(), this_call()
+    path: Any = call.paths[-1]
+    is_there = run.way is not None and run.journal is None and path.trace is run.way.trace
+    return run.way if is_there and path.is_in_its_trace(call) else None
+
+
+def splitting(place: SourceLine) -> "Way | None":
+    """Who answers a condition that is split; None for one that is not."""
+    way = current_run().way
+    return asking_way() if way is not None and way.splits(place) else None
 
 
 class trying:

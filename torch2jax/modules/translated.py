@@ -18,7 +18,6 @@ from jax.core import Tracer
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
 from ..autograd.runs import Attempt, Runs
-from ..branches.policy import FOLLOWING, BranchPolicy
 from ..calls import optimizers as optimizers  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
@@ -27,6 +26,7 @@ from ..calls.outer_modules import meet_reached
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
 from ..control.entry import call_of_user
+from ..control.policy import FOLLOWING, BranchPolicy
 from ..errors import SourceLine, hint_at_axes, hint_at_symbols, user_level
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array

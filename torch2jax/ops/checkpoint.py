@@ -22,10 +22,8 @@ from jax.ad_checkpoint import checkpoint_name
 from torch.utils import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
-from ..branches.replayed_answers import ReplayedAnswers
 from ..calls.modes import AtenMode
 from ..control.entry import asking_within
-from ..errors import TracedValueError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpOverload
 from ..internals.modules import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
 from ..patches import applies, exchange, stands_in
@@ -36,7 +34,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten, map_arguments
-from ..tracing.scope import UNSUITED, TraceScope, rehearse
+from ..tracing.scope import UNSUITED, TraceScope
 from ..tracing.traces import is_transforming
 from ..translation import current
 from ..values.selected import Selected
@@ -232,19 +230,9 @@ class _Checkpointed:
         if not torch.is_grad_enabled() or not is_transforming():
             return self.function(*args, **kwargs)
         function = keeping(self.selection, self.function)
-        may_ask = False  # in a trace where no answer can be followed
-        try:
+        with contextlib.suppress(*UNSUITED):
             return self._in_scope(function, args, kwargs)
-        except UNSUITED as error:
-            may_ask = isinstance(error, TracedValueError)
-        if may_ask:  # outside of the handler: what the code raises now is no consequence of that error
-            path = ReplayedAnswers(current().paths[-1])
-            with path.asking():
-                rehearse(self.function, *args, **kwargs)
-            if path.answers:
-                with contextlib.suppress(*UNSUITED), path.answering():
-                    return self._in_scope(function, args, kwargs)
-        return self.function(*args, **kwargs)
+        return self.function(*args, **kwargs)  # where it asks for the first time, the call begins again, converted
 
     def _in_scope(self, function: Callable, args: tuple, kwargs: dict):
         scope = TraceScope()

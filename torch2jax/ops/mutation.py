@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..branches.programs import is_same_value
 from ..functional.vmap import batch_of
 from ..patches import runs_instead_of
 from ..rules.inplace import expect_writable, write_in_place
@@ -18,6 +17,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from ..tensors.traced import is_traced, with_derivatives_of
 from ..tensors.wrapped import is_wrapper
+from ..tracing.same_values import is_same_value
 from ..translation import current
 from .arrays import cast
 from .creation import filled, unwritten

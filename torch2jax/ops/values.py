@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from ..abandoning import NeedsLengths
 from ..autograd.inputs import is_tensor_differentiated
-from ..branches.path import answer
+from ..control.path import answer
 from ..errors import TracedValueError, user_place
 from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction

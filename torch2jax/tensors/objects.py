@@ -349,3 +349,27 @@ def leaf_of(kind: type) -> Callable[[Any], Any]:
     if issubclass(kind, np.ndarray):
         return _numpy
     return Identity
+
+
+def named_by(code: types.CodeType) -> Iterable[str]:
+    """The names that code has, and functions that it makes."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from named_by(constant)
+
+
+def item_names(value: Any, count: int) -> list[str]:
+    """How the items of an object that is taken apart are reached from it."""
+    if isinstance(value, dict):
+        names = [f"[{key!r:.40}]" if isinstance(key, (str, int)) else f"[key {i}]" for i, key in enumerate(value)]
+    elif isinstance(value, types.FunctionType):
+        cells = [f" closing over {name}" for name in value.__code__.co_freevars]
+        names = [".__defaults__", ".__kwdefaults__", ".__dict__", *cells]
+    elif isinstance(value, types.CellType):
+        names = [".cell_contents"]
+    elif has_attributes(type(value)):
+        names = [f".{name}" for name in codec_of(type(value)).open(value)[0]]  # pyright: ignore[reportOptionalMemberAccess]
+    else:
+        names = [f"[{i}]" for i in range(count)]
+    return [*names[:count], *(f"({i})" for i in range(len(names), count))]

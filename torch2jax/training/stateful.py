@@ -17,9 +17,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
 from ..autograd.runs import Attempt, Runs
-from ..branches.policy import FOLLOWING, BranchPolicy
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
+from ..control.policy import FOLLOWING, BranchPolicy
 from ..hints import nearest
 from ..internals.frames import loop_that_carries
 from ..modules.layers import restacked

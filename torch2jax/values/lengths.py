@@ -13,7 +13,6 @@ threads see that.
 
 import builtins
 import functools
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -21,13 +20,13 @@ from typing import Any
 
 import torch
 
-from ..branches.programs import cancel_out, distance as distance_of_arrays
 from ..errors import TracedValueError, asking_place, user_place
 from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
+from ..tracing.same_values import cancel_out, distance as distance_of_arrays
 from ..tracing.value_ranges import range_of, terms_of
 from ..translation import this_call
 from .item import Item
@@ -271,20 +270,12 @@ class Counted(Iterator):
     def __next__(self) -> Any:
         if self._at >= self._bound:
             raise StopIteration
-        watch = this_call().paths[-1].watch
-        count = None if watch is None else watch.count(sys._getframe(1))
-        lifted: Any = None if count is None else this_call().lift(count)
-        place: Any = self._at if lifted is None else Item.of(lifted.long())
+        place = self._at
         self._at += 1
         if not place < self._number:
-            if watch is not None:
-                watch.note_cut(sys._getframe(1))
             self._at = self._bound
             raise StopIteration
-        found = self._give(place)
-        if watch is not None:
-            watch.note_given(found)
-        return found
+        return self._give(place)
 
 
 class TracedRange:

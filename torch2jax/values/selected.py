@@ -19,7 +19,6 @@ import jax
 import torch
 from jax import lax
 
-from ..branches.programs import is_same_value
 from ..errors import EndedCallError, SourceLine, TracedValueError, user_location, user_place
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
@@ -31,6 +30,7 @@ from ..rules.rule import Reflected
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
+from ..tracing.same_values import is_same_value
 from ..tracing.value_ranges import range_of
 from ..translation import current
 from .item import Item

@@ -11,7 +11,6 @@ import torch
 from jax import lax
 
 from ..abandoning import NeedsNumbers
-from ..branches.handlers import is_handled
 from ..errors import TracedValueError, is_translator
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
@@ -179,7 +178,7 @@ def _expect_divisor(value: Any) -> None:
         frame = frame.f_back
     if frame is None or "ZeroDivisionError" not in frame.f_code.co_names:
         return
-    if is_handled(frame, frame.f_back) and value == 0:
+    if value == 0:
         raise ZeroDivisionError("division by zero")
 
 

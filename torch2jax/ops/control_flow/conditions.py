@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from jax import lax
 
-from ...branches.block import Block, BlockEffects, trace_blocks, uncaptured
+from ...control.block import Block, BlockEffects, trace_blocks, uncaptured
 from ...internals.modules import utils
 from ...internals.tensors import tree_any, tree_flatten, tree_unflatten
 from ...patches import runs_instead_of, stands_in

@@ -18,7 +18,7 @@ from jax import lax
 from jax.core import eval_jaxpr
 from jax.extend.core import Var, jaxpr_as_fun
 
-from ...branches.block import Block, BlockEffects, Given, trace_blocks, uncaptured
+from ...control.block import Block, BlockEffects, Given, trace_blocks, uncaptured
 from ...internals.modules import associative_scan as torch_associative_scan, associative_scan_module, scan as torch_scan
 from ...internals.tensors import tree_flatten, tree_leaves
 from ...patches import runs_instead_of, stands_in

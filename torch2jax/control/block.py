@@ -18,8 +18,7 @@ from ..tensors.storage import Storage, lose_traced
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, ending_with_errors, expect_unrecorded
 from ..translation import this_call
-from .path import Fork, Path
-from .paths import followed
+from .path import Path, PathOfSource
 
 _TRACINGS = 100  # of one block; each makes known at least one effect, most make all known
 
@@ -56,28 +55,12 @@ class Given(NamedTuple):
         return PhysicalArray(array, self.spec.layout).arranged(layout)
 
 
-def _likewise(tensors: Sequence[Given]) -> Given:
-    """What is given where one of several tensors is.
-
-    Raises:
-        RuntimeError: they are not alike.
-    """
-    first = tensors[0]
-    for other in tensors[1:]:
-        difference = first.differs_from(other)
-        if difference:
-            raise uncaptured("control flow", f"expected one tensor for all answers, but got tensors of {difference}")
-    return first._replace(spec=first.spec._replace(wants_grad=any(given.spec.wants_grad for given in tensors)))
-
-
 class BlockEffects:
     """The effects of some blocks that belong together, apart from their results. It grows while they are traced."""
 
     def __init__(self):
         self.draws = False
         """Whether those that repeat draw from the random stream."""
-        self.follows = False
-        """Whether a block asks for traced values: then it runs for each answer."""
         self._key: Any = None
         self._storages: list[Storage] = []
         self._layouts: list[tuple[int, ...] | None] = []
@@ -189,29 +172,10 @@ class Block:
         Raises:
             RuntimeError: it does what PyTorch does not allow there.
         """
+        policy = self._call.attempt.path.policy
+        kind = PathOfSource if self._call.attempt.converts else Path
         with ending_with_errors(self._around):
-            return self._trace_paths(args, written, key, taken)
-
-    def _trace_paths(self, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
-        policy, effects = self._call.attempt.path.policy, self._effects
-
-        def run(path: Path):
-            arrays = self._trace(path, args, written, key, taken)
-            return (*arrays, self.spec), (self.given, self.taken)
-
-        if not effects.follows:
-            path = Path(policy, current_trace())
-            try:
-                return run(path)[0][:2]
-            except Fork as fork:
-                if fork.path is not path:
-                    raise
-            effects.follows = True
-            effects.trace_again()
-        (results, changed, _), notes = followed(run, policy)
-        self.taken = max(taken for _, taken in notes)
-        self.given = [_likewise(tensors) for tensors in zip(*(given for given, _ in notes), strict=True)]
-        return results, changed
+            return self._trace(kind(policy, current_trace()), args, written, key, taken)
 
     def _trace(self, path: Path, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
         call, stream = self._call, self._call.stream.state
@@ -250,9 +214,6 @@ class Block:
         leaves, self.spec = tree_flatten(result)
         tensors = [self._call.lift(leaf) for leaf in leaves]
         self.given = [Given(TensorSpec.of(tensor), tensor.shape) for tensor in tensors]
-        if self._effects.follows:  # as all paths are to give them
-            self.given = [given.in_order for given in self.given]
-            return [self._call.array_of(tensor) for tensor in tensors]
         return [self._call.leaving(tensor.physical.array) for tensor in tensors]
 
 

@@ -16,8 +16,8 @@ from ..errors import SourceLine
 from ..loops.program import Program
 from ..tensors.padded import Padded
 from ..tensors.trees import flatten, flatten_given
+from .differences import StaticLeaf as StaticLeaf, described, unlike
 from .programs import constant, new_var
-from .unlike import StaticLeaf as StaticLeaf, described, unlike
 
 
 class End(NamedTuple):

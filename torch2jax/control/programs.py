@@ -1,27 +1,22 @@
 """Takes JAX's equations apart and merges them: equations that both sides of a branch share appear once.
 
-A path through some code leaves a list of equations. Two paths that part at a condition become one program: what both do
+A way through some code leaves a list of equations. Two ways that part at a condition become one program: what both do
 at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import lax
-from jax.core import ShapedArray, Tracer
+from jax.core import ShapedArray
 from jax.extend.core import JaxprEqn, Literal, Var
-from jax.interpreters import partial_eval as pe
 
-from ..internals.jax import BatchTracer
-from ..loops.likeness import Atom as Atom, is_same, is_same_step as is_same_step, key_of
+from ..loops.likeness import Atom as Atom, is_same_step as is_same_step, key_of
 from ..loops.program import Program, evaluated, free, has_effects, pruned
 from ..loops.windows import reader
-from ..tracing.traces import without_derivatives
-from ..tracing.value_ranges import terms_of
 from .collectives import cond_on_devices
-from .while_loops import Same, While
 
 
 class Branch(NamedTuple):
@@ -154,11 +149,6 @@ def _pairs(one, other) -> list[tuple[Atom, Atom]] | None:
     if isinstance(one, Assertion):
         is_same = isinstance(other, Assertion) and one[1:4] == other[1:4]
         return [(one.predicate, other.predicate)] if is_same else None
-    if isinstance(one, Same):
-        is_same = isinstance(other, Same) and len(one.first) == len(other.first)
-        return list(zip(one.first, other.first, strict=True)) if is_same else None
-    if isinstance(one, While):
-        return _pairs_of_loops(one, other) if isinstance(other, While) else None
     if not isinstance(one, Branch) or not isinstance(other, Branch) or len(one.outvars) != len(other.outvars):
         return None
     found = [(one.predicate, other.predicate)]
@@ -175,34 +165,12 @@ def _is_replaceable(one: Atom, other: Atom) -> bool:
     return (isinstance(one, Var) and isinstance(other, Var)) or key_of(one) == key_of(other)
 
 
-def _pairs_of_loops(one: While, other: While) -> list[tuple[Atom, Atom]] | None:
-    if (one.wanted, one.bound, one.place) != (other.wanted, other.bound, other.place):
-        return None
-    if [var.aval for var in one.outvars] != [var.aval for var in other.outvars]:
-        return None
-    tests: list | None = []
-    if one.test is not None and other.test is not None:
-        tests = _pairs_of_programs(one.test, other.test, dict(zip(one.carried, other.carried, strict=True)))
-    elif one.test is not other.test:
-        return None
-    iterations = _pairs_of_programs(one.iteration, other.iteration, dict(zip(one.outvars, other.outvars, strict=True)))
-    if tests is None or iterations is None:
-        return None
-    return [*zip(one.first, other.first, strict=True), *tests, *iterations]
-
-
-def _pairs_of_programs(
-    one: Program, other: Program, within: Mapping[Var, Var] | None = None
-) -> list[tuple[Atom, Atom]] | None:
-    """The operands from outside of two programs that are the same but for these; None if they are not.
-
-    Args:
-        within: the variables that are given to the first, with those that are given to the second.
-    """
+def _pairs_of_programs(one: Program, other: Program) -> list[tuple[Atom, Atom]] | None:
+    """The operands from outside of two programs that are the same but for these; None if they are not."""
     if len(one.statements) != len(other.statements):
         return None
-    inner: dict[Var, Var] = dict(within or {})
-    theirs: set[Var] = {*inner.values()}
+    inner: dict[Var, Var] = {}
+    theirs: set[Var] = set()
     found = []
 
     def enter(pairs: list[tuple[Atom, Atom]] | None) -> bool:
@@ -229,14 +197,6 @@ def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
     """A statement with operands chosen from those of two."""
     if isinstance(one, JaxprEqn):
         return one.replace(invars=[either(x, y) for x, y in zip(one.invars, other.invars, strict=True)])
-    if isinstance(one, (Same, While)):
-        first = [either(x, y) for x, y in zip(one.first, other.first, strict=True)]
-        if isinstance(one, Same):
-            return one._replace(first=first)
-        test = one.test and _rebuilt_program(one.test, other.test, either, one.carried)
-        return one._replace(
-            first=first, test=test, iteration=_rebuilt_program(one.iteration, other.iteration, either, one.outvars)
-        )
     predicate = either(one.predicate, other.predicate)
     if isinstance(one, Assertion):
         return one._replace(predicate=predicate)
@@ -244,88 +204,11 @@ def _rebuilt(one, other, either: Callable[[Atom, Atom], Atom]):
     return Branch(predicate, yes, no, one.outvars)
 
 
-def _rebuilt_program(
-    one: Program, other: Program, either: Callable[[Atom, Atom], Atom], given: Iterable[Var] = ()
-) -> Program:
-    inner = {*given, *(var for statement in one.statements for var in statement.outvars)}
+def _rebuilt_program(one: Program, other: Program, either: Callable[[Atom, Atom], Atom]) -> Program:
+    inner = {var for statement in one.statements for var in statement.outvars}
 
     def within(x: Atom, y: Atom) -> Atom:
         return x if isinstance(x, Var) and x in inner else either(x, y)
 
     statements = [_rebuilt(x, y, within) for x, y in zip(one.statements, other.statements, strict=True)]
     return Program(statements, [within(x, y) for x, y in zip(one.results, other.results, strict=True)])
-
-
-def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
-    """Whether two arrays are computed alike, by a few steps, from the same; of derivatives this says nothing."""
-    one, other = without_derivatives(one), without_derivatives(other)
-    if one is other:
-        return True
-    if isinstance(one, BatchTracer) and isinstance(other, BatchTracer):
-        is_one_batch = one._trace.tag is other._trace.tag and one.batch_dim == other.batch_dim
-        return is_one_batch and is_same_value(one.val, other.val, depth)
-    if not isinstance(one, Tracer) and not isinstance(other, Tracer):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if not isinstance(one, pe.DynamicJaxprTracer) or not isinstance(other, pe.DynamicJaxprTracer):
-        return False
-    mine: Atom = one.val
-    theirs: Atom = other.val
-    if mine is theirs:
-        return True
-    if isinstance(mine, Literal) or isinstance(theirs, Literal):
-        return isinstance(mine, Literal) and isinstance(theirs, Literal) and key_of(mine) == key_of(theirs)
-    step, again = one.parent, other.parent
-    if step is None or again is None or not depth or step.primitive is not again.primitive:
-        return False
-    if step.effects and step.primitive is not lax.axis_index_p:  # whose effect is that there is such an axis
-        return False
-    if not is_same(step.params, again.params) or step.outvars.index(mine) != again.outvars.index(theirs):
-        return False
-    pairs = zip(step.in_tracers, again.in_tracers, strict=False)
-    return len(step.in_tracers) == len(again.in_tracers) and all(is_same_value(x, y, depth - 1) for x, y in pairs)
-
-
-def distance(one: Any, other: Any) -> int | None:
-    """How much greater a scalar of integers is than another; None where the sums that compute them do not show it."""
-    (constant, terms), (number, others) = terms_of(one), terms_of(other)
-    are_none = cancel_out([*terms, *((value, -times) for value, times in others)])
-    return constant - number if are_none else None
-
-
-def cancel_out(terms: list) -> bool:
-    """Whether the values of a sum, each so many times, come to nothing: some may have been computed alike."""
-    left = list(terms)
-    while left:
-        value, times = left.pop()
-        alike = [x for x in left if is_same_value(value, x[0])]
-        if times + sum(x[1] for x in alike):
-            return False
-        left = [x for x in left if not any(x is other for other in alike)]
-    return True
-
-
-def values_alike(array: Any, depth: int = 8) -> Any:
-    """What is the same for arrays of which `is_same_value` may be true, and tells most others apart, as a hash does."""
-    return _likeness(array, depth, {})
-
-
-def _likeness(array: Any, depth: int, found: dict) -> Any:
-    array = without_derivatives(array)
-    if isinstance(array, BatchTracer):
-        return "batch", array.batch_dim, _likeness(array.val, depth, found)
-    if not isinstance(array, Tracer):
-        return "values"
-    if not isinstance(array, pe.DynamicJaxprTracer):
-        return id(array)
-    atom: Atom = array.val
-    if isinstance(atom, Literal):
-        return key_of(atom)
-    key = atom, depth
-    if key not in found:
-        step = array.parent
-        if step is None or not depth or step.effects:
-            found[key] = atom
-        else:
-            operands = (_likeness(x, depth - 1, found) for x in step.in_tracers)
-            found[key] = hash((step.primitive, step.outvars.index(atom), *operands))
-    return found[key]

@@ -92,7 +92,7 @@ def _collectives(statements: Iterable[Any]) -> Iterator[str]:
             inner = jax.tree.leaves(list(statement.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
             for jaxpr in inner:
                 yield from _collectives(getattr(jaxpr, "eqns", ()))
-        for side in ("yes", "no", "test", "iteration"):
+        for side in ("yes", "no"):
             if getattr(statement, side, None) is not None:
                 yield from _collectives(getattr(statement, side).statements)
 

@@ -1,1 +1,0 @@
-"""Conditions on traced values: both branches are traced, and become a `lax.cond`."""

@@ -1,0 +1,320 @@
+"""Conditions whose two sides the whole rest of the code goes into: where what the sides leave cannot be one.
+
+Sides that leave tensors of other shapes, lists of other lengths or other structures are refused where they meet
+(`merge.py`). Then the code runs once for each of the two answers, to its end, and the two ends are brought into one
+form (`ends.py`). Conditions whose sides can be one stay as they are: the code runs once for each way through those that
+are split. Each run is a trace of its own. Up to an answer that differs, all do the same, so their equations appear once
+in the graph; a ``lax.cond`` follows, whose branches have what remains.
+
+A way that ends in an exception that the code itself raises is a check: it is assumed not to be taken.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import Literal, Primitive, Var
+
+from ..errors import BranchError, SourceLine, TracedValueError, is_raised_by_code
+from ..loops.program import Program, evaluated, pruned
+from ..tensors.trees import flatten
+from ..tracing.traces import current_trace, ending_with_errors, running
+from .ends import End, StaticLeaf, alike
+from .policy import BranchPolicy
+from .programs import Assertion, is_same_step, joined, new_var
+from .state import Refused
+
+_CHECKS = 8  # times as many ways as may be gone may end in exceptions
+
+condition_p = Primitive("condition")
+condition_p.multiple_results = True
+condition_p.def_abstract_eval(lambda _: [])
+
+
+class Split:
+    """Which conditions are split. It grows while a call is traced."""
+
+    def __init__(self):
+        self.places: set[SourceLine] = set()
+        self.has_all = False
+        self.reason = ""
+        """Why the last one is."""
+
+    @property
+    def is_used(self) -> bool:
+        return self.has_all or bool(self.places)
+
+    def add(self, refused: Refused) -> bool:
+        """Lets what was refused be split; false if it is already."""
+        if self.has_all or (refused.place is not None and refused.place in self.places):
+            return False
+        self.reason = self.reason or refused.reason
+        if refused.place is None:
+            self.has_all = True
+        else:
+            self.places.add(refused.place)
+        return True
+
+
+class Asked(NamedTuple):
+    """A condition that was met, and the answer."""
+
+    place: SourceLine
+    answer: bool
+
+
+class Way:
+    """The answers to the conditions that are split, on one run.
+
+    Args:
+        given: to the first ones; others are true.
+    """
+
+    def __init__(self, split: Split, given: tuple[bool, ...], most: int):
+        self._split, self._given, self._most = split, given, most
+        self.trace = current_trace()
+        self.asked: list[Asked] = []
+
+    def splits(self, place: SourceLine) -> bool:
+        """Whether the rest of the code goes into both sides of a condition."""
+        return self._split.has_all or place in self._split.places
+
+    def ask(self, flag: Any, place: SourceLine) -> bool:
+        """The answer to a traced bool."""
+        number = len(self.asked)
+        answer = self._given[number] if number < len(self._given) else True
+        if number >= self._most:
+            raise too_many(self._split, place, self._most)
+        self.asked.append(Asked(place, answer))
+        with running(self.trace):
+            condition_p.bind(flag)
+        return answer
+
+
+def too_many(split: Split, place: SourceLine, most: int) -> BranchError:
+    name = f"{os.path.basename(place.file)}:{place.line}"
+    return BranchError(
+        f"{split.reason or 'the sides of a condition are not one'}. So the rest of the code goes into both sides, and "
+        f"bool(tensor) at {place} leads to more than {most} paths through it. Make what the sides leave alike: keep a "
+        "mask in place of a list that grows, choose with torch.where, or write the loop with torch.while_loop. If a "
+        f"condition always has the same answer, say so: t2j(..., branches={{{name!r}: False}}). Or allow more paths: "
+        "t2j(..., max_paths=...)"
+    )
+
+
+class Raised(NamedTuple):
+    """The end of a way that raises."""
+
+    error: Exception
+    is_check: bool
+
+
+class _Ended(NamedTuple):
+    leaves: list[StaticLeaf | None]
+    structure: Any
+
+
+class _Run(NamedTuple):
+    asked: list[Asked]
+    end: _Ended | Raised
+    steps: list
+    results: list
+    consts: dict[Var, Any]
+
+
+class _Node:
+    """What is computed up to a condition, or to the end."""
+
+    def __init__(self):
+        self.steps: list | None = None
+        self.place: SourceLine | None = None
+        self.flag: Any = None
+        self.sides: dict[bool, _Node] = {}
+        self.end: _Ended | Raised | None = None
+        self.results: list = []
+
+
+class Rest:
+    """All ways through some code.
+
+    Args:
+        run: gives a tree of arrays and other things, on a way.
+    """
+
+    def __init__(self, run: Callable[[Way], Any], split: Split, policy: BranchPolicy):
+        self._run, self._split, self._policy = run, split, policy
+        self._root, self._values, self._consts = _Node(), dict[Var, Any](), dict[Any, Var]()
+
+    def result(self) -> Any:
+        """The tree that the code gives, computed in the current trace.
+
+        Raises:
+            Refused: another condition has to be split.
+            BranchError: the ways do not end alike, one cannot be translated, or there are too many.
+            Exception: what the code raises on all of them.
+        """
+        self._go()
+        found = self._side(self._root)
+        if isinstance(found, Raised):
+            raise found.error
+        results = iter(evaluated(pruned(found.program), self._values))
+        return found.structure.unflatten([next(results) if x is None else x.value for x in found.leaves])
+
+    def _go(self) -> None:
+        pending: list[tuple[bool, ...]] = [()]
+        ended = raised = 0
+        while pending:
+            given = pending.pop()
+            run = self._run_once(given)
+            self._insert(run)
+            is_check = isinstance(run.end, Raised) and run.end.is_check
+            ended, raised = ended + (not is_check), raised + is_check
+            answers = tuple([x.answer for x in run.asked])
+            pending += [(*answers[:i], False) for i in range(len(given), len(answers))]
+            if ended > self._policy.max_paths or raised > _CHECKS * self._policy.max_paths:
+                raise too_many(self._split, run.asked[-1].place, self._policy.max_paths)
+
+    def _run_once(self, given: tuple[bool, ...]) -> _Run:
+        around, end, way = current_trace(), None, None
+
+        def traced() -> list:
+            nonlocal end, way
+            with ending_with_errors(around):
+                way = Way(self._split, given, max(1, self._policy.max_paths) * _CHECKS)
+                try:
+                    leaves, structure = flatten(self._run(way))
+                except Exception as error:
+                    if not way.asked:
+                        raise
+                    end = Raised(_without_frames(error), is_raised_by_code(error, way.asked[-1].place.file))
+                    return []
+                is_array = [isinstance(x, (jax.Array, np.ndarray)) for x in leaves]
+                end = _Ended([None if a else StaticLeaf(x) for x, a in zip(leaves, is_array, strict=True)], structure)
+                return [x for x, a in zip(leaves, is_array, strict=True) if a]
+
+        program = jax.make_jaxpr(traced)()
+        consts = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+        return _Run(way.asked, end, program.jaxpr.eqns, program.jaxpr.outvars, consts)  # pyright: ignore
+
+    def _insert(self, run: _Run) -> None:
+        """Puts a run into the tree, in terms of the variables that the tree has already."""
+        names: dict[Var, Any] = {}
+
+        def named(atom: Any) -> Any:
+            if isinstance(atom, Literal):
+                return atom
+            if atom not in names:
+                names[atom] = self._const(run.consts[atom])
+            return names[atom]
+
+        node, asked = self._root, iter(run.asked)
+        steps: list = []
+        for step in run.steps:
+            if step.primitive is not condition_p:
+                steps.append(step)
+                continue
+            self._enter(node, steps, names, named, run)
+            condition, steps = next(asked), []
+            if node.place is None:
+                node.place, node.flag = condition.place, named(step.invars[0])
+            elif node.place != condition.place:
+                raise _uneven(condition.place)
+            node = node.sides.setdefault(condition.answer, _Node())
+        self._enter(node, steps, names, named, run)
+        node.end, node.results = run.end, [named(x) for x in run.results]
+
+    def _enter(self, node: _Node, steps: list, names: dict, named: Callable, run: _Run) -> None:
+        """Lets a node have some equations, or compares them with those that it has."""
+        if node.steps is None:
+            node.steps = []
+            for step in steps:
+                outvars = [new_var(x.aval) for x in step.outvars]
+                node.steps.append(step.replace(invars=[named(x) for x in step.invars], outvars=outvars))
+                names.update(zip(step.outvars, outvars, strict=True))
+            return
+        if len(node.steps) != len(steps):
+            raise _uneven(run.asked[-1].place)
+        for step, other in zip(node.steps, steps, strict=True):
+            if not is_same_step(step, other, with_params=False):
+                raise _uneven(run.asked[-1].place)
+            names.update(zip(other.outvars, step.outvars, strict=True))
+            names.update((x, y) for x, y in zip(other.invars, step.invars, strict=True) if isinstance(x, Var))
+
+    def _const(self, value: Any) -> Var:
+        key = _key_of(value)
+        if key not in self._consts:
+            var = new_var(jax.typeof(value))
+            self._consts[key], self._values[var] = var, value
+        return self._consts[key]
+
+    def _side(self, node: _Node) -> End | Raised:
+        """What the ways from a node on compute together."""
+        if isinstance(node.end, Raised):
+            return node.end
+        if node.end is not None:
+            return End(Program(node.steps or [], node.results), node.end.leaves, node.end.structure)
+        place: Any = node.place
+        yes, no = self._side(node.sides[True]), self._side(node.sides[False])
+        for wanted, side, other in ((True, yes, no), (False, no, yes)):
+            if isinstance(other, Raised) and (other.is_check or isinstance(side, Raised)):
+                return side if isinstance(side, Raised) else self._checked(node, side, wanted, other.error)
+        for answer, side in ((True, yes), (False, no)):
+            if isinstance(side, Raised):
+                raise _obstacle(place, answer, side.error) from side.error
+        one, other = alike(yes, no, place, pads=True, may_overflow=self._policy.bounds is not None)  # pyright: ignore
+        both = joined(node.flag, one.program, other.program)
+        return End(Program([*(node.steps or []), *both.statements], both.results), one.leaves, one.structure)
+
+    def _checked(self, node: _Node, side: End, wanted: bool, error: Exception) -> End:
+        check, checks = self._policy.checking, []
+        if check is not None:
+            checks = [Assertion(node.flag, wanted, f"{_text(error)} (at {node.place})", check)]
+        statements = [*(node.steps or []), *checks, *side.program.statements]
+        return side._replace(program=Program(statements, side.program.results))
+
+
+def _text(error: Exception) -> str:
+    try:
+        if not isinstance(error, TracedValueError):
+            return f"{type(error).__name__}: {error}"
+    except TracedValueError:
+        pass
+    return "an exception with traced values in its message"
+
+
+def _obstacle(place: SourceLine, given: bool, error: Exception) -> BranchError:
+    name = f"{os.path.basename(place.file)}:{place.line}"
+    text = str(error).partition("\nException raised from")[0].rstrip(".")  # what is left out is PyTorch's C++ stack
+    return BranchError(
+        f"bool(tensor) at {place} tests a traced value, so both branches are traced. Where it is {given}, the code "
+        f"reaches something that cannot be translated: {type(error).__name__}: {text}. If the answer is never {given}, "
+        f"say so: t2j(..., branches={{{name!r}: {not given}}})"
+    )
+
+
+def _uneven(place: SourceLine) -> BranchError:
+    return BranchError(
+        f"bool(tensor) at {place}: to trace both branches, the code runs several times, but it did not do the same "
+        "each time up to there. Wanted code that does the same for the same arguments: no caches that the first run "
+        "fills"
+    )
+
+
+def _without_frames(error: Exception) -> Exception:
+    """An exception to raise later; without its frames, which have what is traced, where JAX looks for that."""
+    raised: BaseException | None = error if getattr(jax.config, "jax_check_tracer_leaks", False) else None
+    while raised is not None:
+        raised.__traceback__ = None
+        raised = raised.__cause__ or raised.__context__
+    return error
+
+
+def _key_of(value: Any) -> Any:
+    """What tells constants apart: small ones are made anew in every run."""
+    if isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) or value.size > 2**18:
+        return id(value)
+    array = np.asarray(value)
+    return array.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", False)
