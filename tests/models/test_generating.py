@@ -101,11 +101,16 @@ REFUSED = {
     "output_scores=True": {"output_scores": True, "return_dict_in_generate": True},
     "max_time": {"max_time": 1.0},
     "an assistant": {"prompt_lookup_num_tokens": 2},
+    "no_repeat_ngram_size=2": {"no_repeat_ngram_size": 2},
+    "encoder_no_repeat_ngram_size=2": {"encoder_no_repeat_ngram_size": 2},
+    "guidance_scale=1.5": {"guidance_scale": 1.5},
+    "watermarking_config": {"watermarking_config": {"greenlist_ratio": 0.25}},
 }
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_not_served_names_the_ways_out(llama, text):
+def test_what_is_not_served_names_the_ways_out(llama, text, monkeypatch):
+    monkeypatch.setattr(type(llama), "forward", lambda *_, **__: pytest.fail("the model ran"))
     with pytest.raises(TypeError, match=text) as caught:
         compiled(llama, max_new_tokens=TOKENS, **REFUSED[text]).trace(t2j(llama.state_dict()), t2j(PROMPTS))
     assert "compile=['']" in str(caught.value)
@@ -128,6 +133,17 @@ def test_compiled_parts_have_all_options(llama):
     wanted = llama.generate(PROMPTS[:1], **options)
     assert found.sequences.tolist() == wanted.sequences.tolist()
     assert len(found.scores) == len(wanted.scores)
+
+
+@pytest.mark.slow("compiles two parts")
+def test_compiled_parts_have_processors_that_a_program_has_not(llama):
+    call, shared = t2j(llama.generate, compile=[""]), {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    prompt = torch.tensor([[9, 9, 8, 8]])
+    without = llama.generate(prompt, **shared).tolist()
+    for option in ({"no_repeat_ngram_size": 1}, {"encoder_no_repeat_ngram_size": 1}, {"guidance_scale": 4.0}):
+        wanted = llama.generate(prompt, **shared, **option).tolist()
+        assert call(t2j(prompt), cache_implementation="static", **shared, **option).tolist() == wanted
+        assert wanted != without, option
 
 
 def test_families_have_models():

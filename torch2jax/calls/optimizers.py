@@ -8,7 +8,7 @@ import functools
 import importlib
 import types
 from collections import UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -39,19 +39,34 @@ def adopt(thing: object) -> None:
     this_call().registered[id(thing)] = thing
 
 
-def expect_own(thing: object) -> None:
+def expect_own(thing: Any) -> None:
     """Refuses to change what is somebody else's.
 
     Raises:
         RuntimeError: the call has neither made nor copied it.
     """
-    if id(thing) not in this_call().registered:
-        kind = type(thing).__name__
+    own = this_call().registered
+    if id(thing) in own or _is_around(thing, own.values()):
+        return
+    kind = type(thing).__name__
+    if any(isinstance(x, type(thing)) for x in own.values()):
         raise RuntimeError(
-            f"translated code changes a {kind} from outside the call, which would stay as it is. Pass the objects "
-            "that the function changes as its first arguments: t2j(train_step, state=(model, optimizer)) returns "
-            "a function step(state, *args), and step.init(*args) makes its state"
+            f"translated code changes a {kind} from outside the call, which would stay as it is, and has a {kind} that "
+            "it may change. Use the function's own argument: what it closes over, as trainer.optimizer, is not that "
+            "one. Or pass the object that holds it, t2j(train_step, state=(trainer,)); or, if a wrapper closes over "
+            "it, the optimizer without the wrapper"
         )
+    raise RuntimeError(
+        f"translated code changes a {kind} from outside the call, which would stay as it is. Pass the objects "
+        "that the function changes as its first arguments: t2j(train_step, state=(model, optimizer)) returns "
+        "a function step(state, *args), and step.init(*args) makes its state"
+    )
+
+
+def _is_around(thing: Any, own: Iterable[Any]) -> bool:
+    """Whether an optimizer has the groups of one of the call's, as a wrapper of it has, that has not begun as one."""
+    groups = getattr(thing, "param_groups", None)
+    return groups is not None and any(getattr(x, "param_groups", None) is groups for x in own)
 
 
 def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):

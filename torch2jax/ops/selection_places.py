@@ -39,8 +39,13 @@ def _gives_places(function, of_places) -> None:
     rule: Any = lookup(function)
 
     def of_unknown(input, **kwargs):
-        if current().transformations or input.ndim == 0:
-            raise TracedValueError(f"torch.{rule.name}")
+        if input.ndim == 0:
+            raise TracedValueError(f"torch.{rule.name} of one number")
+        if current().transformations:
+            raise TracedValueError(
+                f"torch.{rule.name}, within a transformation that the code has begun,",
+                instead="subscript by the mask itself, as x[x != 0], or give it x.detach(), without jit",
+            )
         with current().inside():
             tensor = current().lift(input)
             mask: Any = tensor.clone() if tensor.dtype == torch.bool else tensor != 0

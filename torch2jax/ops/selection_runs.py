@@ -103,10 +103,13 @@ def _along(input, dim: int, return_inverse: bool, return_counts: bool, is_sorted
     return found, inverse, counts
 
 
-def _inside(function):
+def _inside(function, what: str = "torch.unique"):
     def of_unknown(input, *args, **kwargs):
         if current().transformations:
-            raise TracedValueError("torch.unique")
+            raise TracedValueError(
+                f"{what}, within a transformation that the code has begun,",
+                instead="give it x.detach(), without jit",
+            )
         with current().inside():
             return function(current().lift(input), *args, **kwargs)
 
@@ -189,7 +192,7 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
 
 
 _rule = lookup(torch.repeat_interleave)
-_rule.of_unknown = _inside(repeat_interleave)
+_rule.of_unknown = _inside(repeat_interleave, "torch.repeat_interleave")
 
 
 @implements_selected(torch.repeat_interleave, Tensor.repeat_interleave)

@@ -137,13 +137,21 @@ class _Copying:
         self.began(value, result)
         codec: Any = codec_of(type(value))
         attributes = vars(value) if codec is None else dict(zip(*codec.open(value), strict=True))
+        own = getattr(value, "__dict__", None)
+        if (
+            own is not None and id(own) in self.memo
+        ):  # several objects of a class may have one __dict__, as accelerate's
+            result.__dict__ = self.memo[id(own)]
+            return result
+        if own is not None:
+            self.memo[id(own)] = result.__dict__
         for name, item in attributes.items():
             if isinstance(value, GradScaler) and name in NOT_STATE:  # what is not finished has ended with its call
                 result.__dict__[name] = copy.copy(item)
                 result.__dict__[name].clear()
             elif name == "step" and isinstance(value, Optimizer):  # a scheduler's wrapper of it
                 continue
-            elif name in getattr(value, "__dict__", ()):
+            elif own is not None and name in own:
                 result.__dict__[name] = self.copied(item)
             else:
                 object.__setattr__(result, name, self.copied(item))

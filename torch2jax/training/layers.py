@@ -94,7 +94,7 @@ def with_layers_apart(state: Any, objects: Mapping[str, Any], parts: Sequence[st
 
 
 def _of_layers(part: Any, thing: Any) -> dict[str, Any]:
-    """The parts of a state that may be stacked by layer; ``*`` for an optimizer is one number for all parameters."""
+    """The parts of a state that may be stacked by layer; outside of modules ``*`` is one number for all parameters."""
     if not isinstance(part, Mapping):
         return {}
-    return {name: value for name, value in part.items() if not isinstance(thing, Optimizer) or "::" in name}
+    return {name: value for name, value in part.items() if isinstance(thing, torch.nn.Module) or "::" in name}

@@ -122,12 +122,34 @@ def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, 
                     yield (name, gradient.path), gradient
 
 
+def steppers(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
+    """The optimizers and schedulers among objects, and within them, as in accelerate's wrappers, by their paths."""
+    walk, found = _Walk(objects), {}
+    for name, thing in zip(names, objects, strict=True):
+        walk.steppers = {}
+        for _ in walk.within(thing):
+            pass
+        found.update({(name, path): stepper for path, stepper in walk.steppers.items()})
+    return found
+
+
+def stepper_of(key: Key, steppers: Mapping[Key, Any]) -> tuple[Any, str, str]:
+    """The innermost of the optimizers and schedulers that something is in, its path, and the path within it."""
+    name, path = key
+    around = [p for n, p in steppers if n == name and (not p or path.startswith(f"{p}."))]
+    if not around:
+        return None, "", path
+    inner = max(around, key=len)
+    return steppers[name, inner], inner, path[len(inner) + 1 :] if inner else path
+
+
 class _Walk:
     """The way through objects, which ends where another of them begins."""
 
     def __init__(self, objects: Sequence[Any]):
         self._seen = {id(thing) for thing in objects}
         self.names: dict[int, str] = {}  # of tensors, which may be keys of dictionaries
+        self.steppers: dict[str, Any] = {}  # the optimizers and schedulers that were met
 
     def within(self, thing: Any) -> Iterator[Slot]:
         """The places of one of the objects."""
@@ -148,6 +170,8 @@ class _Walk:
 
     def _items(self, value: Any, place: Slot | None, path: str, numbering: Mapping[int, int]) -> Iterator[Slot]:
         prefix = f"{path}." if path else ""
+        if isinstance(value, (Optimizer, LRScheduler)):
+            self.steppers[path] = value
         if isinstance(value, torch.nn.Module):
             for name, module in value.named_modules():
                 inner = f"{prefix}{name}." if name else prefix
@@ -164,6 +188,9 @@ class _Walk:
             yield from self._sequence(value, place, numbering)
         elif hasattr(value, "__dict__"):
             attributes = vars(value)
+            if id(attributes) in self._seen:  # several objects may be one state
+                return
+            self._seen.add(id(attributes))
             if isinstance(value, Optimizer):
                 numbering = _numbering(value)
             first = [name for name in ("param_groups", "state") if name in attributes]

@@ -39,7 +39,7 @@ from ..values.traced_numbers import Number
 from ..values.wrapper_subclasses import leaving
 from .copies import Copies, Layout, expect_apart, sharing, start, write
 from .layers import State, parts_with_layers, with_layers_apart, with_layers_stacked, with_moments_stacked
-from .places import GRADIENT, Key, differing, is_number, is_tensor, places
+from .places import GRADIENT, Key, differing, is_number, is_tensor, places, stepper_of, steppers
 
 _MOST_STRUCTURES = 12
 
@@ -142,6 +142,7 @@ class StatefulFunction(TellsOfArguments):
 
     def _forget(self) -> None:
         self._is_ready = False
+        self._steppers = steppers(self._names, self._objects)
         self._layouts: dict[frozenset[Key], Layout] = {}  # by the names of the arrays
         self._kinds: dict[Key, type] = {}  # of Python numbers that change
         self._flags: set[Key] = set()  # of constants that tell structures with the same arrays apart
@@ -271,17 +272,18 @@ class StatefulFunction(TellsOfArguments):
         return f"t2j({self._function!r}, state=({', '.join(self._names)}))"
 
     def _run(self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any], rng: jax.Array | None):
-        parts = parts_with_layers(state, self._named)
+        parts, now = parts_with_layers(state, self._named), _constants(self._names, self._objects)
 
         def run(attempt: Attempt, given: Any):
             whole, args, kwargs, rng = given
-            apart, now = with_layers_apart(whole, self._named, parts), _constants(self._names, self._objects)
+            apart = with_layers_apart(whole, self._named, parts)
             with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
                 layout, arrays = self._given(apart)
                 copies = Copies(call, self._names, self._objects, layout, arrays, self._own(layout, now), self._starts)
                 result = run_on_arrays(
                     call, functools.partial(self._function, *copies.objects), args, kwargs, self._stands_for
                 )
+                self._expect_unchanged(now)
                 outgoing = self._leaving(copies, call, now)
                 self._expect_no_loop(whole, apart, outgoing)
                 for name in parts:
@@ -395,10 +397,10 @@ class StatefulFunction(TellsOfArguments):
 
     def _is_scheduled(self, key: Key) -> bool:
         """Whether a scheduler sets what is there, which are numbers however it computes them."""
-        name, path = key
+        thing, _, path = stepper_of(key, self._steppers)
         if path.startswith("param_groups."):
-            return key in self._starts and any(isinstance(thing, LRScheduler) for thing in self._objects)
-        return isinstance(self._named[name], LRScheduler)
+            return key in self._starts and any(isinstance(x, LRScheduler) for x in self._steppers.values())
+        return isinstance(thing, LRScheduler)
 
     def _note(
         self,
@@ -497,12 +499,12 @@ class StatefulFunction(TellsOfArguments):
 
     def _shared(self, key: Key) -> Key | None:
         """What one counter for all parameters is under."""
-        name, path = key
-        parts = path.split(".", 2)
-        if not isinstance(self._named[name], Optimizer) or len(parts) < 3 or parts[0] != "state":
+        thing, inner, path = stepper_of(key, self._steppers)
+        steps = path.split(".", 2)
+        if not isinstance(thing, Optimizer) or len(steps) < 3 or steps[0] != "state":
             return None
-        shared = (name, f"state.*.{parts[2]}")
-        return shared if parts[1].isdigit() and shared not in self._uneven else None
+        shared = (key[0], f"{inner}.state.*.{steps[2]}" if inner else f"state.*.{steps[2]}")
+        return shared if steps[1].isdigit() and shared not in self._uneven else None
 
     def _expect_even(self, shared: Key) -> None:
         if not self._is_ready:
@@ -512,6 +514,20 @@ class StatefulFunction(TellsOfArguments):
             f"{self.__name__} steps some parameters that it did not step in {self.__name__}.init, or the other way "
             f"round, so that {'.'.join(shared)} differs between them: call init with arguments like those of this call"
         )
+
+    def _expect_unchanged(self, before: Mapping[Key, Any]) -> None:
+        """Refuses what a step changes in the user's objects themselves, which its arguments are copies of.
+
+        Raises:
+            RuntimeError: it does, and the copies have not seen it.
+        """
+        changed = differing(before, _constants(self._names, self._objects))
+        if changed:
+            raise RuntimeError(
+                f"{self.__name__} changes {first_few(sorted('.'.join(key) for key in changed))} of the object itself, "
+                "by way of another object that it closes over. Its arguments are copies, and do not see that. Pass the "
+                "other object in state= too, or let it change that outside of the step"
+            )
 
     def _expect_no_loop(self, whole: State, before: State, after: State) -> None:
         """Refuses a state that a loop of JAX's carries, and whose structure a step changes.

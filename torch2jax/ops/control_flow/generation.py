@@ -34,6 +34,12 @@ _MODULE = "transformers.generation.utils"
 _MIXIN = _MODULE + ":GenerationMixin"
 _WANTED = ("_prefill", "_optimize_model_for_decode")  # which older releases lack: their own loop runs
 _STATIC = (None, "static", "hybrid", "hybrid_chunked", "sliding_window")
+_REFUSED_OPTIONS = {  # with the value that asks for nothing
+    "no_repeat_ngram_size": (0, "which looks tokens up in a dictionary"),
+    "encoder_no_repeat_ngram_size": (0, "which looks tokens up in a dictionary"),
+    "guidance_scale": (1, "which runs the model with a second cache that grows with each token"),
+    "watermarking_config": (None, "which seeds random numbers with each token"),
+}
 _RECIPE = (
     "Under jit, generate does greedy decoding and sampling, with a cache of a fixed size: "
     "cache_implementation='static', which is the default there. Everything else works with compiled parts: "
@@ -87,6 +93,10 @@ def generate(
         raise GenerateError("use_cache=False, with which each token needs a program of its own")
     if kwargs.get("custom_generate") is not None:
         raise GenerateError("custom_generate=, whose loop is not known")
+    for name, (neutral, why) in _REFUSED_OPTIONS.items():
+        value = kwargs.get(name, getattr(config, name, None))
+        if value is not None and value != neutral:
+            raise GenerateError(f"{name}={value!r}, {why}")
     if kwargs.get("past_key_values") is None and self._supports_default_dynamic_cache():
         if generation_config is None:
             kwargs["cache_implementation"] = "static"
