@@ -22,7 +22,7 @@ FLOORS = [
     {"autograd"},
     {"control"},
     {"values"},
-    {"branches", "compiled", "functional"},
+    {"compiled", "functional"},
     {"rules", "tracing"},
     {"loops"},
     {"tensors"},

@@ -1,15 +1,12 @@
 """The runs of a function: each finds out what the next must know, until one reaches the end.
 
-A call begins without a tape, without paths and without knowledge of its inputs. A condition that needs one of them
-abandons the run, and the function runs again with it, from then on at once. So code that asks for none of it pays
-nothing.
+A call begins without a tape, without knowledge of its inputs, and as plain Python. What needs one of them abandons the
+run, and the function runs again with it, from then on at once; a condition on a traced value lets it run again,
+converted (`control/driver.py`). So code that asks for none of it pays nothing.
 
-What Python's objects from outside of a call hold, so that each of its runs begins with the same.
-
-Code that asks for traced values runs once for each path. What it assigns on one path, to an attribute of an object that
-it closes over or to an item of a list, must not be there on another. A module is copied for each run. Other objects are
-the user's own: they are looked at before the first run, and set back before each later one. The last run leaves them as
-they are then, as any function that JAX traces does.
+Each run finds what Python's objects from outside hold as the first one did. A module is copied for each run. Other
+objects are the user's own: they are looked at before the first run, and set back before each later one. The last run
+leaves them as they are then, as any function that JAX traces does.
 
 Not looked into are PyTorch's modules, classes, objects and functions of libraries, functions of other files that global
 names lead to, and containers of many items.

@@ -110,12 +110,8 @@ class Tape(Feature):
         """Whether what is computed now is recorded here: not within another transformation."""
         return current_trace() is self.levels[0].trace
 
-    def is_all_beside(self, trace: Trace) -> bool:
-        """Whether it alone records what is computed with that trace, for derivatives of the code's own."""
-        return self.outer is None and self.is_beside(trace)
-
     def is_beside(self, trace: Trace) -> bool:
-        """As `is_all_beside`, also within another tape."""
+        """Whether what is computed with that trace is recorded here, for derivatives of the code's own alone."""
         return self.is_current and self._count == self.depth and self.levels[-1].below is trace
 
     def leaf(self, array: jax.Array, source: Source):

@@ -41,11 +41,6 @@ class Given(NamedTuple):
             return f"dtype: {self.spec.dtype} vs {other.spec.dtype}"
         return f"shape: {list(self.shape)} vs {list(other.shape)}" if self.shape != other.shape else None
 
-    @property
-    def in_order(self) -> "Given":
-        """The same with the dimensions of its array in order."""
-        return self._replace(spec=self.spec._replace(layout=None, strides=None))
-
     def in_order_of(self, other: "Given") -> "Given":
         """The same with the dimensions of its array in the order that another tensor's are in."""
         return self._replace(spec=self.spec._replace(layout=other.spec.layout))

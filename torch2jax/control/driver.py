@@ -38,6 +38,8 @@ def converted_run(
     while True:
         ways = _Ways(attempt, policy, restored, split)
         try:
+            if not split.is_used:
+                return _computed(lambda run=ways.run: run(Way(split)))
             return _computed(lambda run=ways.run: Rest(run, split, policy).result())
         except Refused as refused:
             if not refused.other_paths or not split.add(refused):

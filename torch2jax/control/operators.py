@@ -13,6 +13,7 @@ from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..translation import this_call
 from ..values.item import Item
+from ..values.lengths import Counted
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data
 from .idle import idle_answer
@@ -176,14 +177,19 @@ class Operators(Calls):
         loop(step, deciding_array(goes_on), variables, _place(body), this_call().attempt.path.policy.max_steps)
 
     def for_(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
-        variables = _variables(names, body)
+        variables, place = _variables(names, body), _place(body)
         ending = [x for x in variables if x.name in flags]
         items = self.iterated(items)
         if type(items) is TracedRange:
-            self._count(items, items.goes_on(self), body, variables, ending)
+            self._count(items, items.goes_on(self), body, variables, ending, place)
             return
         is_range, is_alone = isinstance(items, RANGE), sys.getrefcount(items) <= _REFERENCES_OF_ITEMS
         following, run, asked = iter(items), current_run(), 0
+        if type(following) is Counted:  # the rows of a tensor whose length data decide
+            rows = TracedRange(0, following.number, 1, following.bound)
+            give = lambda at: body(following.give(at))
+            self._count(rows, rows.goes_on(self), give, variables, ending, place)
+            return
         for number, item in enumerate(following):
             before = run.conditions
             body(item)
@@ -191,9 +197,9 @@ class Operators(Calls):
             goes_on = self.none_of(*(x.read() for x in ending))
             if goes_on is False:
                 return
-            way = splitting(_place(body))
+            way = splitting(place)
             if way is not None:
-                if goes_on is not True and not way.ask(deciding_array(goes_on), _place(body)):
+                if goes_on is not True and not way.ask(deciding_array(goes_on), place):
                     return
                 for x in ending:
                     x.write(False)
@@ -206,7 +212,7 @@ class Operators(Calls):
                 rest = TracedRange(left.start, left.stop, left.step, len(left))
                 with retried(TracedValueError) as tries:
                     if left:
-                        self._count(rest, goes_on, body, variables, ending)
+                        self._count(rest, goes_on, body, variables, ending, place)
                 if tries.error is None:
                     return
                 if goes_on is True:
@@ -237,11 +243,13 @@ class Operators(Calls):
 
         condition(deciding_array(goes_on), rest, _nothing, variables)
 
-    def _count(self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: list) -> None:
+    def _count(
+        self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: list, place: SourceLine
+    ) -> None:
         """A loop over a range that ends on data, as one loop of the graph."""
-        way = splitting(_place(body))
+        way = splitting(place)
         if way is not None:
-            self._go_through(left, first, body, ending, way)
+            self._go_through(left, first, body, ending, way, place)
             return
         if isinstance(first, bool):
             if not first:
@@ -260,12 +268,14 @@ class Operators(Calls):
 
         most = this_call().attempt.path.policy.max_steps if ending or left.most is None else None
         bounds = [x for x in (left.most, most) if x is not None]
-        loop(step, deciding_array(first), [*variables, number], _place(body), min(bounds, default=None))
+        loop(step, deciding_array(first), [*variables, number], place, min(bounds, default=None))
 
-    def _go_through(self, left: "TracedRange", goes_on: Any, body: Callable, ending: list, way: Any) -> None:
+    def _go_through(
+        self, left: "TracedRange", goes_on: Any, body: Callable, ending: list, way: Any, place: SourceLine
+    ) -> None:
         """The same, iteration by iteration: whether there is another is split."""
         at = left.start
-        while goes_on if isinstance(goes_on, bool) else way.ask(deciding_array(goes_on), _place(body)):
+        while goes_on if isinstance(goes_on, bool) else way.ask(deciding_array(goes_on), place):
             for x in ending:
                 x.write(False)
             body(at)

@@ -71,9 +71,10 @@ class Way:
 
     Args:
         given: to the first ones; others are true.
+        most: how many there may be.
     """
 
-    def __init__(self, split: Split, given: tuple[bool, ...], most: int):
+    def __init__(self, split: Split, given: tuple[bool, ...] = (), most: int = 0):
         self._split, self._given, self._most = split, given, most
         self.trace = current_trace()
         self.asked: list[Asked] = []
@@ -84,6 +85,10 @@ class Way:
 
     def ask(self, flag: Any, place: SourceLine) -> bool:
         """The answer to a traced bool."""
+        if not self._split.is_used:
+            raise Refused(
+                f"bool(tensor) at {place} decides how code goes on that has no sides", other_paths=True, place=place
+            )
         number = len(self.asked)
         answer = self._given[number] if number < len(self._given) else True
         if number >= self._most:

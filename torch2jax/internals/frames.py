@@ -1,31 +1,11 @@
-"""Python frames: how to write the local variables of a running one, and what loops of JAX's carry."""
+"""Python frames: what loops of JAX's carry, which are being traced."""
 
-import ctypes
 import inspect
 import sys
-from types import FrameType
 from typing import Any
 
 import jax
 from jax import lax
-
-_locals_to_fast: Any = None
-if sys.version_info < (3, 13):
-    _locals_to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
-    _locals_to_fast.argtypes = [ctypes.py_object, ctypes.c_int]
-    _locals_to_fast.restype = None
-
-
-def set_locals(frame: FrameType, values: dict[str, Any]) -> None:
-    """Assigns to local variables of a frame.
-
-    From Python 3.13, ``f_locals`` writes through. Before that it is a copy, which `PyFrame_LocalsToFast` puts back.
-    """
-    shown = frame.f_locals
-    shown.update(values)
-    if _locals_to_fast is not None:
-        _locals_to_fast(frame, 0)
-
 
 _LOOPS = {inspect.unwrap(loop).__code__ for loop in (lax.scan, lax.while_loop)}  # as which `lax.fori_loop` runs
 _CARRIES = ("init", "init_flat", "init_val", "init_val_flat")

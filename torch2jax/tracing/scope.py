@@ -174,20 +174,6 @@ class TraceScope:
         return self._result
 
 
-def rehearse(function: Callable, *args: Any, **kwargs: Any) -> None:
-    """Calls `function`, and leaves all tensors and random numbers as they were."""
-    call = this_call()
-    stream = call.stream.state
-    try:
-        with Journal() as journal:
-            try:
-                function(*args, **kwargs)
-            finally:
-                journal.cancel()
-    finally:
-        call.stream.state = stream
-
-
 class _Left:
     """A storage that is left behind: made within and still in use, or older, and written."""
 

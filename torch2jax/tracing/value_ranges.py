@@ -158,8 +158,6 @@ def _either(ranges: Iterable[Range]) -> Range:
 
 def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
     name, operands = step.primitive.name, step.in_tracers
-    if name == "loop":  # what iterations begin with: see `branches.loop_watch`
-        return step.params["ranges"][place]
     if name == "top_k" and place == 1:
         return 0, operands[0].aval.shape[step.params.get("axis", -1)] - 1
     if name not in ("argmax", "argmin", "sort") and not all(map(_is_whole, operands)):

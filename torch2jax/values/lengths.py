@@ -254,28 +254,28 @@ class Counted(Iterator):
     """
 
     def __init__(self, number: Any, give: Callable[[Any], Any]):
-        self._give, self._at = give, 0
-        self._bound: Any = bound_of(number)
-        if self._bound is None:
-            self._bound = said_bound()
-            if self._bound is None:
+        self.give, self._at = give, 0
+        self.bound: Any = bound_of(number)
+        if self.bound is None:
+            self.bound = said_bound()
+            if self.bound is None:
                 raise TracedValueError(
                     "a loop of as many iterations as a number says, of which no bound is seen, or said (t2j(bounds=)),",
                     instead="give the number a bound, as n.clamp(max=100) does; for a range, write `i = 0`, "
                     "`while i < n:` and `i += 1` at its end",
                 )
-            number = Item.of(expect_room(tensor_of(number), self._bound))
-        self._number = number
+            number = Item.of(expect_room(tensor_of(number), self.bound))
+        self.number = number
 
     def __next__(self) -> Any:
-        if self._at >= self._bound:
+        if self._at >= self.bound:
             raise StopIteration
         place = self._at
         self._at += 1
-        if not place < self._number:
-            self._at = self._bound
+        if not place < self.number:
+            self._at = self.bound
             raise StopIteration
-        return self._give(place)
+        return self.give(place)
 
 
 class TracedRange:
