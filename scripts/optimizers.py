@@ -281,7 +281,8 @@ matrices and vectors apart. `SaRA` moves nothing in so few steps. A row with an 
 refused, or the error that PyTorch itself raises.
 
 JAX draws other random numbers than PyTorch. An optimizer that draws runs with a key, `rng=`; for the numbers of a row
-with "fixed draws", both take the same ones in their place.
+with "fixed draws", both take the same ones in their place. Rows in which a random operator needs a key are older than
+this, and those of `SOAP`, `SOAPNAdam` and `SOLP` of heavyball are from before `torch.compile` was left out.
 
 Optimizers of Muon's kind, `Scion` and `SCION` make matrices orthogonal in bfloat16, whose rounding is what differs:
 with float32 or float64 in its place, they differ by less than 1e-7 or 1e-15. All that have `SOAP` or `SOLP` in their
