@@ -103,3 +103,30 @@ def test_dtypes_of_results_are_found_for_each_plan():
 
     jax.make_jaxpr(lambda x: t2j(noted)(x))(X)
     assert dtypes[0] == [each.dtype for each in function(torch.ones(2, 3))]
+
+
+def test_a_number_in_the_graph_is_that_of_its_call():
+    def body(x, y):
+        return lax.mul(lax.convert_element_type(x, np.float32), y)  # JAX computes the cast of a number itself
+
+    def program(x, y):
+        numbers = [jax.lax.full((), number, np.float16) for number in (2, 3)]
+        return [call_inlined(body, (x, y), {}, "body") for x in (*numbers, x, *numbers)]
+
+    x, y = jnp.float16(5), jnp.float32(1)
+    jaxpr = jax.make_jaxpr(program)(x, y)
+    assert jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, x, y) == [2, 3, 5, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int32])
+def test_a_traced_number_is_multiplied_as_after_a_known_one(dtype):
+    def function(x, scale, factor):
+        x.requires_grad_()
+        x.sum().backward()  # from here on known numbers are in the graph
+        with torch.no_grad():
+            known = torch.full((), 3, dtype=dtype).mul(torch.full((1,), 2.0)[0])
+            return known * x, scale.mul(factor)
+
+    x, scale, factor = torch.ones(2), torch.tensor(5, dtype=dtype), torch.tensor(7.0)
+    vector, number = jax.jit(t2j(function))(t2j(x), t2j(scale), t2j(factor))
+    assert (*vector, number) == (6, 6, 35)

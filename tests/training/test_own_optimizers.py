@@ -207,6 +207,18 @@ class GroupTensor(Own):
         p.sub_(g / (1 + group["norm"]).sqrt(), alpha=group["lr"])
 
 
+class NotCapturable(Own):
+    """Has PyTorch's option, for other devices alone, as Sophia's and older Adam's code."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, capturable=False, **options)
+
+    def update(self, p, g, state, group):
+        assert not group["capturable"] or p.is_cuda
+        step = state["step"] = state.get("step", torch.tensor(0.0)) + 1
+        p.sub_(g, alpha=group["lr"] / math.sqrt(step.item()))
+
+
 class ThirdSteps(Own):
     """A count is asked for its remainder, as of the steps between two preconditioners."""
 
@@ -669,6 +681,7 @@ KINDS = {
     "takes both": lambda model: (train, TakesBoth(model.parameters())),
     "makes at zero": lambda model: (train, MakesAtZero(model.parameters())),
     "group tensor": lambda model: (train, GroupTensor(model.parameters())),
+    "not capturable": lambda model: (train, NotCapturable(model.parameters())),
     "third steps": lambda model: (train, ThirdSteps(model.parameters())),
     "int": lambda model: (train, Counted(model.parameters(), 0)),
     "float": lambda model: (train, Counted(model.parameters(), 0.0)),

@@ -86,7 +86,7 @@ _LBFGS = "minimize with optax.lbfgs() and optax.value_and_grad_from_state, which
 @contextmanager
 def _abstract_where_traced(optimizer: Optimizer):
     call = this_call()
-    groups = [group for group in optimizer.param_groups if "capturable" in group]
+    groups = [group for group in optimizer.param_groups if "capturable" in group and _has_steps_of_pytorch(optimizer)]
     before = [group["capturable"] for group in groups]
     was, was_compiling, scalars = call.steps_abstractly, call.compiles, call.scalars
     is_traced = any(is_unknown(x) and x.ndim == 0 for x in _scalars(optimizer))
@@ -102,6 +102,12 @@ def _abstract_where_traced(optimizer: Optimizer):
         for group, capturable in zip(groups, before, strict=True):
             group["capturable"] = capturable
         call.steps_abstractly, call.compiles, call.scalars = was, was_compiling, scalars
+
+
+def _has_steps_of_pytorch(optimizer: Optimizer) -> bool:
+    """Whether ``capturable`` is PyTorch's option; an optimizer that only has its name may ask for CUDA's tensors."""
+    classes = (cls for cls in type(optimizer).__mro__ if issubclass(cls, Optimizer) and cls is not Optimizer)
+    return any(cls.__module__.startswith("torch.optim.") for cls in classes)
 
 
 def _scalars(optimizer: Optimizer) -> Iterator[Any]:

@@ -84,6 +84,8 @@ class EquationsByTypes:
 
     def keep(self, arrays: Sequence[Any], equations: Sequence[Any], result: Any) -> None:
         """Keeps the equations that a body has added for arrays, if nothing else has a say in them."""
+        if any(isinstance(array.val, jax.extend.core.Literal) for array in arrays):
+            return  # JAX casts the number itself, and the equations have what came of it
         places = {id(array.val): place for place, array in enumerate(arrays)}
         if len(places) < len(arrays):
             return  # an array that is given twice: which one is meant?
