@@ -124,7 +124,15 @@ class _Ways:
 def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    return type(one) is type(other) and isinstance(one, (bool, int, float, str, bytes)) and one == other
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if type(one) in (list, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if type(one) is dict:
+        return [*one] == [*other] and all(map(_is_same, one.values(), other.values()))
+    return isinstance(one, (bool, int, float, str, bytes)) and one == other
 
 
 def _put_back_traced(journal: ObjectJournal) -> None:

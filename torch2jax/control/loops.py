@@ -203,7 +203,7 @@ def _loop(
     given, state = side.program.consts, (first, begin)
     if jax.sharding.get_abstract_mesh().manual_axes:
         next_state, state = loop_on_devices(next_state, given, state, side.program.jaxpr.eqns)
-    bounds = [x for x in (bound, _bound(side.program.jaxpr, now, begin, goes_on.at)) if x is not None]
+    bounds = [x for x in (bound, _bound(side.program.jaxpr, now, begin, goes_on.at, side.checks)) if x is not None]
     bound = min(bounds, default=None)
     _, arrays = run_while(next_state, given, state, bound, str(place))
     count = len(now.picks)
@@ -232,8 +232,8 @@ def _of_devices(
     return [varying(jnp.asarray(x), each) for x, each in zip(begin, axes, strict=True)], axes
 
 
-def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None) -> int | None:
-    """How many iterations there are at most, if counters limit them."""
+def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None, checks: list[int]) -> int | None:
+    """How many iterations there are at most, if counters limit them, in conditions or in checks that raise."""
     if goes_on is None:
         return None
     results = []
@@ -244,7 +244,8 @@ def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None) -> i
     whole = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]
     if not whole:
         return None
-    path = IterationPath(jaxpr.eqns, [(jaxpr.outvars[goes_on], True)], [x[1] for x in whole])
+    answers = [(jaxpr.outvars[x], True) for x in (goes_on, *checks)]
+    path = IterationPath(jaxpr.eqns, answers, [x[1] for x in whole])
     first = [Literal(x[2], x[0].aval) if not isinstance(x[2], Tracer) else x[0] for x in whole]
     found = most_iterations([path], [x[0] for x in whole], first, lambda _: None)
     return None if found is None else found + 1

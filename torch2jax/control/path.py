@@ -122,10 +122,10 @@ class PathOfSource(Path):
         self.is_one_of_several = is_one_of_several
 
     def _ask(self, flag: Any, place: SourceLine) -> bool:
-        way = asking_way()
+        way, why = asking_way(), "tests a traced value in code that is not converted, since it has no source or is C's"
         if way is not None:
-            return way.ask(flag, place)
-        raise Refused(f"bool(tensor) at {place} tests a traced value in code that is not converted", other_paths=True)
+            return way.ask(flag, place, why)
+        raise Refused(f"bool(tensor) at {place} {why}", other_paths=True)
 
     def convert(self) -> None:
         """Its code is converted."""

@@ -83,12 +83,14 @@ class Way:
         """Whether the rest of the code goes into both sides of a condition."""
         return self._split.has_all or place in self._split.places
 
-    def ask(self, flag: Any, place: SourceLine) -> bool:
-        """The answer to a traced bool."""
+    def ask(self, flag: Any, place: SourceLine, why: str = "decides how code goes on") -> bool:
+        """The answer to a traced bool.
+
+        Args:
+            why: there are no sides that could become one, in words.
+        """
         if not self._split.is_used:
-            raise Refused(
-                f"bool(tensor) at {place} decides how code goes on that has no sides", other_paths=True, place=place
-            )
+            raise Refused(f"bool(tensor) at {place} {why}", other_paths=True, place=place)
         number = len(self.asked)
         answer = self._given[number] if number < len(self._given) else True
         if number >= self._most:

@@ -52,6 +52,8 @@ class Side:
         """How many keys it has taken from the random stream; of a side with loops that draw, `drawn_at` has it."""
         self.drawn_at: int | None = None
         """The number of the array with how many keys it has taken, if data decide that."""
+        self.checks: list[int] = []
+        """The numbers of the arrays with what is assumed to hold, in a loop's body."""
         self.made: dict[int, Any] = {}
         self.program: Any = None
 
@@ -78,8 +80,8 @@ def run_side(
     """
     call, side, around, run = this_call(), Side(), current_trace(), current_run()
     begin = {x.key: x.read() for x in variables}
-    trying = run.trying
-    run.trying = 0
+    trying, checks = run.trying, run.checks
+    run.trying, run.checks = 0, None if enter is None else []
 
     def body(arrays: Sequence) -> list:
         tensors, objects = Journal(repeats=enter is not None), ObjectJournal()
@@ -140,6 +142,8 @@ def run_side(
                             raise Refused("a detached tensor from outside is written to on one side", other_paths=True)
                         side.storages[id(storage)] = storage, len(outs)
                         outs.append(call.leaving(storage.physical.arranged(None)))
+                    side.checks = [len(outs) + i for i in range(len(run.checks or ()))]
+                    outs.extend(run.checks or ())
                     side.made = objects.made
                     return outs
                 except Uncontained as error:
@@ -157,7 +161,7 @@ def run_side(
             call.paths.pop()
             path.end()
             call.stream.state = stream
-            run.trying = trying
+            run.trying, run.checks = trying, checks
             lose_traced(tensors.survivors())
 
     def traced(arrays: Sequence) -> list:
@@ -444,7 +448,10 @@ def _is_constant(x: Any, value: bool) -> bool:
 def _check(is_right: Any, error: BaseException, place: SourceLine) -> None:
     """Checks that the side is not taken which raises an exception of the code's own."""
     policy: BranchPolicy = this_call().attempt.path.policy
-    current_run().assumed += 1
+    run = current_run()
+    run.assumed += 1
+    if run.checks is not None:
+        run.checks.append(is_right)
     if policy.checking is None:
         return
     try:

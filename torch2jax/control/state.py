@@ -78,6 +78,8 @@ class Run:
         """Containers and objects, by their ids, of which data decide what else they are: none may be written to."""
         self.conditions = 0
         """How many became a part of the graph."""
+        self.checks: list[Any] | None = None
+        """The bools that are assumed to hold in the iteration that the code is in; None on a side of a condition."""
         self.assumed = 0
         """How many have one answer, as the other side raises, or as the user has said."""
 
