@@ -18,6 +18,7 @@ from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
+from ..control.entry import of_user
 from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
@@ -76,15 +77,23 @@ def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
             return type(self).step(self, *args, **kwargs)
         except TracedValueError as error:
             raise TracedValueError("torch.optim.LBFGS.step", instead=_LBFGS) from error
-    with _abstract_where_traced(self):
-        return type(self).step(self, *args, **kwargs)
+    step: Any = type(self).step
+    if not step.__module__.startswith("torch.optim."):  # others may ask what is traced
+        step = of_user(step)
+    with _abstract_where_traced(self, keeps_scalars=step is type(self).step):
+        return step(self, *args, **kwargs)
 
 
 _LBFGS = "minimize with optax.lbfgs() and optax.value_and_grad_from_state, which run under jit"
 
 
 @contextmanager
-def _abstract_where_traced(optimizer: Optimizer):
+def _abstract_where_traced(optimizer: Optimizer, keeps_scalars: bool):
+    """A context of a step that computes with tensors in place of numbers that are traced.
+
+    Args:
+        keeps_scalars: whether what is computed of scalars is kept: not where sides of conditions have their own.
+    """
     call = this_call()
     groups = [group for group in optimizer.param_groups if "capturable" in group and _has_steps_of_pytorch(optimizer)]
     before = [group["capturable"] for group in groups]
@@ -92,7 +101,7 @@ def _abstract_where_traced(optimizer: Optimizer):
     is_traced = any(is_unknown(x) and x.ndim == 0 for x in _scalars(optimizer))
     is_exact = is_traced and has_doubles()
     call.steps_abstractly, call.compiles = True, is_traced and not is_exact
-    call.scalars = Scalars() if is_traced else None  # every parameter has a counter, and most are one
+    call.scalars = Scalars() if is_traced and keeps_scalars else None  # every parameter has a counter, and most are one
     for group in groups:
         group["capturable"] = call.compiles  # what users say is of CUDA's graphs
     try:

@@ -279,6 +279,13 @@ class Storage(Journaled):
         array, layout = self.physical
         self._array, self._physical = None, PhysicalArray(jax.ShapeDtypeStruct(array.shape, array.dtype), layout)
 
+    @property
+    def has_traced(self) -> bool:
+        """Whether its values are traced, as they are: what else was written to its memory may be undone already."""
+        if self._version == self.memory.version or not isinstance(self._physical, PhysicalArray):
+            return is_traced(self.physical.array)
+        return is_traced(self._physical.array)
+
     def lose(self) -> None:
         """Gives up values that are nobody's outside the trace that has ended, unless they are known."""
         if self._known is None:
@@ -752,7 +759,7 @@ class View(Journaled):
 def lose_traced(nodes: Iterable[Any]) -> None:
     """Gives up the values that a trace which has ended leaves in storages; `nodes` are what was made within."""
     for node in nodes:
-        if isinstance(node, Storage) and is_traced(node.physical.array):
+        if isinstance(node, Storage) and node.has_traced:
             node.lose()
 
 

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..calls.dispatch import Call
 from ..calls.optimizers import adopt, step_abstractly
+from ..control.entry import note_made
 from ..modules.skeleton import copy_structure, name_scopes
 from ..modules.states import as_array, expect_shape, overwrite, tensor_of_entry
 from ..tensors.dtypes import dtype_j2t
@@ -98,6 +99,7 @@ class _Copying:
     def began(self, value: Any, copied: Any) -> None:
         """Is called with a copy that has nothing in it yet."""
         self.memo[id(value)] = copied
+        note_made(copied)
 
     def copied(self, value: Any) -> Any:
         if id(value) in self.memo:
