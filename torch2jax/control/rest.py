@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Literal, Primitive, Var
 
-from ..errors import BranchError, SourceLine, TracedValueError, is_raised_by_code
+from ..errors import BranchError, SourceLine, TracedValueError, asking_place, is_raised_by_code
 from ..loops.program import Program, evaluated, pruned
 from ..tensors.trees import flatten
 from ..tracing.traces import current_trace, ending_with_errors, running
@@ -64,6 +64,8 @@ class Asked(NamedTuple):
 
     place: SourceLine
     answer: bool
+    file: str
+    """Where the code is that has asked: the user's, or a library's."""
 
 
 class Way:
@@ -95,7 +97,7 @@ class Way:
         answer = self._given[number] if number < len(self._given) else True
         if number >= self._most:
             raise too_many(self._split, place, self._most)
-        self.asked.append(Asked(place, answer))
+        self.asked.append(Asked(place, answer, asking_place().file))
         with running(self.trace):
             condition_p.bind(flag)
         return answer
@@ -196,7 +198,7 @@ class Rest:
                 except Exception as error:
                     if not way.asked:
                         raise
-                    end = Raised(_without_frames(error), is_raised_by_code(error, way.asked[-1].place.file))
+                    end = Raised(_without_frames(error), is_raised_by_code(error, way.asked[-1].file))
                     return []
                 is_array = [isinstance(x, (jax.Array, np.ndarray)) for x in leaves]
                 end = _Ended([None if a else StaticLeaf(x) for x, a in zip(leaves, is_array, strict=True)], structure)
