@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
+from ..errors import user_place
 from ..patches import stand_in_around
 from ..tensors.tensor import Torchish
 from ..translation import current
@@ -31,7 +32,7 @@ from .purity import (
     reads_only,
 )
 from .routes import why_unconverted
-from .state import Refused, current_run, trying
+from .state import Refused, asking_way, current_run, trying
 from .writes import (
     CONTAINERS,
     ContextVariable,
@@ -319,8 +320,14 @@ def is_data(value: Any) -> bool:
     )
 
 
-def _of_flag(flag: Any) -> Any:
-    return flag if isinstance(flag, bool) else Item.of(flag)
+def of_flag(flag: Any) -> Any:
+    """A bool of Python's: one that is traced stays so, unless all conditions are split."""
+    if isinstance(flag, bool):
+        return flag
+    way = asking_way()
+    if way is not None and way.splits_all:
+        return way.ask(deciding_array(flag), user_place())
+    return Item.of(flag)
 
 
 def _integer(operators: Calls, value: Any) -> Any:
@@ -341,7 +348,7 @@ def _gives_number(value: Any) -> bool:
 
 
 _CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
-    bool: lambda operators, value: _of_flag(operators.truth(value)),
+    bool: lambda operators, value: of_flag(operators.truth(value)),
     int: _integer,
     float: _real,
     type: lambda operators, value: value.stands_for if type(value) is Item else type(value),

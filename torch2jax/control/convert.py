@@ -44,6 +44,8 @@ class _Converter(ast.NodeTransformer):
     def __init__(self, class_name: str | None):
         self._class = class_name
         self._count = itertools.count(1)
+        self._depth = 0
+        """How many sides and bodies of its function the code is in."""
         self._globals: set[str] = set()
         self._nonlocals: set[str] = set()
         self._first: str | None = None
@@ -65,7 +67,7 @@ class _Converter(ast.NodeTransformer):
         variables: list[ast.stmt] = []
         if local:
             variables = [ast.If(ast.Constant(False), [ast.Assign([store(x) for x in local], ast.Constant(None))], [])]
-        self._globals, self._nonlocals, self._first = saved
+        self._globals, self._nonlocals, self._first, self._depth = saved
         made: list[ast.stmt] = []
         if node.args.kwarg is not None:  # a dictionary that nobody else has
             made = [ast.copy_location(ast.Expr(operator("new", load(node.args.kwarg.arg))), node)]
@@ -73,7 +75,8 @@ class _Converter(ast.NodeTransformer):
         return ast.copy_location(new, node)
 
     def _enter_scope(self, args: ast.arguments, body: Sequence[ast.stmt]) -> tuple:
-        saved = self._globals, self._nonlocals, self._first
+        saved = self._globals, self._nonlocals, self._first, self._depth
+        self._depth = 0
         positional = [*args.posonlyargs, *args.args]
         self._first = positional[0].arg if positional else None
         self._globals, self._nonlocals = set(), set()
@@ -121,7 +124,7 @@ class _Converter(ast.NodeTransformer):
         args = self._arguments(node.args, outermost)
         saved = self._enter_scope(node.args, [])
         body = self.visit(node.body)
-        self._globals, self._nonlocals, self._first = saved
+        self._globals, self._nonlocals, self._first, self._depth = saved
         return ast.copy_location(ast.Lambda(args, body), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
@@ -155,7 +158,9 @@ class _Converter(ast.NodeTransformer):
         """Statements as an inner function, and the variables that they set."""
         names = stored_names(statements) - self._globals  # before they are hidden in inner functions
         head: list[ast.stmt] = [ast.Nonlocal(sorted(names))] if names else []
+        self._depth += 1
         body = self._block(statements) or [ast.Pass()]
+        self._depth -= 1
         parameters = ast.arguments([], [ast.arg(x) for x in args], None, [], [], None, [])
         return _function(f"{TEMPORARY}{kind}{next(self._count)}", parameters, [*head, *body], []), names
 
@@ -371,6 +376,8 @@ class _Converter(ast.NodeTransformer):
         keywords = [ast.keyword(x.arg, self.visit(x.value)) for x in node.keywords]
         name = node.func.id if isinstance(node.func, ast.Name) else None
         if name in _READ_THEIR_CALLER or (name in _READ_THEIR_CALLER_ALONE and not args):
+            if self._depth:  # a side may never be gone
+                return ast.copy_location(operator("unreadable", ast.Constant(name)), node)
             raise Unconvertible(f"{name}() reads the variables of the function that calls it")
         if name in _KEPT_CALLS:
             if name == "super" and not args and self._first is not None:

@@ -15,7 +15,7 @@ from ..translation import this_call
 from ..values.item import Item
 from ..values.lengths import Counted
 from ..values.traced_numbers import Number
-from .calls import RANGE, Calls, _expect_fresh, is_data
+from .calls import RANGE, Calls, _expect_fresh, is_data, of_flag
 from .idle import idle_answer
 from .loops import loop
 from .merge import expect_there, has_no_identity
@@ -302,6 +302,11 @@ class Operators(Calls):
         expect_there(subject, *parts)
         return subject
 
+    @staticmethod
+    def unreadable(name: str) -> Any:
+        """Is in the place of a function that would see a side's variables in place of its function's."""
+        raise Refused(f"{name}() reads the variables of the function that calls it, within a condition or a loop")
+
     # Errors and contexts.
 
     def assert_(self, test: Any, message: Callable) -> None:
@@ -573,8 +578,7 @@ def _item(operators: Operators, value: Any) -> Any:
 
 def _as_bool(operators: Operators, value: Any) -> Any:
     """What ``bool`` gives: one that is traced is a number of Python's."""
-    flag = operators.truth(value)
-    return flag if isinstance(flag, bool) else Item.of(flag)
+    return of_flag(operators.truth(value))
 
 
 _ASKING: dict[str, Callable] = {

@@ -5,13 +5,15 @@ from typing import Any, NoReturn
 from jax import lax
 
 from ..abandoning import Abandoned, Patience
-from ..errors import SourceLine, TracedValueError, asking_place, user_place
+from ..errors import BranchError, SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, without_derivatives
 from ..translation import Call, this_call
 from .idle import idle_answer
 from .policy import BranchPolicy
 from .state import Refused, asking_way
+
+_SETTLED = 2**11  # answers that the user has said: more are a loop which they do not end
 
 
 class Fork(Abandoned):
@@ -33,6 +35,8 @@ class Path:
         self.policy, self.trace = policy, trace
         self.is_abandoned = False
         self._patience: Patience | None = None
+        self._settled = 0
+        """How many conditions had the answer that the user has said."""
 
     is_one_of_several = False
     """Whether the code runs again for other answers."""
@@ -68,6 +72,8 @@ class Path:
         if idle is not None:
             return idle
         settled = self.policy.answer(place, asking) if self.policy.branches else None
+        if settled is not None:
+            self._expect_end(place)
         if settled is not None and self.policy.checks == "assume":
             self.expect(tensor, settled, place)
             return settled
@@ -79,6 +85,15 @@ class Path:
             self.policy.check(holds, f"t2j was told that the answer is {settled}, at {place}")
             return settled
         return self._ask(flag, place)
+
+    def _expect_end(self, place: SourceLine) -> None:
+        """Refuses a loop that goes on for ever by what the user has said."""
+        self._settled += 1
+        if self._settled > _SETTLED:
+            raise BranchError(
+                f"bool(tensor) at {place} tests a traced value again and again, and `branches=` says the answer: got "
+                f"{self._settled} tests. Wanted code that ends with these answers: choose one that ends the loop"
+            )
 
     def expect(self, tensor: Torchish, answer: bool, place: SourceLine) -> None:
         """Lets results of the call tell, by nan, where a condition has another answer than was said."""

@@ -27,7 +27,7 @@ from .policy import BranchPolicy
 from .programs import Assertion, is_same_step, joined, new_var
 from .state import Refused
 
-_CHECKS = 8  # times as many ways as may be gone may end in exceptions
+_CHECKS, _FEW = 8, 64  # times as many ways as may be gone may end in exceptions, or as there are few
 
 condition_p = Primitive("condition")
 condition_p.multiple_results = True
@@ -81,6 +81,11 @@ class Way:
         self.trace = current_trace()
         self.asked: list[Asked] = []
 
+    @property
+    def splits_all(self) -> bool:
+        """Whether all conditions are split, since nobody knows which one has to be."""
+        return self._split.has_all
+
     def splits(self, place: SourceLine) -> bool:
         """Whether the rest of the code goes into both sides of a condition."""
         return self._split.has_all or place in self._split.places
@@ -96,16 +101,17 @@ class Way:
         number = len(self.asked)
         answer = self._given[number] if number < len(self._given) else True
         if number >= self._most:
-            raise too_many(self._split, place, self._most)
+            raise Refused(too_many(self._split, place, self._most), place=place)
         self.asked.append(Asked(place, answer, asking_place().file))
         with running(self.trace):
             condition_p.bind(flag)
         return answer
 
 
-def too_many(split: Split, place: SourceLine, most: int) -> BranchError:
+def too_many(split: Split, place: SourceLine, most: int) -> str:
+    """The text of the error about more ways than may be gone."""
     name = f"{os.path.basename(place.file)}:{place.line}"
-    return BranchError(
+    return (
         f"{split.reason or 'the sides of a condition are not one'}. So the rest of the code goes into both sides, and "
         f"bool(tensor) at {place} leads to more than {most} paths through it. Make what the sides leave alike: keep a "
         "mask in place of a list that grows, choose with torch.where, or write the loop with torch.while_loop. If a "
@@ -155,6 +161,7 @@ class Rest:
 
     def __init__(self, run: Callable[[Way], Any], split: Split, policy: BranchPolicy):
         self._run, self._split, self._policy = run, split, policy
+        self._most = _CHECKS * max(policy.max_paths, _FEW)
         self._root, self._values, self._consts = _Node(), dict[Var, Any](), dict[Any, Var]()
 
     def result(self) -> Any:
@@ -183,8 +190,8 @@ class Rest:
             ended, raised = ended + (not is_check), raised + is_check
             answers = tuple([x.answer for x in run.asked])
             pending += [(*answers[:i], False) for i in range(len(given), len(answers))]
-            if ended > self._policy.max_paths or raised > _CHECKS * self._policy.max_paths:
-                raise too_many(self._split, run.asked[-1].place, self._policy.max_paths)
+            if ended > self._policy.max_paths or raised > self._most:
+                raise BranchError(too_many(self._split, run.asked[-1].place, self._policy.max_paths))
 
     def _run_once(self, given: tuple[bool, ...]) -> _Run:
         around, end, way = current_trace(), None, None
@@ -192,7 +199,7 @@ class Rest:
         def traced() -> list:
             nonlocal end, way
             with ending_with_errors(around):
-                way = Way(self._split, given, max(1, self._policy.max_paths) * _CHECKS)
+                way = Way(self._split, given, self._most)
                 try:
                     leaves, structure = flatten(self._run(way))
                 except Exception as error:
@@ -267,11 +274,13 @@ class Rest:
             return End(Program(node.steps or [], node.results), node.end.leaves, node.end.structure)
         place: Any = node.place
         yes, no = self._side(node.sides[True]), self._side(node.sides[False])
+        if isinstance(yes, Raised) and isinstance(no, Raised) and yes.is_check and no.is_check:
+            return yes
         for wanted, side, other in ((True, yes, no), (False, no, yes)):
-            if isinstance(other, Raised) and (other.is_check or isinstance(side, Raised)):
-                return side if isinstance(side, Raised) else self._checked(node, side, wanted, other.error)
+            if isinstance(other, Raised) and other.is_check and not isinstance(side, Raised):
+                return self._checked(node, side, wanted, other.error)
         for answer, side in ((True, yes), (False, no)):
-            if isinstance(side, Raised):
+            if isinstance(side, Raised) and not side.is_check:
                 raise _obstacle(place, answer, side.error) from side.error
         one, other = alike(yes, no, place, pads=True, may_overflow=self._policy.bounds is not None)  # pyright: ignore
         both = joined(node.flag, one.program, other.program)

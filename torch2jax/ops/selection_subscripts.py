@@ -54,7 +54,7 @@ def _room(start, stop, count: int) -> tuple[int, int]:
 
 def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
     """``chosen[start:stop:step]``, of which any may be a data-dependent number; a tensor if its size is known."""
-    if start in (None, 0) and type(start) in (int, type(None)) and stop is None and step == 1:
+    if type(start) in (int, type(None)) and start in (None, 0) and stop is None and step == 1:
         return chosen
     is_flat = step == 1 and chosen.mask.ndim == 1 and not chosen.refuses_writes and not isinstance(chosen.rows, Chosen)
     size = _known_size(chosen, start, stop) if is_flat else None

@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from jax import lax
 
+from ...control.entry import note_made, of_user
 from ...control.idle import add_idle_question
+from ...control.state import retried
 from ...errors import TracedValueError
 from ...patches import runs_instead_of
 from ...tensors.objects import codec_of, item_names
@@ -211,7 +213,7 @@ class _Decoding:
     def tokens(self) -> Any:
         model, prompt, config = self._model, self._prompt, self._config
         unfinished = torch.ones(prompt.shape[0], dtype=torch.long, device=prompt.device)
-        outputs = model._prefill(prompt, config, self.fixed, is_first_iteration=not config.is_assistant)
+        outputs = of_user(model._prefill)(prompt, config, self.fixed, is_first_iteration=not config.is_assistant)
         ids, unfinished, after = self._choose(outputs, prompt, unfinished, dict(self.fixed))
         more = config.max_length - ids.shape[1]
         if more <= 0:
@@ -224,8 +226,10 @@ class _Decoding:
         drawn = self._call.lift(torch.tensor(self._stream.taken)) + wrap(jnp.asarray(self._stream.before), torch.int64)
         carried = (torch.tensor(0), drawn, ids, unfinished, *self._grown.values())
         self._before = self._outline()
-        with model._optimize_model_for_decode():
+        with model._optimize_model_for_decode(), retried() as tries:
             carried = while_loop(self._goes_on, self._next, carried)
+        if tries.error is not None:
+            raise GenerateError(f"code in each iteration that cannot be followed: {tries.error}")
         count, drawn, ids, *_ = carried
         if self._stream.key is not None:
             stream.state = self._stream._replace(taken=0, before=self._call.lift(drawn).read())
@@ -250,7 +254,7 @@ class _Decoding:
         self._expect_alike(kwargs)  # as what an abandoned run has left
         start = stream.state
         stream.state = self._stream._replace(taken=0, before=self._call.lift(drawn).read())
-        inputs = model.prepare_inputs_for_generation(
+        inputs = of_user(model.prepare_inputs_for_generation)(
             self._sized(ids, count, self._first), next_sequence_length=1, **kwargs
         )
         outputs = model(**inputs, return_dict=True)
@@ -270,11 +274,12 @@ class _Decoding:
     ) -> tuple[Any, Any, dict[str, Any]]:
         """The next token, as transformers chooses it: all tokens, who goes on, and what the model takes then."""
         config = self._config
-        kwargs = self._model._update_model_kwargs_for_generation(
+        note_made(kwargs)
+        kwargs = of_user(self._model._update_model_kwargs_for_generation)(
             outputs, kwargs, is_encoder_decoder=self._model.config.is_encoder_decoder
         )
         logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=ids.device)
-        scores = self._processor(ids, logits)
+        scores = of_user(self._processor)(ids, logits)
         if config.do_sample:
             tokens = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1).squeeze(1)
         else:
@@ -282,7 +287,7 @@ class _Decoding:
         if self._ends:
             tokens = tokens * unfinished + config._pad_token_tensor * (1 - unfinished)
         ids = torch.cat([ids, tokens[:, None]], dim=-1)
-        unfinished = unfinished & ~self._criteria(ids, None)
+        unfinished = unfinished & ~of_user(self._criteria)(ids, None)
         return ids, unfinished, kwargs
 
     def _sort(self, after: dict[str, Any], more: int) -> None:
