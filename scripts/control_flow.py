@@ -208,7 +208,7 @@ def page(found: list[Row], subject: Callable[[str], str]) -> Iterator[str]:
         said = kind if kind == "right" else f"{kind}: {_short(text)}"
         cells = ("", "", "") if graph is None else (f"{graph[0]:.2f}", *map(str, graph[1:]))
         yield f"| {name.replace('_', ' ')} | {said} | {' | '.join(cells)} |"
-    yield f"\nThe page is written by `python -m scripts.control_flow flow --page FILE`,\n{_versions()}."
+    yield f"\nThe page is written by `python -m scripts.control_flow flow --limit 150 --page FILE`,\n{_versions()}."
 
 
 def _short(text: str) -> str:
@@ -216,7 +216,7 @@ def _short(text: str) -> str:
     _, _, said = text.partition(": ")
     said = re.sub(r"^\w+Error: ", "", said)
     said = re.sub(r"(/[^\s:]+/)+(?=[^\s/:]+\.py)", "", said)
-    return re.split(r"\. |; wanted ", said)[0].replace("|", "\\|").replace("*", "\\*")[:200]
+    return re.split(r"\. |; wanted | \(", said)[0].replace("|", "\\|").replace("*", "\\*")[:200]
 
 
 def _versions() -> str:
