@@ -1,5 +1,6 @@
 """The README and the documentation are right: their Python runs, and their commands name what there is."""
 
+import linecache
 import re
 import shlex
 import sys
@@ -31,8 +32,15 @@ def commands() -> list[list[str]]:
 def test_python_blocks_run(page: Path):
     text = page.read_text()
     namespace: dict = {"__name__": page.stem}
+    source = [""] * text.count("\n")
+    starts = []
     for block in blocks("python", text):
-        start = text[: text.index(block)].count("\n")
+        lines = block.splitlines(keepends=True)
+        starts.append(text[: text.index(block)].count("\n"))
+        source[starts[-1] : starts[-1] + len(lines)] = lines
+    source = [line or "\n" for line in source]
+    linecache.cache[str(page)] = len(text), None, source, str(page)  # conditions are read from the source
+    for start, block in zip(starts, blocks("python", text), strict=True):
         exec(compile("\n" * start + block, str(page), "exec"), namespace)
 
 

@@ -164,13 +164,13 @@ def t2j(
         checks: what to do with a check of traced values, which raises an exception for some of them: ``"assume"`` that
             it passes; ``"checkify"``, make it an error for `jax.experimental.checkify`; or ``"raise"``, raise an error
             while the compiled program runs.
-        branches: which branch to take on a traced condition, instead of tracing both, by the place of the condition:
+        branches: which side to take of a traced condition, instead of tracing both, by the place of the condition:
             ``{"file.py:12": True}``, or with the name of the function instead of the line.
-        max_paths: the maximum number of paths through the code to trace, for all combinations of traced conditions;
-            with 1 a traced condition is an error.
+        max_paths: how often the code is traced at most, once for each combination of answers, where the two sides of a
+            traced condition leave different things (a list of another length); with 1, traced conditions are errors.
         max_steps: the maximum number of iterations of a loop that ends on traced values, for reverse-mode gradients:
             with more iterations, the gradient is NaN. Without it, only loops that are bounded by Python numbers have
-            reverse-mode gradients; see docs/loops.md.
+            reverse-mode gradients; see docs/control-flow.md.
         bounds: upper bounds for data-dependent lengths, by their place: ``{"file.py:12": 100}``, or with the name of
             the function instead of the line. If a length exceeds its bound, `checks` decides what happens, and
             floating-point results are NaN.
@@ -208,8 +208,8 @@ def t2j(
 
         - NoRuleError: an operator has no rule; or, with ``on_missing="call_torch"``, it draws random numbers or returns
           a view of an argument.
-        - TracedValueError: Python needs numbers from traced arrays, the shape of a result depends on them, or the two
-          branches on a traced condition cannot both be traced.
+        - TracedValueError: Python needs numbers from traced arrays, the shape of a result depends on them, or a
+          condition or loop on traced values cannot be in the graph.
 
     Example:
         >>> import jax, torch

@@ -285,7 +285,7 @@ class TracedValueError(TypeError):
 
 
 class BranchError(TracedValueError):
-    """The two branches on a traced condition cannot both be traced."""
+    """A condition or loop on traced values cannot be part of the graph."""
 
     def __init__(self, message: str):
         self.what = "bool(tensor)"

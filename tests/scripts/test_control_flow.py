@@ -16,7 +16,7 @@ for name in json.load(sys.stdin):
         time.sleep(60)
     if name == "gauge":
         raise KeyError("of the gauge")
-    print(json.dumps([name, "right", "", 0.5]), flush=True)
+    print(json.dumps([name, "right", "", 0.5, None]), flush=True)
 """
 
 
@@ -51,10 +51,24 @@ def test_an_exception_of_the_gauge_is_not_an_outcome():
 
 
 def test_table():
-    rows = [("loops 1", "right", "", 0.5), ("loops 2", "wrong", "", 1.5), ("mixed 1", "right", "", 0.1)]
+    rows = [
+        ("loops 1", "right", "", 0.5, None),
+        ("loops 2", "wrong", "", 1.5, None),
+        ("mixed 1", "right", "", 0.1, None),
+    ]
     lines = list(control_flow.table(rows, lambda name: name.split()[0]))
     assert lines[2:] == [
         "| loops | 2 | 1 | 0 | 1 | 0 | 0 | 0 | 1.50 | 1.50 | 1.50 |",
         "| mixed | 1 | 1 | 0 | 0 | 0 | 0 | 0 | 0.10 | 0.10 | 0.10 |",
         "| all | 3 | 2 | 0 | 1 | 0 | 0 | 0 | 0.50 | 1.50 | 1.50 |",
     ]
+
+
+def test_page():
+    said = "jit: BranchError: y is a float at /some/where/of.py:12 in f, not | a list. Ways out: none"
+    rows = [("brent", "right", "", 0.5, (0.25, 1, 2)), ("ten_ifs", "refused", said, 1.5, None)]
+    lines = list(control_flow.page(rows, {"brent": "Solvers", "ten_ifs": "Python"}.__getitem__))
+    assert lines[1] == "1 right, 1 refused, of 2."
+    assert lines[2].startswith("\n## Solvers\n")
+    assert lines[3] == "| brent | right | 0.25 | 1 | 2 |"
+    assert lines[5] == r"| ten ifs | refused: y is a float at of.py:12 in f, not \| a list |  |  |  |"

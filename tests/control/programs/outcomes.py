@@ -1,5 +1,6 @@
 """What comes of a program: PyTorch runs it, and `t2j` runs it eagerly, under `jax.jit`, and differentiated."""
 
+import collections
 import contextlib
 import dis
 import importlib.util
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import torch
 
 import torch2jax
 
-__all__ = ["OUTCOMES", "Outcome", "Program", "load", "outcome"]
+__all__ = ["OUTCOMES", "Graph", "Outcome", "Program", "graph", "load", "outcome"]
 
 OUTCOMES = {
     "right": "values, gradients and what is left of objects from outside are PyTorch's",
@@ -46,6 +48,14 @@ class Outcome(NamedTuple):
     kind: str
     text: str = ""
     seconds: float = 0.0
+
+
+class Graph(NamedTuple):
+    """What tracing a program takes, and gives: loops and conditions, those within others too."""
+
+    seconds: float
+    loops: int
+    conditions: int
 
 
 class Program(NamedTuple):
@@ -308,3 +318,28 @@ def outcome(
             found.append(("late", f"more than {limit:.0f} s"))
     kind, text = min(found, key=lambda each: _WORST_FIRST.index(each[0]))
     return Outcome(kind, text, time.perf_counter() - start)
+
+
+def graph(build: Callable[[], Program], inputs: Sequence[tuple[torch.Tensor, ...]], limit: float) -> Graph | None:
+    """Traces a program for its first input; None if that raises an error or does not end in time."""
+    program = build()
+    try:
+        with warnings.catch_warnings(), _limit(limit):
+            warnings.simplefilter("ignore")
+            start = time.perf_counter()
+            traced = jax.make_jaxpr(torch2jax.t2j(program.run))(*_jax(inputs[0]))
+            seconds = time.perf_counter() - start
+    except (Exception, _Late):
+        return None
+    finally:
+        program.undo()
+    counts = collections.Counter(_primitives(traced.jaxpr))
+    return Graph(seconds, counts["while"] + counts["scan"], counts["cond"])
+
+
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    """The primitives of a program, and of those within it."""
+    for step in jaxpr.eqns:
+        yield step.primitive.name
+        for inner in jax.extend.core.jaxprs_in_params(step.params):
+            yield from _primitives(inner)

@@ -17,12 +17,14 @@ class Named(NamedTuple):
         inputs: what it is called with, one after another.
         gradients: at how many of the inputs derivatives are compared too.
         tolerance: how much values may differ.
+        file: the name of the module that has it.
     """
 
     build: Callable[[], Callable]
     inputs: list[tuple[torch.Tensor, ...]]
     gradients: int
     tolerance: float
+    file: str
 
 
 PROGRAMS: dict[str, Named] = {}
@@ -42,7 +44,8 @@ def program(
     def put(function: Callable) -> Callable:
         if library is None or importlib.util.find_spec(library) is not None:
             given = [each if isinstance(each, tuple) else (each,) for each in inputs]
-            PROGRAMS[function.__name__] = Named(function if makes else lambda: function, given, gradients, tolerance)
+            build = function if makes else lambda: function
+            PROGRAMS[function.__name__] = Named(build, given, gradients, tolerance, function.__module__)
         return function
 
     return put
