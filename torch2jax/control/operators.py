@@ -1,6 +1,8 @@
 """What converted code calls: a known condition is Python's, a traced one becomes a part of the graph."""
 
 import builtins
+import contextlib
+import itertools
 import operator
 import sys
 import types
@@ -36,6 +38,7 @@ _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE
 _MANY = 2**10  # conditions in a loop that no condition ends
 _REFERENCES = 5  # to a tensor that one variable has, where it is added to: of that, and of calls in between
 _REFERENCES_OF_ITEMS = 2  # to what a loop alone goes through
+_FIRST = (1, 2)  # iterations after which a loop that is no loop of the graph may be one
 _ALIKE, _LONG = 4, 24  # so many iterations in a row that ask, of so many that are left, become one loop of the graph
 _SHORT = 16  # iterations that are conditions one within another, where they cannot be one loop
 
@@ -145,28 +148,10 @@ class Operators(Calls):
         return self.truth(self.and_(Item.of(none), test))
 
     def while_(self, test: Callable, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
-        variables = _variables(names, test, body)
+        variables, place = _variables(names, test, body), _place(body)
         ending = [x for x in variables if x.name in flags]
-        run = current_run()
+        run, most = current_run(), this_call().attempt.path.policy.max_steps
         before = run.conditions + run.assumed
-        while True:
-            goes_on = self._goes_on(test, ending)
-            if not isinstance(goes_on, bool):
-                way = splitting(_place(body))
-                if way is None:
-                    break
-                goes_on = way.ask(deciding_array(goes_on), _place(body))
-            if not goes_on:
-                return
-            for x in ending:  # else there was no such iteration
-                x.write(False)
-            body()
-            if run.conditions + run.assumed - before > _MANY:
-                raise Refused(
-                    f"the loop at {_place(body)} goes on whatever the data are, with {_MANY} conditions on them: "
-                    "no condition ends it that is not assumed to have one answer, by `branches=` or as the other side "
-                    "raises an exception"
-                )
 
         def step() -> Any:
             for x in ending:  # else there was no such iteration
@@ -174,7 +159,26 @@ class Operators(Calls):
             body()
             return self._goes_on(test, ending)
 
-        loop(step, deciding_array(goes_on), variables, _place(body), this_call().attempt.path.policy.max_steps)
+        for number in itertools.count():
+            goes_on = self._goes_on(test, ending)
+            if not isinstance(goes_on, bool):
+                way = splitting(place)
+                if way is None or number in _FIRST:  # what the first one sets may be the same from then on
+                    with retried() if way else contextlib.nullcontext():
+                        loop(step, deciding_array(goes_on), variables, place, most)
+                        return
+                goes_on = way.ask(deciding_array(goes_on), place)
+            if not goes_on:
+                return
+            for x in ending:  # else there was no such iteration
+                x.write(False)
+            body()
+            if run.conditions + run.assumed - before > _MANY:
+                raise Refused(
+                    f"the loop at {place} goes on whatever the data are, with {_MANY} conditions on them: "
+                    "no condition ends it that is not assumed to have one answer, by `branches=` or as the other side "
+                    "raises an exception"
+                )
 
     def for_(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         variables, place = _variables(names, body), _place(body)

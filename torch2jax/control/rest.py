@@ -74,10 +74,11 @@ class Way:
     Args:
         given: to the first ones; others are true.
         most: how many there may be.
+        often: how many of one line: each iteration of a loop is another way out of it.
     """
 
-    def __init__(self, split: Split, given: tuple[bool, ...] = (), most: int = 0):
-        self._split, self._given, self._most = split, given, most
+    def __init__(self, split: Split, given: tuple[bool, ...] = (), most: int = 0, often: int = 0):
+        self._split, self._given, self._most, self._often = split, given, most, often
         self.trace = current_trace()
         self.asked: list[Asked] = []
 
@@ -100,8 +101,8 @@ class Way:
             raise Refused(f"bool(tensor) at {place} {why}", other_paths=True, place=place)
         number = len(self.asked)
         answer = self._given[number] if number < len(self._given) else True
-        if number >= self._most:
-            raise Refused(too_many(self._split, place, self._most), place=place)
+        if number >= self._most or sum(x.place == place for x in self.asked) >= self._often:
+            raise Refused(too_many(self._split, place, self._often), place=place)
         self.asked.append(Asked(place, answer, asking_place().file))
         with running(self.trace):
             condition_p.bind(flag)
@@ -199,7 +200,7 @@ class Rest:
         def traced() -> list:
             nonlocal end, way
             with ending_with_errors(around):
-                way = Way(self._split, given, self._most)
+                way = Way(self._split, given, self._most, self._policy.max_paths)
                 try:
                     leaves, structure = flatten(self._run(way))
                 except Exception as error:

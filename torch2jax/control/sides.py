@@ -18,6 +18,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from ..errors import SourceLine, TracedValueError, user_place
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
+from ..tensors.history import Source
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
@@ -490,7 +491,10 @@ def put(places: dict, merged: dict[tuple, Build], values: list, outer: set[tuple
 
 
 def leave_storage(storage: Storage, array: Any) -> None:
-    history = storage.history
+    """Leaves values in a storage that sides have written to."""
+    history, tape = storage.history, this_call().tape
+    if tape is not None and isinstance(history, Source):  # what is written there has no gradient
+        array = tape.with_values(storage.physical.arranged(None), tape.primal(array))
     storage.write(PhysicalArray(array, None), None)
     storage.settle_as_is()
     storage.history = storage.history or history
