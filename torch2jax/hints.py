@@ -184,12 +184,12 @@ def _objects_in_order(failure: _Failure) -> str | None:
 
 
 def _branches_of_step(failure: _Failure) -> str | None:
-    """A step that changes its objects on one branch only, as one that accumulates gradients."""
+    """A step that changes its objects on one side of a condition only, as one that accumulates gradients."""
     step = next((x for x in (failure.called, *failure.args[:1]) if hasattr(x, "_objects")), None)
-    if step is None or not isinstance(failure.error, BranchError) or " in result[1][" not in failure.message:
+    if step is None or not isinstance(failure.error, BranchError):
         return None
     return (
-        "The branches leave the objects in different states, result[1]. Make the condition a Python value, "
+        "A condition on data decides what becomes of the objects in state=. Make the condition a Python value, "
         "jax.jit(step, static_argnames=...), and call step.init(*args) with arguments that change everything; see "
         "docs/training.md on accumulated gradients"
     )
