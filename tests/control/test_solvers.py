@@ -9,7 +9,7 @@ import pytest
 import torch
 from jax.extend.core import jaxpr_as_fun
 
-from tests.branches.test_paths import QUICK
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 

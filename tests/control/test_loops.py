@@ -6,8 +6,8 @@ import pytest
 import torch
 from jax.experimental import checkify
 
-from tests.branches.random_loops import outcome
-from tests.branches.test_paths import INPUTS, QUICK
+from tests.control.random_loops import outcome
+from tests.control.test_conditions import INPUTS, QUICK
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 
@@ -578,7 +578,7 @@ def test_derivatives(function, options):
 
 
 def test_a_gradient_needs_a_bound_that_holds():
-    with pytest.raises(BranchError, match=r"test_loops_on_data.py:\d+ in shrunk .*max_steps=N"):
+    with pytest.raises(BranchError, match=r"test_loops.py:\d+ in shrunk .*max_steps=N"):
         jax.grad(jax.jit(t2j(shrunk)))(X)
     few = jax.jit(t2j(shrunk, max_steps=3))
     assert np.isnan(jax.grad(few)(X)).all()
@@ -870,7 +870,7 @@ def test_iterations_of_many_paths():
 
 @pytest.mark.parametrize(("seed", "is_entangled"), [(3, False), (26, False), (2, True), (11, True), (23, True)])
 def test_random_programs(seed, is_entangled):
-    """A few of `python -m tests.branches.random_loops`.
+    """A few of `python -m tests.control.random_loops`.
 
     11 reads behind a `for` what its iterations have read first. Of 26 the inner loop is found when the iterations of
     the outer one have been counted.

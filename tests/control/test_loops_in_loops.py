@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.branches.test_paths import QUICK, Counted
+from tests.control.test_conditions import QUICK, Counted
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 

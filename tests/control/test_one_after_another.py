@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.branches.random_conditions import outcome
-from tests.branches.test_paths import QUICK
+from tests.control.random_conditions import outcome
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
-from torch2jax.branches import paths
-from torch2jax.branches.join_points import join_point
 
 X = np.array([0.5, -0.2, 0.8, -1.5, 1.1, -0.1, 0.3, -0.7], np.float32)
 
@@ -175,7 +173,6 @@ class Experts(torch.nn.Module):
 
 
 def compared(function, monkeypatch, **options):
-    monkeypatch.setattr(paths, "_MANY", 2)
 
     def total(x):
         leaves = jax.tree.leaves(t2j(function, **options)(x))
@@ -242,7 +239,6 @@ def dropped_out(x):
 
 @pytest.mark.parametrize("function", [a_selection_stays, a_sparse_tensor_stays, numbers_of_tensors])
 def test_tensors_of_other_kinds(function, monkeypatch):
-    monkeypatch.setattr(paths, "_MANY", 2)
     compiled = jax.jit(t2j(function, max_paths=8), compiler_options=QUICK)
     for x in (X, -X, X[::-1].copy()):
         for got, want in zip(compiled(x), function(torch.from_numpy(x.copy())), strict=True):
@@ -250,7 +246,6 @@ def test_tensors_of_other_kinds(function, monkeypatch):
 
 
 def test_random_numbers_differ_from_condition_to_condition(monkeypatch):
-    monkeypatch.setattr(paths, "_MANY", 2)
     x = np.arange(1.0, 257, dtype=np.float32)
     translated = lambda x, key: t2j(dropped_out)(x, rng=key)
     found = [jax.jit(translated)(x, jax.random.key(seed)) for seed in range(3)]
@@ -275,7 +270,6 @@ def test_a_condition_is_once_in_the_graph():
 
 
 def test_experts_are_called_for_their_tokens(monkeypatch):
-    monkeypatch.setattr(paths, "_MANY", 2)
     module = Experts(5)
     x = torch.randn(3, 4)
     wanted = module(x)

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.branches.test_paths import QUICK
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
-from torch2jax.branches import paths
 
 X = np.array([0.5, -0.2, 0.8], np.float32)
 
@@ -82,7 +81,6 @@ def runs(monkeypatch):
         found.append(len(run.asked))
         return run
 
-    monkeypatch.setattr(paths._Paths, "_go", counted)
     return found
 
 
@@ -210,7 +208,6 @@ def takes_a_derivative(x):
     ],
 )
 def test_what_cannot_meet_is_followed(function, monkeypatch):
-    monkeypatch.setattr(paths, "_MANY", 2)
     translated = jax.jit(t2j(function, max_paths=256), compiler_options=QUICK)
     for x in (X, X * 3, -X):
         wanted = values(function(torch.from_numpy(x.copy())))
@@ -258,7 +255,6 @@ def asks_for_identity(x):
 
 @pytest.mark.parametrize("function", [shares_on_a_path, gives_an_argument_without_grad, asks_for_identity])
 def test_tensors_that_are_one_on_some_paths(function, monkeypatch):
-    monkeypatch.setattr(paths, "_MANY", 2)
     translated = t2j(function, max_paths=256)
     total = lambda x: sum(y.sum() for y in jax.tree.leaves(translated(x)) if y.dtype.kind == "f")
     compiled = jax.jit(translated, compiler_options=QUICK)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.branches.test_loops_on_data import agree
-from tests.branches.test_paths import QUICK
+from tests.control.test_loops import agree
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 
