@@ -386,7 +386,7 @@ def test_an_error_on_all_paths_is_that_error():
             raise ValueError("positive")
         raise ValueError("negative")
 
-    with pytest.raises(ValueError, match="positive|negative"):
+    with pytest.raises(ValueError, match=r"positive|negative"):
         jax.jit(t2j(always))(INPUTS[0])
 
 
@@ -569,7 +569,7 @@ def test_loops_that_nothing_but_an_exception_ends(monkeypatch):
     monkeypatch.setattr(operators, "_MANY", 16)
     with pytest.raises(BranchError, match=r"the loop at .*:\d+ in until_an_exception goes on whatever the data are"):
         jax.make_jaxpr(t2j(until_an_exception))(INPUTS[0])
-    agree(loop_with_checks, inputs=[INPUTS[0]])
+    agree(loop_with_checks, inputs=[INPUTS[0]], differentiable=False)
     place = f"test_conditions.py:{until_small.__code__.co_firstlineno + 1}"
     with pytest.raises(BranchError, match=r"in until_small goes on whatever .* by `branches=`"):
         jax.make_jaxpr(t2j(until_small, branches={place: True}))(INPUTS[0])
@@ -593,8 +593,9 @@ def test_more_paths_can_be_allowed():
 def test_checks_at_many_lines(monkeypatch):
     lines = [f"    if (x * {i}).sum() < -1e9: raise ValueError({i})" for i in range(40)]
     text, names = "\n".join(["def checked(x):", *lines, "    return x.sin()"]), dict[str, Any]()
-    monkeypatch.setitem(linecache.cache, "/checked.py", (len(text), None, text.splitlines(keepends=True), "/checked.py"))
-    exec(compile(text, "/checked.py", "exec"), names)
+    file = "/checked.py"
+    monkeypatch.setitem(linecache.cache, file, (len(text), None, text.splitlines(keepends=True), file))
+    exec(compile(text, file, "exec"), names)
     assert primitives(names["checked"], INPUTS[0], max_paths=4) == ["sin"]
 
 
@@ -819,7 +820,7 @@ def test_an_endless_loop_that_handles_everything_is_refused():
             except:  # noqa: E722 - as there is code that does
                 pass
 
-    with pytest.raises(BranchError, match="on too many paths"):
+    with pytest.raises(BranchError, match="more than 64 paths through it"):
         jax.jit(t2j(function))(INPUTS[0])
 
 

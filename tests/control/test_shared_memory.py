@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.control.test_loops import agree
 from tests.control.test_conditions import QUICK
+from tests.control.test_loops import agree
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 
