@@ -134,9 +134,7 @@ def asked_by_the_caller(x):
 
 @pytest.mark.parametrize("function", [written, asked, asked_by_the_caller])
 def test_what_is_written_to_or_asked_for_is_refused(function):
-    with pytest.raises(
-        BranchError, match=r"data decide whether another one is the same tensor|data decide which of two objects"
-    ):
+    with pytest.raises(BranchError, match=r"data decide (whether another one is|which of two)"):
         jax.make_jaxpr(t2j(function, max_paths=16))(X)
 
 
