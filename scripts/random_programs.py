@@ -27,9 +27,9 @@ import torch
 from hypothesis import strategies as st
 
 from scripts.records import append_record, records
-from tests.branches import random_loops
 from tests.compiled import test_aliasing as compiled
 from tests.compiling import keep_context, set_flags
+from tests.control import random_loops
 from tests.loops import test_random as rolled
 from tests.ops import random_selections
 from tests.tensors import test_aliasing as aliasing

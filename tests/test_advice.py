@@ -1,6 +1,7 @@
 """What an error advises is right: who does it gets what PyTorch gives."""
 
 import functools
+import math
 import re
 import traceback
 from collections.abc import Callable
@@ -175,11 +176,11 @@ STATIC = {
     ),
 }
 VALUES = {
-    "a float": instead(
-        lambda x: x / float(x.max()), r"write tensor\.item\(\) for float\(tensor\)", lambda x: x / x.max().item(), X
-    ),
-    "an int of a number": instead(
-        lambda x: x * int(x.sum().long().item()), r"leave int\(\) out", lambda x: x * x.sum().long().item(), X
+    "a float in Python's mathematics": instead(
+        lambda x: x / math.sqrt(x.max()),
+        r"write tensor\.item\(\) for float\(tensor\)",
+        lambda x: x / math.sqrt(x.max().item()),
+        X,
     ),
     "iterations of a number": Advice(
         jitted(of_steps, X, 3),

@@ -613,7 +613,7 @@ def test_questions_are_asked_of_checkpointed_code(value):
     np.testing.assert_allclose(got, wanted, 1e-5)
     assert new["count"] == 1
     graph = str(jax.make_jaxpr(gradient)(t2j(x.detach()), state))
-    assert graph.count("remat2") == 3  # one on each way
+    assert graph.count("remat2") == 1  # around both conditions
 
 
 DECORATES = inspect.signature(checkpoint).parameters["function"].default is None

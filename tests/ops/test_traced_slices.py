@@ -348,13 +348,15 @@ def test_numbers_from_around_a_transformation():
     np.testing.assert_array_equal(jax.jit(f)(x, 2), x[:, :2])
 
 
-def test_what_int_says():
-    """Python's own number does not exist under jit: the error says what does, and that works."""
-    queue, keys = Queue(int), jnp.ones((3, 4))
+def test_int_of_a_tensor_is_a_number():
+    """As momentum contrast has it: the place in the queue is an ``int``."""
+    queue, keys = Queue(int), torch.randn(3, 4)
     f, state = t2j(queue), t2j(queue.state_dict())
-    f(keys, state_dict=state)
-    with pytest.raises(TypeError, match=r"write tensor.item\(\) for int\(tensor\)"):
-        jax.jit(lambda state: f(keys, state_dict=state))(state)
+    step = jax.jit(lambda keys, state: f(keys, state_dict=state, return_state_dict=True))
+    for n in range(3):
+        found, state = step(t2j(keys + n), state)
+        np.testing.assert_allclose(found, queue(keys + n), rtol=1e-5)
+        np.testing.assert_allclose(state["keys"], queue.keys)
 
 
 def test_in_64_bits():

@@ -80,11 +80,24 @@ def test_questions_are_followed(name):
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in VALUES if name.split()[0] not in ("repr", "str", "item", "tolist") and name not in QUESTIONS],
+    [
+        name
+        for name in VALUES
+        if name.split()[0] not in ("repr", "str", "item", "tolist", "float", "sorted") and name not in QUESTIONS
+    ],
 )
 def test_traced_values_are_one_error(name):
     with pytest.raises(TracedValueError, match=r"traced input, at .*test_values.py"):
         capture(VALUES[name][0], jax.jit)
+
+
+def test_float_and_int_of_tensors_are_numbers():
+    def call(x):
+        return x * float(x[2]), int(x.long()[3]) + 1, int(x.sum().long().item()), [float(v) for v in sorted(-x)]
+
+    for scale in (1, -2):
+        found = jax.jit(t2j(call))(X * scale)
+        jax.tree.map(np.testing.assert_allclose, found, call(torch.arange(4.0) * scale))
 
 
 def test_few_traced_elements_are_a_list_of_numbers():

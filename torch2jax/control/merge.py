@@ -48,6 +48,9 @@ class Unlike:
         why, place = (object.__getattribute__(self, name) for name in ("why", "place"))
         raise Refused(why, other_paths=True, place=place)
 
+    def __repr__(self) -> str:
+        return f"something else on each side ({object.__getattribute__(self, 'why')})"
+
     __getattr__ = __call__ = __bool__ = __len__ = __iter__ = __getitem__ = __setitem__ = __str__ = __format__ = _used
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __float__ = __int__ = __index__ = _used  # pyright: ignore[reportAssignmentType]
     __contains__ = __neg__ = __pos__ = __abs__ = __invert__ = __enter__ = __exit__ = _used

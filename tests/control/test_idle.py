@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from torch2jax import t2j
-from torch2jax.branches import idle
+from torch2jax.control import idle
 
 CODE = """
 def warned(x, told):

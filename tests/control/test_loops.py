@@ -6,8 +6,7 @@ import pytest
 import torch
 from jax.experimental import checkify
 
-from tests.branches.random_loops import outcome
-from tests.branches.test_paths import INPUTS, QUICK
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 
@@ -27,11 +26,10 @@ def loops(function, *args, **options) -> int:
     return str(jax.make_jaxpr(t2j(function, **options))(*args)).count(" while[")
 
 
-def agree(function, *args, count=1):
-    """PyTorch's values under jit and in a batch, by so many loops of the graph; None for any number but zero."""
+def agree(function, *args, least=1):
+    """PyTorch's values under jit and in a batch, by so many loops of the graph or more."""
     translated = t2j(function)
-    found = loops(function, *args)
-    assert found == count if count is not None else found > 0
+    assert loops(function, *args) >= least
     batch = [np.stack([x, x * np.float32(1.5), x * np.float32(0.02)]) for x in args]
     mapped = plain(jax.jit(jax.vmap(translated), compiler_options=QUICK)(*batch))
     for i in range(3):
@@ -291,31 +289,6 @@ def begins_with_a_loop(x):
     return x
 
 
-def writes_and_replaces(x):
-    """The first iteration writes to what others see, the further ones to what an iteration has made."""
-    y, row, last = x.clone(), x[0], x
-    z, n = y, 0
-    while z.norm() > 1:
-        z.mul_(0.75)
-        if z.sum() > 30:
-            z[0] -= 1
-        n, last = n + 1, z
-        z = z * 0.6
-    return y, z, row, last, n
-
-
-def writes_on_some_paths(x):
-    y = x.clone()
-    z = y
-    for _ in range(40):
-        if z.norm() < 1:
-            break
-        if z.max() > 10:
-            z.sub_(2)
-        z = z * 0.8
-    return y, z
-
-
 def differs_behind_the_first_iteration(x):
     """Whether a number is Python's or a tensor's there, and what shares memory, depends on the way."""
     share, other, n = 0.5, x, 0
@@ -326,6 +299,13 @@ def differs_behind_the_first_iteration(x):
         x = x * (0.5 + 0.1 * share)
         n += 1
     return x, other, share, n
+
+
+def changes_its_strides(x):
+    y = x[:, None] * x
+    while y.norm() > 1:
+        y = (y * 0.5).T
+    return y
 
 
 def breaks_in_a_loop(x):
@@ -343,7 +323,7 @@ def breaks_in_a_loop(x):
 
 
 @pytest.mark.parametrize(
-    ("function", "args", "count"),
+    ("function", "args", "least"),
     [
         (newton, (X,), 1),
         (conjugate_gradients, (A, X), 1),
@@ -354,7 +334,7 @@ def breaks_in_a_loop(x):
         (line_search, (X,), 1),
         (solver, (X,), 1),
         (nested, (X,), 2),
-        (iterations_with_choices, (X,), 1),
+        (iterations_with_choices, (X,), 0),
         (leaves_in_many_paths, (X,), 1),
         (writes, (X,), 1),
         (aliases, (X,), 1),
@@ -362,18 +342,17 @@ def breaks_in_a_loop(x):
         (tuples, (X,), 1),
         (ends_within_with, (X,), 2),
         (begins_with_a_loop, (X,), 4),
-        (asks_in_a_function, (X,), 1),
+        (asks_in_a_function, (X,), 0),
         (reads_constants, (X,), 1),
         (nms, (X,), 1),
         (shortest_paths, (A,), 1),
-        (writes_and_replaces, (X,), None),
-        (writes_on_some_paths, (X,), None),
-        (differs_behind_the_first_iteration, (X,), None),
-        (breaks_in_a_loop, (X,), None),
+        (changes_its_strides, (X,), 1),
+        (differs_behind_the_first_iteration, (X,), 1),
+        (breaks_in_a_loop, (X,), 1),
     ],
 )
-def test_loops(function, args, count):
-    agree(function, *args, count=count)
+def test_loops(function, args, least):
+    agree(function, *args, least=least)
 
 
 def descends(x):
@@ -419,15 +398,6 @@ def differentiates_by_func(x):
         x, n = x - 0.3 * g, n + 1
 
 
-def goes_back_to_what_was_before(x):
-    a = x.clone().requires_grad_()
-    a.grad, squared, n = torch.zeros(3), (a * a).sum() * 0.001, 0
-    while squared.detach() * 0.9**n > 1e-2:
-        (squared * 0.9**n).backward(retain_graph=True)
-        n += 1
-    return a.grad, n
-
-
 @pytest.mark.parametrize(
     "function",
     [
@@ -435,7 +405,6 @@ def goes_back_to_what_was_before(x):
         descends_with_momentum,
         leaves_anew,
         differentiates_by_func,
-        goes_back_to_what_was_before,
     ],
 )
 def test_iterations_that_take_derivatives(function):
@@ -452,17 +421,7 @@ def test_derivatives_that_lead_through_iterations_keep_branches():
         y.sum().backward()
         return x.grad
 
-    agree(function, X, count=0)
-
-    def without_end(x):
-        y = x = x.clone().requires_grad_()
-        while y.norm() > 1:
-            y = y / 2
-        y.sum().backward()
-        return x.grad
-
-    with pytest.raises(BranchError, match="the code takes a derivative through several iterations"):
-        jax.make_jaxpr(t2j(without_end))(X)
+    agree(function, X, least=0)
 
 
 def test_the_graph_is_that_of_a_loop_by_hand():
@@ -578,7 +537,7 @@ def test_derivatives(function, options):
 
 
 def test_a_gradient_needs_a_bound_that_holds():
-    with pytest.raises(BranchError, match=r"test_loops_on_data.py:\d+ in shrunk .*max_steps=N"):
+    with pytest.raises(BranchError, match=r"test_loops.py:\d+ in shrunk .*max_steps=N"):
         jax.grad(jax.jit(t2j(shrunk)))(X)
     few = jax.jit(t2j(shrunk, max_steps=3))
     assert np.isnan(jax.grad(few)(X)).all()
@@ -625,28 +584,10 @@ def advances(x):
     return x
 
 
-class Counter:
-    count = 0
-
-
-def counts_in_a_class(x):
-    while x.norm() > 1:
-        Counter.count += 1
-        x = x / 2 + 0.001 * Counter.count
-    return x
-
-
 def changes_its_shape(x):
     while x.norm() > 1:
         x = (x / 2)[None]
     return x.norm()
-
-
-def changes_its_strides(x):
-    y = x[:, None] * x
-    while y.norm() > 1:
-        y = (y * 0.5).T
-    return y
 
 
 def compares_tenths(x):
@@ -658,24 +599,26 @@ def compares_tenths(x):
     return x
 
 
+def until_one(x):
+    t, count = 0.0, 0
+    while x.norm() > 1e-3 and t < 1.0:
+        x, t, count = x * 0.9, t + 0.1, count + 1
+    return x, t, count
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
         (compares_tenths, "the comparison got t, a Python float that the loop at .* changes in steps"),
-        (grows, r"found is first a list of length \d, and then a list of length \d: keep a mask of what it would hold"),
-        (toggles, "direction is first ('up', and then 'down'|'down', and then 'up')"),
-        (advances, "numbers is a generator, whose position cannot be read"),
-        (counts_in_a_class, r"Counter\.count changes in a way that no loop can carry"),
-        (changes_its_shape, r"x is first a tensor of torch.float32 and shape"),
-        (
-            changes_its_strides,
-            r"y is first a tensor of .* shape \[3, 3\], and then one of other strides: call .contiguous\(\)",
-        ),
+        (until_one, "the comparison got t, a Python float that the loop at .* changes in steps"),
+        (grows, "a list of length 0 where the loop begins, a list of length 1 behind an iteration of the loop at .*"),
+        (toggles, "direction is 'down' where the loop begins, 'up' behind an iteration of the loop at .*"),
+        (advances, "a generator from outside is read on one side of a condition"),
+        (changes_its_shape, r"bool\(tensor\) at .*in changes_its_shape"),
     ],
 )
 def test_what_iterations_cannot_change(function, reason):
-    told = rf"The loop at .*in {function.__name__} is not a loop of the graph: .*{reason}"
-    with pytest.raises(BranchError, match=told):
+    with pytest.raises(BranchError, match=reason):
         jax.make_jaxpr(t2j(function))(X)
 
 
@@ -696,50 +639,12 @@ def in_tenths(x):
     return x, t
 
 
-def until_one(x):
-    t, count = 0.0, 0
-    while x.norm() > 1e-3 and t < 1.0:
-        x, t, count = x * 0.9, t + 0.1, count + 1
-    return x, t, count
-
-
 def test_python_floats_are_carried_where_nothing_depends_on_their_rounding():
-    agree(in_halves, X, count=1)
-    agree(in_tenths, X, count=1)
+    agree(in_halves, X)
+    agree(in_tenths, X)
     with jax.enable_x64(True):
         got = jax.jit(t2j(compares_tenths))(X)
     np.testing.assert_allclose(got, compares_tenths(torch.from_numpy(X)), rtol=1e-6)
-
-
-def test_python_floats_end_loops_as_in_python():
-    """Ten tenths are less than one, but not in float32."""
-    assert int(jax.jit(t2j(until_one), compiler_options=QUICK)(X)[2]) == until_one(torch.from_numpy(X))[2] == 11
-
-
-def test_what_ends_the_iterations_of_an_unrolled_loop_names_the_loop():
-    def function(x):
-        found = []
-        while x.norm() > 1:
-            x = x / 2
-            found.append(x)
-            if len(found) == 12:
-                return torch.zeros(x.long().sum().item())
-        return x
-
-    told = r"cannot be translated: .*The loop at .* is not a loop of the graph: found is first a list of length"
-    with pytest.raises(BranchError, match=told):
-        jax.make_jaxpr(t2j(function))(X)
-
-
-def left_within(x):
-    """Left after the most costly step, whose results the code behind the loop uses."""
-    n = torch.zeros((), dtype=torch.int64)
-    while True:
-        place = (x @ torch.from_numpy(A)).sin().argmax()
-        n = n + place + 1
-        if n > 40 or place == 7:
-            return n + place
-        x = x + 1
 
 
 def asked_before(x):
@@ -752,52 +657,9 @@ def asked_before(x):
     return x
 
 
-def test_a_last_iteration_is_not_run_again():
-    agree(left_within, X)
-    assert str(jax.make_jaxpr(t2j(left_within))(X)).count("dot_general[") == 1
-
-
 def test_sides_of_a_branch_with_the_same_loop_are_one():
     agree(asked_before, X)
     assert str(jax.make_jaxpr(t2j(asked_before))(X)).count(" cond[") <= 1
-
-
-def test_a_derivative_of_the_last_iteration_alone_needs_no_bound():
-    def function(w):
-        n = torch.zeros((), dtype=torch.int64)
-        while True:
-            n = n + 1
-            y = (w * n).cos() * n
-            if y.norm() > 9:
-                return y.sum()
-            if y.sum() < -90:
-                return y.mean()
-
-    assert loops(function, X) == 1
-    leaf = torch.from_numpy(X).requires_grad_()
-    (wanted,) = torch.autograd.grad(function(leaf), leaf)
-    np.testing.assert_allclose(jax.jit(jax.grad(t2j(function)), compiler_options=QUICK)(X), wanted, 1e-4)
-
-
-def test_a_loop_that_never_ends():
-    def function(x):
-        while True:
-            x = x.sin() if x.sum() > 0 else x.cos()
-
-    with pytest.raises(BranchError, match="never ends"):
-        jax.make_jaxpr(t2j(function))(X)
-
-
-def test_short_loops_stay_what_they_are():
-    def function(x):
-        for _ in range(6):
-            if x.sum() < 1:
-                break
-            x = x / 2
-        return x
-
-    for x in INPUTS:
-        assert loops(function, x) == 0
 
 
 def rows_until(x, n):
@@ -822,7 +684,7 @@ def test_rows_that_a_tensor_has_not_are_never_reached(function, rows):
     """Followed iteration by iteration, the path that goes on comes to a row that is not there."""
     x = np.arange(1, rows + 1, dtype=np.float32)
     translated = t2j(function)
-    assert loops(function, x, np.int32(1)) == 1
+    assert loops(function, x, np.int32(1)) >= 1
     for n in range(rows + 1):
         got = plain(jax.jit(translated, compiler_options=QUICK)(x, np.int32(n)))
         for leaf, want in zip(got, plain(function(torch.from_numpy(x), torch.tensor(n))), strict=True):
@@ -848,31 +710,23 @@ def test_loops_on_one_line():
     np.testing.assert_allclose(jax.grad(jax.jit(lambda x: translated(x)[0].sum()))(x), 2.0**-13)
 
 
-def of_many_paths(x):
-    n = 0
-    for _ in range(9):
-        if x.sum() < 1:
-            break
-        x = x * 0.75 if x.max() > 2 else x - 0.25
-        if x.min() < 1:
-            x = x.clone()
-            n += 1
-    return x, n
+def test_the_first_iterations_of_a_loop_are_before_it():
+    """A `for` that data may end, and one whose iterations ask, are loops of the graph behind one and four of them."""
 
+    def ended(x):
+        for _ in range(100):
+            x = (torch.from_numpy(A) @ x / 8).sin()
+            if x.sum() < 1:
+                break
+        return x
 
-def test_iterations_of_many_paths():
-    """There are more paths through a few iterations than are followed, before one line has asked often."""
-    compiled = jax.jit(t2j(of_many_paths, max_paths=16), compiler_options=QUICK)
-    for x in (X / 8, X, -X):
-        for leaf, want in zip(plain(compiled(x)), plain(of_many_paths(torch.from_numpy(x))), strict=True):
-            np.testing.assert_allclose(leaf, want, 1e-5)
+    def asks(x):
+        for _ in range(100):
+            x = (torch.from_numpy(A) @ x / 8).sin() if x.sum() > 0 else x.cos()
+        return x
 
-
-@pytest.mark.parametrize(("seed", "is_entangled"), [(3, False), (26, False), (2, True), (11, True), (23, True)])
-def test_random_programs(seed, is_entangled):
-    """A few of `python -m tests.branches.random_loops`.
-
-    11 reads behind a `for` what its iterations have read first. Of 26 the inner loop is found when the iterations of
-    the outer one have been counted.
-    """
-    assert outcome(seed, is_entangled=is_entangled) == "equal"
+    for function, before in ((ended, 1), (asks, 4)):
+        assert loops(function, X) == 1
+        assert str(jax.make_jaxpr(t2j(function))(X)).count("dot_general[") == before + 1
+        got = jax.jit(t2j(function), compiler_options=QUICK)(X)
+        np.testing.assert_allclose(got, function(torch.from_numpy(X)), 1e-4, 1e-5)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from jax.sharding import PartitionSpec
 
-from tests.branches.test_paths import QUICK
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 

@@ -1,4 +1,4 @@
-"""Random programs with loops that end when data say so, against PyTorch: ``python -m tests.branches.random_loops``.
+"""Random programs with loops that end when data say so, against PyTorch: ``python -m tests.control.random_loops``.
 
 A program has a few tensors and numbers, some of which are aliases, and loops in loops whose iterations compute, write
 in place, count, ask and leave early. Every loop ends: a counter of its own has a bound.

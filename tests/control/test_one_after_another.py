@@ -1,17 +1,12 @@
-"""Conditions whose paths join at the next statement, where there would be too many paths: against PyTorch."""
-
-import dis
+"""Many conditions one after another, each of which is once in the graph: against PyTorch."""
 
 import jax
 import numpy as np
 import pytest
 import torch
 
-from tests.branches.random_conditions import outcome
-from tests.branches.test_paths import QUICK
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
-from torch2jax.branches import paths
-from torch2jax.branches.join_points import join_point
 
 X = np.array([0.5, -0.2, 0.8, -1.5, 1.1, -0.1, 0.3, -0.7], np.float32)
 
@@ -174,8 +169,7 @@ class Experts(torch.nn.Module):
         return y
 
 
-def compared(function, monkeypatch, **options):
-    monkeypatch.setattr(paths, "_MANY", 2)
+def compared(function, **options):
 
     def total(x):
         leaves = jax.tree.leaves(t2j(function, **options)(x))
@@ -199,13 +193,13 @@ def compared(function, monkeypatch, **options):
 @pytest.mark.parametrize(
     "function", [one_after_another, in_a_loop_without_an_end_on_data, writes_in_place, counts, the_best, exceptions]
 )
-def test_paths_join(function, monkeypatch):
-    compared(function, monkeypatch, max_paths=8)  # more of them are followed nowhere
+def test_agree(function):
+    compared(function, max_paths=8)
 
 
 @pytest.mark.parametrize("function", [different_shapes, a_list_that_grows, asks_for_identity, written_after_an_alias])
-def test_what_cannot_join_is_followed(function, monkeypatch):
-    compared(function, monkeypatch)
+def test_sides_that_leave_no_one_value(function):
+    compared(function)
 
 
 def a_selection_stays(x):
@@ -241,16 +235,14 @@ def dropped_out(x):
 
 
 @pytest.mark.parametrize("function", [a_selection_stays, a_sparse_tensor_stays, numbers_of_tensors])
-def test_tensors_of_other_kinds(function, monkeypatch):
-    monkeypatch.setattr(paths, "_MANY", 2)
+def test_tensors_of_other_kinds(function):
     compiled = jax.jit(t2j(function, max_paths=8), compiler_options=QUICK)
     for x in (X, -X, X[::-1].copy()):
         for got, want in zip(compiled(x), function(torch.from_numpy(x.copy())), strict=True):
             np.testing.assert_allclose(got, want, 1e-5, 1e-6)
 
 
-def test_random_numbers_differ_from_condition_to_condition(monkeypatch):
-    monkeypatch.setattr(paths, "_MANY", 2)
+def test_random_numbers_differ_from_condition_to_condition():
     x = np.arange(1.0, 257, dtype=np.float32)
     translated = lambda x, key: t2j(dropped_out)(x, rng=key)
     found = [jax.jit(translated)(x, jax.random.key(seed)) for seed in range(3)]
@@ -274,8 +266,7 @@ def test_a_condition_is_once_in_the_graph():
     assert graph.count("exp") == 1
 
 
-def test_experts_are_called_for_their_tokens(monkeypatch):
-    monkeypatch.setattr(paths, "_MANY", 2)
+def test_experts_are_called_for_their_tokens():
     module = Experts(5)
     x = torch.randn(3, 4)
     wanted = module(x)
@@ -288,61 +279,3 @@ def test_experts_are_called_for_their_tokens(monkeypatch):
     for name, param in module.named_parameters():
         wanted = torch.zeros_like(param) if param.grad is None else param.grad  # of an expert that nobody has chosen
         np.testing.assert_allclose(found[name], wanted, 1e-4, 1e-5)
-
-
-@pytest.mark.parametrize("seed", [104, 109, 114, 118])
-def test_random_programs(seed):
-    assert outcome(seed, many=2).partition(":")[0] in ("equal", "refused")
-
-
-def _line_of_join(function, line):
-    """The line, counted from the function's first, at which the paths join that part in another one."""
-    code = function.__code__
-    steps = [x for x in dis.get_instructions(code) if x.positions and x.positions.lineno == code.co_firstlineno + line]
-    asks = [x for x in steps if "JUMP" in x.opname and "_IF_" in x.opname]
-    point = join_point(code, asks[0].offset)
-    if point is None:
-        return None
-    at = next(x for x in dis.get_instructions(code) if x.offset == point.offset)
-    return at.positions.lineno - code.co_firstlineno
-
-
-def placed(x, values):
-    if x > 0:
-        y = 1
-    elif x > -1:
-        y = 2
-    for value in values:
-        if value > x:
-            continue
-        y = y + value if value > 0 else y
-        with open(y):
-            if y > 2:
-                y = 3
-            x = y
-        try:
-            if x > 4:
-                raise ValueError
-            x = 2
-        except ValueError:
-            x = 3
-    while x > 3:
-        if x > 5:
-            x = x - 2
-        x = x - 1
-    for value in values:
-        if value > 3:
-            y = value
-        if value > 4:
-            break
-    if x > 3:
-        return y
-    return x
-
-
-@pytest.mark.parametrize(
-    ("line", "wanted"),
-    [(1, 5), (6, 5), (8, 9), (10, 12), (14, 16), (19, None), (20, 22), (24, 26), (26, None), (28, None)],
-)
-def test_paths_join_at_the_next_statement(line, wanted):
-    assert _line_of_join(placed, line) == wanted

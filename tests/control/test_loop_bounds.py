@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.branches.test_paths import QUICK
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 

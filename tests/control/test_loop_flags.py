@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.branches.test_paths import QUICK
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
 
 INPUTS = [np.array(x, np.float32) for x in ([3, 1, 2, 5], [0.5, 0.25, -1, 4], [-9, 8, 5, 0])]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.branches.test_paths import QUICK
+from tests.control.test_conditions import QUICK
 from torch2jax import t2j
 
 W = np.array([[0.3, 0.2, -0.1], [0.1, 0.4, 0.2], [0.0, -0.3, 0.2]], np.float32)
