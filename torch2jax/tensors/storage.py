@@ -281,10 +281,11 @@ class Storage(Journaled):
 
     @property
     def has_traced(self) -> bool:
-        """Whether its values are traced, as they are: what else was written to its memory may be undone already."""
-        if self._version == self.memory.version or not isinstance(self._physical, PhysicalArray):
-            return is_traced(self.physical.array)
-        return is_traced(self._physical.array)
+        """Whether its values are traced."""
+        is_stale = self._version != self.memory.version and not self.has_grown and self.memory.latest is None
+        if is_stale and isinstance(self._physical, PhysicalArray):  # what was written elsewhere is nowhere any more
+            return is_traced(self._physical.array)
+        return is_traced(self.physical.array)
 
     def lose(self) -> None:
         """Gives up values that are nobody's outside the trace that has ended, unless they are known."""
