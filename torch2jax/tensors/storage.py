@@ -279,14 +279,6 @@ class Storage(Journaled):
         array, layout = self.physical
         self._array, self._physical = None, PhysicalArray(jax.ShapeDtypeStruct(array.shape, array.dtype), layout)
 
-    @property
-    def has_traced(self) -> bool:
-        """Whether its values are traced."""
-        is_stale = self._version != self.memory.version and not self.has_grown and self.memory.latest is None
-        if is_stale and isinstance(self._physical, PhysicalArray):  # what was written elsewhere is nowhere any more
-            return is_traced(self._physical.array)
-        return is_traced(self.physical.array)
-
     def lose(self) -> None:
         """Gives up values that are nobody's outside the trace that has ended, unless they are known."""
         if self._known is None:
@@ -477,6 +469,8 @@ class Storage(Journaled):
             self._enlarge()._version = -1
         if self._larger is None:
             latest: Any = self.memory.latest
+            if latest is None:  # what was written elsewhere is undone
+                return
             (array, layout), known = latest.physical, latest.known
             if array is self.physical.array:  # another history has begun with these values, or ended
                 return
@@ -760,7 +754,7 @@ class View(Journaled):
 def lose_traced(nodes: Iterable[Any]) -> None:
     """Gives up the values that a trace which has ended leaves in storages; `nodes` are what was made within."""
     for node in nodes:
-        if isinstance(node, Storage) and node.has_traced:
+        if isinstance(node, Storage) and is_traced(node.physical.array):
             node.lose()
 
 
