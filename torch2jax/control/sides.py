@@ -163,7 +163,7 @@ def run_side(
             path.end()
             call.stream.state = stream
             run.trying, run.checks = trying, checks
-            lose_traced(tensors.survivors())
+            lose_traced(tensors.survivors(), is_undone=True)
 
     def traced(arrays: Sequence) -> list:
         with ending_with_errors(around):

@@ -469,8 +469,6 @@ class Storage(Journaled):
             self._enlarge()._version = -1
         if self._larger is None:
             latest: Any = self.memory.latest
-            if latest is None:  # what was written elsewhere is undone
-                return
             (array, layout), known = latest.physical, latest.known
             if array is self.physical.array:  # another history has begun with these values, or ended
                 return
@@ -751,10 +749,18 @@ class View(Journaled):
         return view
 
 
-def lose_traced(nodes: Iterable[Any]) -> None:
-    """Gives up the values that a trace which has ended leaves in storages; `nodes` are what was made within."""
+def lose_traced(nodes: Iterable[Any], is_undone: bool = False) -> None:
+    """Gives up the values that a trace which has ended leaves in storages; `nodes` are what was made within.
+
+    Args:
+        is_undone: whether what was written to older memory is undone. What shares it has no values then.
+    """
     for node in nodes:
-        if isinstance(node, Storage) and is_traced(node.physical.array):
+        if not isinstance(node, Storage):
+            continue
+        memory = node.memory
+        is_stale = is_undone and node._version != memory.version and memory.latest is None and not node.has_grown
+        if is_stale or is_traced(node.physical.array):
             node.lose()
 
 
