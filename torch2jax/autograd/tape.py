@@ -110,9 +110,13 @@ class Tape(Feature):
         """Whether what is computed now is recorded here: not within another transformation."""
         return current_trace() is self.levels[0].trace
 
+    def is_above(self, trace: Trace) -> bool:
+        """Whether what is computed now is recorded here, and computed with that trace."""
+        return self.is_current and self.levels[-1].below is trace
+
     def is_beside(self, trace: Trace) -> bool:
         """Whether what is computed with that trace is recorded here, for derivatives of the code's own alone."""
-        return self.is_current and self._count == self.depth and self.levels[-1].below is trace
+        return self._count == self.depth and self.is_above(trace)
 
     def leaf(self, array: jax.Array, source: Source):
         """An array of the same values with which the history of `source` begins."""

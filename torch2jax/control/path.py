@@ -54,6 +54,12 @@ class Path:
         is_there = current_trace() is self.trace if tape is None else tape.is_beside(self.trace)
         return is_there and not call.transformations and call.dual is None
 
+    def is_above(self, call: Call) -> bool:
+        """The same, also within derivatives that JAX takes of the code."""
+        tape = call.tape
+        is_there = current_trace() is self.trace if tape is None else tape.is_above(self.trace)
+        return is_there and not call.transformations and call.dual is None
+
     def can_answer(self, tensor: Torchish) -> bool:
         """Whether conditions on a tensor can be asked where the code is."""
         return self.policy.max_paths > 1 and decides(deciding_array(tensor), self.trace)

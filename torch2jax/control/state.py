@@ -128,7 +128,7 @@ def asking_way() -> "Way | None":
     run, call = current_run(), this_call()
     path: Any = call.paths[-1]
     is_there = run.way is not None and run.journal is None and path.trace is run.way.trace
-    return run.way if is_there and path.is_in_its_trace(call) else None
+    return run.way if is_there and path.is_above(call) else None
 
 
 def splitting(place: SourceLine) -> "Way | None":
