@@ -60,7 +60,7 @@ def test_what_a_use_raises_is_its_outcome():
 
     outcome = run(_use(lambda: (fails, (torch.ones(2),))))
     assert (outcome.pytorch, outcome.agrees, outcome.error) == (False, False, "ZeroDivisionError: in both")
-    outcome = run(_use(lambda: (lambda x: x * float(x.sum()), (torch.ones(2),))))
+    outcome = run(_use(lambda: (lambda x: x * float(str(x.sum().item())), (torch.ones(2),))))
     assert (outcome.pytorch, outcome.forward, outcome.gradient) == (True, None, None)
     assert outcome.error.startswith("TracedValueError")
     outcome = run(_use(lambda: (lambda x: x.round(), (torch.ones(2),))))

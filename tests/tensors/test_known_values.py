@@ -150,9 +150,7 @@ def from_mask(x):
 
 
 def from_number(x):
-    if float(x.max()) > 1:
-        return x
-    return -x
+    return x if str(x.max().item()) > "1" else -x
 
 
 def from_key(x):

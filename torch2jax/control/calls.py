@@ -36,6 +36,7 @@ from .state import Refused, asking_way, current_run, trying
 from .writes import (
     CONTAINERS,
     ContextVariable,
+    ObjectJournal,
     is_made,
     is_paired,
     made,
@@ -122,9 +123,11 @@ class Calls(Access):
             if any(isinstance(x, torch.Tensor) for x in (*args, *kwargs.values())):
                 return self.call(function.__wrapped__, *args, **kwargs)
             return function(*args, **kwargs)
-        before = run.writes
-        result = self.call(function.__wrapped__, *args, **kwargs)
-        if run.writes != before:
+        side, own = run.journal, ObjectJournal()
+        with own:
+            result = self.call(function.__wrapped__, *args, **kwargs)
+        side.made.update(own.made)
+        if own.places:
             name = getattr(function, "__name__", "a function")
             raise Refused(
                 f"{name} has a cache, and writes to something: on one side of a condition nobody knows whether"

@@ -14,8 +14,8 @@ import torch
 from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..translation import this_call
+from ..values import lengths
 from ..values.item import Item
-from ..values.lengths import Counted
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data, of_flag
 from .idle import idle_answer
@@ -184,12 +184,13 @@ class Operators(Calls):
         variables, place = _variables(names, body), _place(body)
         ending = [x for x in variables if x.name in flags]
         items = self.iterated(items)
-        if type(items) is TracedRange:
+        if type(items) is lengths.TracedRange:
+            items = TracedRange(items.start, items.stop, items.step, lengths.bound_of(items.number))
             self._count(items, items.goes_on(self), body, variables, ending, place)
             return
         is_range, is_alone = isinstance(items, RANGE), sys.getrefcount(items) <= _REFERENCES_OF_ITEMS
         following, run, asked = iter(items), current_run(), 0
-        if type(following) is Counted:  # the rows of a tensor whose length data decide
+        if type(following) is lengths.Counted:  # the rows of a tensor whose length data decide
             rows = TracedRange(0, following.number, 1, following.bound)
             give = lambda at: body(following.give(at))
             self._count(rows, rows.goes_on(self), give, variables, ending, place)
@@ -290,7 +291,7 @@ class Operators(Calls):
         """What a loop or an unpacking goes through."""
         expect_there(items)
         kind = type(items)
-        if kind in (list, tuple, RANGE, dict, str, TracedRange):
+        if kind in (list, tuple, RANGE, dict, str, lengths.TracedRange):
             return items
         begin, following = getattr(kind, "__iter__", None), getattr(kind, "__next__", None)
         if type(following) is types.FunctionType and self.converts(following):
@@ -496,7 +497,7 @@ class Operators(Calls):
 
 
 class TracedRange:
-    """A range whose bounds data decide; only a loop can go through it.
+    """A range whose bounds data decide, as a loop goes through it.
 
     Args:
         most: how many numbers it has at most, if that is known.
@@ -504,11 +505,6 @@ class TracedRange:
 
     def __init__(self, start: Any, stop: Any, step: int, most: int | None = None):
         self.start, self.stop, self.step, self.most = start, stop, step, most
-
-    def __iter__(self) -> Iterator:
-        raise TracedValueError("a range that no loop goes through")
-
-    __len__ = __iter__  # pyright: ignore[reportAssignmentType]
 
     def has(self, operators: Operators, number: Any) -> Any:
         return operators.compare("Lt" if self.step > 0 else "Gt", number, self.stop)
@@ -523,7 +519,7 @@ def _range(operators: Operators, *bounds: Any) -> Any:
     start, stop, *step = bounds if len(bounds) > 1 else (0, *bounds)
     if type(step[0] if step else 1) is not int or step == [0]:
         raise TracedValueError("the step of a range")
-    return TracedRange(start, stop, step[0] if step else 1)
+    return lengths.TracedRange(start, stop, step[0] if step else 1)
 
 
 def _flag(value: Any) -> Any:

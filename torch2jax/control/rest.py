@@ -21,6 +21,7 @@ from jax.extend.core import Literal, Primitive, Var
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, is_raised_by_code
 from ..loops.program import Program, evaluated, pruned
 from ..tensors.trees import flatten
+from ..tracing.same_values import is_same_value
 from ..tracing.traces import current_trace, ending_with_errors, running
 from .ends import End, StaticLeaf, alike
 from .policy import BranchPolicy
@@ -81,6 +82,7 @@ class Way:
         self._split, self._given, self._most, self._often = split, given, most, often
         self.trace = current_trace()
         self.asked: list[Asked] = []
+        self._known: list[tuple[Any, bool]] = []
 
     @property
     def splits_all(self) -> bool:
@@ -97,6 +99,9 @@ class Way:
         Args:
             why: there are no sides that could become one, in words.
         """
+        for before, found in self._known:  # which is asked again
+            if is_same_value(flag, before):
+                return found
         if not self._split.is_used:
             raise Refused(f"bool(tensor) at {place} {why}", other_paths=True, place=place)
         number = len(self.asked)
@@ -104,6 +109,7 @@ class Way:
         if number >= self._most or sum(x.place == place for x in self.asked) >= self._often:
             raise Refused(too_many(self._split, place, self._often), place=place)
         self.asked.append(Asked(place, answer, asking_place().file))
+        self._known.append((flag, answer))
         with running(self.trace):
             condition_p.bind(flag)
         return answer

@@ -68,8 +68,6 @@ class Run:
         """Tensors that are numbers on one side, by their ids: not to be written to in place."""
         self.unsure_grad: dict[int, Any] = {}
         """Tensors that require grad on one side alone, by their ids."""
-        self.writes = 0
-        """How often something was written to."""
         self.caches: dict[int, Any] = {}
         """Caches of functions, by their ids, that were left out on a side: nobody may look into them."""
         self.partial: dict[int, Any] = {}

@@ -15,6 +15,7 @@ import collections
 import contextvars
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -294,7 +295,6 @@ _TWICE = (
 def note(place: Place) -> None:
     """Is called before a place is written to."""
     run = current_run()
-    run.writes += 1
     if run.pairs:
         _expect_single(run.pairs, place.owner)
     journal = run.journal or run.outside
@@ -305,7 +305,6 @@ def note(place: Place) -> None:
 def note_attribute(owner: Any, name: str) -> None:
     """Is called before an attribute is set or deleted."""
     run = current_run()
-    run.writes += 1
     if run.pairs:
         _expect_single(run.pairs, owner)
     journal = run.journal or run.outside
@@ -320,7 +319,6 @@ def note_contents(owner: Any) -> None:
         Refused: it is of a kind of which nobody knows what it holds.
     """
     run = current_run()
-    run.writes += 1
     if run.pairs:
         _expect_single(run.pairs, owner)
     journal = run.journal or run.outside
@@ -367,7 +365,8 @@ def made(value: Any) -> Any:
     run = current_run()
     journal = run.journal or run.outside
     if journal is not None:
-        journal.made[id(value)] = value
+        # Who holds a generator besides the code has it from outside (`calls/rng.py`).
+        journal.made[id(value)] = weakref.ref(value) if isinstance(value, torch.Generator) else value
     return value
 
 
