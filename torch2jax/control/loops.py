@@ -104,7 +104,7 @@ class _Carried:
     def tie(self, values: list) -> None:
         """Notes that what is carried may be what the loop has begun with, and what else is carried."""
         for n, pick in enumerate(self.picks):
-            if pick.kind not in ("tensor", "unsure"):
+            if pick.kind not in ("tensor", "unsure", "rows"):
                 continue
             storage = values[n]._node.storage
             for leaf in (pick.one, pick.other):

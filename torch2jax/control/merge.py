@@ -21,10 +21,13 @@ from jax import lax
 
 from ..tensors.dtypes import canonical
 from ..tensors.storage import steps_to
-from ..tensors.tensor import Torchish
+from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec
 from ..translation import this_call
 from ..values.item import Item
+from ..values.moved import front_of, moved
+from ..values.selected import Chosen, first
+from ..values.sized import rows_and_length
 from ..values.traced_numbers import Number
 from .state import Refused, current_run
 from .ties import Relation, is_tied, relations
@@ -126,6 +129,8 @@ class Encoder:
     def _encoded(self, value: Any) -> Tree:
         if value is UNDEFINED:
             return Leaf("undefined", value)
+        if isinstance(value, Chosen):
+            return self._sized(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         kind: Any = type(value)
@@ -159,6 +164,15 @@ class Encoder:
             node.children.extend(left[x] if x in left else self(attributes[x]) for x in names)
             return node
         return Leaf("object", value)
+
+    def _sized(self, value: Any) -> Tree:
+        """A tensor of a length that data decide: its rows, with room for all, and how many there are."""
+        axis = front_of(value)[1]
+        found = rows_and_length(value, axis)
+        if found is None:
+            return Leaf("object", value)
+        parts = [wrap(found[0], value.dtype), wrap(found[1], torch.int64)]
+        return Node("sized", value, (axis,), [*map(self._tensor, parts)], False)
 
     def _tensor(self, value: torch.Tensor) -> Leaf:
         call = this_call()
@@ -232,9 +246,11 @@ class Pick(NamedTuple):
 
     one: Leaf
     other: Leaf
-    kind: str  # tensor, item, or unsure: a tensor on one side, and a number on the other
+    kind: str  # tensor, item, unsure (a tensor on one side, and a number on the other), or rows, of which some count
     spec: TensorSpec
     shape: tuple[int, ...]
+    axis: int = 0
+    """The dimension of a plain tensor that its rows are along."""
 
     @property
     def aval(self) -> tuple:
@@ -260,6 +276,12 @@ class Pick(NamedTuple):
                 return np.asarray(leaf.value, dtype)
             except OverflowError as error:
                 raise Refused(f"the integer {leaf.value} is beyond {dtype}", other_paths=True) from error
+        if leaf.kind == "plain":
+            found = jnp.moveaxis(found, self.axis, 0)
+        if self.kind == "rows" and found.shape != self.shape:
+            found = lax.pad(
+                found, jnp.zeros((), found.dtype), [(0, self.shape[0] - len(found), 0), *[(0, 0, 0)] * (found.ndim - 1)]
+            )
         return lax.convert_element_type(found, dtype)
 
     def value(self, array: Any, keeps: bool) -> Any:
@@ -329,6 +351,8 @@ class Merge:
             return self.alone(b if a.kind == "undefined" else a, a.kind == "undefined")
         if a.kind != "number" and a.value is b.value:
             return lambda _: a.value
+        if "sized" in (a.kind, b.kind):
+            return self._of_lengths(a, b, name)
         if isinstance(a, Node) and isinstance(b, Node):
             return self._nodes(a, b, name, is_contents)
         if isinstance(a, Leaf) and isinstance(b, Leaf) and {a.kind, b.kind} <= {"number", "tensor", "item"}:
@@ -338,12 +362,41 @@ class Merge:
         return self._unlike(a, b, name)
 
     def _pick(
-        self, one: Leaf, other: Leaf, kind: str, spec: TensorSpec, shape: tuple[int, ...], name: str = "a number"
+        self,
+        one: Leaf,
+        other: Leaf,
+        kind: str,
+        spec: TensorSpec,
+        shape: tuple[int, ...],
+        name: str = "a number",
+        axis: int = 0,
     ) -> Build:
-        self.picks.append(Pick(one, other, kind, spec, shape))
+        self.picks.append(Pick(one, other, kind, spec, shape, axis))
         self.names.append(name)
         number = len(self.picks) - 1
         return lambda values: values[number]
+
+    def _of_lengths(self, a: Tree, b: Tree, name: str) -> Build:
+        """Two tensors of which one, or each, is as long as data decide: rows with room for the longer, and a length."""
+        axis = (a if isinstance(a, Node) else b).names[0]  # pyright: ignore[reportAttributeAccessIssue]
+        one, other = _rows_and_length(a, axis), _rows_and_length(b, axis)
+        if one is None or other is None:
+            return self._unlike(a, b, name)
+        (rows, length), (rows_too, length_too) = one, other
+        are_alike = rows.shape[1:] == rows_too.shape[1:] and rows.spec.dtype == rows_too.spec.dtype
+        if not are_alike or (self._is_loop and _room(rows_too) > _room(rows)):
+            return self._unlike(a, b, name)
+        shape = (max(_room(rows), _room(rows_too)), *rows.shape[1:])
+        wants = rows.spec.wants_grad or rows_too.spec.wants_grad
+        spec = rows.spec._replace(strides=None, layout=None, wants_grad=wants)
+        of_rows = self._pick(rows, rows_too, "rows", spec, shape, name, axis)
+        of_length = self._pick(length, length_too, "tensor", _number_spec(torch.int64), (), f"the length of {name}")
+
+        def build(values: list) -> Any:
+            with this_call().inside():
+                return moved(first(of_rows(values), of_length(values)), axis)
+
+        return build
 
     def _numbers(self, a: Leaf, b: Leaf, name: str) -> Build:
         if a.kind == b.kind == "number" and type(a.value) is type(b.value) and _is_same_number(a.value, b.value):
@@ -407,6 +460,10 @@ class Merge:
 
     def alone(self, x: Tree, is_second: bool) -> Build:
         """The value of one side, where the other has none."""
+        if x.kind == "sized":
+            rows, length = x.children  # pyright: ignore[reportAttributeAccessIssue]
+            alone, count, axis = self.alone(rows, is_second), self.alone(length, is_second), x.names[0]  # pyright: ignore
+            return lambda values: moved(first(alone(values), count(values)), axis)
         if isinstance(x, Node):
             builders = [self.alone(child, is_second) for child in x.children]
             if x.is_older:
@@ -442,6 +499,21 @@ class Merge:
             for box in boxes:
                 if box and box[0] is not first:
                     pair(first, box[0], "one object on one side of a condition is two on the other")
+
+
+def _rows_and_length(x: Tree, axis: int) -> tuple[Leaf, Leaf] | None:
+    """The rows of a tensor along a dimension, and how many there are; None of what has none."""
+    if isinstance(x, Node):
+        rows, length = x.children if x.kind == "sized" and x.names == (axis,) else (None, None)
+        return None if rows is None or length is None else (rows, length)
+    if x.kind != "tensor" or len(x.shape) <= axis:
+        return None
+    shape = (x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :])
+    return x._replace(kind="plain", shape=shape), Leaf("number", x.shape[axis])
+
+
+def _room(rows: Leaf) -> int:
+    return rows.shape[0]
 
 
 def _rebuilt(node: Node, children: list) -> Any:

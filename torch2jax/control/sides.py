@@ -520,11 +520,12 @@ def _links(picks: list[Pick]) -> list[_Link]:
     for is_one in (True, False):
         fresh: dict[int, int] = {}
         for n, pick in enumerate(picks):
-            if pick.kind not in ("tensor", "unsure"):
+            if pick.kind not in ("tensor", "unsure", "rows"):
                 continue
             for number, relation in (pick.one if is_one else pick.other).relations:
                 if relation.is_older:
-                    found.append(_Link(n, is_one, number, relation.base, relation.steps, relation.is_known))
+                    is_known = relation.is_known and pick.kind != "rows"
+                    found.append(_Link(n, is_one, number, relation.base, relation.steps, is_known))
                     continue
                 memory = id(relation.base.memory)
                 if memory in fresh and fresh[memory] != n:
