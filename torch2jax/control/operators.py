@@ -15,7 +15,7 @@ from ..errors import SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..translation import this_call
 from ..values import lengths
-from ..values.item import Item
+from ..values.item import HOW_TO_PRINT, Item
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data, of_flag
 from .idle import idle_answer
@@ -404,6 +404,8 @@ class Operators(Calls):
             raise Refused(
                 "data decide whether an exponent is negative, and so whether Python gives an integer", other_paths=True
             )
+        if kind == "Mod" and first is str and any(map(is_data, b if second is tuple else (b,))):
+            raise TracedValueError("the text of a traced number", instead=HOW_TO_PRINT)
         if first in _PLAIN and second in _PLAIN:
             return _FUNCTIONS[kind](a, b)
         found, reflected = getattr(first, f"__{name}__", None), getattr(second, f"__r{name}__", None)
