@@ -253,29 +253,6 @@ def test_attribute_with_the_name_of_a_method_of_modules():
     np.testing.assert_allclose(jax.jit(jax.grad(t2j(loss)))(Y), wanted, 1e-5)
 
 
-def descent(x):
-    """The leaf, and its values beside it, which the next iteration writes to."""
-    point = x.detach().clone().requires_grad_()
-    values, n = point.detach(), 0
-    while n < 50:
-        (slope,) = torch.autograd.grad(point.square().sum(), point)
-        values.sub_(0.1 * slope)
-        moved = point.detach() * 0.9
-        point = moved.requires_grad_()
-        values = point.detach()
-        n += 1
-        if slope.norm() < 0.1:
-            break
-    return values, point.detach(), n
-
-
-def test_loop_carries_a_leaf_and_its_values_on_one_memory():
-    assert str(jax.make_jaxpr(t2j(descent))(Y)).count(" while[") == 1
-    got = jax.jit(t2j(descent), compiler_options=QUICK)(Y)
-    for leaf, want in zip(got, descent(torch.tensor(Y)), strict=True):
-        np.testing.assert_allclose(leaf, want, 1e-5)
-
-
 def bisected(x):
     """As many steps as a tolerance wants."""
     low, high = x.min(), x.max()

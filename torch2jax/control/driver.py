@@ -54,13 +54,13 @@ def _computed(function: Callable[[], Any]) -> Any:
         with ending_with_errors(around):
             leaves, structure = flatten(function())
         is_array = [isinstance(x, (jax.Array, np.ndarray)) for x in leaves]
-        left.extend((structure, [None if is_one else x for x, is_one in zip(leaves, is_array, strict=True)]))
+        left.extend((structure, [*zip(leaves, is_array, strict=True)]))
         return [x for x, is_one in zip(leaves, is_array, strict=True) if is_one]
 
     program = sunk(jax.make_jaxpr(staged)())
-    structure, static = left
+    structure, leaves = left
     arrays = iter(eval_jaxpr(program.jaxpr, program.consts))
-    return structure.unflatten([next(arrays) if x is None else x for x in static])
+    return structure.unflatten([next(arrays) if is_one else x for x, is_one in leaves])
 
 
 class _Ways:

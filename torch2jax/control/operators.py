@@ -185,7 +185,7 @@ class Operators(Calls):
         ending = [x for x in variables if x.name in flags]
         items = self.iterated(items)
         if type(items) is lengths.TracedRange:
-            items = TracedRange(items.start, items.stop, items.step, lengths.bound_of(items.number))
+            items = TracedRange(items.start, items.stop, items.step, lengths.known_or_said_bound(items.number))
             self._count(items, items.goes_on(self), body, variables, ending, place)
             return
         is_range, is_alone = isinstance(items, RANGE), sys.getrefcount(items) <= _REFERENCES_OF_ITEMS

@@ -244,6 +244,16 @@ def _holds_number(value: Any) -> bool:
     return is_traced_number(value)
 
 
+def known_or_said_bound(number: Any) -> int | None:
+    """The greatest that a number can be, or is said to be: then results of the call tell where it is greater."""
+    found = bound_of(number)
+    if found is None:
+        found = said_bound()
+        if found is not None:
+            expect_room(tensor_of(number), found)
+    return found
+
+
 class Counted(Iterator):
     """As many iterations as a number says.
 

@@ -35,5 +35,7 @@ def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
         return None
     found: Selected = compacted(front)
     rows: Any = found.rows
+    if isinstance(rows, Chosen):
+        return None
     length: Any = found.length
     return rows.read(), length.read()
