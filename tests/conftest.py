@@ -17,7 +17,7 @@ set_flags("--xla_force_host_platform_device_count=8")
 keep_programs()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-_COMPARED = ("autograd", "control", "functional", "rules", "tensors", "tracing")  # folders of `_plans_are_compared`
+_COMPARED = ("autograd", "functional", "rules", "tensors", "tracing")  # folders of `_plans_are_compared`
 
 
 def pytest_addoption(parser):

@@ -113,6 +113,7 @@ GENERAL: dict[str, Program] = {
     "repeat_interleave later": lambda x, m: x[m].repeat_interleave(2, 1),
     "several quantiles": lambda x, m: x[m].quantile(torch.tensor([0.1, 0.5]), dim=1),
     "a step": lambda x, m: x[:: m.sum().item()],
+    "a step of rows": lambda x, m: x[m][:: m.sum().item()],
     "split later": lambda x, m: torch.cat(x[m].split([1, m.sum().item()], 1), 1),
     "added to a tensor": lambda x, m: x[:3].clone().add_(x[m]),
     "without a rule": lambda x, m: x[m].renorm(2, 0, 1.0),

@@ -54,6 +54,8 @@ def _room(start, stop, count: int) -> tuple[int, int]:
 
 def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
     """``chosen[start:stop:step]``, of which any may be a data-dependent number; a tensor if its size is known."""
+    if is_traced_number(step):
+        raise TracedValueError("a slice's step")
     if type(start) in (int, type(None)) and start in (None, 0) and stop is None and step == 1:
         return chosen
     is_flat = step == 1 and chosen.mask.ndim == 1 and not chosen.refuses_writes and not isinstance(chosen.rows, Chosen)
@@ -64,8 +66,8 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
         if not chosen.is_compact:
             places = places_of(chosen, chosen.mask.numel())[places]
         return rows_at(chosen.rows, places, torch.tensor(size))
-    if is_traced_number(step) or step < 1:
-        raise ValueError("step must be greater than zero") if type(step) is int else TracedValueError("a slice's step")
+    if step < 1:
+        raise ValueError("step must be greater than zero")
     count, length = chosen.mask.numel(), chosen.length
     low, high = _room(start, stop, count)
     size = min(high - low, -start if type(start) is int and start < 0 else count)
@@ -274,7 +276,7 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
     length = chosen.length
     lower, upper = _end(item.start, length, torch.tensor(0)), _end(item.stop, length, length)
     is_there = (rank >= lower) & (rank < upper)
-    if item.step not in (None, 1):
+    if is_traced_number(item.step) or item.step not in (None, 1):
         is_there &= (rank - lower) % item.step == 0
     if isinstance(value, Selected):
         value = compacted(value).rows

@@ -197,7 +197,7 @@ def _span_of_slice(item: slice, count: int) -> Span | None:
         if size == 0 or (low >= 0 and high <= count - size):
             return Span(place, size, is_negative=True)  # as `dynamic_slice` takes it by default
         return Span(place, size, is_negative=low < 0, is_in_doubt=True)
-    if step != 1 or not all(x is None or type(x) is int for x in (start, stop)):
+    if type(step) is not int or step != 1 or not all(x is None or type(x) is int for x in (start, stop)):
         return None
     start, stop, _ = slice(start, stop).indices(count)
     return Span(start, max(stop - start, 0))
