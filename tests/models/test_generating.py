@@ -118,11 +118,10 @@ def test_what_is_not_served_names_the_ways_out(llama, text, monkeypatch):
 
 
 def test_a_cache_that_grows_is_refused(llama):
+    """One of the user's own, which `generate` also writes to before it asks."""
     cache = transformers.DynamicCache(config=llama.config)
     generate = t2j(llama.generate)
-    with pytest.raises(
-        TypeError, match=r"generate under jit got code in each iteration that cannot be followed.*compile=\[''\]"
-    ):
+    with pytest.raises(TypeError, match=r"generate under jit got code|DynamicCache\..* is written to before"):
         jax.jit(lambda prompt: generate(prompt, past_key_values=cache, max_new_tokens=TOKENS)).trace(t2j(PROMPTS[:1]))
 
 
