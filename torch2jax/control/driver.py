@@ -54,7 +54,7 @@ def _computed(function: Callable[[], Any]) -> Any:
         with ending_with_errors(around):
             leaves, structure = flatten(function())
         is_array = [isinstance(x, (jax.Array, np.ndarray)) for x in leaves]
-        left.extend((structure, [*zip(leaves, is_array, strict=True)]))
+        left.extend((structure, [(None if is_one else x, is_one) for x, is_one in zip(leaves, is_array, strict=True)]))
         return [x for x, is_one in zip(leaves, is_array, strict=True) if is_one]
 
     program = sunk(jax.make_jaxpr(staged)())
