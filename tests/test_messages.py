@@ -766,8 +766,8 @@ ROWS = OF_LATER | {
     "a step that accumulates": Row(
         accumulating,
         torch2jax.BranchError,
-        "a tensor from outside is changed itself",
         "on one side",
+        "A condition on data decides what becomes of the objects",
         STATIC[:15],
     ),
     "a flag among overloads": Row(
