@@ -27,7 +27,7 @@ from ..translation import this_call
 from ..values.item import Item
 from ..values.moved import front_of, moved
 from ..values.selected import Chosen, first
-from ..values.sized import rows_and_length
+from ..values.sized import rows_and_length, with_room
 from ..values.traced_numbers import Number
 from .state import Refused, current_run
 from .ties import Relation, is_tied, relations
@@ -279,9 +279,7 @@ class Pick(NamedTuple):
         if leaf.kind == "plain":
             found = jnp.moveaxis(found, self.axis, 0)
         if self.kind == "rows" and found.shape != self.shape:
-            found = lax.pad(
-                found, jnp.zeros((), found.dtype), [(0, self.shape[0] - len(found), 0), *[(0, 0, 0)] * (found.ndim - 1)]
-            )
+            found = with_room(found, self.shape[0])
         return lax.convert_element_type(found, dtype)
 
     def value(self, array: Any, keeps: bool) -> Any:
@@ -384,9 +382,9 @@ class Merge:
             return self._unlike(a, b, name)
         (rows, length), (rows_too, length_too) = one, other
         are_alike = rows.shape[1:] == rows_too.shape[1:] and rows.spec.dtype == rows_too.spec.dtype
-        if not are_alike or (self._is_loop and _room(rows_too) > _room(rows)):
+        if not are_alike or (self._is_loop and rows_too.shape[0] > rows.shape[0]):
             return self._unlike(a, b, name)
-        shape = (max(_room(rows), _room(rows_too)), *rows.shape[1:])
+        shape = (max(rows.shape[0], rows_too.shape[0]), *rows.shape[1:])
         wants = rows.spec.wants_grad or rows_too.spec.wants_grad
         spec = rows.spec._replace(strides=None, layout=None, wants_grad=wants)
         of_rows = self._pick(rows, rows_too, "rows", spec, shape, name, axis)
@@ -510,10 +508,6 @@ def _rows_and_length(x: Tree, axis: int) -> tuple[Leaf, Leaf] | None:
         return None
     shape = (x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :])
     return x._replace(kind="plain", shape=shape), Leaf("number", x.shape[axis])
-
-
-def _room(rows: Leaf) -> int:
-    return rows.shape[0]
 
 
 def _rebuilt(node: Node, children: list) -> Any:

@@ -50,9 +50,7 @@ class Path:
 
     def is_in_its_trace(self, call: Call) -> bool:
         """Whether the code runs in the path's own trace, within no transformation that it has started."""
-        tape = call.tape
-        is_there = current_trace() is self.trace if tape is None else tape.is_beside(self.trace)
-        return is_there and not call.transformations and call.dual is None
+        return self.is_above(call) and (call.tape is None or call.tape.is_beside(self.trace))
 
     def is_above(self, call: Call) -> bool:
         """The same, also within derivatives that JAX takes of the code."""

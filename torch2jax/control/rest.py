@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Literal, Primitive, Var
 
-from ..errors import BranchError, SourceLine, TracedValueError, asking_place, is_raised_by_code
+from ..errors import BranchError, SourceLine, asking_place, is_raised_by_code
 from ..loops.program import Program, evaluated, pruned
 from ..tensors.trees import flatten
 from ..tracing.same_values import is_same_value
@@ -26,7 +26,7 @@ from ..tracing.traces import current_trace, ending_with_errors, running
 from .ends import End, StaticLeaf, alike
 from .policy import BranchPolicy
 from .programs import Assertion, is_same_step, joined, new_var
-from .state import Refused
+from .state import Refused, text_of
 
 _CHECKS, _FEW = 8, 64  # times as many ways as may be gone may end in exceptions, or as there are few
 
@@ -296,18 +296,9 @@ class Rest:
     def _checked(self, node: _Node, side: End, wanted: bool, error: Exception) -> End:
         check, checks = self._policy.checking, []
         if check is not None:
-            checks = [Assertion(node.flag, wanted, f"{_text(error)} (at {node.place})", check)]
+            checks = [Assertion(node.flag, wanted, f"{text_of(error)} (at {node.place})", check)]
         statements = [*(node.steps or []), *checks, *side.program.statements]
         return side._replace(program=Program(statements, side.program.results))
-
-
-def _text(error: Exception) -> str:
-    try:
-        if not isinstance(error, TracedValueError):
-            return f"{type(error).__name__}: {error}"
-    except TracedValueError:
-        pass
-    return "an exception with traced values in its message"
 
 
 def _obstacle(place: SourceLine, given: bool, error: Exception) -> BranchError:

@@ -15,7 +15,7 @@ from jax import lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Literal
 
-from ..errors import SourceLine, TracedValueError, user_place
+from ..errors import SourceLine, user_place
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
 from ..tensors.history import Source
@@ -29,7 +29,7 @@ from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unlike, bool_s
 from .path import PathOfSource
 from .policy import BranchPolicy
 from .sink import sunk
-from .state import Refused, current_run, splitting, within
+from .state import Refused, current_run, splitting, text_of, within
 from .ties import Tie, silently
 from .watch import watching
 from .writes import UNDEFINED, Attribute, ObjectJournal, Place, Variable, dict_of, expect_restored, note
@@ -453,14 +453,8 @@ def _check(is_right: Any, error: BaseException, place: SourceLine) -> None:
     run.assumed += 1
     if run.checks is not None:
         run.checks.append(is_right)
-    if policy.checking is None:
-        return
-    try:
-        text = f"{type(error).__name__}: {error}"
-        text = "an exception with traced values in its message" if isinstance(error, TracedValueError) else text
-    except (TracedValueError, Refused):
-        text = "an exception with traced values in its message"
-    policy.check(is_right, f"{text} (at {place})")
+    if policy.checking is not None:
+        policy.check(is_right, f"{text_of(error)} (at {place})")
 
 
 def _array_of(leaf: Leaf, side: Side, outs: list) -> Any:

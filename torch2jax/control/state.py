@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..abandoning import Abandoned
-from ..errors import SourceLine
+from ..errors import SourceLine, TracedValueError
 from ..translation import this_call
 
 if TYPE_CHECKING:
@@ -34,6 +34,16 @@ class Refused(Abandoned):
         self.place = place or (run.open[0] if run.open else None)
         """Where the condition or loop is that has to be split for it to be followed; None if nobody knows."""
         run.refusal = run.refusal or self
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception that code raises itself."""
+    try:
+        if not isinstance(error, TracedValueError):
+            return f"{type(error).__name__}: {error}"
+    except (TracedValueError, Refused):
+        pass
+    return "an exception with traced values in its message"
 
 
 class Run:

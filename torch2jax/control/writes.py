@@ -273,10 +273,10 @@ def expect_restored() -> None:
     restored, run.was_restored = run.was_restored, None
     if restored is None or run.outside is None:
         return
-    for x in run.moved:
+    if run.moved:
         raise Refused(
-            f"a {type(x).__name__} from outside is read before a condition on data is met. {_TWICE}. Make it in the "
-            "function, or read it before the call"
+            f"a {type(run.moved[0]).__name__} from outside is read before a condition on data is met. {_TWICE}. "
+            "Make it in the function, or read it before the call"
         )
     for place in run.outside.places.values():
         if not place.is_variable and not _is_put_back(run, place.owner, restored):

@@ -140,9 +140,8 @@ class _Copying:
         codec: Any = codec_of(type(value))
         attributes = vars(value) if codec is None else dict(zip(*codec.open(value), strict=True))
         own = getattr(value, "__dict__", None)
-        if (
-            own is not None and id(own) in self.memo
-        ):  # several objects of a class may have one __dict__, as accelerate's
+        # Several objects of a class may have one __dict__, as accelerate's.
+        if own is not None and id(own) in self.memo:
             result.__dict__ = self.memo[id(own)]
             return result
         if own is not None:

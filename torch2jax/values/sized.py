@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from jax import lax
 
@@ -39,3 +40,10 @@ def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
         return None
     length: Any = found.length
     return rows.read(), length.read()
+
+
+def with_room(rows: Any, room: int) -> Any:
+    """Rows ``(n, ...)`` in an array of `room` rows, without those that there is no room for, and zeros behind them."""
+    if len(rows) >= room:
+        return lax.slice_in_dim(rows, 0, room)
+    return lax.pad(rows, np.zeros((), rows.dtype), [(0, room - len(rows), 0), *[(0, 0, 0)] * (rows.ndim - 1)])

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import lax
 
@@ -28,7 +27,7 @@ from ...tensors.objects import codec_of, item_names
 from ...tensors.tensor import wrap
 from ...tensors.traced import is_traced
 from ...translation import this_call
-from ...values.sized import rows_and_length
+from ...values.sized import rows_and_length, with_room
 from ...values.traced_numbers import is_unknown
 from .loops import while_loop
 
@@ -316,7 +315,7 @@ class _Decoding:
         found = rows_and_length(values, values.ndim - 1)
         if found is None:
             raise GenerateError("a model that makes tensors of another length")
-        rows = _with_room(found[0], room)
+        rows = with_room(found[0], room)
         return wrap(lax.transpose(rows, (*range(1, rows.ndim), 0)), values.dtype)
 
     def _outline(self) -> dict[str, Any]:
@@ -359,13 +358,6 @@ def _outline(roots: dict[str, Any]) -> dict[str, Any]:
             found[path] = head
             left.extend((path + name, item) for name, item in zip(item_names(value, len(items)), items, strict=True))
     return found
-
-
-def _with_room(rows: Any, room: int) -> Any:
-    """Rows ``(n, ...)`` in an array of `room` rows, without those that there is no room for, and zeros behind them."""
-    if len(rows) >= room:
-        return lax.slice_in_dim(rows, 0, room)
-    return lax.pad(rows, np.zeros((), rows.dtype), [(0, room - len(rows), 0), *[(0, 0, 0)] * (rows.ndim - 1)])
 
 
 def _is_same(one: Any, other: Any) -> bool:
