@@ -54,6 +54,8 @@ class SourceLine(NamedTuple):
     file: str
     line: int
     function: str
+    is_loop: bool = False
+    """Whether a loop is meant, and not a condition in the same line, as in its test."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}" if self.file else "<unknown location>"

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..control.entry import of_user
+from ..control.entry import of_user, set_gradient
 from ..rules.operands import lift
 from ..tensors.dtypes import canonical
-from ..tensors.history import GradientPart, Node, Source, reaches, used_in_derivatives
-from ..tensors.journal import Uncontained, journal
+from ..tensors.history import GradientPart, Node, Source, leads_through_older, reaches, used_in_derivatives
+from ..tensors.journal import NeedsLeaves, Uncontained, journal
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec, conjugate
@@ -205,6 +205,8 @@ class Backward:
         array = conjugate(self.tape.primal(cotangent, self.count))
         if array.dtype != canonical(spec.dtype):
             array = array.astype(canonical(spec.dtype))
+        if not self.create and self.tape.outer is not None:
+            array = self.tape.constant_around(array)
         depends = self.create and self.depends and origins
         if depends:
             array = self.tape.stop_levels(array, self.dependencies, self.count)
@@ -252,6 +254,7 @@ class BackwardOfTensors(Backward):
 
     def gradients(self, wanted: list[Torchish]) -> tuple:
         """Those with respect to tensors, None for what does not lead to the outputs."""
+        self._expect_within(wanted)
         for tensor in wanted:
             self.tape.expect_captured_alone(self.outputs, tensor)
         variables = [self.tape.variable_of(tensor, self.number) for tensor in wanted]
@@ -278,6 +281,18 @@ class BackwardOfTensors(Backward):
             results.append(None if cotangent is None else self._tensor(cotangent, _form_of(tensor), origins))
         return tuple(results)
 
+    def _expect_within(self, wanted: list[Torchish]) -> None:
+        """Refuses a derivative that leads from a scope through what was computed before it: that part would be lost.
+
+        Raises:
+            Uncontained: it does.
+        """
+        if self.tape.outer is None or journal() is None:
+            return
+        ends = {id(x.history) for x in wanted}
+        if leads_through_older((x.history for x in self.outputs), ends, self.tape.began):
+            raise Uncontained("a derivative that leads through what was computed before")
+
     def _origins(self, wanted: list[Torchish]) -> Iterable[list]:
         """What each gradient depends on."""
         if not self.create or self.tape.hooks:  # which may use anything
@@ -289,11 +304,11 @@ class BackwardOfTensors(Backward):
         """Refuses a derivative with respect to what another tape has recorded: it is not zero.
 
         Raises:
-            Uncontained: that is the tape outside of a scope.
+            Uncontained: that is the tape outside of a scope; `NeedsLeaves` if the scope may take in the leaf.
             RuntimeError: that is the tape inside of one, which has ended.
         """
         if not self.seeds and journal() is not None:  # what leads to the outputs is in a trace within
-            raise Uncontained("a derivative of what a checkpointed function within gave")
+            raise NeedsLeaves("a derivative of what a checkpointed function within gave")
         if isinstance(tensor.history, Source) and tensor.history.variable is tensor:
             is_recorded = variable is None or variable in self.tape.sources
         else:
@@ -307,7 +322,7 @@ class BackwardOfTensors(Backward):
         if is_recorded:
             return
         if journal() is not None:
-            raise Uncontained("a derivative with respect to a tensor from outside")
+            raise NeedsLeaves("a derivative with respect to a tensor from outside")
         raise RuntimeError(
             "got a gradient, outside of a checkpointed function, for a tensor that began to require grad inside "
             "it; wanted it to require grad before, as an argument of the function"
@@ -329,4 +344,4 @@ class BackwardOfTensors(Backward):
 
 def add(tensor: Torchish, gradient: Torchish) -> None:
     """Lets the sum of a tensor's gradient and another be its gradient from now on."""
-    tensor.change("_gradient", gradient if tensor._gradient is None else sum_of(tensor._gradient, gradient))
+    set_gradient(tensor, gradient if tensor._gradient is None else sum_of(tensor._gradient, gradient))

@@ -41,19 +41,8 @@ class DualLevel(Feature):
         self._exits.enter_context(self._call.nested())
         self._call.dual = self
         self.is_open = True
-        self._adopt()
-
-    def _adopt(self) -> None:
-        """Lets the histories of tensors that require grad by themselves go on here."""
-        tape = self._call.tape
-        if tape is None or tape.outer is None:
-            return
-        for source in set(tape.outer.sources.values()):
-            variable = source.variable
-            if variable is not None and variable._node.storage.history is source:
-                storage = variable._node.storage
-                array, layout = storage.physical
-                storage.replace(PhysicalArray(tape.captured(variable, array), layout), storage.known, is_written=True)
+        if self._call.tape is not None:
+            self._call.tape.adopt()
 
     def leave(self) -> None:
         """Ends the level: what is left of it has values only."""

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..control.entry import set_gradient
 from ..rules.operands import lift
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
@@ -129,7 +130,7 @@ class _InPlaceOfJax(Backward):
             if not under_way.comes_by(source):
                 return None
             cotangent = jnp.zeros(source.end.shape, source.end.variables[self.number].aval.dtype)
-        tensor.change("_gradient", None)
+        set_gradient(tensor, None)
         accumulate(tensor, source, self._tensor(cotangent, source.end.spec), create_graph=True)
         gradient = tensor._gradient
         if gradient is None:

@@ -22,11 +22,11 @@ from jax.core import Trace
 
 from ..rules.features import Feature
 from ..tensors.dtypes import canonical
-from ..tensors.history import NeedsTape, Node, Source, made_beside, sources_among, used_beside
-from ..tensors.journal import expect_no_journal
+from ..tensors.history import NeedsTape, Node, Source, made_beside, next_node, sources_among, used_beside
+from ..tensors.journal import Uncontained, expect_no_journal
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish
-from ..tracing.primitives import LevelEnd, stop_levels
+from ..tracing.primitives import LevelEnd, constant_to, stop_levels
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running, unvaried
 from ..translation import this_call
@@ -89,6 +89,8 @@ class Tape(Feature):
         """Where histories begin, by the places of their arrays."""
         self.refuses = False
         """Whether there may be a `Node.refusal`."""
+        self.began = 0
+        """The number of the first node that can be within, where leaves from outside are; see `adopt`."""
         self._captured: dict[Source, Any] = {}
         self._owned_variables: set[Var] = set()
         self._used: dict[int, weakref.ref] = {}
@@ -146,8 +148,63 @@ class Tape(Feature):
             for level in reversed(self.levels):
                 array = level.leaf(array)
             self._captured[source] = array
-            self.sources.update(dict.fromkeys(self.variables(array), source))
+            variables, hooked = self.variables(array), self._hooked_around(source)
+            self.sources.update(dict.fromkeys(variables, source))
+            if hooked is not None:
+                self.hooks.update(dict.fromkeys(variables, hooked))
         return self.with_values(self._captured[source], values)
+
+    def _hooked_around(self, source: Source) -> Hooked | None:
+        """The hooks on the gradient of a leaf from a tape around."""
+        outer = self.outer
+        while outer is not None:
+            for variable, known in outer.sources.items():
+                if known is source and variable in outer.hooks:
+                    return outer.hooks[variable]
+            outer = outer.outer
+        return None
+
+    def adopt(self) -> None:
+        """Lets the histories of leaves from the tapes around go on here."""
+        outer = self.outer
+        while outer is not None:
+            for source in set(outer.sources.values()):
+                variable = source.variable
+                if variable is None or source in self._captured:
+                    continue
+                storage = variable._node.storage
+                if storage.history is source:
+                    array, layout = storage.physical
+                    adopted = PhysicalArray(self.captured(variable, array), layout)
+                    storage.replace(adopted, storage.known, is_written=False)
+            outer = outer.outer
+        self.began = next_node()
+
+    def constant_around(self, array: Any):
+        """A gradient as the tapes around see it, whose code has no derivative of it.
+
+        Raises:
+            Uncontained: nobody knows a leaf of one of them.
+        """
+        leaves, counts, outer = [], [], self.outer
+        while outer is not None:
+            if outer.sources:
+                leaves.append(self.primal(outer.leaf_array()))
+                counts.append(outer.depth)
+            outer = outer.outer
+        return constant_to(array, leaves, counts) if leaves else array
+
+    def leaf_array(self) -> jax.Array:
+        """The array of some leaf."""
+        for source in self.sources.values():
+            variable = source.variable
+            if variable is not None and variable._node.storage.history is source:
+                return variable.physical.array
+        raise Uncontained("a derivative where no leaf of the code around is left")
+
+    def leaves(self) -> int:
+        """How many leaves this tape and those around know."""
+        return len(set(self.sources.values())) + (0 if self.outer is None else self.outer.leaves())
 
     def expect_captured_alone(self, outputs: list[Torchish], tensor: Torchish) -> None:
         """Refuses a derivative with respect to a leaf that lead to the outputs in another way than by its dual.
@@ -161,6 +218,11 @@ class Tape(Feature):
                 "got a gradient with respect to one of several duals of a tensor; wanted a single dual, or the "
                 "gradient with respect to the tensor itself"
             )
+        within: Tape | None = this_call().tape
+        while within is not None and within is not self:
+            if history in within._captured:
+                return
+            within = within.outer
         if self.has(tensor.physical.array):
             return
         if history in self._captured and used_beside(ends, history, "MakeDual"):

@@ -78,10 +78,8 @@ def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
         except TracedValueError as error:
             raise TracedValueError("torch.optim.LBFGS.step", instead=_LBFGS) from error
     step: Any = type(self).step
-    if not step.__module__.startswith("torch.optim."):  # others may ask what is traced
-        step = of_user(step)
-    with _abstract_where_traced(self, keeps_scalars=step is type(self).step):
-        return step(self, *args, **kwargs)
+    with _abstract_where_traced(self, keeps_scalars=step.__module__.startswith("torch.optim.")):
+        return of_user(step)(self, *args, **kwargs)
 
 
 _LBFGS = "minimize with optax.lbfgs() and optax.value_and_grad_from_state, which run under jit"
@@ -240,6 +238,8 @@ def _guard_scheduler(cls: type[Any]) -> None:
     @stands_in(cls, "step")
     def step(self: Any, *args: Any, **kwargs: Any):
         expect_own(self.optimizer)
+        if this_call().attempt.converts:
+            return of_user(original)(self, *args, **kwargs)
         numbers = (place.get() for place in slots_of_scheduler(self))
         if not any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
             return original(self, *args, **kwargs)

@@ -11,7 +11,7 @@ import torch
 from .merge import expect_there, has_no_identity
 from .routes import Routes
 from .state import Refused, current_run
-from .writes import Global, dict_of, is_made, made, note, note_attribute, note_contents
+from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, note_attribute, note_contents
 
 _ABSENT: Any = object()
 _OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
@@ -27,6 +27,8 @@ class Access(Routes):
     def getattr(self, owner: Any, name: str) -> Any:
         if name in _OF_GRADIENTS and id(owner) in current_run().unsure_grad:
             raise Refused(f"data decide whether a tensor requires grad, and its {name} is asked", other_paths=True)
+        if name == "grad":
+            expect_own_gradient(owner)
         found = self._attribute(owner, name)
         if type(found) in (dict, collections.OrderedDict, set):
             if isinstance(owner, torch.nn.Module):

@@ -28,6 +28,7 @@ from .purity import (
     calls_its_arguments,
     changes_nothing,
     is_iterator,
+    is_wrapped_for_compilers,
     mutators_of,
     reads_only,
 )
@@ -88,6 +89,8 @@ class Calls(Access):
     def _unconverted(self, function: types.FunctionType, args: tuple, kwargs: dict) -> Any:
         if function is length and not getattr(type(args[0]), "len_depends_on_values", False):
             return self._builtin(length.__wrapped__, args, kwargs)
+        if is_wrapped_for_compilers(function.__code__):
+            return self.call(function.__wrapped__, *args, **kwargs)
         around = stand_in_around(function.__code__)
         if around is not None and current() is not None:
             original, body = around
@@ -146,7 +149,7 @@ class Calls(Access):
         if len(args) == 1 and not kwargs and cls in _CONVERSIONS:
             expect_there(args[0])
             return _CONVERSIONS[cls](self, args[0])
-        if cls is super or cls.__module__.split(".")[0] in _LIBRARIES:
+        if cls is super or (cls.__module__.split(".")[0] in _LIBRARIES and not self._is_followed(cls.__init__)):
             _expect_fresh(args)
             found = cls(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
             return found if isinstance(found, torch.Tensor) else made(found)
@@ -169,6 +172,10 @@ class Calls(Access):
         if isinstance(found, cls):
             self.call(type(found).__init__, found, *args, **kwargs)
         return found
+
+    def _is_followed(self, method: Any) -> bool:
+        """Whether a method is a Python function that is converted."""
+        return type(method) is types.FunctionType and self.converts(method)
 
     def _dataclass(self, cls: Any, args: tuple, kwargs: dict) -> Any:
         """An object of a dataclass, whose `__init__` has no source, and calls the user's `__post_init__`."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax.core import eval_jaxpr
 
 from ..errors import BranchError, TracedValueError
@@ -103,13 +104,19 @@ class _Ways:
             self._expect_alike(kept)
         return result
 
+    @staticmethod
+    def _is_of_run(owner: Any, kept: Run) -> bool:
+        """Whether nobody has an object when the call is over, or the call itself gives what has become of it."""
+        made: Any = kept.outside
+        return isinstance(owner, torch.Tensor) or id(owner) in made.made or id(owner) in kept.of_modules
+
     def _expect_alike(self, kept: Run) -> None:
         """Refuses ways that leave something else in objects from outside: the last one would decide."""
         outside: Any = kept.outside
         left = {
             key: (place, place.read())
             for key, place in outside.places.items()
-            if not place.is_variable and id(place.owner) not in outside.made and id(place.owner) not in kept.of_modules
+            if not place.is_variable and not self._is_of_run(place.owner, kept)
         }
         before, self._left = self._left, left
         for key in {*left} | {*(left if before is None else before)}:

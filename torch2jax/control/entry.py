@@ -42,6 +42,18 @@ def asking_within() -> Iterator[None]:
         call.paths.pop().end()
 
 
+def set_gradient(tensor: Any, value: Any) -> None:
+    """Lets `Tensor.grad` be another tensor, or None."""
+    call: Any = current()
+    if call is not None and call.attempt.converts:
+        from .writes import note_gradient
+
+        if note_gradient(tensor):
+            tensor._gradient = value
+            return
+    tensor.change("_gradient", value)
+
+
 def note_made(value: Any) -> None:
     """Is called with an object that the package has just made, before code of the user's writes to it."""
     call: Any = current()

@@ -76,12 +76,16 @@ def without_exits(node: ast.FunctionDef) -> list[ast.stmt]:
     return _Exits().function(node.body)
 
 
+RESULT = "_t2j_result"
+"""The variable with what a function returns, once it is known."""
+
+
 class _Exits:
     """The exits of one function."""
 
     def __init__(self):
         self._count = itertools.count(1)
-        self._returned, self._result = "_t2j_returned", "_t2j_result"
+        self._returned, self._result = "_t2j_returned", RESULT
 
     def function(self, body: list[ast.stmt]) -> list[ast.stmt]:
         block = self.block([*body, ast.Return(ast.Constant(None))], None)

@@ -24,7 +24,7 @@ from .collectives import loop_on_devices
 from .loop_bounds import IterationPath, most_iterations
 from .merge import Build, Encoder, Merge, Pick
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
-from .state import Refused, within
+from .state import Refused, current_run, within
 from .ties import Tie, silently
 from .while_loops import run_while, strong
 from .writes import Place, Variable, expect_restored
@@ -88,7 +88,7 @@ class _Carried:
     def enter(self, arrays: Sequence) -> None:
         """Lets the places hold arrays, in what is being traced."""
         count = len(self.picks)
-        values = [x.value(array, False) for x, array in zip(self.picks, arrays, strict=False)]
+        values = [_begun(x, array) for x, array in zip(self.picks, arrays, strict=False)]
         for name, pick, value in zip(self.names, self.picks, values, strict=True):
             if name in self.floats and pick.is_float:
                 value.computed = begun(self.floats[name], pick.one.value)
@@ -114,6 +114,16 @@ class _Carried:
             for m, other in enumerate(self.picks[:n]):
                 if other.kind in ("tensor", "unsure") and _may_share(pick, other):
                     Tie(None, storage, values[m]._node.storage, [])
+
+
+def _begun(pick: Pick, array: Any) -> Any:
+    """What an iteration begins with; a leaf is another one in each."""
+    if not pick.is_leaf:
+        return pick.value(array, False)
+    leaf = pick.spec._replace(wants_grad=False).tensor(array)
+    leaf.start_history()
+    current_run().other_leaves[id(leaf)] = leaf
+    return leaf
 
 
 def _may_share(one: Pick, other: Pick) -> bool:

@@ -20,6 +20,7 @@ import torch
 from jax import lax
 
 from ..tensors.dtypes import canonical
+from ..tensors.history import Source
 from ..tensors.storage import steps_to
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec
@@ -87,6 +88,8 @@ class Leaf(NamedTuple):
     """A tensor's number among the arrays of its side; an array of outside is itself."""
     relations: tuple[tuple[int | None, Relation], ...] = ()
     """What the tensor is, with the number of the flag among the arrays."""
+    is_leaf: bool = False
+    """Whether it is a tensor that requires grad by itself."""
 
 
 class Node(NamedTuple):
@@ -183,9 +186,10 @@ class Encoder:
             return Leaf("object", value)
         spec = TensorSpec.of(tensor)._replace(layout=None)
         name = "tensor" if type(tensor) is Torchish else "item"
+        is_leaf = isinstance(tensor.history, Source) and tensor.history.variable is tensor
         if self._arrays is None:
             found = ((None, Relation(None, tensor._node.storage, _steps(tensor), True)),)
-            return Leaf(name, value, spec, tuple(tensor.shape), tensor.read(), found)
+            return Leaf(name, value, spec, tuple(tensor.shape), tensor.read(), found, is_leaf)
         self._arrays.append(call.array_of(tensor))
         at, found = len(self._arrays) - 1, []
         for relation in relations(tensor) if name == "tensor" else ():
@@ -194,7 +198,7 @@ class Encoder:
                 self._arrays.append(relation.flag)
                 number = len(self._arrays) - 1
             found.append((number, relation))
-        return Leaf(name, value, spec, tuple(tensor.shape), at, tuple(found))
+        return Leaf(name, value, spec, tuple(tensor.shape), at, tuple(found), is_leaf)
 
 
 def _steps(tensor: Torchish) -> list:
@@ -257,6 +261,11 @@ class Pick(NamedTuple):
         return self.kind, self.spec.dtype, self.shape
 
     @property
+    def is_leaf(self) -> bool:
+        """Whether both sides give tensors that require grad by themselves."""
+        return self.one.is_leaf and self.other.is_leaf
+
+    @property
     def is_float(self) -> bool:
         """Whether it is a number of Python's that is a float."""
         return self.kind == "item" and self.spec.dtype.is_floating_point
@@ -300,6 +309,11 @@ class Pick(NamedTuple):
 
 
 Build = Callable[[list], Any]
+
+
+def _building(x: Any, builders: list[Build]) -> Build:
+    """What makes a tuple, which nobody writes to: so nobody keeps it, or what is in it."""
+    return lambda values: _rebuilt(x, [y(values) for y in builders])
 
 
 class Merge:
@@ -403,8 +417,9 @@ class Merge:
         if len(tensors) == 2:
             if a.spec.dtype != b.spec.dtype or a.shape != b.shape or a.spec.device != b.spec.device:
                 return self._unlike(a, b, name)
-            if any(_has_attributes(x.value) for x in (a, b)):
-                return self._unlike(a, b, name, ", and has attributes of its own")
+            own = {key.replace("_gradient", "grad") for x in (a, b) for key in _attributes_of_tensor(x.value)}
+            if own:
+                return self._unlike(a, b, name, f", and has attributes of its own ({', '.join(sorted(own))})")
             spec = a.spec if a.spec.strides == b.spec.strides else a.spec._replace(strides=None)
             return self._pick(a, b, "tensor", spec._replace(wants_grad=a.spec.wants_grad or b.spec.wants_grad), a.shape)
         if tensors:
@@ -444,6 +459,9 @@ class Merge:
                 if node.is_older:
                     self._older.append((box, node.value, f"{name} is made of two"))
 
+        if a.kind == "tuple":
+            return _building(a, builders)
+
         def build(values: list) -> Any:
             if not box:
                 if a.kind == "object":
@@ -466,6 +484,8 @@ class Merge:
             builders = [self.alone(child, is_second) for child in x.children]
             if x.is_older:
                 return lambda _: x.value
+            if x.kind == "tuple":
+                return _building(x, builders)
             box: list = []
 
             def build(values: list) -> Any:
@@ -562,8 +582,8 @@ def _are_same_names(one: tuple, other: tuple) -> bool:
     return all(x is y or (type(x) is type(y) and not isinstance(x, torch.Tensor) and x == y) for x, y in pairs)
 
 
-def _has_attributes(value: Any) -> bool:
-    return isinstance(value, Torchish) and not value.attributes.keys() <= {"_restriction"}
+def _attributes_of_tensor(value: Any) -> set[str]:
+    return value.attributes.keys() - {"_restriction"} if isinstance(value, Torchish) else set()
 
 
 def _text(x: Tree) -> str:

@@ -18,6 +18,7 @@ from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data, of_flag
+from .exits import RESULT
 from .idle import idle_answer
 from .loops import loop
 from .merge import expect_there, has_no_identity
@@ -138,9 +139,9 @@ class Operators(Calls):
 
     # Loops.
 
-    def _goes_on(self, test: Callable, flags: list[Variable]) -> Any:
+    def _goes_on(self, test: Callable, flags: "_WaysOut") -> Any:
         """Whether there is another iteration: no flag is set, and the test holds."""
-        none = self.none_of(*(x.read() for x in flags))
+        none = self.none_of(*flags.read())
         if none is False:
             return False
         if none is True:
@@ -149,13 +150,12 @@ class Operators(Calls):
 
     def while_(self, test: Callable, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         variables, place = _variables(names, test, body), _place(body)
-        ending = [x for x in variables if x.name in flags]
+        ending = _WaysOut(variables, flags)
         run, most = current_run(), this_call().attempt.path.policy.max_steps
         before = run.conditions + run.assumed
 
         def step() -> Any:
-            for x in ending:  # else there was no such iteration
-                x.write(False)
+            ending.begin()
             body()
             return self._goes_on(test, ending)
 
@@ -170,8 +170,7 @@ class Operators(Calls):
                 goes_on = way.ask(deciding_array(goes_on), place)
             if not goes_on:
                 return
-            for x in ending:  # else there was no such iteration
-                x.write(False)
+            ending.begin()
             body()
             if run.conditions + run.assumed - before > _MANY:
                 raise Refused(
@@ -182,7 +181,7 @@ class Operators(Calls):
 
     def for_(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         variables, place = _variables(names, body), _place(body)
-        ending = [x for x in variables if x.name in flags]
+        ending = _WaysOut(variables, flags)
         items = self.iterated(items)
         if type(items) is lengths.TracedRange:
             items = TracedRange(items.start, items.stop, items.step, lengths.known_or_said_bound(items.number))
@@ -199,15 +198,14 @@ class Operators(Calls):
             before = run.conditions
             body(item)
             asked = asked + 1 if run.conditions > before else 0
-            goes_on = self.none_of(*(x.read() for x in ending))
+            goes_on = self.none_of(*ending.read())
             if goes_on is False:
                 return
             way = splitting(place)
             if way is not None:
                 if goes_on is not True and not way.ask(deciding_array(goes_on), place):
                     return
-                for x in ending:
-                    x.write(False)
+                ending.begin()
                 continue
             is_long = asked == _ALIKE and len(items) - number > _LONG if is_range else False
             if goes_on is True and not is_long:
@@ -228,18 +226,17 @@ class Operators(Calls):
             return
 
     def _rest_of(
-        self, following: Iterator, goes_on: Any, body: Callable, variables: list, ending: list, left: int
+        self, following: Iterator, goes_on: Any, body: Callable, variables: list, ending: "_WaysOut", left: int
     ) -> None:
         """The rest of a loop that ends on data and is no loop of the graph: each iteration within the one before."""
         if not left:
             raise Refused(f"a loop has more than {_SHORT} iterations that are no loop of the graph", other_paths=True)
 
         def rest() -> None:
-            for x in ending:
-                x.write(False)
+            ending.begin()
             for item in following:
                 body(item)
-                goes_on = self.none_of(*(x.read() for x in ending))
+                goes_on = self.none_of(*ending.read())
                 if goes_on is False:
                     return
                 if goes_on is not True:
@@ -249,7 +246,7 @@ class Operators(Calls):
         condition(deciding_array(goes_on), rest, _nothing, variables)
 
     def _count(
-        self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: list, place: SourceLine
+        self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: "_WaysOut", place: SourceLine
     ) -> None:
         """A loop over a range that ends on data, as one loop of the graph."""
         way = splitting(place)
@@ -264,25 +261,23 @@ class Operators(Calls):
         number = Variable(counter, "the number of the iteration")
 
         def step() -> Any:
-            for x in ending:  # else there was no such iteration
-                x.write(False)
+            ending.begin()
             at = counter.cell_contents
             body(at)
             counter.cell_contents = following = at + left.step
             return self._goes_on(lambda: left.has(self, following), ending)
 
-        most = this_call().attempt.path.policy.max_steps if ending or left.most is None else None
+        most = this_call().attempt.path.policy.max_steps if ending.flags or left.most is None else None
         bounds = [x for x in (left.most, most) if x is not None]
         loop(step, deciding_array(first), [*variables, number], place, min(bounds, default=None))
 
     def _go_through(
-        self, left: "TracedRange", goes_on: Any, body: Callable, ending: list, way: Any, place: SourceLine
+        self, left: "TracedRange", goes_on: Any, body: Callable, ending: "_WaysOut", way: Any, place: SourceLine
     ) -> None:
         """The same, iteration by iteration: whether there is another is split."""
         at = left.start
         while goes_on if isinstance(goes_on, bool) else way.ask(deciding_array(goes_on), place):
-            for x in ending:
-                x.write(False)
+            ending.begin()
             body(at)
             at = at + left.step
             goes_on = self._goes_on(lambda at=at: left.has(self, at), ending)
@@ -498,6 +493,24 @@ class Operators(Calls):
         return _ASKING[name](self, *args, **kwargs)
 
 
+class _WaysOut:
+    """The variables by which code leaves a loop."""
+
+    def __init__(self, variables: list[Variable], flags: tuple[str, ...]):
+        self.flags = [x for x in variables if x.name in flags]
+        self._results = [x for x in variables if x.name == RESULT]
+
+    def begin(self) -> None:
+        """Is called before an iteration: there is none once code has left, so nothing is returned yet."""
+        for x in self.flags:
+            x.write(False)
+        for x in self._results:
+            x.write(UNDEFINED)
+
+    def read(self) -> list[Any]:
+        return [x.read() for x in self.flags]
+
+
 class TracedRange:
     """A range whose bounds data decide, as a loop goes through it.
 
@@ -540,7 +553,7 @@ def _variables(names: tuple[str, ...], *functions: Any) -> list[Variable]:
 
 
 def _place(body: types.FunctionType) -> SourceLine:
-    return SourceLine(body.__code__.co_filename, body.__code__.co_firstlineno, user_place().function)
+    return SourceLine(body.__code__.co_filename, body.__code__.co_firstlineno, user_place().function, is_loop=True)
 
 
 def _nothing() -> None:

@@ -88,11 +88,18 @@ def reads_only(function: types.FunctionType, args: tuple) -> bool:
     """Whether a Python function that is not converted writes to nothing but tensors."""
     file = function.__code__.co_filename
     if file.startswith(_TENSORS):
-        return not any(isinstance(x, torch.nn.Module) for x in args)
+        kept = _STATEFUL if not file.startswith(_OWN) else _STATEFUL_TO_STAND_INS
+        return not any(isinstance(x, kept) for x in args)
     if file.startswith(_NUMPY):
         return "." not in function.__qualname__  # methods may write to their objects
     module = _module_of_standard(file)
     return module in _READING and (module != "logging" or function.__name__ in _LOGGING)
+
+
+_STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
+"""Classes of PyTorch's whose objects keep state."""
+_STATEFUL_TO_STAND_INS = (torch.nn.Module, torch.amp.GradScaler)
+"""Those of them whose stand-ins do not call PyTorch's own methods converted."""
 
 
 _LOGGING = frozenset(
@@ -100,6 +107,14 @@ _LOGGING = frozenset(
     + ("getLogger", "hasHandlers", "getLevelName")
 )
 """What logging offers that changes nothing but what is shown."""
+
+
+def is_wrapped_for_compilers(code: types.CodeType) -> bool:
+    """Whether code calls what it wraps, and keeps PyTorch's compilers away from that."""
+    return code.co_filename in _FOR_COMPILERS
+
+
+_FOR_COMPILERS = frozenset(folder + "_compile.py" for folder in _TORCH)
 
 
 def is_watched(code: types.CodeType) -> bool:
@@ -244,7 +259,17 @@ _ANY_MAY_CALL = frozenset(
         "__class_getitem__",
         "__new__",
     )
-    + ("__subclasshook__", "__subclasscheck__", "__instancecheck__", "__lt__", "__le__", "__gt__", "__ge__", "mro")
+    + (
+        "__get__",
+        "__subclasshook__",
+        "__subclasscheck__",
+        "__instancecheck__",
+        "__lt__",
+        "__le__",
+        "__gt__",
+        "__ge__",
+        "mro",
+    )
 )
 
 

@@ -19,7 +19,7 @@ from ..errors import SourceLine, user_place
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
 from ..tensors.history import Source
-from ..tensors.journal import Journal, Uncontained
+from ..tensors.journal import Journal, NeedsLeaves, Uncontained
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
@@ -79,13 +79,40 @@ def run_side(
         places: what is noted though it may not have changed.
         counts: whether the last of the inputs counts the keys that were drawn before.
     """
+    run, tape = current_run(), this_call().tape
+    is_within = run.journal is not None
+    while True:
+        leaves = 0 if tape is None else tape.leaves()
+        try:
+            return _run_side(function, variables, inputs, enter, places, counts)
+        except NeedsLeaves as error:  # with them, all that is on this side is on the way back
+            if is_within:
+                raise
+            if tape is None or (run.takes_leaves and leaves == tape.leaves()):
+                raise _uncontained(error) from error
+            run.takes_leaves = True
+
+
+def _uncontained(error: Uncontained) -> Refused:
+    return Refused(f"{error}, on one side of a condition or in a loop", other_paths=True)
+
+
+def _run_side(
+    function: Callable[[], Any],
+    variables: Sequence[Variable],
+    inputs: Sequence,
+    enter: Callable[[Sequence], None] | None,
+    places: Iterable[Place],
+    counts: bool,
+) -> Side:
     call, side, around, run = this_call(), Side(), current_trace(), current_run()
     begin = {x.key: x.read() for x in variables}
     trying, checks = run.trying, run.checks
     run.trying, run.checks = 0, None if enter is None else []
 
     def body(arrays: Sequence) -> list:
-        tensors, objects = Journal(repeats=enter is not None), ObjectJournal()
+        tensors = Journal(repeats=enter is not None)
+        objects = ObjectJournal(tensors)
         path, stream = PathOfSource(call.attempt.path.policy, current_trace()), call.stream.state
         settings, generators = _settings(), _states(call)
         call.paths.append(path)
@@ -99,6 +126,8 @@ def run_side(
                     call.stream.state = start
                     if enter is not None:
                         enter(arrays)
+                    if run.takes_leaves and call.tape is not None:
+                        call.tape.adopt()
                     try:
                         side.given = function()
                     except Exception as error:
@@ -115,7 +144,7 @@ def run_side(
                         tensors.cancel()
                         return []
                     if tensors.changes_older:
-                        raise Refused("a tensor from outside is changed itself (requires_grad, data, grad) on one side")
+                        raise Refused("a tensor from outside is changed itself (requires_grad, data) on one side")
                     if _settings() != settings or _states(call) != generators:
                         raise Refused("a setting or a generator of PyTorch's is changed on one side of a condition")
                     end = call.stream.state
@@ -147,9 +176,12 @@ def run_side(
                     outs.extend(run.checks or ())
                     side.made = objects.made
                     return outs
+                except NeedsLeaves:
+                    tensors.cancel()
+                    raise
                 except Uncontained as error:
                     tensors.cancel()
-                    raise Refused(f"{error}, on one side of a condition or in a loop", other_paths=True) from error
+                    raise _uncontained(error) from error
                 except BaseException:
                     tensors.cancel()
                     raise
@@ -255,6 +287,8 @@ def _both(
     if is_pure and (other.trees or other.storages or other.drawn):
         raise Refused("any() or all() asks data whether to go on, and what follows writes", other_paths=True)
     if _is_plain_bool(other):
+        if other.given.kind == "number" and other.given.value is not is_and and not is_tensor:
+            return not is_and
         (array,) = (np.asarray(other.given.value),) if other.given.kind == "number" else other.arrays()
         array = lax.bitwise_and(flag, array) if is_and else lax.bitwise_or(flag, array)
         kind = "tensor" if is_tensor and other.given.kind == "tensor" else "item"

@@ -1,6 +1,7 @@
 """What a converted run of code knows: the journal of the side that it is on, and what it must not write to any more."""
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,8 @@ class Run:
         """How many `try` statements with handlers the code is in."""
         self.raised: BaseException | None = None
         """The last exception that the code itself has raised."""
+        self.takes_leaves = False
+        """Whether sides take in leaves from before them, as code differentiates there with respect to these."""
         self.refusal: Refused | None = None
         """Why it has ended, even if the code has caught that."""
         self.owners: dict[int, Any] = {}
@@ -78,6 +81,8 @@ class Run:
         """Tensors that are numbers on one side, by their ids: not to be written to in place."""
         self.unsure_grad: dict[int, Any] = {}
         """Tensors that require grad on one side alone, by their ids."""
+        self.other_leaves: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        """Leaves, by their ids, that are another tensor in each iteration of a loop: nobody knows their `.grad`."""
         self.caches: dict[int, Any] = {}
         """Caches of functions, by their ids, that were left out on a side: nobody may look into them."""
         self.partial: dict[int, Any] = {}

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..tensors.journal import Journal, journal
 from .state import Refused, current_run
 
 
@@ -217,10 +218,32 @@ class ContextVariable(Place):
         self.owner.set(value)
 
 
-class ObjectJournal:
-    """Is kept while it is entered, by the code of one side."""
+class Gradient(Place):
+    """`Tensor.grad`."""
 
-    def __init__(self):
+    def __init__(self, owner: Any):
+        super().__init__(owner, ("gradient", id(owner)), "the .grad of a tensor")
+
+    def read(self) -> Any:
+        return self.owner._gradient
+
+    def write(self, value: Any) -> None:
+        kept = current_run().journal
+        if kept is None or kept.tensors is not journal():  # a checkpoint's, which has to know
+            self.owner.change("_gradient", value)
+        else:
+            self.owner._gradient = value
+
+
+class ObjectJournal:
+    """Is kept while it is entered, by the code of one side.
+
+    Args:
+        tensors: the undo log of tensors that is kept with it; None outside of sides.
+    """
+
+    def __init__(self, tensors: Journal | None = None):
+        self.tensors = tensors
         self.places: dict[tuple, Place] = {}
         self.before: dict[tuple, Any] = {}
         self.made: dict[int, Any] = {}
@@ -310,6 +333,26 @@ def note_attribute(owner: Any, name: str) -> None:
     journal = run.journal or run.outside
     if journal is not None and id(owner) not in journal.made:
         journal.note(Attribute(owner, name))
+
+
+def note_gradient(tensor: Any) -> bool:
+    """Is called before `Tensor.grad` changes; true if that is a side's, which undoes it."""
+    expect_own_gradient(tensor)
+    kept = current_run().journal
+    if kept is None or kept.tensors is not journal() or not tensor._node.is_older:
+        return False
+    note(Gradient(tensor))
+    return True
+
+
+def expect_own_gradient(tensor: Any) -> None:
+    """Refuses `Tensor.grad` of a tensor that is another one in each iteration of a loop."""
+    if id(tensor) in current_run().other_leaves:
+        raise Refused(
+            "a tensor with a .grad is another one in each iteration of a loop, and data decide which that is. Write to "
+            "the tensor in place, under torch.no_grad(), or take the gradient by torch.autograd.grad",
+            other_paths=True,
+        )
 
 
 def note_contents(owner: Any) -> None:

@@ -12,6 +12,7 @@ from ..autograd.backward import is_source
 from ..autograd.engine import retain
 from ..autograd.hooks import hooks_of
 from ..autograd.inputs import ask, requires_grad
+from ..control.entry import set_gradient
 from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import LegacyVariableBase, set_grad_enabled
@@ -176,7 +177,7 @@ def _grad(self):
 def _set_grad(self, value):
     tensor = current().lift(self)
     if value is None:
-        tensor.change("_gradient", None)
+        set_gradient(tensor, None)
         return
     if not isinstance(value, Tensor):
         raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
@@ -189,12 +190,12 @@ def _set_grad(self, value):
         raise RuntimeError(
             f"assigned grad has data of a different size: got {list(value.shape)}, wanted {list(tensor.shape)}"
         )
-    tensor.change("_gradient", value)
+    set_gradient(tensor, value)
 
 
 @implements_tensors(Tensor.grad.__delete__, tags=[Tag.AUTOGRAD])
 def _delete_grad(self):
-    current().lift(self).change("_gradient", None)
+    set_gradient(current().lift(self), None)
 
 
 def _refusing_deletion(message: str):

@@ -291,6 +291,12 @@ def reaches(ends: Iterable[Node | None], wanted: set[int]) -> set[int]:
     return wanted.intersection(_leading_to(ends))
 
 
+def leads_through_older(ends: Iterable[Node | None], wanted: set[int], number: int) -> bool:
+    """Whether an operation from before that number is on the way from some nodes to those of the ids `wanted`."""
+    older = [x for x in _leading_to(ends).values() if x._number < number and not isinstance(x, Source)]
+    return bool(older) and (any(x.is_from_afar for x in older) or bool(reaches(older, wanted)))
+
+
 def used_in_derivatives(ends: Iterable[Node | None], wanted: list[Node | None]) -> list[list[Node]]:
     """What the derivatives of some nodes depend on, for each that they are taken with respect to."""
     leading: dict[int, int] = {}  # to a node: the bits of those wanted

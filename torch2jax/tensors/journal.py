@@ -26,6 +26,10 @@ class Uncontained(Abandoned):
     ends_call = False
 
 
+class NeedsLeaves(Uncontained):
+    """Code within a journal differentiates with respect to leaves that were there before it."""
+
+
 class _JournalOfThread(threading.local):
     journal: "Journal | None" = None
 

@@ -76,6 +76,41 @@ primitive_linearizations[_stop_levels_p] = functools.partial(fallback_linearize_
 ad.primitive_transposes[_level_end_p] = _led_back
 
 
+def constant_to(array: Any, leaves: Sequence[Any], counts: Sequence[int]):
+    """An array that has no derivative at some levels, which code around a scope takes; JAX's own see it.
+
+    Args:
+        array: what a derivative within the scope gave.
+        leaves: arrays, one for each tape around, that have a derivative at all of its levels.
+        counts: how many levels each of these tapes has.
+    """
+    return _constant_p.bind(array, *leaves, counts=tuple(counts))
+
+
+_constant_p = Primitive("constant_to")
+_constant_p.def_impl(lambda array, *_, counts: array)
+_constant_p.def_abstract_eval(lambda array, *_, counts: array)
+mlir.register_lowering(_constant_p, lambda _, array, *rest, counts: [array])
+
+
+def _batch_constant(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, counts: tuple[int, ...]):
+    return _constant_p.bind(*arrays, counts=counts), dims[0]
+
+
+def _jvp_of_constant(primals: Sequence[Any], tangents: Sequence[Any], *, counts: tuple[int, ...]):
+    array, *leaves = primals
+    at = next((i for i, n in enumerate(counts) if n > 0 and not is_zero(tangents[i + 1])), None)
+    if at is None:
+        return _constant_p.bind(*primals, counts=counts), tangents[0]
+    left = [n - (i == at) for i, n in enumerate(counts)]
+    array = constant_to(array, leaves, left) if any(left) else array
+    return array, ad.Zero(jax.typeof(array).to_tangent_aval())
+
+
+batching.primitive_batchers[_constant_p] = _batch_constant
+ad.primitive_jvps[_constant_p] = _jvp_of_constant
+
+
 def once(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
     """An array whose derivative is an error, once it is asked for: a function is differentiable once.
 
