@@ -131,7 +131,7 @@ def test_each_path_finds_them_as_they_were(make):
 
 
 @pytest.mark.parametrize(
-    ("make", "name"), [(Attribute, r"Attribute\.count"), (of_containers, "a list"), (anew, r"Told\.count")]
+    ("make", "name"), [(Attribute, r"Attribute\.count"), (of_containers, "listed"), (anew, r"Told\.count")]
 )
 def test_what_no_object_can_hold_after_the_call_is_refused(make, name):
     """It is there on one side only, or is longer: nobody knows which of the two the user's object has to keep."""

@@ -1,5 +1,7 @@
 """Iterations and sides that differentiate with respect to tensors from before them, against PyTorch."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -39,7 +41,7 @@ def descends_with_momentum(x):
 
 
 def trains_a_layer(x):
-    layer = torch.nn.utils.skip_init(torch.nn.Linear, 3, 1)
+    layer: Any = torch.nn.utils.skip_init(torch.nn.Linear, 3, 1)
     with torch.no_grad():
         layer.weight.fill_(0.1)
         layer.bias.zero_()

@@ -597,7 +597,7 @@ def until_one(x):
         (until_one, "the comparison got t, a Python float that the loop at .* changes in steps"),
         (grows, "a list of length 0 where the loop begins, a list of length 1 behind an iteration of the loop at .*"),
         (toggles, "direction is 'down' where the loop begins, 'up' behind an iteration of the loop at .*"),
-        (advances, "a generator from outside is read on one side of a condition"),
+        (advances, r"\(generator\) from outside is read on one side of a condition"),
         (changes_its_shape, r"bool\(tensor\) at .*in changes_its_shape"),
     ],
 )

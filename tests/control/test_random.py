@@ -5,7 +5,7 @@ import pytest
 from tests.control.programs import generator
 from tests.control.programs.outcomes import Outcome
 
-SEEDS = {"conditions": 2, "loops": 2, "aliases": 2, "objects": 3, "mixed": 1}
+SEEDS = {"conditions": 2, "loops": 2, "aliases": 2, "objects": 3, "gradients": 2, "mixed": 1}
 """How many of each family run."""
 
 

@@ -33,7 +33,7 @@ from .purity import (
     reads_only,
 )
 from .routes import why_unconverted
-from .state import Refused, asking_way, current_run, trying
+from .state import Refused, asking_way, current_run, name_of, trying
 from .writes import (
     CONTAINERS,
     ContextVariable,
@@ -309,7 +309,10 @@ def _expect_fresh(args: Iterable[Any]) -> None:
         if run.journal is None:
             run.moved.append(x)
         else:
-            raise Refused(f"a {type(x).__name__} from outside is read on one side of a condition, which moves it on")
+            raise Refused(
+                f"{name_of(x)} ({type(x).__name__}) from outside is read on one side of a condition, which moves it "
+                "on. Make it on that side, or take the element before"
+            )
 
 
 def _expect_unpaired(args: Iterable[Any], name: str) -> None:

@@ -137,7 +137,8 @@ def _run_side(
                             raise
                         if trying or enter is not None or isinstance(error, (StopIteration, StopAsyncIteration)):
                             raise Refused(
-                                f"{type(error).__name__} is raised on one side of a condition, where it is caught",
+                                f"{text_of(error)} is raised on one side of a condition, and caught outside of it. "
+                                "Decide by `if` what the handler does, in place of `try`",
                                 other_paths=True,
                             ) from error
                         side.raised = error

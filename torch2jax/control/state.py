@@ -1,12 +1,13 @@
 """What a converted run of code knows: the journal of the side that it is on, and what it must not write to any more."""
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..abandoning import Abandoned
-from ..errors import SourceLine, TracedValueError
+from ..errors import SourceLine, TracedValueError, is_library
 from ..translation import this_call
 
 if TYPE_CHECKING:
@@ -45,6 +46,19 @@ def text_of(error: BaseException) -> str:
     except (TracedValueError, Refused):
         pass
     return "an exception with traced values in its message"
+
+
+def name_of(value: Any) -> str:
+    """What the user's code calls an object, as far as a variable has it; else its kind."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            for names in (frame.f_locals, frame.f_globals):
+                found = next((x for x in names if names[x] is value and not x.startswith("_")), None)
+                if found is not None:
+                    return found
+        frame = frame.f_back
+    return f"a {type(value).__name__}"
 
 
 class Run:

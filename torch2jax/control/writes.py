@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from ..tensors.journal import Journal, journal
-from .state import Refused, current_run
+from .state import Refused, current_run, name_of
 
 
 class Undefined:
@@ -167,7 +167,7 @@ class Contents(Place):
     is_contents = True
 
     def __init__(self, owner: Any):
-        super().__init__(owner, ("contents", id(owner)), f"a {type(owner).__name__}")
+        super().__init__(owner, ("contents", id(owner)), name_of(owner))
 
     def read(self) -> Any:
         owner = self.owner
@@ -298,7 +298,7 @@ def expect_restored() -> None:
         return
     if run.moved:
         raise Refused(
-            f"a {type(run.moved[0]).__name__} from outside is read before a condition on data is met. {_TWICE}. "
+            f"{name_of(run.moved[0])} ({type(run.moved[0]).__name__}) from outside is read before a condition on data is met. {_TWICE}. "
             "Make it in the function, or read it before the call"
         )
     for place in run.outside.places.values():

@@ -593,6 +593,59 @@ class _Objects(_Writer):
         return [self.condition_block(depth, loop)]
 
 
+class _Gradients(_Loops):
+    """Code that takes gradients with respect to the leaves `w` and `v`, on sides and in loops too."""
+
+    def start(self) -> list[Node]:
+        found = [*super().start(), "w, v = x.detach().clone().requires_grad_(), (y * 1.5).detach().requires_grad_()"]
+        for leaf in ("w", "v"):
+            found.append(f"{leaf}.grad = {self.pick('torch.zeros(3)', 'torch.zeros(3)', f'{leaf}.detach() * 0.1')}")
+        return [*found, f"g, h = w.grad, {self.pick('v.grad', 'w.grad', 'w.detach()', 'v.detach()')}"]
+
+    def results(self) -> list[str]:
+        left = [f"{leaf}.{what}" for leaf in ("w", "v") for what in ("detach()", "grad")]
+        taken = "*torch.autograd.grad((a + b * 0.5 + p).sum() + (w * 0 + v * 0).sum(), [w, v])"
+        return [*(f"{x}.detach()" for x in ("a", "b", "c", "p", "g", "h")), "n", *left, taken]
+
+    def loss(self) -> str:
+        """An expression of one element that depends on a leaf."""
+        leaf, other = self.pick("w", "v"), self.pick("w", "v", "w", "v", "g", "h.detach()")
+        a = f"{self.name()}{self.pick('.detach()', '.detach()', '.detach()', '.data', '')}"
+        return self.pick(
+            f"(({leaf} - {a}) ** 2).sum()",
+            f"({leaf} * {other} * {a}).sum()",
+            f"(({leaf} + {other}).tanh() * {a}).sum()",
+            f"({leaf} * {leaf} * {other}).sum() * 0.5",
+        )
+
+    def simple(self) -> str:
+        if self.chance(0.35):
+            return self.arithmetic()
+        leaf, grad, name = self.pick("w", "v"), self.pick("g", "h"), self.name()
+        loss = self.loss()
+        wanted = leaf if leaf in loss else "v" if "v" in loss.replace("view", "") else "w"
+        graph = self.pick("", "", ", create_graph=True")
+        return self.pick(
+            f"({loss}).backward()",
+            f"({loss}).backward()",
+            f"({grad},) = torch.autograd.grad({loss}, {wanted}{graph})",
+            f"({grad},) = torch.autograd.grad({loss}, {wanted}{graph})",
+            f"with torch.no_grad():\n    {leaf} -= 0.1 * {leaf}.grad",
+            f"with torch.no_grad():\n    {leaf}.sub_({grad} * 0.1)",
+            f"{leaf}.grad.zero_()",
+            f"{leaf}.grad = torch.zeros(3)",
+            f"{leaf}.grad = {grad}.detach().clone()",
+            f"{grad} = {leaf}.grad",
+            f"{grad} = {leaf}.detach()",
+            f"{name} = ({name} + {leaf} * {grad}).tanh()",
+            f"{name} = {name} * 0.5 + {grad} * 0.25",
+            f"with torch.no_grad():\n    {leaf}.mul_(0.75)",
+            f"{leaf} = ({leaf} * 0.75).detach().requires_grad_()\n{leaf}.grad = torch.zeros(3)",
+            f"{leaf} = ({leaf} - 0.1 * {grad}).detach().requires_grad_()",
+            f"with torch.no_grad():\n    {name} = {leaf} * 0.5",
+        )
+
+
 class _Mixed(_Loops):
     """Statements of all families in one program."""
 
@@ -626,7 +679,10 @@ class _Mixed(_Loops):
         return found
 
 
-_WRITERS = {"conditions": _Conditions, "loops": _Loops, "aliases": _Aliases, "objects": _Objects, "mixed": _Mixed}
+_WRITERS = {
+    **{"conditions": _Conditions, "loops": _Loops, "aliases": _Aliases, "objects": _Objects},
+    **{"gradients": _Gradients, "mixed": _Mixed},
+}
 FAMILIES = tuple(_WRITERS)
 
 
@@ -659,7 +715,8 @@ def _outcome(text: str, name: str, limit: float) -> Outcome:
     def build() -> Program:
         return Program(*make().build())
 
-    gradients = 0 if "while" in text else GRADIENTS
+    # JAX differentiates what `torch.autograd.grad` gives without `create_graph`; PyTorch does not.
+    gradients = 0 if "while" in text or "autograd" in text else GRADIENTS
     return outcome(build, inputs(name), gradients=gradients, limit=limit)
 
 
