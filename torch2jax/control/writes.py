@@ -297,9 +297,10 @@ def expect_restored() -> None:
     if restored is None or run.outside is None:
         return
     if run.moved:
+        moved = run.moved[0]
         raise Refused(
-            f"{name_of(run.moved[0])} ({type(run.moved[0]).__name__}) from outside is read before a condition on data is met. {_TWICE}. "
-            "Make it in the function, or read it before the call"
+            f"{name_of(moved)} ({type(moved).__name__}) from outside is read before a condition on data is met. "
+            f"{_TWICE}. Make it in the function, or read it before the call"
         )
     for place in run.outside.places.values():
         if not place.is_variable and not _is_put_back(run, place.owner, restored):

@@ -680,8 +680,12 @@ class _Mixed(_Loops):
 
 
 _WRITERS = {
-    **{"conditions": _Conditions, "loops": _Loops, "aliases": _Aliases, "objects": _Objects},
-    **{"gradients": _Gradients, "mixed": _Mixed},
+    "conditions": _Conditions,
+    "loops": _Loops,
+    "aliases": _Aliases,
+    "objects": _Objects,
+    "gradients": _Gradients,
+    "mixed": _Mixed,
 }
 FAMILIES = tuple(_WRITERS)
 
