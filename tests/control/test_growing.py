@@ -78,7 +78,47 @@ def beside_a_selection(ids):
     return kept, seen, mask
 
 
-FUNCTIONS = [counted, broken, into_a_buffer, within, beside_a_selection]
+def long(ids):
+    done = torch.zeros(ids.shape[0], dtype=torch.bool)
+    for _ in range(500):
+        new = torch.where(done, 0, following(ids, ids[:, -1]))
+        ids = torch.cat([ids, new[:, None]], -1)
+        done = done | (new == 2)
+        if done.all():
+            break
+    return ids
+
+
+def reads_what_grows(ids):
+    x, n = ids[0].float(), 0
+    seen = x[None]
+    while x.norm() > 1 and n < 30:
+        x = x / 2 + seen.mean(0) * 0.01
+        seen = torch.cat([seen, x[None] * len(seen)])
+        n += 1
+    return seen, seen[-1]
+
+
+def grows_at_both_ends(ids):
+    x, n = ids[0].float(), 0
+    seen, both = x[None], torch.stack([x, x], 1)
+    while x.norm() > 1 and n < 30:
+        x = x / 2
+        seen = torch.cat([seen, x[None]])
+        both = torch.cat([x[:, None], both, x[:, None]], 1)
+        n += 1
+    return seen, both
+
+
+GROWING = [counted, broken, within, long, reads_what_grows, grows_at_both_ends]
+FUNCTIONS = [*GROWING, into_a_buffer, beside_a_selection]
+
+
+@pytest.mark.parametrize("function", GROWING)
+def test_one_loop_of_the_graph_has_room_for_all(function):
+    text = str(jax.make_jaxpr(t2j(function))(jnp.array(PROMPTS[0])))
+    assert text.count(" while[") == (2 if function is within else 1)
+    assert " cond[" not in text
 
 
 def compact(tree):
@@ -126,6 +166,21 @@ def halves(x):
         x = x / 2
         seen = torch.cat([seen, x[None]])
     return seen
+
+
+@pytest.mark.parametrize(("steps", "is_enough"), [(3, False), (9, True), (20, True)])
+def test_more_iterations_than_were_said_are_seen(steps, is_enough):
+    x, wanted = jnp.array([300.0, 40.0]), halves(torch.tensor([300.0, 40.0]))
+    total = jax.jit(t2j(lambda x: halves(x).sum(), max_steps=steps))
+    seen = jax.jit(t2j(halves, max_steps=steps))(x)
+    if is_enough:
+        np.testing.assert_allclose(total(x), wanted.sum(), 1e-6)
+        np.testing.assert_allclose(seen.compact(), wanted, 1e-6)
+        np.testing.assert_allclose(jax.grad(total)(x), np.full(2, 1.9980469), 1e-6)
+    else:
+        assert jnp.isnan(total(x))
+        with pytest.raises(ValueError, match="more than"):
+            seen.compact()
 
 
 def test_what_grows_without_a_bound_is_refused():

@@ -4,25 +4,28 @@ The first run of the body shows which places it writes to. Those are carried: th
 That run may show more; when two runs carry the same, the loop is `lax.while_loop`, or a bounded scan backwards.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import Literal
 
-from ..errors import SourceLine
+from ..errors import SourceLine, TracedValueError
 from ..internals.jax import varying_axes
 from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tracing.carried_floats import CarriedFloat, begun
 from ..tracing.traces import varying
 from ..translation import this_call
+from ..values.moved import front_of
+from ..values.sized import with_length, with_room
 from .collectives import loop_on_devices
 from .loop_bounds import IterationPath, most_iterations
-from .merge import Build, Encoder, Merge, Pick
+from .merge import Build, Encoder, Growth, Merge, Pick
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
 from .state import Refused, current_run, within
 from .ties import Tie, silently
@@ -76,6 +79,19 @@ class _Carried:
     def signature(self) -> tuple:
         rounded = [name for name, x in self.floats.items() if x.is_rounded]
         return [*self.places], [x.aval for x in self.picks], [*self.storages], self.draws, rounded, self.axes
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Lets nothing be carried in variables of these names.
+
+        Raises:
+            Refused: one is within a container or an object.
+        """
+        found = {key for key, place in self.places.items() if place.is_variable and place.name in names}
+        if len(found) < len(names):
+            growing: Any = self.merge
+            raise Refused(next(iter(growing.growing.values())).text, other_paths=True)
+        for key in found:
+            del self.places[key], self.merged[key]
 
     def begin(self, start: Callable[[Pick], Any], stream: Any) -> list:
         """The arrays that the first iteration begins with."""
@@ -148,12 +164,65 @@ def loop(
     """
     expect_restored()
     with within(place):
-        _loop(step, first, variables, place, bound)
+        rooms = _loop(step, first, variables, place, bound, {})
+        if rooms:
+            _with_room(step, first, variables, place, bound, rooms)
+
+
+class _Room(NamedTuple):
+    """How long a tensor is at most that a loop makes longer."""
+
+    growth: Growth
+    size: int
+    is_sure: bool
+    """Whether that is known, and not only said by `max_steps`."""
+
+
+def _with_room(
+    step: Callable[[], Any],
+    first: Any,
+    variables: Sequence[Variable],
+    place: SourceLine,
+    bound: int | None,
+    rooms: dict[str, _Room],
+) -> None:
+    """A loop that carries tensors which become longer: each with room for all, and a length."""
+    held = {x.name: (x, x.read()) for x in variables if x.name in rooms}
+    for name, (variable, _) in held.items():
+        growth, size, _ = rooms[name]
+        rows = with_room(jnp.moveaxis(growth.start.at, growth.axis, 0), size)
+        variable.write(
+            with_length(rows, np.int64(growth.start.shape[growth.axis]), growth.axis, growth.start.spec.dtype)
+        )
+    try:
+        _loop(step, first, variables, place, bound, rooms)
+        for name, (variable, _) in held.items():
+            if not rooms[name].is_sure:
+                _expect_room(variable.read(), rooms[name].size, place)
+    except BaseException as error:
+        for variable, value in held.values():
+            variable.write(value)
+        if isinstance(error, TracedValueError):  # of code that takes no tensor whose length data decide
+            raise Refused(next(iter(rooms.values())).growth.text, other_paths=True) from error
+        raise
+
+
+def _expect_room(tensor: Any, size: int, place: SourceLine) -> None:
+    """Lets results tell where a tensor has become longer than its room."""
+    length: Any = front_of(tensor)[0].length
+    fits = lax.le(length.read(), lax.convert_element_type(size, length.read().dtype))
+    this_call().attempt.expect_to_fit(fits, f"the loop at {place} has more iterations than max_steps= says")
 
 
 def _loop(
-    step: Callable[[], Any], first: Any, variables: Sequence[Variable], place: SourceLine, bound: int | None
-) -> None:
+    step: Callable[[], Any],
+    first: Any,
+    variables: Sequence[Variable],
+    place: SourceLine,
+    bound: int | None,
+    rooms: dict[str, _Room],
+) -> dict[str, _Room]:
+    """A loop; gives which tensors need room first, if there are any, and is none then."""
     call = this_call()
     stream = call.stream.state
     now = _Carried()
@@ -171,13 +240,15 @@ def _loop(
         if side.raised is not None:
             raise Refused("an exception is raised in a loop")
         now = _Carried()
-        now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {place}", is_loop=True)
+        now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {place}", True, rooms)
         encode = Encoder(None)
         now.places = {**before.places, **{key: p for key, (p, _) in side.trees.items()}}
         for key, (p, tree) in side.trees.items():
             now.merged[key] = now.merge(
                 encode(p.read()), tree, p.name, needs_both=not p.is_variable, is_contents=p.is_contents
             )
+        if now.merge.growing:
+            now.leave_out(now.merge.growing)
         now.outer = before.outer | side.outer
         now.storages = {**before.storages, **{key: storage for key, (storage, _) in side.storages.items()}}
         expect_one_of_each((storage, 0) for storage in now.storages.values())
@@ -193,7 +264,16 @@ def _loop(
         raise Refused(
             f"what the loop at {place} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True
         )
-    goes_on = side.given
+    goes_on, said = side.given, call.attempt.path.policy.max_steps
+    found = _bound(side.program.jaxpr, now, begin, goes_on.at, side.checks)
+    bound = min((x for x in (bound, found) if x is not None), default=None)
+    growing = now.merge.growing if now.merge is not None else {}
+    for growth in growing.values():
+        if bound is None:
+            raise Refused(growth.text, other_paths=True)
+    if growing:
+        is_sure = bound != said or bound == found
+        return {x: _Room(y, y.start.shape[y.axis] + y.step * (bound or 0), is_sure) for x, y in growing.items()}
     carries_count = now.draws
 
     def next_state(given: list, state: tuple) -> tuple:
@@ -213,8 +293,6 @@ def _loop(
     given, state = side.program.consts, (first, begin)
     if jax.sharding.get_abstract_mesh().manual_axes:
         next_state, state = loop_on_devices(next_state, given, state, side.program.jaxpr.eqns)
-    bounds = [x for x in (bound, _bound(side.program.jaxpr, now, begin, goes_on.at, side.checks)) if x is not None]
-    bound = min(bounds, default=None)
     _, arrays = run_while(next_state, given, state, bound, str(place))
     count = len(now.picks)
     with silently():
@@ -226,6 +304,7 @@ def _loop(
     now.merge.note_pairs()  # pyright: ignore[reportOptionalMemberAccess]
     if carries_count:
         call.stream.state = stream._replace(taken=0, before=arrays[-1])
+    return {}
 
 
 def _of_devices(

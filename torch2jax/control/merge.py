@@ -11,7 +11,7 @@ be written to any more (`writes.pair`).
 import collections
 import contextlib
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -308,6 +308,25 @@ class Pick(NamedTuple):
         return Item.of(tensor) if self.kind == "item" else tensor
 
 
+class Growth(NamedTuple):
+    """That an iteration of a loop makes a tensor longer."""
+
+    start: Leaf
+    """The tensor that the loop begins with."""
+    axis: int
+    step: int
+    """By how much."""
+    text: str
+    """The error where nobody knows how often."""
+
+
+def _longer_axis(shape: tuple[int, ...], other: tuple[int, ...]) -> int | None:
+    """The only dimension in which a shape differs from another one, which is longer."""
+    found = [i for i, (x, y) in enumerate(zip(shape, other, strict=False)) if x != y]
+    is_one = len(shape) == len(other) and len(found) == 1
+    return found[0] if is_one and other[found[0]] > shape[found[0]] else None
+
+
 Build = Callable[[list], Any]
 
 
@@ -322,10 +341,13 @@ class Merge:
     Args:
         what: in words, what the two are: where a condition is true, and false.
         is_loop: whether a loop carries what is merged: then nothing may be unlike.
+        with_room: the names of tensors that have room for all that a loop adds to them.
     """
 
-    def __init__(self, one: str, other: str, is_loop: bool = False):
-        self._sides, self._is_loop = (one, other), is_loop
+    def __init__(self, one: str, other: str, is_loop: bool = False, with_room: Collection[str] = ()):
+        self._sides, self._is_loop, self._with_room = (one, other), is_loop, with_room
+        self.growing: dict[str, Growth] = {}
+        """Tensors that an iteration of a loop makes longer, by their names; nothing carries them yet."""
         self.picks: list[Pick] = []
         self.names: list[str] = []
         """Where each of them is, for errors."""
@@ -347,8 +369,11 @@ class Merge:
             self._known[key] = self._merged(a, b, name, needs_both, is_contents), a, b
         return self._known[key][0]
 
+    def _text_of_unlike(self, a: Tree, b: Tree, name: str) -> str:
+        return f"{name} is {_text(a)} {self._sides[0]}, {_text(b)} {self._sides[1]}"
+
     def _unlike(self, a: Tree, b: Tree, name: str, why: str = "") -> Build:
-        text = f"{name} is {_text(a)} {self._sides[0]}, {_text(b)} {self._sides[1]}{why}"
+        text = self._text_of_unlike(a, b, name) + why
         if self._is_loop:
             raise Refused(text, other_paths=True)
         unlike = Unlike(text)
@@ -396,9 +421,11 @@ class Merge:
             return self._unlike(a, b, name)
         (rows, length), (rows_too, length_too) = one, other
         are_alike = rows.shape[1:] == rows_too.shape[1:] and rows.spec.dtype == rows_too.spec.dtype
-        if not are_alike or (self._is_loop and rows_too.shape[0] > rows.shape[0]):
+        grows = self._is_loop and rows_too.shape[0] > rows.shape[0] and name not in self._with_room
+        if not are_alike or grows:
             return self._unlike(a, b, name)
-        shape = (max(rows.shape[0], rows_too.shape[0]), *rows.shape[1:])
+        room = rows.shape[0] if self._is_loop else max(rows.shape[0], rows_too.shape[0])
+        shape = (room, *rows.shape[1:])
         wants = rows.spec.wants_grad or rows_too.spec.wants_grad
         spec = rows.spec._replace(strides=None, layout=None, wants_grad=wants)
         of_rows = self._pick(rows, rows_too, "rows", spec, shape, name, axis)
@@ -415,7 +442,11 @@ class Merge:
             return lambda _: a.value
         tensors = [x for x in (a, b) if x.kind == "tensor"]
         if len(tensors) == 2:
-            if a.spec.dtype != b.spec.dtype or a.shape != b.shape or a.spec.device != b.spec.device:
+            is_alike = a.spec.dtype == b.spec.dtype and a.spec.device == b.spec.device
+            if is_alike and self._is_loop and (axis := _longer_axis(a.shape, b.shape)) is not None:
+                self.growing[name] = Growth(a, axis, b.shape[axis] - a.shape[axis], self._text_of_unlike(a, b, name))
+                return lambda _: UNDEFINED
+            if not is_alike or a.shape != b.shape:
                 return self._unlike(a, b, name)
             own = {key.replace("_gradient", "grad") for x in (a, b) for key in _attributes_of_tensor(x.value)}
             if own:
