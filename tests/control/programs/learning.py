@@ -401,3 +401,70 @@ def optimizer_that_skips(x):
         momentum.mul_(0.9).add_(g)
         w = w - 0.1 * momentum
     return w
+
+
+@program(drawn(3), drawn(3, seed=3), drawn(3, scale=3.0))
+def trains_until_it_is_good(x):
+    """PyTorch's optimizer, which ends when the loss is small."""
+    w = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.Adam([w], lr=0.2)
+    for step in range(100):  # noqa: B007 - it tells when
+        optimizer.zero_grad()
+        loss = ((w - x) ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        if loss < 1e-2:
+            break
+    return w.detach(), step
+
+
+@program(drawn(3), drawn(3, seed=3), drawn(3, scale=3.0))
+def stops_early(x):
+    """Training that ends when a loss has not become smaller for some steps."""
+    w = x.detach().clone().requires_grad_()
+    optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+    best, patience, steps = float("inf"), 3, 0
+    while patience > 0 and steps < 60:
+        optimizer.zero_grad()
+        loss = (w**4).sum() + (w - 1).abs().sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([w], 1.0)
+        optimizer.step()
+        if loss.item() < best - 1e-3:
+            best, patience = loss.item(), 3
+        else:
+            patience -= 1
+        steps += 1
+    return w.detach(), torch.tensor(best), steps
+
+
+@program(drawn(3), drawn(3, seed=3), drawn(3, scale=3.0))
+def descends_along_a_line(x):
+    """Steps that are halved until the loss is smaller, by gradients with respect to one tensor."""
+    w, steps = x.detach().clone().requires_grad_(), 0
+    while steps < 20:
+        loss = (w**4).sum() + (w**2).sum()
+        (g,) = torch.autograd.grad(loss, w)
+        if g.norm() < 1e-2:
+            break
+        rate = 1.0
+        with torch.no_grad():
+            for _ in range(20):
+                if ((w - rate * g) ** 4).sum() + ((w - rate * g) ** 2).sum() <= loss:
+                    break
+                rate = rate / 2
+            w -= rate * g
+        steps += 1
+    return w.detach(), steps
+
+
+@program(*(drawn(6, seed=seed) for seed in (0, 1, 2)))
+def decoding_that_appends(bias):
+    """Tokens until the end token, each of which is appended to a tensor."""
+    tokens = torch.zeros(1, dtype=torch.long)
+    for _ in range(12):
+        token = (_TABLE[tokens[-1]] + bias + tokens.sum() * 0.01).argmax()
+        tokens = torch.cat([tokens, token[None]])
+        if token == 5:
+            break
+    return tokens.sum(), tokens[-1]
