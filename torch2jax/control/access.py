@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import TracedValueError
+from ..values.item import Item
 from .merge import expect_there, has_no_identity
+from .numbers import attribute
 from .routes import Routes
 from .state import Refused, current_run
 from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, note_attribute, note_contents
@@ -41,6 +44,8 @@ class Access(Routes):
 
     def _attribute(self, owner: Any, name: str) -> Any:
         kind = type(owner)
+        if kind is Item:
+            return attribute(owner, name)
         if kind is types.ModuleType or isinstance(owner, (torch.Tensor, type)):
             return getattr(owner, name)
         expect_there(owner)
@@ -150,12 +155,19 @@ class Access(Routes):
 
     def getitem(self, owner: Any, key: Any) -> Any:
         kind = type(owner)
+        if kind is Item:
+            raise TypeError(f"'{owner.stands_for.__name__}' object is not subscriptable")
         if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
             raise Refused("data decide which of two objects a key is", other_paths=True)
         if kind is list or kind is tuple or kind is dict:
             if kind is list and type(key) is slice:
                 return made(owner[key])
             expect_there(key)
+            if type(key) is Item and kind is not dict:
+                raise TracedValueError(
+                    f"the index of a {kind.__name__}",
+                    instead="index a tensor: torch.stack(tensors)[i], torch.tensor(numbers)[i]",
+                )
             return owner[key]
         expect_there(owner, key)
         f = getattr(kind, "__getitem__", None)

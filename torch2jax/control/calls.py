@@ -17,10 +17,12 @@ from ..patches import stand_in_around
 from ..tensors.tensor import Torchish
 from ..translation import current
 from ..values.item import Item
-from ..values.lengths import length
-from ..values.traced_numbers import Number
+from ..values.lengths import TracedRange, heed, largest, length, smallest
+from ..values.python_functions import MATH, TensorMath, as_int
+from ..values.traced_numbers import as_float
 from .access import Access
 from .merge import expect_there, has_no_identity
+from .numbers import as_integer, as_real, divided, of_math, raised_to, refused, rounded, text
 from .path import deciding_array
 from .purity import (
     CALLING_TYPES,
@@ -46,6 +48,13 @@ from .writes import (
     note_contents,
 )
 
+_STAND_INS: dict[Any, Any] = {
+    **{stand_in: function for function, stand_in in MATH.values() if stand_in is not None},
+    smallest: builtins.min,
+    largest: builtins.max,
+    as_int: int,
+    as_float: float,
+}
 RANGE = range  # for which something else may stand in while lengths depend on data
 _LIBRARIES = ("torch", "jax", "jaxlib", "numpy", "torch2jax")
 _CACHED = type(functools.lru_cache(len))
@@ -91,6 +100,10 @@ class Calls(Access):
             return self._builtin(length.__wrapped__, args, kwargs)
         if is_wrapped_for_compilers(function.__code__):
             return self.call(function.__wrapped__, *args, **kwargs)
+        if function in _STAND_INS:
+            found = _SPECIAL[_STAND_INS[function]](self, *args, **kwargs)
+            if found is not NotImplemented:
+                return found
         around = stand_in_around(function.__code__)
         if around is not None and current() is not None:
             original, body = around
@@ -146,6 +159,7 @@ class Calls(Access):
         metacall = getattr(type(cls), "__call__", None)  # noqa: B004 - it is to be called
         if type(metacall) is types.FunctionType:
             return self.call(metacall, cls, *args, **kwargs)
+        cls = _STAND_INS.get(cls, cls)
         if len(args) == 1 and not kwargs and cls in _CONVERSIONS:
             expect_there(args[0])
             return _CONVERSIONS[cls](self, args[0])
@@ -161,7 +175,7 @@ class Calls(Access):
             for x in (*args, *kwargs.values()):
                 expect_there(x)
             _expect_fresh(args)
-            give: Callable = self.given if cls in CALLING_TYPES else _itself
+            give: Callable = self._given_to_iterator if cls in CALLING_TYPES else _itself
             return made(cls(*map(give, args), **{name: give(x) for name, x in kwargs.items()}))
         if is_new_pythons and issubclass(cls, tuple) and not self.converts(new):
             return cls(*args, **kwargs)  # a named tuple
@@ -176,6 +190,10 @@ class Calls(Access):
     def _is_followed(self, method: Any) -> bool:
         """Whether a method is a Python function that is converted."""
         return type(method) is types.FunctionType and self.converts(method)
+
+    def _given_to_iterator(self, value: Any) -> Any:
+        is_conversion = isinstance(value, type) and value in _CONVERSIONS
+        return functools.partial(self.call, value) if is_conversion else self.given(value)
 
     def _dataclass(self, cls: Any, args: tuple, kwargs: dict) -> Any:
         """An object of a dataclass, whose `__init__` has no source, and calls the user's `__post_init__`."""
@@ -215,6 +233,8 @@ class Calls(Access):
             return (
                 made(function(*args, **kwargs)) if args and args[0].__new__ is function else function(*args, **kwargs)
             )
+        if type(owner) is Item and getattr(function, "__objclass__", None) in (int, float, bool):
+            refused(f"{function.__objclass__.__name__}.{name}()")
         asked = self.asked(name, owner, args, kwargs)
         if asked is not NotImplemented:
             return asked
@@ -273,6 +293,12 @@ class Calls(Access):
         raise NotImplementedError
 
     def truth(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def binary(self, kind: str, a: Any, b: Any) -> Any:
+        raise NotImplementedError
+
+    def iterated(self, items: Any) -> Any:
         raise NotImplementedError
 
 
@@ -344,16 +370,21 @@ def of_flag(flag: Any) -> Any:
 
 
 def _integer(operators: Calls, value: Any) -> Any:
-    if type(value) is Item:
-        return int(value) if value.is_floating_point() else value
-    return Item.out_of(value.long()) if _gives_number(value) and not value.is_floating_point() else int(value)
+    number = _number(value)
+    if number is None:
+        return int(value)
+    heed()  # it may become a size
+    return as_integer(number, TensorMath().trunc)
 
 
 def _real(operators: Calls, value: Any) -> Any:
-    if type(value) is Item:
-        number: Any = Number.of(value).double()
-        return Item.of(number)
-    return Item.out_of(value.double()) if _gives_number(value) else float(value)
+    number = _number(value)
+    return float(value) if number is None else as_real(number)
+
+
+def _number(value: Any) -> Item | None:
+    """The number that a value is, or a tensor has, if data decide it."""
+    return value if type(value) is Item else Item.out_of(value) if _gives_number(value) else None
 
 
 def _gives_number(value: Any) -> bool:
@@ -399,7 +430,56 @@ def _vars(operators: Calls, *owner: Any) -> Any:
     return operators.getattr(owner[0], "__dict__") if owner else NotImplemented
 
 
+def _of_numbers(function: Callable[..., Any]) -> Callable:
+    """A function of Python's that gets a number, or more, as converted code calls it."""
+
+    def compute(operators: Calls, *args: Any, **kwargs: Any) -> Any:
+        given = [x for each in args for x in (each if type(each) in (list, tuple) else (each,))]
+        if not any(map(_is_number_of_data, given)):
+            return NotImplemented
+        return function(operators, *args, **kwargs)
+
+    return compute
+
+
+def _is_number_of_data(value: Any) -> bool:
+    return type(value) is Item
+
+
+def _math(name: str) -> Callable:
+    def compute(operators: Calls, *args: Any, **kwargs: Any) -> Any:
+        numbers = [x if (found := _number(x)) is None else found for x in args]
+        listed = [x for each in args if type(each) in (list, tuple) for x in each]
+        if not any(type(x) is Item for x in (*numbers, *listed)):
+            return NotImplemented
+        return of_math(operators, name, numbers, kwargs)
+
+    return compute
+
+
+def _len(operators: Calls, value: Any) -> Any:
+    if type(value) is Item:
+        raise TypeError(f"object of type '{value.stands_for.__name__}' has no len()")
+    return value.number if type(value) is TracedRange else NotImplemented
+
+
+def _sum(operators: Calls, items: Any, /, start: Any = 0) -> Any:
+    if isinstance(items, torch.Tensor):
+        return NotImplemented
+    for x in operators.iterated(items):
+        start = operators.binary("Add", start, x) if Item in (type(start), type(x)) else start + x
+    return start
+
+
 _SPECIAL: dict[Any, Callable] = {
+    **{function: _math(name) for name, (function, _) in MATH.items()},
+    **{x: _of_numbers(functools.partial(refused, f"{x.__name__}()")) for x in (hex, oct, bin, chr)},
+    **{x: _of_numbers(text) for x in (repr, ascii)},
+    builtins.len: _len,
+    builtins.sum: _sum,
+    builtins.round: _of_numbers(rounded),
+    builtins.divmod: _of_numbers(divided),
+    builtins.pow: _of_numbers(raised_to),
     builtins.vars: _vars,
     builtins.getattr: _getattr,
     builtins.hasattr: _hasattr,

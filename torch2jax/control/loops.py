@@ -26,8 +26,9 @@ from ..values.sized import with_length, with_room
 from .collectives import loop_on_devices
 from .loop_bounds import IterationPath, most_iterations
 from .merge import Build, Encoder, Growth, Merge, Pick
+from .overflow import bounds_of, growing
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
-from .state import Refused, current_run, within
+from .state import Refused, current_run, summing, within
 from .ties import Tie, silently
 from .while_loops import run_while, strong
 from .writes import Place, Variable, expect_restored
@@ -52,6 +53,8 @@ class _Carried:
         """Over which axes of a mesh what is carried differs."""
         self.floats: dict[str, CarriedFloat] = {}
         """Python's floats, by their names."""
+        self.growing: set[str] = set()
+        """The names of Python's integers that may leave their bits."""
 
     def note_floats(self, place: SourceLine, are_begun: bool) -> None:
         """Takes note of Python's floats, and which of them an iteration changes by steps that float32 rounds.
@@ -67,6 +70,11 @@ class _Carried:
             if are_begun and how is not None and (not how.is_exact or any(x.is_rounded for x in how.carried)):
                 carried.is_rounded = True
 
+    def note_integers(self, side: Side, bound: int | None) -> None:
+        """Takes note of Python's integers that an iteration, which has begun with them, may make too large."""
+        ends = {i: x.other.at for i, x in enumerate(self.picks) if x.is_whole}
+        self.growing |= {self.names[i] for i in growing(side.program.jaxpr, ends, bound)}
+
     @property
     def names(self) -> list[str]:
         return [] if self.merge is None else self.merge.names
@@ -78,7 +86,8 @@ class _Carried:
     @property
     def signature(self) -> tuple:
         rounded = [name for name, x in self.floats.items() if x.is_rounded]
-        return [*self.places], [x.aval for x in self.picks], [*self.storages], self.draws, rounded, self.axes
+        arrays = [x.aval for x in self.picks], [*self.storages], self.draws, self.axes
+        return [*self.places], *arrays, rounded, {*self.growing}
 
     def leave_out(self, names: Collection[str]) -> None:
         """Lets nothing be carried in variables of these names.
@@ -108,6 +117,8 @@ class _Carried:
         for name, pick, value in zip(self.names, self.picks, values, strict=True):
             if name in self.floats and pick.is_float:
                 value.computed = begun(self.floats[name], pick.one.value)
+            elif pick.is_whole and name not in self.growing:
+                value.bounds = bounds_of(pick.one.value)
         put(self.places, self.merged, values, self.outer)
         with silently():
             for storage, array in zip(self.storages.values(), arrays[count:], strict=False):
@@ -229,14 +240,15 @@ def _loop(
     side, begin = Side(), []
     for _ in range(_ROUNDS):
         before, now_first = now, begin
-        side = run_side(
-            step,
-            variables,
-            now_first,
-            before.enter if before.merge is not None else _nothing,
-            before.places.values(),
-            before.draws,
-        )
+        with summing(bool(before.growing)):
+            side = run_side(
+                step,
+                variables,
+                now_first,
+                before.enter if before.merge is not None else _nothing,
+                before.places.values(),
+                before.draws,
+            )
         if side.raised is not None:
             raise Refused("an exception is raised in a loop")
         now = _Carried()
@@ -255,6 +267,9 @@ def _loop(
         now.draws, now.floats = before.draws or side.drawn > 0, before.floats
         known = before.signature
         now.note_floats(place, before.merge is not None)
+        now.growing = {*before.growing}
+        if before.merge is not None and [x.aval for x in before.picks] == [x.aval for x in now.picks]:
+            now.note_integers(side, bound)
         begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)
         if jax.sharding.get_abstract_mesh().manual_axes:
             begin, now.axes = _of_devices(begin, now, side, before.axes)

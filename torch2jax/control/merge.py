@@ -271,6 +271,11 @@ class Pick(NamedTuple):
         return self.kind == "item" and self.spec.dtype.is_floating_point
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is a number of Python's that is an integer."""
+        return self.kind == "item" and self.spec.dtype == torch.int64
+
+    @property
     def is_of_numbers(self) -> bool:
         """Whether both sides give numbers that Python knows."""
         return self.one.kind == self.other.kind == "number"

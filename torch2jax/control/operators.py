@@ -22,6 +22,8 @@ from .exits import RESULT
 from .idle import idle_answer
 from .loops import loop
 from .merge import expect_there, has_no_identity
+from .numbers import NUMBERS, beside_floats, computed, is_extreme_of_tensors
+from .overflow import fitting
 from .path import deciding_array
 from .sides import both, condition
 from .state import Refused, asking_way, current_run, retried, splitting, trying
@@ -148,16 +150,23 @@ class Operators(Calls):
             return self.truth(test())
         return self.truth(self.and_(Item.of(none), test))
 
+    def _while_all_fits(self, before: Any, goes_on: Any) -> Any:
+        """Whether there is another iteration: none after an integer has left its bits, by which the loop may end."""
+        fits = fitting()
+        return goes_on if fits is None or fits.read() is before else self.and_(goes_on, lambda: Item.of(fits))
+
     def while_(self, test: Callable, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         variables, place = _variables(names, test, body), _place(body)
         ending = _WaysOut(variables, flags)
         run, most = current_run(), this_call().attempt.path.policy.max_steps
-        before = run.conditions + run.assumed
+        count = run.conditions + run.assumed
 
         def step() -> Any:
             ending.begin()
+            fits = fitting()
+            before = None if fits is None else fits.read()
             body()
-            return self._goes_on(test, ending)
+            return self._while_all_fits(before, self._goes_on(test, ending))
 
         for number in itertools.count():
             goes_on = self._goes_on(test, ending)
@@ -172,7 +181,7 @@ class Operators(Calls):
                 return
             ending.begin()
             body()
-            if run.conditions + run.assumed - before > _MANY:
+            if run.conditions + run.assumed - count > _MANY:
                 raise Refused(
                     f"the loop at {place} goes on whatever the data are, with {_MANY} conditions on them: "
                     "no condition ends it that is not assumed to have one answer, by `branches=` or as the other side "
@@ -286,6 +295,8 @@ class Operators(Calls):
         """What a loop or an unpacking goes through."""
         expect_there(items)
         kind = type(items)
+        if kind is Item:
+            raise TypeError(f"'{items.stands_for.__name__}' object is not iterable")
         if kind in (list, tuple, RANGE, dict, str, lengths.TracedRange):
             return items
         begin, following = getattr(kind, "__iter__", None), getattr(kind, "__next__", None)
@@ -395,10 +406,8 @@ class Operators(Calls):
     def binary(self, kind: str, a: Any, b: Any) -> Any:
         expect_there(a, b)
         name, first, second = _BINARY[kind], type(a), type(b)
-        if kind == "Pow" and second is Item and first in (int, bool, Item) and not b.is_floating_point():
-            raise Refused(
-                "data decide whether an exponent is negative, and so whether Python gives an integer", other_paths=True
-            )
+        if (first is Item and second in NUMBERS) or (second is Item and first in NUMBERS):
+            return computed(kind, _FUNCTIONS[kind], a, b)
         if kind == "Mod" and first is str and any(map(is_data, b if second is tuple else (b,))):
             raise TracedValueError("the text of a traced number", instead=HOW_TO_PRINT)
         if first in _PLAIN and second in _PLAIN:
@@ -423,6 +432,8 @@ class Operators(Calls):
         if kind == "Not":
             return self.not_(value)
         expect_there(value)
+        if type(value) is Item and kind == "Invert":
+            return computed("Sub", operator.sub, -1, value)
         found = getattr(type(value), f"__{_UNARY[kind]}__", None)
         if type(found) is types.FunctionType and self.converts(found):
             return self.call(found, value)
@@ -444,7 +455,7 @@ class Operators(Calls):
             return found if kind == "In" else self.not_(found)
         name = _COMPARE[kind]
         if type(a) in _PLAIN and type(b) in _PLAIN:
-            found = getattr(operator, name)(a, b)
+            found = getattr(operator, name)(*(beside_floats(a, b) if Item in (type(a), type(b)) else (a, b)))
             is_of_tensors = type(a) is Torchish or type(b) is Torchish or not isinstance(found, Torchish)
             return found if is_of_tensors else Item.of(found)
         if name in ("eq", "ne"):
@@ -572,6 +583,8 @@ def _expect_told_apart(*values: Any) -> None:
 
 
 def _isinstance(operators: Operators, value: Any, kinds: Any) -> Any:
+    if type(value) is Item:
+        return isinstance(value.stands_for(), kinds)
     if id(value) in current_run().unsure:
         raise Refused("data decide whether something is a tensor or a number, which is asked here", other_paths=True)
     return NotImplemented
@@ -687,6 +700,9 @@ def _extreme(kind: str) -> Callable:
             return NotImplemented
         best, best_key = values[0], keys[0]
         for x, its_key in zip(values[1:], keys[1:], strict=True):
+            if key is None and is_extreme_of_tensors(best, x):
+                best = best_key = (lengths.largest if kind == "Gt" else lengths.smallest)(best, x)
+                continue
             flag = operators.truth(operators.compare(kind, its_key, best_key))
             if isinstance(flag, bool):
                 best, best_key = (x, its_key) if flag else (best, best_key)

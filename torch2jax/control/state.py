@@ -107,6 +107,8 @@ class Run:
         """How many became a part of the graph."""
         self.checks: list[Any] | None = None
         """The bools that are assumed to hold in the iteration that the code is in; None on a side of a condition."""
+        self.sums_grow = False
+        """Whether the code is in a loop that carries an integer which may leave its bits."""
         self.assumed = 0
         """How many have one answer, as the other side raises, or as the user has said."""
 
@@ -173,6 +175,25 @@ class trying:
 
     def __exit__(self, *exc_info: object) -> None:
         current_run().trying = self._before
+
+
+class summing:
+    """A context of an iteration of a loop.
+
+    Args:
+        grows: whether the loop carries an integer that may leave its bits.
+    """
+
+    def __init__(self, grows: bool):
+        self._grows = grows
+
+    def __enter__(self) -> None:
+        run = current_run()
+        self._before = run.sums_grow
+        run.sums_grow = self._before or self._grows
+
+    def __exit__(self, *exc_info: object) -> None:
+        current_run().sums_grow = self._before
 
 
 class retried:

@@ -41,6 +41,7 @@ from ..translation import current, this_call
 from ..values.item import Item
 from ..values.known import constant
 from ..values.numpy_views import is_lent
+from ..values.traced_numbers import plain
 from . import bounds
 from .arrays import cast
 from .gradients import set_requires_grad
@@ -284,7 +285,7 @@ def _spread(value: Tensor, shape, dtype, device=None, requires_grad=False, memor
     """A copy of a 0-d tensor everywhere, whatever it depends on."""
     if value.ndim:
         raise TypeError(f"full() got a fill_value of shape {tuple(value.shape)}; wanted a number or a 0-d tensor")
-    result = value.detach().to(dtype or value.dtype).expand(shape).clone()
+    result = plain(value).to(dtype or value.dtype).expand(shape).clone()
     if device is not None:
         result = result.to(device)
     return result.requires_grad_(requires_grad)

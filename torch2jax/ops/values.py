@@ -109,6 +109,7 @@ def item(self):
         number = current().lift(self)
         if number.numel() != 1 or not _gives_numbers(number):
             raise
+        current().paths[-1].convert()
         heed()
         return Item.out_of(number)
 

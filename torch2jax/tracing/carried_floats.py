@@ -40,13 +40,13 @@ class Computed(NamedTuple):
 
 
 def begun(carried: CarriedFloat, first: Any) -> Computed | None:
-    """What an iteration begins with; `first` is the number that the first one has."""
+    """What an iteration begins with; `first` is the number that the first one has, if it has one."""
     if has_doubles():
         return None
     before: Computed | None = getattr(first, "computed", None)
     if before is not None:
         return Computed(before.carried | {carried}, before.is_exact)
-    return Computed(frozenset((carried,)), isinstance(first, torch.Tensor) or _is_held(first))
+    return Computed(frozenset((carried,)), type(first) not in (int, float) or _is_held(first))
 
 
 def computed(operands: Iterable[Any], keeps_exact: bool = True) -> Computed | None:

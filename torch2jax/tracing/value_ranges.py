@@ -183,8 +183,8 @@ def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
         return _of_added(operands, assumed, depth)
     if name in _REPLACING:
         return _either(_range(x, assumed.nothing, depth) for x in (operands[0], operands[2]))
-    if name in _RULES:
-        return _RULES[name](*(_range(x, assumed, depth) for x in operands))
+    if name in RULES:
+        return RULES[name](*(_range(x, assumed, depth) for x in operands))
     # What is assumed of an element says nothing of one at another place.
     if name == "sort":
         return _range(operands[place], assumed.nothing, depth)
@@ -256,7 +256,7 @@ def _conjunction(x: Range, y: Range) -> Range | None:
     return (0, min(highs)) if highs else None
 
 
-_RULES = {
+RULES = {
     "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
     "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
     "clamp": lambda low, x, high: (min(max(x[0], low[0]), high[0]), min(max(x[1], low[1]), high[1])),

@@ -27,6 +27,9 @@ class Item(Number):
     What has to know it (a size, a range, a text, `int`) is an error; a comparison is a condition like any other.
     """
 
+    bounds: tuple[int, int] | None = None
+    """Of an integer that a loop carries, or that is computed of such: the least and the most that it is taken to be."""
+
     @property
     def __class__(self):  # for code that asks whether it is a number
         return self.stands_for

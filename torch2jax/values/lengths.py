@@ -13,6 +13,7 @@ threads see that.
 
 import builtins
 import functools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError, asking_place, user_place
+from ..errors import TracedValueError, asking_place, is_library, user_place
 from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..tensors.dtypes import is_integral
@@ -95,7 +96,11 @@ def is_traced_number(value: Any) -> bool:
 
 @functools.wraps(_len)
 def length(obj: Any, /):
-    return obj.number if getattr(type(obj), "len_depends_on_values", False) else _len(obj)
+    if not getattr(type(obj), "len_depends_on_values", False):
+        return _len(obj)
+    if not is_library(sys._getframe(1).f_code.co_filename):  # whose code may ask what kind of a number it is
+        this_call().paths[-1].convert()
+    return obj.number
 
 
 def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], which: int, of_numbers: Callable[..., Any]):

@@ -19,7 +19,7 @@ import torch
 from ..translation import this_call
 from .item import Item
 from .lengths import heed_extremes
-from .traced_numbers import Number, as_float, is_unknown, number_of, plain
+from .traced_numbers import Number, as_float, is_caught, is_unknown, number_of, plain
 
 _ABSENT: Any = object()
 _REAL = (
@@ -29,6 +29,17 @@ _REAL = (
 )
 _ROUNDING = ("floor", "ceil", "trunc")
 _BY_NAME = {"fabs": "abs", "degrees": "rad2deg", "radians": "deg2rad"}
+
+
+_DOMAINS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("log", "log2", "log10"), lambda x: x <= 0),
+    **dict.fromkeys(("acos", "asin"), lambda x: abs(x) > 1),
+    "sqrt": lambda x: x < 0,
+    "log1p": lambda x: x <= -1,
+    "acosh": lambda x: x < 1,
+    "atanh": lambda x: abs(x) >= 1,
+}
+"""Where Python's functions raise an error."""
 
 
 def _result(value: Any, of: tuple) -> Any:
@@ -49,6 +60,8 @@ def _function(name: str) -> Callable[..., Any]:
         if not any(map(is_unknown, args)):
             return function(*args)
         numbers = list(map(_real, args))
+        if name in _DOMAINS and is_caught("ValueError") and _DOMAINS[name](numbers[0]):
+            raise ValueError("math domain error")
         if name == "log" and len(numbers) == 2:
             return _result(numbers[0].log() / numbers[1].log(), args)
         result = of_tensors(*numbers)
@@ -63,6 +76,10 @@ _math: dict[str, Callable[..., Any]] = {
     name: _function(name) for name in (*_REAL, *_ROUNDING, *_BY_NAME) if hasattr(math, name)
 }
 _originals = {name: getattr(math, name) for name in _math}
+MATH: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
+    name: (function, _math.get(name)) for name, function in vars(math).items() if callable(function)
+}
+"""The functions of `math`, and what stands in for them of numbers that data decide."""
 
 
 class TensorMath:

@@ -163,7 +163,7 @@ def _is_number(value: Any) -> bool:
 _DIVISIONS = ("truediv", "floordiv", "mod")
 
 
-def _expect_divisor(value: Any) -> None:
+def expect_divisor(value: Any) -> None:
     """Lets a division by zero raise Python's error where code says what it does then.
 
     Elsewhere it gives what it gives in tensors: it may stand on the side of a condition that is never taken.
@@ -171,15 +171,26 @@ def _expect_divisor(value: Any) -> None:
     Raises:
         ZeroDivisionError: it is zero.
     """
-    if not is_unknown(value) and value != 0:
-        return
-    frame = sys._getframe(2)
-    while frame is not None and is_translator(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None or "ZeroDivisionError" not in frame.f_code.co_names:
-        return
-    if value == 0:
+    if not is_unknown(value):
+        if value == 0:
+            raise ZeroDivisionError("division by zero")
+    elif is_caught("ZeroDivisionError", "ArithmeticError") and value == 0:
         raise ZeroDivisionError("division by zero")
+
+
+def is_caught(*names: str) -> bool:
+    """Whether the function that computes names an exception: it says what it does then."""
+    frame, function = sys._getframe(2), None
+    while frame is not None:
+        code = frame.f_code
+        if not is_translator(code.co_filename):
+            if function is not None and function != (code.co_filename, code.co_name):
+                return False
+            if any(name in code.co_names for name in names):
+                return True
+            function = code.co_filename, code.co_name  # a side of a condition has its function's name
+        frame = frame.f_back
+    return False
 
 
 def _is_real(value: Any) -> bool:
@@ -192,7 +203,7 @@ def _binary(name: str, method: str):
         if not _is_number(other):
             return getattr(Torchish, method)(self, other)
         if name in _DIVISIONS:
-            _expect_divisor(self if method.startswith("__r") else other)
+            expect_divisor(self if method.startswith("__r") else other)
         how = _computed(name, self, other)
         if name == "truediv" or _is_real(other):
             self = _real(self)

@@ -1,0 +1,173 @@
+"""Numbers that data decide, in converted code: what operators and functions of Python's give of them.
+
+They are Python's numbers there: their types, attributes and errors are those of `int`, `float` and `bool`. What cannot
+be followed is refused by name.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import TracedValueError
+from ..values import lengths
+from ..values.item import HOW_TO_PRINT, Item
+from ..values.python_functions import MATH
+from ..values.traced_numbers import Number, expect_divisor
+from .overflow import expect_finite, expect_integer
+from .state import Refused
+
+NUMBERS = frozenset((bool, int, float, complex, Item))
+
+
+def is_whole(value: Any) -> bool:
+    return type(value) in (int, bool) or (type(value) is Item and not value.is_floating_point())
+
+
+def beside_floats(a: Any, b: Any) -> tuple[Any, Any]:
+    """Two numbers as they are computed with: an integer that the graph does not hold is a float beside a float."""
+    if is_whole(a) == is_whole(b):
+        return a, b
+    one, other = (float(x) if type(x) is int and abs(x) >= 2**31 else x for x in (a, b))
+    return one, other
+
+
+# Operators.
+
+
+def computed(kind: str, function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """What an operator of two numbers gives, one of which data decide."""
+    if complex in (type(a), type(b)):
+        raise TracedValueError("a complex number of a traced one", instead="compute with tensors: torch.complex(a, b)")
+    if kind == "Pow":
+        return _power(a, b)
+    if kind in ("LShift", "RShift") and is_whole(a) and is_whole(b):
+        return _shifted(kind, a, b)
+    result = function(*beside_floats(a, b))
+    return expect_integer(kind, a, b, result) if kind in ("Add", "Sub", "Mult") and is_whole(result) else result
+
+
+def _power(a: Any, b: Any) -> Any:
+    if is_whole(a) and is_whole(b):
+        if lengths.range_of_number(b)[0] >= 0:
+            return expect_integer("Pow", a, b, a**b)
+        if type(b) is Item:
+            raise Refused(
+                "data decide whether an exponent is negative, and so whether Python gives an integer", other_paths=True
+            )
+        expect_divisor(a)
+        a = as_real(a)
+    a, b = beside_floats(a, b)
+    return a**b
+
+
+def _shifted(kind: str, a: Any, b: Any) -> Any:
+    if type(b) is Item and (kind == "RShift" or lengths.range_of_number(b)[0] < 0):
+        raise TracedValueError(f"the count of a shift, {kind}", instead="write n * 2**k, or n // 2**k")
+    if type(b) is not Item and b < 0:
+        raise ValueError("negative shift count")
+    if kind == "LShift":
+        return computed("Mult", operator.mul, a, _power(2, b) if type(b) is Item else 2**b)
+    return a // 2 ** min(b, 30)
+
+
+def raised_to(operators: Any, a: Any, b: Any, modulus: Any = None) -> Any:
+    power = operators.binary("Pow", a, b)
+    return power if modulus is None else operators.binary("Mod", power, modulus)
+
+
+def divided(operators: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    return operators.binary("FloorDiv", a, b), operators.binary("Mod", a, b)
+
+
+def is_extreme_of_tensors(first: Any, second: Any) -> bool:
+    """Whether the larger of two numbers is that of two tensors. Of nan and a number, Python's functions give the first
+    one, as those of tensors do only where that is nan.
+    """
+    if Item not in (type(first), type(second)) or bool in (type(first), type(second)):
+        return False
+    is_number = type(second) in (int, float) and second == second
+    return is_number or (is_whole(first) and is_whole(second))
+
+
+# Conversions.
+
+
+def as_real(number: Item) -> Item:
+    real: Any = Number.of(number).double()
+    return Item.of(real)
+
+
+def as_integer(number: Item, function: Callable[[Any], Any]) -> Any:
+    """An integer that a function makes of a number."""
+    if number.dtype == torch.bool:
+        return +number
+    return expect_finite(number, function(number)) if number.is_floating_point() else number
+
+
+def rounded(operators: Any, number: Any, digits: Any = None) -> Any:
+    del operators
+    return as_integer(number, round) if digits is None else round(number, digits)
+
+
+def text(*args: Any, **options: Any) -> Any:
+    raise TracedValueError("the text of a traced number", instead=HOW_TO_PRINT)
+
+
+def refused(what: str, *args: Any, **options: Any) -> Any:
+    raise TracedValueError(f"{what} of a traced number")
+
+
+# Attributes.
+
+_OPERATORS = frozenset(name for name in vars(int) if name in vars(Item))
+
+
+def attribute(number: Item, name: str) -> Any:
+    """An attribute of a number, as those of Python's have it."""
+    kind = number.stands_for
+    if not hasattr(kind, name):
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+    if name == "__class__":
+        return kind
+    if name in ("real", "numerator"):
+        return +number
+    if name in ("imag", "denominator"):
+        return int(name == "denominator") if kind is not float else 0.0
+    if name == "conjugate":
+        return lambda: +number
+    if name == "is_integer":
+        return lambda: number == number // 1
+    if name in _OPERATORS:
+        return getattr(number, name)
+    return functools.partial(refused, f"{kind.__name__}.{name}()")
+
+
+# The module `math`.
+
+
+def of_math(operators: Any, name: str, args: Sequence, options: dict) -> Any:
+    """What a function of `math` gives of numbers that data decide."""
+    function = MATH[name][1]
+    if name in ("floor", "ceil", "trunc") and function is not None:
+        return as_integer(args[0], function)
+    if name == "isclose":
+        return _is_close(*args, **options)
+    if name == "gcd" and all(map(is_whole, args)):
+        return functools.reduce(_common_divisor, args)
+    if name == "prod":
+        return functools.reduce(functools.partial(operators.binary, "Mult"), args[0], options.get("start", 1))
+    if function is None:
+        raise TracedValueError(f"math.{name}() of a traced number")
+    return function(*args)
+
+
+def _is_close(a: Any, b: Any, *, rel_tol: float = 1e-09, abs_tol: float = 0.0) -> Any:
+    tolerance = lengths.largest(rel_tol * lengths.largest(abs(a), abs(b)), abs_tol)
+    return Item.of(Number.of(abs(a - b)) <= tolerance)
+
+
+def _common_divisor(a: Any, b: Any) -> Any:
+    return Item.of(torch.gcd(*map(lengths.tensor_of, (a, b))))  # pyright: ignore[reportArgumentType]
