@@ -1,7 +1,6 @@
 """What an error advises is right: who does it gets what PyTorch gives."""
 
 import functools
-import math
 import re
 import traceback
 from collections.abc import Callable
@@ -176,12 +175,6 @@ STATIC = {
     ),
 }
 VALUES = {
-    "a float in Python's mathematics": instead(
-        lambda x: x / math.sqrt(x.max()),
-        r"write tensor\.item\(\) for float\(tensor\)",
-        lambda x: x / math.sqrt(x.max().item()),
-        X,
-    ),
     "iterations of a number": Advice(
         jitted(of_steps, X, 3),
         r"`i = 0`, `while i < n:` and `i \+= 1`",

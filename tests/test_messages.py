@@ -787,16 +787,9 @@ ROWS = OF_LATER | {
     "a range of a value": Row(
         under_jit(lambda x: list(range(int(x.sum()))), X),
         torch2jax.TracedValueError,
-        "int(tensor)",
+        "as many iterations as a number says",
         "needs the value",
-        "write tensor.item()",
-    ),
-    "int of a number of a tensor": Row(
-        under_jit(lambda x: x * int(x.sum().item()), X),
-        torch2jax.TracedValueError,
-        "int(tensor)",
-        "needs the value",
-        "leave int() out",
+        "give the number a bound",
     ),
     "a range of a number of a tensor": Row(
         under_jit(lambda x, n: [x for _ in range(torch.tensor(2) + n)], X, np.ones((), np.int32)),

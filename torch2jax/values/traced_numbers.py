@@ -171,10 +171,7 @@ def expect_divisor(value: Any) -> None:
     Raises:
         ZeroDivisionError: it is zero.
     """
-    if not is_unknown(value):
-        if value == 0:
-            raise ZeroDivisionError("division by zero")
-    elif is_caught("ZeroDivisionError", "ArithmeticError") and value == 0:
+    if (is_unknown(value) or value == 0) and is_caught("ZeroDivisionError", "ArithmeticError") and value == 0:
         raise ZeroDivisionError("division by zero")
 
 
