@@ -195,18 +195,49 @@ def in_pieces(x):
     return total, i
 
 
+def in_rows(x):
+    i, place = 0, 0
+    while i < 2000 and x[i // 400] > 0:
+        place = place + 100
+        i += 100
+    return i, place
+
+
+def of_bounded_turns(x):
+    y = torch.zeros(64)
+    for i in range(6):
+        y[i * 8 : i * 8 + 2] = x[i]
+        if x[i] > 4:
+            break
+    return y, i * 4
+
+
 def after_a_selection(x):
     n = len(x[x > 0])
     return n * n + 2 * n, n**3, 2**n, sum([n, 1]), n << 2
 
 
-@pytest.mark.parametrize("function", [counted, bisected, divisor, digits, best, in_pieces, after_a_selection])
+@pytest.mark.parametrize(
+    "function", [counted, bisected, divisor, digits, best, in_pieces, in_rows, of_bounded_turns, after_a_selection]
+)
 def test_what_fits_by_its_nature_is_not_checked(function):
     x = np.array([3, 1, 4, 1, 5, 0], np.float32)
     got, wanted = jax.jit(t2j(function))(x), function(torch.from_numpy(x))
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        assert one == np.asarray(other)
+        np.testing.assert_array_equal(one, other)
     assert str(np.iinfo(np.int32).min) not in str(jax.make_jaxpr(t2j(function))(x))
+
+
+@pytest.mark.parametrize("divide", [lambda a, b: a / b, lambda a, b: a // b, lambda a, b: a % b, divmod])
+def test_a_division_by_zero_is_an_error_where_checks_are_made(divide):
+    def function(x):
+        return divide(7, x.long().sum().item()), divide(x.sum().item(), x.sum().item())
+
+    checked = jax.jit(checkify.checkify(t2j(function, checks="checkify")))
+    assert "ZeroDivisionError" in checked(np.zeros(2, np.float32))[0].get()
+    error, found = checked(INPUTS[0])
+    assert error.get() is None
+    jax.tree.map(np.testing.assert_allclose, found, function(torch.from_numpy(INPUTS[0])))
 
 
 def test_a_loop_ends_where_its_integers_do():

@@ -70,10 +70,16 @@ class _Carried:
             if are_begun and how is not None and (not how.is_exact or any(x.is_rounded for x in how.carried)):
                 carried.is_rounded = True
 
-    def note_integers(self, side: Side, bound: int | None) -> None:
+    def note_integers(self, side: Side, bound: Callable[[], int | None]) -> None:
         """Takes note of Python's integers that an iteration, which has begun with them, may make too large."""
         ends = {i: x.other.at for i, x in enumerate(self.picks) if x.is_whole}
         self.growing |= {self.names[i] for i in growing(side.program.jaxpr, ends, bound)}
+
+    def bound_integers(self, values: Sequence) -> None:
+        """Lets those of Python's integers have bounds that do not leave their bits."""
+        for name, pick, value in zip(self.names, self.picks, values, strict=True):
+            if pick.is_whole and name not in self.growing:
+                value.bounds = bounds_of(pick.one.value)
 
     @property
     def names(self) -> list[str]:
@@ -117,8 +123,7 @@ class _Carried:
         for name, pick, value in zip(self.names, self.picks, values, strict=True):
             if name in self.floats and pick.is_float:
                 value.computed = begun(self.floats[name], pick.one.value)
-            elif pick.is_whole and name not in self.growing:
-                value.bounds = bounds_of(pick.one.value)
+        self.bound_integers(values)
         put(self.places, self.merged, values, self.outer)
         with silently():
             for storage, array in zip(self.storages.values(), arrays[count:], strict=False):
@@ -269,7 +274,7 @@ def _loop(
         now.note_floats(place, before.merge is not None)
         now.growing = {*before.growing}
         if before.merge is not None and [x.aval for x in before.picks] == [x.aval for x in now.picks]:
-            now.note_integers(side, bound)
+            now.note_integers(side, lambda side=side, now=now, begin=begin: _least(bound, _bound(side, now, begin)))
         begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)
         if jax.sharding.get_abstract_mesh().manual_axes:
             begin, now.axes = _of_devices(begin, now, side, before.axes)
@@ -280,8 +285,8 @@ def _loop(
             f"what the loop at {place} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True
         )
     goes_on, said = side.given, call.attempt.path.policy.max_steps
-    found = _bound(side.program.jaxpr, now, begin, goes_on.at, side.checks)
-    bound = min((x for x in (bound, found) if x is not None), default=None)
+    found = _bound(side, now, begin)
+    bound = _least(bound, found)
     growing = now.merge.growing if now.merge is not None else {}
     for growth in growing.values():
         if bound is None:
@@ -314,6 +319,7 @@ def _loop(
         for storage, array in zip(now.storages.values(), arrays[count:], strict=False):
             leave_storage(storage, array)
     values = [x.value(array, False) for x, array in zip(now.picks, arrays, strict=False)]
+    now.bound_integers(values)
     put(now.places, now.merged, values, now.outer)
     now.tie(values)
     now.merge.note_pairs()  # pyright: ignore[reportOptionalMemberAccess]
@@ -336,8 +342,13 @@ def _of_devices(
     return [varying(jnp.asarray(x), each) for x, each in zip(begin, axes, strict=True)], axes
 
 
-def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None, checks: list[int]) -> int | None:
+def _least(*bounds: int | None) -> int | None:
+    return min((x for x in bounds if x is not None), default=None)
+
+
+def _bound(side: Side, carried: _Carried, begin: list) -> int | None:
     """How many iterations there are at most, if counters limit them, in conditions or in checks that raise."""
+    jaxpr, goes_on = side.program.jaxpr, side.given.at
     if goes_on is None:
         return None
     results = []
@@ -348,7 +359,7 @@ def _bound(jaxpr: Any, carried: _Carried, begin: list, goes_on: int | None, chec
     whole = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]
     if not whole:
         return None
-    answers = [(jaxpr.outvars[x], True) for x in (goes_on, *checks)]
+    answers = [(jaxpr.outvars[x], True) for x in (goes_on, *side.checks)]
     path = IterationPath(jaxpr.eqns, answers, [x[1] for x in whole])
     first = [Literal(x[2], x[0].aval) if not isinstance(x[2], Tracer) else x[0] for x in whole]
     found = most_iterations([path], [x[0] for x in whole], first, lambda _: None)

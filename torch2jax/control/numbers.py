@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
+from ..errors import TracedValueError, user_place
+from ..translation import this_call
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
 from ..values.python_functions import MATH
@@ -45,8 +46,19 @@ def computed(kind: str, function: Callable[[Any, Any], Any], a: Any, b: Any) -> 
         return _power(a, b)
     if kind in ("LShift", "RShift") and is_whole(a) and is_whole(b):
         return _shifted(kind, a, b)
+    if kind in ("Div", "FloorDiv", "Mod"):
+        _check_divisor(b)
     result = function(*beside_floats(a, b))
     return expect_integer(kind, a, b, result) if kind in ("Add", "Sub", "Mult") and is_whole(result) else result
+
+
+def _check_divisor(value: Any) -> None:
+    check = this_call().attempt.path.policy.checking
+    if check is not None and type(value) is Item and value.dtype != torch.bool:
+        low, high = lengths.range_of_number(value) if is_whole(value) else (0, 0)
+        if low <= 0 <= high:
+            is_right: Any = Number.of(value) != 0
+            check(is_right.read(), f"ZeroDivisionError: division by zero, at {user_place()}")
 
 
 def _power(a: Any, b: Any) -> Any:

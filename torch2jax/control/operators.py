@@ -272,6 +272,8 @@ class Operators(Calls):
         def step() -> Any:
             ending.begin()
             at = counter.cell_contents
+            if type(at) is Item:
+                at.bounds = left.bounds
             body(at)
             counter.cell_contents = following = at + left.step
             return self._goes_on(lambda: left.has(self, following), ending)
@@ -531,6 +533,14 @@ class TracedRange:
 
     def __init__(self, start: Any, stop: Any, step: int, most: int | None = None):
         self.start, self.stop, self.step, self.most = start, stop, step, most
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The least and the greatest of its numbers, if that is known."""
+        if type(self.start) is not int or not self.most:
+            return None
+        ends = self.start, self.start + (self.most - 1) * self.step
+        return min(ends), max(ends)
 
     def has(self, operators: Operators, number: Any) -> Any:
         return operators.compare("Lt" if self.step > 0 else "Gt", number, self.stop)

@@ -154,22 +154,22 @@ _Size = tuple[float, int] | None
 None if nothing says how large it is."""
 
 
-def growing(jaxpr: Any, places: dict[int, int | None], bound: int | None) -> list[int]:
+def growing(jaxpr: Any, places: dict[int, int | None], bound: Callable[[], int | None]) -> list[int]:
     """The places of those integers that a loop carries which may leave their bits.
 
     Args:
         jaxpr: of an iteration.
         places: by the places of integers among what an iteration begins with, those of what it ends with.
-        bound: how many iterations there are at most, if that is known.
+        bound: gives how many iterations there are at most, if that is known.
     """
     given: list[_Size] = [(1, 0) if i in places else None for i in range(len(jaxpr.invars))]
-    sizes, found = _sizes(jaxpr, given, (1, 0)), []
-    change = _CHANGE if bound is None else max(_CHANGE, _LARGEST // (bound + 1))
-    for begin, end in places.items():
-        times, more = (0, 0) if end is None else sizes[end] or (2, 0)
-        if times > 1 or (times and more > change):
-            found.append(begin)
-    return found
+    sizes = _sizes(jaxpr, given, (1, 0))
+    ends = {i: (0, 0) if end is None else sizes[end] or (2, 0) for i, end in places.items()}
+    found = [i for i, (times, more) in ends.items() if times > 1 or (times and more > _CHANGE)]
+    if not found or any(ends[i][0] > 1 for i in found):
+        return found
+    most = bound()
+    return [i for i in found if most is None or ends[i][1] * (most + 1) > _LARGEST]
 
 
 def bounds_of(begun: Any) -> Range | None:
