@@ -499,6 +499,12 @@ match n:
     case _:
         r = 2
 ---
+match n:
+    case torch.Tensor():
+        r = 1
+    case _:
+        r = 2
+---
 print(n)
 r = n
 ---
@@ -551,6 +557,9 @@ REFUSED = {
         *("math.gamma(abs(f) + 1)", "math.fsum([f, g])", "math.dist([f], [g])"),
     ),
     r"round\(number, digits\)": ("round(n, -1)",),
+    "a number matched by the class of tensors": (
+        "match n:\n    case torch.Tensor():\n        r = 1\n    case _:\n        r = 2",
+    ),
     "__array__|array": ("np.float32(f)", "np.int64(n)", "np.array(n)"),
     "differ in|paths through it": ("list(range(k))",),
     r"Tensor\.item\(\)": ("x.roll(n)",),

@@ -229,7 +229,9 @@ class _Converter(ast.NodeTransformer):
             ast.match_case(x.pattern, x.guard and operator("known", self.visit(x.guard)), self._block(x.body))
             for x in node.cases
         ]
-        return ast.Match(operator("matched", self.visit(node.subject)), cases)
+        classes = [x.cls for case in node.cases for x in ast.walk(case.pattern) if isinstance(x, ast.MatchClass)]
+        kinds = [self.visit(copy.deepcopy(x)) for x in classes]
+        return ast.Match(operator("matched", self.visit(node.subject), *map(_thunk, kinds)), cases)
 
     def visit_Raise(self, node: ast.Raise) -> Any:
         if node.exc is None:

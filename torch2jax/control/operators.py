@@ -310,9 +310,11 @@ class Operators(Calls):
         return items
 
     @staticmethod
-    def matched(subject: Any) -> Any:
+    def matched(subject: Any, *kinds: Callable[[], Any]) -> Any:
         parts = subject if isinstance(subject, (list, tuple)) else subject.values() if isinstance(subject, dict) else ()
         expect_there(subject, *parts)
+        if any(type(x) is Item for x in (subject, *parts)) and any(issubclass(torch.Tensor, kind()) for kind in kinds):
+            raise TracedValueError("a number matched by the class of tensors", instead="ask isinstance")
         return subject
 
     @staticmethod

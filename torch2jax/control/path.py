@@ -129,6 +129,12 @@ class Path:
             self._patience.end()
 
 
+_UNCONVERTED = (
+    "tests a traced value in code that is not converted, since it has no source or is C's, or before an operator raises "
+    "an error that the code catches"
+)
+
+
 class PathOfSource(Path):
     """The path of converted code, on which operators ask. What code asks that is not converted is split.
 
@@ -141,7 +147,7 @@ class PathOfSource(Path):
         self.is_one_of_several = is_one_of_several
 
     def _ask(self, flag: Any, place: SourceLine) -> bool:
-        way, why = asking_way(), "tests a traced value in code that is not converted, since it has no source or is C's"
+        way, why = asking_way(), _UNCONVERTED
         if way is not None:
             return way.ask(flag, place, why)
         raise Refused(f"bool(tensor) at {place} {why}", other_paths=True)
