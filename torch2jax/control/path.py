@@ -130,8 +130,8 @@ class Path:
 
 
 _UNCONVERTED = (
-    "tests a traced value in code that is not converted, since it has no source or is C's, or before an operator raises "
-    "an error that the code catches"
+    "tests a traced value in code that is not converted, since it has no source or is C's, or before an error that the "
+    "code catches"
 )
 
 
