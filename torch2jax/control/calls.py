@@ -435,15 +435,11 @@ def _of_numbers(function: Callable[..., Any]) -> Callable:
 
     def compute(operators: Calls, *args: Any, **kwargs: Any) -> Any:
         given = [x for each in args for x in (each if type(each) in (list, tuple) else (each,))]
-        if not any(map(_is_number_of_data, given)):
+        if not any(type(x) is Item for x in given):
             return NotImplemented
         return function(operators, *args, **kwargs)
 
     return compute
-
-
-def _is_number_of_data(value: Any) -> bool:
-    return type(value) is Item
 
 
 def _math(name: str) -> Callable:
