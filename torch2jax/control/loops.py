@@ -26,7 +26,7 @@ from ..values.sized import with_length, with_room
 from .collectives import loop_on_devices
 from .loop_bounds import IterationPath, most_iterations
 from .merge import Build, Encoder, Growth, Merge, Pick
-from .overflow import bounds_of, growing
+from .overflow import bounds_of, unbounded
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
 from .state import Refused, current_run, summing, within
 from .ties import Tie, silently
@@ -53,7 +53,7 @@ class _Carried:
         """Over which axes of a mesh what is carried differs."""
         self.floats: dict[str, CarriedFloat] = {}
         """Python's floats, by their names."""
-        self.growing: set[str] = set()
+        self.unbounded: set[str] = set()
         """The names of Python's integers that may leave their bits."""
 
     def note_floats(self, place: SourceLine, are_begun: bool) -> None:
@@ -73,12 +73,12 @@ class _Carried:
     def note_integers(self, side: Side, bound: Callable[[], int | None]) -> None:
         """Takes note of Python's integers that an iteration, which has begun with them, may make too large."""
         ends = {i: x.other.at for i, x in enumerate(self.picks) if x.is_whole}
-        self.growing |= {self.names[i] for i in growing(side.program.jaxpr, ends, bound)}
+        self.unbounded |= {self.names[i] for i in unbounded(side.program.jaxpr, ends, bound)}
 
     def bound_integers(self, values: Sequence) -> None:
         """Lets those of Python's integers have bounds that do not leave their bits."""
         for name, pick, value in zip(self.names, self.picks, values, strict=True):
-            if pick.is_whole and name not in self.growing:
+            if pick.is_whole and name not in self.unbounded:
                 value.bounds = bounds_of(pick.one.value)
 
     @property
@@ -93,7 +93,7 @@ class _Carried:
     def signature(self) -> tuple:
         rounded = [name for name, x in self.floats.items() if x.is_rounded]
         arrays = [x.aval for x in self.picks], [*self.storages], self.draws, self.axes
-        return [*self.places], *arrays, rounded, {*self.growing}
+        return [*self.places], *arrays, rounded, {*self.unbounded}
 
     def leave_out(self, names: Collection[str]) -> None:
         """Lets nothing be carried in variables of these names.
@@ -245,7 +245,7 @@ def _loop(
     side, begin = Side(), []
     for _ in range(_ROUNDS):
         before, now_first = now, begin
-        with summing(bool(before.growing)):
+        with summing(bool(before.unbounded)):
             side = run_side(
                 step,
                 variables,
@@ -272,7 +272,7 @@ def _loop(
         now.draws, now.floats = before.draws or side.drawn > 0, before.floats
         known = before.signature
         now.note_floats(place, before.merge is not None)
-        now.growing = {*before.growing}
+        now.unbounded = {*before.unbounded}
         if before.merge is not None and [x.aval for x in before.picks] == [x.aval for x in now.picks]:
             now.note_integers(side, lambda side=side, now=now, begin=begin: _least(bound, _bound(side, now, begin)))
         begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)

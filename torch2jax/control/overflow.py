@@ -154,7 +154,7 @@ _Size = tuple[float, int] | None
 None if nothing says how large it is."""
 
 
-def growing(jaxpr: Any, places: dict[int, int | None], bound: Callable[[], int | None]) -> list[int]:
+def unbounded(jaxpr: Any, places: dict[int, int | None], bound: Callable[[], int | None]) -> list[int]:
     """The places of those integers that a loop carries which may leave their bits.
 
     Args:
