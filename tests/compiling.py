@@ -80,7 +80,3 @@ def _put(self, key: str, value: bytes) -> None:
         part = path.with_name(f"{os.getpid()}-{threading.get_ident()}.part")
         part.write_bytes(value)
         part.replace(path)
-
-
-# Of JAX's, as its own is: a side of a condition may compile what it computes.
-_put.__code__ = _put.__code__.replace(co_filename=f"<{__name__}>")
