@@ -150,7 +150,7 @@ class Derivative:
                 call.is_backward = True
                 return body(call)
 
-        return self._runs.run(run)
+        return self._runs.run(run, code=(self._function,))
 
     def _pull(self, residuals: list, wanted: tuple[bool, ...], cotangents: list) -> list:
         """JAX's cotangents of the inputs."""

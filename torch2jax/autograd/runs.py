@@ -41,6 +41,7 @@ from ..tracebacks import name_place
 from ..tracing.rolling import Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming
 from ..translation import calls_of_thread, current, this_call
+from .foreseen import foreseen_depth
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
 
 _MANY = 2**12  # items of one container: as of a data set, which nobody changes
@@ -326,6 +327,7 @@ class Runs:
     def __init__(self, policy: BranchPolicy, inputs: Inputs | None = None, rolling: Rolling | None = None):
         self._policy, self._inputs, self._rolling = policy, inputs, rolling
         self._depth, self._asks, self._known = 0, False, RunKnowledge()
+        self._is_first = True
         self._heeds_lengths = False
         self._asked: list[tuple[dict[str, Any], bool]] = []
         self._says_of_places = policy.branches is not None or policy.bounds is not None
@@ -336,6 +338,7 @@ class Runs:
         given: Any = (),
         has_layers: bool = False,
         reached: tuple = (),
+        code: tuple = (),
     ) -> T:
         """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
 
@@ -346,9 +349,12 @@ class Runs:
             given: a tree with the arrays from outside, which `body` gets, or others in their places.
             has_layers: whether layers are stacked in the tree, which are to be a loop.
             reached: the user's objects that the code can reach: each run finds them as they were before the first.
+            code: others that have some of the code.
         """
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt(), given)
+        if self._is_first:
+            self._is_first, self._depth = False, foreseen_depth((*reached, *code))
         outer = OuterState(reached)
         run = functools.partial(self._rolled, body, has_layers, outer)
         around, calls_of_thread.made = calls_of_thread.made, {}
