@@ -18,6 +18,7 @@ from ..tensors.objects import codec_of, has_attributes
 _MANY = 2**6  # items of one container
 _FEW = 2**9  # objects that are looked at
 _LEAVES = (torch.Tensor, str, int, float, type(None))
+_METHODS = ("backward", "next_functions")
 _DERIVATIVES = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
@@ -81,7 +82,7 @@ def _names_in(code: types.CodeType) -> _Names:
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD"):
             name = step.argval
-            taken += name == "backward" or (name == "grad" and before == "autograd")
+            taken += name in _METHODS or (name == "grad" and before == "autograd")
             (of_globals if step.opname == "LOAD_GLOBAL" else of_attributes).add(name)
             before = name
     keeps = taken > 0 and any(type(x) is tuple and "create_graph" in x for x in code.co_consts)
