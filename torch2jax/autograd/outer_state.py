@@ -274,7 +274,8 @@ class OuterState:
 def _is_left_out(value: Any) -> bool:
     kind = type(value)
     if kind is types.FunctionType:
-        return is_library(value.__code__.co_filename)
+        file = value.__code__.co_filename
+        return is_library(file) and not file.startswith("<")  # as what a user types in
     return has_attributes(kind) and is_of_library(kind)
 
 
