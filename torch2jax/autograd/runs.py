@@ -38,7 +38,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tracebacks import name_place
 from ..tracing.rolling import Rolling
-from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming
+from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming, program_of
 from ..translation import calls_of_thread, current, this_call
 from .foreseen import foreseen_depth
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
@@ -315,16 +315,17 @@ class Runs:
                     return attempt(Path(self._policy, current_trace()))
                 from ..control.driver import converted_run, journaled_run  # which other calls need not import
 
-                run = converted_run if outer.follows else journaled_run
+                # In a program most conditions are on traced values. But derivatives are not seen in a trace within.
+                may_ask = inputs is self._inputs and program_of(current_trace()) is not None
+                run = converted_run if outer.follows or may_ask else journaled_run
                 return run(attempt, self._policy, outer.has, outer.ended_by is Fork)
             except Fork:
                 outer.follows = True
-            except (NeedsClasses, NeedsNumbers):  # which from now on they do, or are given
+            except (NeedsClasses, NeedsLengths, NeedsNumbers):  # which from now on they do, or are given
                 pass
-            except NeedsLengths:
-                self._heeds_lengths = True
             except NeedsTape as need:
                 if need.depth <= (self._depth or 0):
                     raise
                 self._depth = need.depth
+            self._heeds_lengths = True  # which costs nothing where there are none
             bookmark.return_to()

@@ -6,6 +6,7 @@ iterators, random numbers, modules that initialize themselves. `names` gives tho
 """
 
 import collections
+import io
 import random
 import re
 import sys
@@ -228,12 +229,12 @@ class _Runs:
     """A context that counts how often a function is entered, by its code or what it is converted to."""
 
     def __init__(self, function: Callable):
-        self._name, self._file = function.__name__, function.__code__.co_filename
-        self.count = 0
+        self._code, self.count = function.__code__, 0
 
     def _profile(self, frame: types.FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name == self._name and frame.f_code.co_filename == self._file:
-            self.count += 1
+        if event == "call":
+            code = frame.f_code  # converted code has the places of the file, and its sides others
+            self.count += (code.co_firstlineno, code.co_filename) == (self._code.co_firstlineno, self._code.co_filename)
 
     def __enter__(self) -> "_Runs":
         sys.setprofile(self._profile)
@@ -267,6 +268,14 @@ class _Program:
     def left(self) -> list[np.ndarray]:
         return outcomes.arrays(self._left())
 
+    def __enter__(self) -> "_Program":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for cell in self._left.__closure__ or ():
+            if isinstance(cell.cell_contents, io.IOBase):
+                cell.cell_contents.close()
+
 
 def _in_pytorch(program: _Program, way: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """What a call gives in PyTorch, and what it leaves."""
@@ -296,14 +305,18 @@ def _translated(function: Callable, way: str) -> Callable[[], list[np.ndarray]]:
 
 def ended(make: Callable[[], tuple[Callable, Callable]], way: str) -> Ended:
     """How a program ends that is run in one way."""
-    try:
-        program = _Program(make)
-        one = _in_pytorch(program, way)
-        random.seed(1), np.random.seed(1)  # noqa: NPY002
-        two = _in_pytorch(program, way)
-    except RuntimeError as error:
-        return Ended("torch", str(error), 0, 0)
-    program = _Program(make)
+    with _Program(make) as program:
+        try:
+            one = _in_pytorch(program, way)
+            random.seed(1), np.random.seed(1)  # noqa: NPY002
+            two = _in_pytorch(program, way)
+        except RuntimeError as error:
+            return Ended("torch", str(error), 0, 0)
+    with _Program(make) as program:
+        return _compared(program, way, one, two)
+
+
+def _compared(program: _Program, way: str, one: tuple, two: tuple) -> Ended:
     call, is_traced = _translated(program.function, way), "jit" in way
     first, later = _Runs(program.function), _Runs(program.function)
     try:
