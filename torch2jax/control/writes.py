@@ -311,9 +311,10 @@ def expect_unmoved(run: Run, restored: Callable[[Any], bool], why: str) -> None:
     """Refuses to have moved on what nobody puts back: an iterator from outside, a file."""
     for value in run.moved:
         if not _is_put_back(run, value, restored):
+            kind, name = f"a {type(value).__name__}", name_of(value)
             raise Refused(
-                f"{name_of(value)} ({type(value).__name__}) from outside is read or written to {why}. Make it in the "
-                "function, or read it before the call"
+                f"{kind if name == kind else f'{name} ({type(value).__name__})'} from outside is read or written to "
+                f"{why}. Make it in the function, or read it before the call"
             )
 
 
