@@ -18,7 +18,7 @@ WRITTEN = [name for name in once.names() if not name.startswith("random")]
 REFUSED = {
     "a counter of itertools": "a count from outside",
     "a queue": "a lock from outside",
-    "a long list": "a list is written to",
+    "a long list": "items is written to",
     "a file": "a TextIOWrapper from outside",
     "batches of a generator unforeseen": "a generator from outside",
     "a step every second call": r"SimpleNamespace.n is written to",

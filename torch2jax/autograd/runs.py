@@ -37,7 +37,7 @@ from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tracebacks import name_place
-from ..tracing.rolling import Rolling
+from ..tracing.rolling import HasLoops, Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming, program_of
 from ..translation import calls_of_thread, current, this_call
 from .foreseen import foreseen_depth
@@ -315,8 +315,10 @@ class Runs:
                     return attempt(Path(self._policy, current_trace()))
                 from ..control.driver import converted_run, journaled_run  # which other calls need not import
 
-                # In a program most conditions are on traced values. But derivatives are not seen in a trace within.
-                may_ask = inputs is self._inputs and program_of(current_trace()) is not None
+                # In a program most conditions are on traced values. But derivatives are not seen in a trace within, and
+                # neither is what loops put aside.
+                is_seen = inputs is not self._inputs or outer.ended_by in (None, HasLoops)
+                may_ask = not is_seen and program_of(current_trace()) is not None
                 run = converted_run if outer.follows or may_ask else journaled_run
                 return run(attempt, self._policy, outer.has, outer.ended_by is Fork)
             except Fork:
