@@ -8,6 +8,7 @@ what people write (`flow`). They run in processes of their own, so a crash or an
     python -m scripts.control_flow random --family loops --seeds 0:200
     python -m scripts.control_flow flow --only '*newton*'
     python -m scripts.control_flow flow --page docs/control-flow-programs.md   # and how long each takes to trace
+    python -m scripts.control_flow once                             # what runs twice, and changes objects before
     python -m scripts.control_flow random --family aliases --seeds 7:8 --minimal   # what matters of a program
 """
 
@@ -50,6 +51,10 @@ def _named(gauge: str, options: argparse.Namespace) -> list[str]:
         from tests.control.programs import flow
 
         found = flow.names()
+    elif gauge == "once":
+        from tests.control.programs import once
+
+        found = once.names()
     else:
         from tests.control.programs import generator
 
@@ -69,6 +74,10 @@ def _runner(gauge: str) -> Callable:
         from tests.control.programs import flow
 
         return flow.run
+    if gauge == "once":
+        from tests.control.programs import once
+
+        return once.run
     from tests.control.programs import generator
 
     return generator.run
@@ -233,7 +242,7 @@ def _group(gauge: str) -> Callable[[str], str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("gauge", choices=["objects", "random", "flow"])
+    parser.add_argument("gauge", choices=["objects", "random", "flow", "once"])
     parser.add_argument("--only", default="*", metavar="PATTERN", help="programs whose names match")
     parser.add_argument("--family", help="of random programs: one family")
     parser.add_argument("--seeds", default="0:40", metavar="A:B", help="of random programs (default: %(default)s)")

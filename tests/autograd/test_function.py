@@ -391,6 +391,15 @@ def test_differentiable_once_is_no_more():
         jax.grad(lambda x: once(x).sum())(t2j(X))
 
 
+def test_differentiable_once_where_code_is_converted():
+    def second(x):
+        y = x + 1 if x.sum() > 0 else x
+        return twice(lambda x: Twice.apply(x).square(), y)[1]
+
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        jax.jit(t2j(second))(t2j(X))
+
+
 def test_what_jax_wants_is_needed():
     x, weight = t2j(X), t2j(X) + 1
     function = t2j(lambda x, weight: Needing.apply(x, weight).sum())

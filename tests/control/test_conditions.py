@@ -571,7 +571,7 @@ def test_loops_that_nothing_but_an_exception_ends(monkeypatch):
         jax.make_jaxpr(t2j(until_an_exception))(INPUTS[0])
     agree(loop_with_checks, inputs=[INPUTS[0]], differentiable=False)
     place = f"test_conditions.py:{until_small.__code__.co_firstlineno + 1}"
-    with pytest.raises(BranchError, match=r"in until_small tests a traced value again and again, and `branches=` says"):
+    with pytest.raises(BranchError, match=r"in until_small goes on whatever the data are.* by `branches=`"):
         jax.make_jaxpr(t2j(until_small, branches={place: True}))(INPUTS[0])
 
 

@@ -150,7 +150,7 @@ class Derivative:
                 call.is_backward = True
                 return body(call)
 
-        return self._runs.run(run)
+        return self._runs.run(run, code=(self._function,))
 
     def _pull(self, residuals: list, wanted: tuple[bool, ...], cotangents: list) -> list:
         """JAX's cotangents of the inputs."""
@@ -163,7 +163,7 @@ class Derivative:
             with self._residuals.context_with(residuals, wanted) as (ctx, leaves):
                 note_made(ctx)
                 with advised():
-                    found = backward(ctx, *gradients)
+                    found = of_user(backward)(ctx, *gradients)
                 found = self._checked(found if isinstance(found, tuple) else (found,))
                 node = self._node()
                 if node is not None:
@@ -254,7 +254,7 @@ class Derivative:
                 "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only "
                 "implement one of them."
             )
-        return of_user(function.vjp if function.backward is _Function.backward else function.backward)
+        return function.vjp if function.backward is _Function.backward else function.backward
 
     def _checked(self, gradients: tuple) -> tuple:
         extra = gradients[self._count :]

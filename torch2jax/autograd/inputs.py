@@ -71,8 +71,8 @@ class Inputs:
 
     passes: tuple[Pass, ...] = ()
     """The backward passes that the run makes at its end, each from what the one before gave."""
-    is_repeated = False
-    """Whether others run the same code for the same call, and it is to leave nothing that these would find."""
+    is_over = False
+    """Whether the call has ended, and the run is for a derivative that JAX takes later."""
     is_forwards = False
     """Whether the run is for a derivative forwards alone, which no hook sees."""
 
@@ -138,7 +138,7 @@ class _Told(Inputs):
     ):
         self._around, self._is_last, self._program = around, is_last, program_of(current_trace())
         self._required, self.passes, self._heeds_hooks = required, tuple(passes), heeds_hooks
-        self.is_forwards, self.is_repeated = not heeds_hooks and not passes, around is not None
+        self.is_forwards = not heeds_hooks and not passes
         self._entered: dict[int, Any] = {}
         self._undecided = Undecided()
         self._sees_derivatives = False
@@ -327,7 +327,7 @@ class _TranslatedCode(Code):
             for positions, has_cotangent in self._passes
         ]
         inputs = _Told(around, is_last, [arrays[i] for i in self._required], passes, self._heeds_hooks)
-        is_over = self.end.is_over
+        is_over = inputs.is_over = self.end.is_over
         try:
             tree = self._context.copy().run(self._run, inputs, given) if is_over else self._run(inputs, given)
         except NeedsHooks:

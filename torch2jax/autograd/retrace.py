@@ -131,7 +131,8 @@ def _differentiated(trace: ad.JVPTrace | LinearizeTrace, code: Code, args: list)
                 bookmark.return_to()
     pairs = [trace.to_primal_tangent_pair(x) for x in args]
     positions = [i for i, (_, tangent) in enumerate(pairs) if not is_zero(tangent) and is_float(args[i])]
-    values: list[jax.Array] = [value for value, _ in pairs]
+    # Numpy's arrays come back as they are, and are not seen to be differentiated.
+    values = [value if isinstance(value, jax.Array) else jax.numpy.asarray(value) for value, _ in pairs]
     code = code.requiring(positions)
     with running(trace.parent_trace):
         results = run_anew(code, values)

@@ -1,24 +1,24 @@
 """The runs of a function: each finds out what the next must know, until one reaches the end.
 
-A call begins without a tape, without knowledge of its inputs, and as plain Python. What needs one of them abandons the
-run, and the function runs again with it, from then on at once; a condition on a traced value lets it run again,
-converted (`control/driver.py`). So code that asks for none of it pays nothing.
+A call begins without a tape, unless its code names one (`foreseen.py`), without knowledge of its inputs, and as plain
+Python. What needs one of them abandons the run, and the function runs again with it, from then on at once. So code that
+asks for none of it pays nothing.
 
-Each run finds what Python's objects from outside hold as the first one did. A module is copied for each run. Other
-objects are the user's own: they are looked at before the first run, and set back before each later one. The last run
-leaves them as they are then, as any function that JAX traces does.
+    plain ── asks nothing ──────────────────────────────────────────────────────────────> end
+      │
+      └─ needs a tape, its inputs, hooks, lengths, … ──> journaled ── asks nothing ─────> end
+      │                                                      │
+      └─ a condition on a traced value ──> followed <── one ─┘
+                                               └─ each condition a part of the graph ──> end
 
-Not looked into are PyTorch's modules, classes, objects and functions of libraries, functions of other files that global
-names lead to, and containers of many items.
+Each run but the first is converted (`control/driver.py`): it finds the objects from outside as the first one did
+(`outer_state.py`), and what it writes to is journaled, so that a write which an earlier run has made before, and nobody
+could put back, is an error.
 """
 
-import dis
 import functools
-import random
-import sys
-import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,158 +26,23 @@ import torch
 from jax import lax
 
 from ..abandoning import Abandoned, NeedsLengths, NeedsNumbers
+from ..control.entry import note_made
 from ..control.path import Fork, Path
 from ..control.policy import BranchPolicy
-from ..errors import SourceLine, is_library
+from ..errors import SourceLine
 from ..tensors.derived import NeedsClasses
 from ..tensors.ended import end, keep, made_by_call
 from ..tensors.history import NeedsTape, Node, Source
-from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
-from ..tensors.trees import flatten
 from ..tracebacks import name_place
-from ..tracing.rolling import Rolling
-from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming
+from ..tracing.rolling import HasLoops, Rolling
+from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming, program_of
 from ..translation import calls_of_thread, current, this_call
+from .foreseen import foreseen_depth
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
-
-_MANY = 2**12  # items of one container: as of a data set, which nobody changes
-_STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
-_NOTHING: Any = object()
-
-
-class OuterState:
-    """What the leaves of a tree lead to, before the first run.
-
-    Of functions that is what they close over, name or are methods of, and the globals that they assign to. It may live
-    as long as a derivative that runs the code again, and so it keeps no arrays of the tree.
-    """
-
-    def __init__(self, roots: Any):
-        self._roots, self._is_noted = roots, False
-        self._objects: list[tuple[Any, Any, Any, Sequence]] = []
-        self._globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
-        self._classes: list[tuple[type, dict[str, Any]]] = []
-        self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
-        self._random: tuple = ()
-        """The states of Python's random numbers and of NumPy's."""
-        self._known: set[int] = set()
-        """The ids of all these."""
-
-    def begin(self) -> None:
-        """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
-        if self._is_noted:
-            self._restore()
-        else:
-            self._note(flatten(self._roots)[0])
-            self._roots, self._is_noted = None, True
-            self._random = random.getstate(), np.random.get_state()  # noqa: NPY002 - which users' code draws from
-            self._known = {
-                id(value) for value, *_ in (*self._objects, *self._classes, *self._arrays, *self._globals.values())
-            }
-
-    def has(self, value: Any) -> bool:
-        """Whether an object is one of those that each run finds as they were."""
-        if isinstance(value, torch.nn.Module) or value is getattr(random.seed, "__self__", None):
-            return True  # which the call puts back, as the generator of the module's functions
-        return id(value) in self._known
-
-    def _note(self, leaves: list) -> None:
-        seen, pending = set(), [*leaves]
-        while pending:
-            value = pending.pop()
-            if isinstance(value, type) and not is_of_library(value) and id(value) not in seen:
-                seen.add(id(value))
-                plain = {name: x for name, x in vars(value).items() if _is_plain_attribute(name, x)}
-                self._classes.append((value, plain))
-                pending.extend(plain.values())
-                continue
-            if type(value) is np.ndarray and value.size <= _MANY and value.flags.writeable and id(value) not in seen:
-                seen.add(id(value))
-                self._arrays.append((value, value.copy()))
-                continue
-            codec: Any = codec_of(type(value))
-            if codec is None or id(value) in seen or _is_left_out(value):
-                continue
-            seen.add(id(value))
-            head, items = codec.open(value)
-            items = list(items)
-            if len(items) > _MANY:
-                continue
-            if codec.fill is not None:
-                self._objects.append((value, codec, head, items))
-            pending.extend(items)
-            if has_attributes(type(value)):
-                pending.append(type(value))
-            for function in _functions_of(value):
-                self._note_stored(function)
-                pending.extend(_named_by(function))
-
-    def _note_stored(self, function: types.FunctionType) -> None:
-        code, names = function.__code__, function.__globals__
-        if _STORES_GLOBAL in code.co_code[::2]:
-            for name in {step.argval for step in dis.get_instructions(code) if step.opcode == _STORES_GLOBAL}:
-                self._globals[id(names), name] = names, names.get(name, _NOTHING)
-
-    def _restore(self) -> None:
-        """Lets all of it be as it was."""
-        random.setstate(self._random[0])
-        np.random.set_state(self._random[1])  # noqa: NPY002
-        for value, codec, head, items in self._objects:
-            head_now, items_now = codec.open(value)
-            if head_now != head or any(x is not y for x, y in zip(items, items_now, strict=False)):
-                codec.fill(value, head, items)
-        for array, values in self._arrays:
-            array[...] = values
-        for kind, plain in self._classes:
-            now = {name: x for name, x in vars(kind).items() if _is_plain_attribute(name, x)}
-            for name in now.keys() - plain.keys():
-                delattr(kind, name)
-            for name, x in plain.items():
-                if now.get(name, _NOTHING) is not x:
-                    setattr(kind, name, x)
-        for (_, name), (names, value) in self._globals.items():
-            if value is _NOTHING:
-                names.pop(name, None)
-            else:
-                names[name] = value
-
-
-def _is_plain_attribute(name: str, value: Any) -> bool:
-    """Whether an attribute of a class is data."""
-    return not name.startswith("__") and not hasattr(type(value), "__get__")
-
-
-def _is_left_out(value: Any) -> bool:
-    kind = type(value)
-    if issubclass(kind, torch.nn.Module):
-        return True
-    if kind is types.FunctionType:
-        return is_library(value.__code__.co_filename)
-    return has_attributes(kind) and is_of_library(kind)
-
-
-def is_of_library(kind: type) -> bool:
-    return is_library(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
-
-
-def _functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """A function itself, or the methods of an object."""
-    if type(value) is types.FunctionType:
-        yield value
-    elif has_attributes(type(value)):
-        methods = [x for kind in type(value).__mro__ if not is_of_library(kind) for x in vars(kind).values()]
-        yield from (x for x in methods if type(x) is types.FunctionType)
-
-
-def _named_by(function: types.FunctionType) -> Iterator[Any]:
-    """What a function has global names for, but functions of other files."""
-    names = function.__globals__
-    values = (names.get(name) for name in named_by(function.__code__))
-    yield from (x for x in values if type(x) is not types.FunctionType or x.__globals__ is names)
-
+from .outer_state import Kind, OuterState
 
 T = TypeVar("T")
 
@@ -222,6 +87,8 @@ class Attempt:
         self._begun: weakref.WeakSet[Source] | None = None
         self.given: list[tuple[Any, Torchish, Source]] = []
         """What it goes back to, if it is one that runs backward: arrays, and the tensors and histories of these."""
+        self.stays: list[tuple[bool, Any, Kind, Any]] = []
+        """What it has left changed in modules from outside, for other runs of the same call to find as it was."""
         self.ends: list[tuple[Any, Node | None]] = []
         """What it goes back from then: arrays that leave the call, and their histories."""
 
@@ -278,6 +145,11 @@ class Attempt:
         if self.inputs is not None:
             self.inputs.expect_hook(tensor, hooks)
 
+    def note_made(self, value: Any) -> None:
+        """Is called with an object of the package's, before code writes to it."""
+        if self.converts:
+            note_made(value)
+
     def note_given(self, array: Any, tensor: Torchish) -> None:
         """Notes what stands for an array that is differentiated, and requires grad by itself."""
         if self.passes and self.is_differentiated(array) and isinstance(tensor.history, Source):
@@ -325,7 +197,11 @@ class Runs:
 
     def __init__(self, policy: BranchPolicy, inputs: Inputs | None = None, rolling: Rolling | None = None):
         self._policy, self._inputs, self._rolling = policy, inputs, rolling
-        self._depth, self._asks, self._known = 0, False, RunKnowledge()
+        self._depth: int | None = None
+        self._is_settled = False
+        """Whether the first run of a call has reached the end: outside of transformations, no later one looks at all
+        that it might have to put back."""
+        self._asks, self._known = False, RunKnowledge()
         self._heeds_lengths = False
         self._asked: list[tuple[dict[str, Any], bool]] = []
         self._says_of_places = policy.branches is not None or policy.bounds is not None
@@ -336,6 +212,7 @@ class Runs:
         given: Any = (),
         has_layers: bool = False,
         reached: tuple = (),
+        code: tuple = (),
     ) -> T:
         """Calls `body` with a tape of some depth, again with a deeper one if that turns out to be needed.
 
@@ -346,10 +223,13 @@ class Runs:
             given: a tree with the arrays from outside, which `body` gets, or others in their places.
             has_layers: whether layers are stacked in the tree, which are to be a loop.
             reached: the user's objects that the code can reach: each run finds them as they were before the first.
+            code: others that have some of the code.
         """
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt(), given)
-        outer = OuterState(reached)
+        if self._depth is None:
+            self._depth = foreseen_depth((*reached, *code))
+        outer = OuterState(reached if not self._is_settled or is_transforming() else None)
         run = functools.partial(self._rolled, body, has_layers, outer)
         around, calls_of_thread.made = calls_of_thread.made, {}
         try:
@@ -359,6 +239,7 @@ class Runs:
                     result = run(self._inputs, given)
                     if self._says_of_places:
                         self._policy.warn_of_misses()
+                    self._is_settled = outer.runs == 1
                     return result
                 except NeedsInputs:
                     self._asks = True
@@ -388,60 +269,65 @@ class Runs:
         inputs: Inputs | None,
         given: Any,
     ) -> T:
-        if not is_transforming():
-            return self._attempts(body, None, inputs, given)
         run = functools.partial(self._attempts, body, outer, inputs)
+        if inputs is not None and inputs.is_over:
+            with outer.once_more():
+                return run(given)
+        if not is_transforming():
+            return run(given)
         with RareCollections():
             if self._rolling is None:
                 return run(given)
             return self._rolling.run(run, given, inputs is self._inputs, has_layers)
 
-    def _attempts(
-        self, body: Callable[[Attempt, Any], T], outer: OuterState | None, inputs: Inputs | None, given: Any
-    ) -> T:
+    def _attempts(self, body: Callable[[Attempt, Any], T], outer: OuterState, inputs: Inputs | None, given: Any) -> T:
         left: list[Torchish] = []
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
 
         def attempt(path: Path, converts: bool = False) -> T:
             nonlocal left
             copies = constants if path.is_one_of_several else None
-            attempt = Attempt(self._depth, left, path, copies, inputs, self._heeds_lengths, self._asked, converts)
+            depth: Any = self._depth
+            attempt = Attempt(depth, left, path, copies, inputs, self._heeds_lengths, self._asked, converts)
             if inputs is not None:
                 inputs.begin()
-            if outer is not None:
-                outer.begin()
+            outer.begin()
             is_last = not path.is_one_of_several
             try:
-                return body(attempt, given)
-            except Abandoned:
-                is_last = False
+                result = body(attempt, given)
+            except Abandoned as need:
+                outer.ended_by, is_last = type(need), False
                 raise
             finally:
                 left = attempt.left
                 path.end()
+                outer.also(attempt.stays)
                 if not is_last:
                     keep(made_by_call(), set(map(id, left)))
+            if path.is_abandoned:  # the code has caught that
+                raise Fork(path)
+            return result
 
         while True:
             bookmark = Bookmark()
-            path = Path(self._policy, current_trace())
             try:
-                try:
-                    result = attempt(path)
-                    if not path.is_abandoned:
-                        return result
-                except Fork:
-                    pass
-                bookmark.return_to()
-                from ..control.driver import converted_run  # which other calls need not import
+                if not outer.runs:
+                    return attempt(Path(self._policy, current_trace()))
+                from ..control.driver import converted_run, journaled_run  # which other calls need not import
 
-                return converted_run(attempt, self._policy, None if outer is None else outer.has)
-            except (NeedsClasses, NeedsNumbers):  # which from now on they do, or are given
+                # In a program most conditions are on traced values. But derivatives are not seen in a trace within, and
+                # neither is what loops put aside.
+                is_seen = inputs is not self._inputs or outer.ended_by in (None, HasLoops)
+                may_ask = not is_seen and program_of(current_trace()) is not None
+                run = converted_run if outer.follows or may_ask else journaled_run
+                return run(attempt, self._policy, outer.has, outer.ended_by is Fork)
+            except Fork:
+                outer.follows = True
+            except (NeedsClasses, NeedsLengths, NeedsNumbers):  # which from now on they do, or are given
                 pass
-            except NeedsLengths:
-                self._heeds_lengths = True
             except NeedsTape as need:
-                if need.depth <= self._depth:
+                if need.depth <= (self._depth or 0):
                     raise
                 self._depth = need.depth
+            self._heeds_lengths = True  # which costs nothing where there are none
             bookmark.return_to()

@@ -164,10 +164,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._below_autograd.__exit__(*exc_info)
         try:
             is_abandoned = isinstance(exc_info[1], Abandoned) and exc_info[1].ends_call
-            if self.is_outermost and (is_abandoned or self.attempt.path.is_one_of_several):
+            if self.is_outermost and is_abandoned:
                 self._session.abandon()
-            elif self.is_outermost and self.attempt.inputs is not None and self.attempt.inputs.is_repeated:
-                self.settings.abandon()
+            elif self.is_outermost and self.attempt.path.is_one_of_several:
+                self.attempt.abandon()
         finally:
             self._leave(*exc_info)
         if exc_info[0] is None:
@@ -197,7 +197,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                             stack.callback(end)
         finally:
             if self.is_outermost:
-                self.settings.restore()
+                self.attempt.stays = self.settings.restore()
             self._aten_mode = None  # it has the call, whose arrays would live until Python looks for cycles
             remove_patches()
 

@@ -73,7 +73,7 @@ class Session:
 
     def abandon(self) -> None:
         """Prepares for another run, with a deeper tape."""
-        self.settings.abandon()
+        self.settings.put_back(everything=True)
         self.attempt.abandon()
 
 

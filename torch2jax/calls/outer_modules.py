@@ -25,7 +25,7 @@ import torch
 from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
-from ..autograd.runs import is_of_library
+from ..autograd.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
 from ..errors import is_library
 from ..patches import runs_instead_of
 from ..tensors.objects import codec_of, has_attributes, named_by
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from .dispatch import Call
 
 _Module = torch.nn.Module
-_ABSENT = object()
 _MAPPINGS = frozenset((dict, OrderedDict, defaultdict))
 _NESTING = _MAPPINGS | {list, set, deque, tuple}
 _OF_PYTORCH = frozenset(vars(_Module()))  # its tables of tensors, parts and hooks, and its mode
@@ -47,8 +46,8 @@ _NOT_PLAIN = (torch.Tensor, jax.Array, _Module, types.FunctionType)
 _MANY = 2**12  # items of one container: as of a data set
 _FEW = 2**8  # objects that are looked into for modules
 
-Change = tuple[bool, Callable[[], None]]
-"""Whether something that has changed may stay as it is, and what puts it back."""
+Change = tuple[bool, Any, Kind, Any]
+"""Whether something that has changed may stay as it is, what it is, how it is put back, and what it held."""
 
 
 class Before:
@@ -95,29 +94,29 @@ class Before:
         """What has changed since."""
         thing, before, now = self.thing, self.attributes, vars(self.thing)
         if type(thing) is not self.kind:
-            yield False, lambda: object.__setattr__(thing, "__class__", self.kind)
+            yield False, thing, _CLASS, self.kind
         if self.of_kind is not None and dict(vars(self.kind)) != self.of_kind:
-            yield False, lambda: self._put_kind_back()
+            yield False, self, _OF_KIND, None
         if len(now) != len(before) or any(map(operator.is_not, now.values(), before.values())):
             for name in {**before, **now}:
-                value, was = now.get(name, _ABSENT), before.get(name, _ABSENT)
+                value, was = now.get(name, NOTHING), before.get(name, NOTHING)
                 if value is was:
                     continue
                 if name in self.written or made.hold(value):  # else another thread may have set it
-                    is_own = name in _OF_PYTORCH or value is _ABSENT
+                    is_own = name in _OF_PYTORCH or value is NOTHING
                     may_stay = not is_own and _is_plain(value) and _is_plain(was)
-                    yield may_stay, functools.partial(_set_item, now, name, was)
+                    yield may_stay, Name(now, name), NAMED, was
         containers = self.containers
         begun = [(x, (), own) for x, own in self._own() if x and type(x) is not tuple and id(x) not in containers]
         for container, was, is_of_pytorch in (*containers.values(), *begun):
             if _differs(container, was):
                 may_stay = not is_of_pytorch and all(map(_is_plain, _exchanged(container, was)))
-                yield may_stay, functools.partial(refill, container, was)
+                yield may_stay, container, _CONTENTS, was
 
-    def _put_kind_back(self) -> None:
+    def put_kind_back(self, _: object) -> None:
         for name in {**vars(self.kind), **(self.of_kind or {})}:
-            was = (self.of_kind or {}).get(name, _ABSENT)
-            if was is _ABSENT:
+            was = (self.of_kind or {}).get(name, NOTHING)
+            if was is NOTHING:
                 delattr(self.kind, name)
             elif vars(self.kind).get(name) is not was:
                 setattr(self.kind, name, was)
@@ -153,11 +152,9 @@ def refill(container: Any, before: Any) -> None:
         (container.update if hasattr(container, "update") else container.extend)(before)
 
 
-def _set_item(attributes: dict[str, Any], name: str, value: Any) -> None:
-    if value is _ABSENT:
-        attributes.pop(name, None)
-    else:
-        attributes[name] = value
+_CONTENTS = Kind(lambda x: x.copy(), refill)
+_CLASS = Kind(type, lambda x, kind: object.__setattr__(x, "__class__", kind))
+_OF_KIND = Kind(lambda _: None, Before.put_kind_back)
 
 
 _lock = threading.RLock()
@@ -206,19 +203,24 @@ class OuterModules:
             if name is not None:
                 before.written.add(name)
 
-    def put_back(self, everything: bool = False) -> None:
+    def put_back(self, everything: bool = False) -> list[Change]:
         """Lets what was met be as it was, if something in it cannot stay: tensors of the call, hooks, other parts.
 
         Args:
             everything: also where nothing but what Python code keeps in them has changed.
+
+        Returns:
+            What stays changed.
         """
         with _lock:
             met, self.met = self.met, {}
             ours = [before for before in met.values() if self._release(before)]
             changes = [change for before in ours for change in before.changes(self)]
-            if everything or self.loses or not all(may_stay for may_stay, _ in changes):
-                for _, undo in changes:
-                    undo()
+            if not everything and not self.loses and all(may_stay for may_stay, *_ in changes):
+                return changes
+            for _, changed, kind, before in changes:
+                kind.put(changed, before)
+            return []
 
     def _release(self, before: Before) -> bool:
         """Whether no other call that is in progress has written to the module."""

@@ -29,7 +29,7 @@ from ..internals.transforms import (
 from ..patches import exchange, runs_instead_of, stands_in
 from ..tensors.dtypes import default_dtype
 from ..translation import current, this_call
-from .outer_modules import OuterModules, refill
+from .outer_modules import Change, OuterModules, refill
 
 _DEVICES = autocast_supported_devices()
 
@@ -72,9 +72,9 @@ class ChangedSettings:
 
         self.changes.append(undone)
 
-    def restore(self) -> None:
-        """Puts back what was there before the call."""
-        self._undo_changes()
+    def restore(self) -> list[Change]:
+        """Puts back what was there before the call, and returns what stays changed in modules."""
+        stays = self.put_back(everything=False)
         context = _default_device_context()
         if context is not self._default_device:
             torch.set_default_device(None if self._default_device is None else self._default_device.device)
@@ -89,17 +89,22 @@ class ChangedSettings:
                 autocast_decrement_nesting()
             for _ in range(nesting - _nesting()):
                 autocast_increment_nesting()
+        return stays
 
-    def abandon(self) -> None:
-        """Puts back what another run of the same code is to find as this one did."""
-        self._undo_changes(everything=True)
+    def put_back(self, everything: bool) -> list[Change]:
+        """Puts back what objects from outside were, the last change first.
 
-    def _undo_changes(self, everything: bool = False) -> None:
-        """Puts back what objects from outside were, the last change first."""
+        Args:
+            everything: also what may stay, as another run of the same code is to find it as this one did.
+
+        Returns:
+            What stays changed in modules.
+        """
+        stays: list[Change] = []
         while self.changes:
             self.changes[-1]()
         if "modules" in vars(self) and self.modules.met:
-            self.modules.put_back(everything)
+            stays = self.modules.put_back(everything)
         if self.handles:
             own = [found for ref in self.modules.made.values() if (found := ref()) is not None]
             kept = {id(hooks) for module in own for hooks in vars(module).values()}
@@ -107,6 +112,7 @@ class ChangedSettings:
                 handle = self.handles.pop()
                 if id(handle.hooks_dict_ref()) not in kept:
                     handle.remove()
+        return stays
 
 
 def _nesting() -> int:

@@ -4,6 +4,7 @@ import builtins
 import contextvars
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -73,6 +74,8 @@ class Calls(Access):
             result = found(*args, **kwargs)
             return made(result) if found.__code__.co_flags & inspect.CO_GENERATOR else result
         if kind is types.MethodType:
+            if function.__self__ is self:  # what `given` has made of a callable
+                return function(*args, **kwargs)
             return self.call(function.__func__, function.__self__, *args, **kwargs)
         if kind is types.BuiltinFunctionType:
             return self._builtin(function, args, kwargs)
@@ -137,6 +140,8 @@ class Calls(Access):
         run = current_run()
         if run.journal is None:
             if any(isinstance(x, torch.Tensor) for x in (*args, *kwargs.values())):
+                return self.call(function.__wrapped__, *args, **kwargs)
+            if run.was_restored is not None and not run.was_restored(function):  # which an earlier run has filled
                 return self.call(function.__wrapped__, *args, **kwargs)
             return function(*args, **kwargs)
         side, own = run.journal, ObjectJournal()
@@ -242,7 +247,7 @@ class Calls(Access):
             raise Refused(f"the cache of {owner!r} holds nothing of one side of a condition, and {name} looks into it")
         if run.journal is None:
             _expect_fresh(args)
-        if run.journal is not None or run.pairs:
+        if run.journal is not None or run.outside is not None:
             self._expect_journaled(function, name, owner, args, rest, kwargs)
         if calls_its_arguments(function, name):
             args, kwargs = tuple(map(self.given, args)), {key: self.given(x) for key, x in kwargs.items()}
@@ -253,6 +258,9 @@ class Calls(Access):
             is_new = name in _ITERATING or is_opened
         if is_new and result is not owner and not any(result is x for x in args):
             made(result)
+        if name in _WITH_ITERATORS:
+            for x in filter(is_iterator, result):
+                made(x)
         return result
 
     def _expect_journaled(self, function: Any, name: str, owner: Any, args: tuple, rest: tuple, kwargs: dict) -> None:
@@ -279,10 +287,17 @@ class Calls(Access):
         ):
             note_contents(args[0])
         elif name in (mutators_of(owner) or ()):
-            note_contents(owner)
-        elif current_run().journal is None:
+            run = current_run()
+            if run.journal is not None or run.pairs or run.was_restored is not None:
+                note_contents(owner)
+        elif changes_nothing(function, owner, name) or (owner is not None and is_made(owner)):
             return
-        elif not changes_nothing(function, owner, name) and (owner is None or not is_made(owner)):
+        elif current_run().journal is None:
+            is_bound = owner is not None and not isinstance(owner, (types.ModuleType, type))
+            for x in (owner,) if is_bound else rest:
+                if not is_made(x) and (isinstance(x, CONTAINERS) if not is_bound else not _is_shown(x)):
+                    current_run().moved.append(x)
+        else:
             of = "" if owner is None or isinstance(owner, types.ModuleType) else f" of a {type(owner).__name__}"
             raise Refused(
                 f"nobody knows what {name or function}(){of} changes, which is called on one side of a condition"
@@ -300,6 +315,11 @@ class Calls(Access):
 
     def iterated(self, items: Any) -> Any:
         raise NotImplementedError
+
+
+def _is_shown(owner: Any) -> bool:
+    """Whether what is written to an object is what a person reads, and no code."""
+    return owner in (sys.stdout, sys.stderr)
 
 
 def _is_of_container(function: Any) -> bool:
@@ -320,6 +340,8 @@ _FRESH = frozenset(
 )
 
 _ITERATING = frozenset(("iter", "__iter__", "__reversed__", "finditer"))
+_WITH_ITERATORS = frozenset(("__reduce__", "__reduce_ex__", "tee"))
+"""What gives a tuple that has new ones."""
 
 
 def _itself(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where converted code begins: a call whose plain run has asked for a traced value starts again, converted."""
+"""Where converted code begins: a call whose plain run needs what it had not starts again, converted."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,34 +10,69 @@ from jax.core import eval_jaxpr
 
 from ..errors import BranchError, TracedValueError
 from ..tensors.trees import flatten, map_results
-from ..tracing.traces import current_trace, ending_with_errors
+from ..tracing.traces import current_trace, ending_with_errors, is_transforming
 from ..translation import this_call
 from ..values.traced_numbers import Number
 from .merge import Unlike, expect_there
 from .operators import OPERATORS
-from .path import Path, PathOfSource
+from .path import Fork, Path, PathOfSource
 from .policy import BranchPolicy
 from .rest import Rest, Split, Way
 from .sink import sunk
 from .state import Refused, Run, current_run, running
-from .writes import ObjectJournal, Place, can_be_put_back
+from .writes import ObjectJournal, Place, can_be_put_back, expect_restored_at_end, expect_unmoved
 
 
-def converted_run(
-    attempt: Callable[[Path, bool], Any], policy: BranchPolicy, restored: Callable[[Any], bool] | None
+def journaled_run(
+    attempt: Callable[[Path, bool], Any], policy: BranchPolicy, restored: Callable[[Any], bool], _: object = None
 ) -> Any:
-    """What a run gives in which code is converted.
+    """What a later run gives, which asks nothing of traced values; what it writes to is journaled.
 
     Args:
         attempt: runs the code on a path; gives a tree.
-        restored: tells of an object whether it is as it was before the plain run.
+        restored: tells of an object whether it is as it was before the first run.
+
+    Raises:
+        BaseException: to `Runs`, it asks for a traced value.
+        BranchError: it writes to an object of which nobody knows what an earlier run has left there.
+    """
+    with running(Run()) as kept:
+        kept.outside, kept.was_restored, kept.is_journaled = ObjectJournal(), restored, True
+        path = Path(policy, current_trace())
+        try:
+            result = attempt(path, True)
+            refused = kept.refusal
+        except Refused as error:
+            refused = kept.refusal or error
+        if refused is None:
+            try:
+                expect_restored_at_end()
+                return result
+            except Refused as error:
+                refused = error
+    if refused.other_paths and is_transforming():
+        raise Fork(path)
+    raise BranchError(refused.reason) from None
+
+
+def converted_run(
+    attempt: Callable[[Path, bool], Any],
+    policy: BranchPolicy,
+    restored: Callable[[Any], bool],
+    ended_at_condition: bool = True,
+) -> Any:
+    """What a run gives in which conditions on traced values are a part of the graph.
+
+    Args:
+        attempt, restored: as those of `journaled_run`.
+        ended_at_condition: whether the run before has ended at the first of them.
 
     Raises:
         BranchError: it cannot be followed.
     """
     split = Split()
     while True:
-        ways = _Ways(attempt, policy, restored, split)
+        ways = _Ways(attempt, policy, restored, split, ended_at_condition)
         try:
             if not split.is_used:
                 return _computed(lambda run=ways.run: run(Way(split)))
@@ -71,10 +106,12 @@ class _Ways:
         self,
         attempt: Callable[[Path, bool], Any],
         policy: BranchPolicy,
-        restored: Callable[[Any], bool] | None,
+        restored: Callable[[Any], bool],
         split: Split,
+        ended_at_condition: bool,
     ):
         self._attempt, self._policy, self._restored, self._split = attempt, policy, restored, split
+        self._ended_at_condition = ended_at_condition
         self._left: dict[tuple, tuple[Place, Any]] | None = None
         """What the first way has left in places of objects from outside."""
 
@@ -87,20 +124,24 @@ class _Ways:
         restored = self._restored
         with running(Run()) as kept:
             kept.outside, kept.was_restored, kept.way = ObjectJournal(), restored, way
+            kept.ended_at_condition = self._ended_at_condition
             try:
                 result = self._attempt(PathOfSource(self._policy, current_trace(), self._split.is_used), True)
                 refused = kept.refusal
+                if refused is None:
+                    expect_restored_at_end()
             except Refused as error:
                 refused = kept.refusal or error
             except TracedValueError as error:
-                if self._split.has_all or (restored is not None and not can_be_put_back(kept, restored)):
+                if self._split.has_all or not can_be_put_back(kept, restored):
                     raise
                 refused = kept.refusal or Refused(str(error), other_paths=True)
         if refused is not None:
-            if restored is not None and not can_be_put_back(kept, restored):
+            if not can_be_put_back(kept, restored):
                 refused.other_paths = False
             raise refused
         if way.asked:
+            expect_unmoved(kept, restored, f"in the rest of the code, which runs more than once: {self._split.reason}")
             self._expect_alike(kept)
         return result
 

@@ -74,9 +74,13 @@ class Run:
         self.outside: ObjectJournal | None = None
         """What the code has written to outside of sides."""
         self.was_restored: Callable[[Any], bool] | None = None
-        """Tells of an owner of places whether the run before this one has left no trace there."""
+        """Tells of an owner of places whether earlier runs have left no trace there; None where those did not come."""
+        self.ended_at_condition = False
+        """Whether the run before has ended at the first condition on a traced value."""
+        self.is_journaled = False
+        """Whether it is to meet none."""
         self.moved: list[Any] = []
-        """Iterators from outside that were read before the first condition."""
+        """What was written to meanwhile that has no places: iterators from outside, files."""
         self.trying = 0
         """How many `try` statements with handlers the code is in."""
         self.raised: BaseException | None = None

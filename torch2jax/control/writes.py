@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from ..tensors.journal import Journal, journal
-from .state import Refused, current_run, name_of
+from ..translation import this_call
+from .state import Refused, Run, current_run, name_of
 
 
 class Undefined:
@@ -273,7 +274,8 @@ class ObjectJournal:
 
 def can_be_put_back(run: Any, restored: Callable[[Any], bool]) -> bool:
     """Whether another run of the code finds all that sides have written to as it was."""
-    return all(_is_put_back(run, x, restored) and not isinstance(x, _UNSEEN) for x in run.owners.values())
+    owners = [*run.owners.values(), *run.moved]
+    return all(_is_put_back(run, x, restored) and not isinstance(x, _UNSEEN) for x in owners)
 
 
 _UNSEEN = (bytearray, array.array, np.ndarray, collections.OrderedDict)
@@ -287,33 +289,47 @@ def _is_put_back(run: Any, value: Any, restored: Callable[[Any], bool]) -> bool:
 
 
 def expect_restored() -> None:
-    """Is called where the run asks for the first time, as far as which an earlier run of the same code has come.
+    """Is called where the run asks for a traced value.
 
     Raises:
-        Refused: that one has written to an object that nobody has put back since.
+        BaseException: to `Runs`, it is one that asks for none.
+        Refused: earlier runs came as far, and have written to an object that nobody has put back since.
     """
     run = current_run()
-    restored, run.was_restored = run.was_restored, None
-    if restored is None or run.outside is None:
-        return
-    if run.moved:
-        moved = run.moved[0]
-        raise Refused(
-            f"{name_of(moved)} ({type(moved).__name__}) from outside is read before a condition on data is met. "
-            f"{_TWICE}. Make it in the function, or read it before the call"
-        )
-    for place in run.outside.places.values():
-        if not place.is_variable and not _is_put_back(run, place.owner, restored):
+    if run.is_journaled:
+        this_call().paths[-1].abandon()
+    if run.ended_at_condition:
+        _expect_restored(run, "before a condition on data is met", "nobody knew of the condition")
+
+
+def expect_restored_at_end() -> None:
+    """Is called where the code has ended, as `expect_restored`."""
+    _expect_restored(current_run(), "in the call", "nobody knew what it needs: derivatives, or loops")
+
+
+def expect_unmoved(run: Run, restored: Callable[[Any], bool], why: str) -> None:
+    """Refuses to have moved on what nobody puts back: an iterator from outside, a file."""
+    for value in run.moved:
+        if not _is_put_back(run, value, restored):
+            kind, name = f"a {type(value).__name__}", name_of(value)
             raise Refused(
-                f"{place.name} is written to before a condition on data is met. {_TWICE}. Write to it after the "
-                "condition, or give it to the function as an argument"
+                f"{kind if name == kind else f'{name} ({type(value).__name__})'} from outside is read or written to "
+                f"{why}. Make it in the function, or read it before the call"
             )
 
 
-_TWICE = (
-    "The code has run as far as that once before, as nobody knew of the condition, and what that run has left there "
-    "cannot be put back"
-)
+def _expect_restored(run: Run, when: str, why: str) -> None:
+    restored, run.was_restored = run.was_restored, None
+    if restored is None or run.outside is None:
+        return
+    twice = f"The code has run before, as {why}, and what that run has left there cannot be put back"
+    expect_unmoved(run, restored, f"{when}. {twice}")
+    for place in run.outside.places.values():
+        if not place.is_variable and not _is_put_back(run, place.owner, restored):
+            raise Refused(
+                f"{place.name} is written to {when}. {twice}. Write to it after the condition, or give it to the "
+                "function as an argument"
+            )
 
 
 def note(place: Place) -> None:

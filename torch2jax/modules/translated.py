@@ -201,7 +201,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
 
         is_stacked = state_dict is not None and has_layers(state_dict)
         given = args, kwargs, state_dict if is_stacked else names.given(state_dict), rng
-        return self._runs.run(run, given, is_stacked, reached=(args, kwargs))
+        return self._runs.run(run, given, is_stacked, (args, kwargs), () if self._parts else (self._module,))
 
     if not TYPE_CHECKING:  # which would take all names for known
 

@@ -178,6 +178,7 @@ class Node(graph.Node):
 
 
 def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
+    this_call().attempt.note_made(hooks)
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle

@@ -294,7 +294,7 @@ class StatefulFunction(TellsOfArguments):
                 return finished(attempt, results) if attempt.passes else results
 
         reached = self._function, args, kwargs
-        return self._runs.run(run, (state, args, kwargs, rng), bool(parts), reached)
+        return self._runs.run(run, (state, args, kwargs, rng), bool(parts), reached, self._objects)
 
     # Into a call.
 

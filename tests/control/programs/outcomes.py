@@ -32,7 +32,7 @@ OUTCOMES = {
     "error": "another exception, such as an AttributeError",
     "torch": "PyTorch itself does not run it, so it says nothing",
 }
-_WORST_FIRST = "wrong", "error", "late", "refused", "right"
+WORST_FIRST = "wrong", "error", "late", "refused", "right", "torch"
 _QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
@@ -72,7 +72,7 @@ class Program(NamedTuple):
     undo: Callable[[], object] = lambda: None
 
 
-class _Late(BaseException):
+class Late(BaseException):
     """The time is over."""
 
 
@@ -81,11 +81,11 @@ class _LeftError(Exception):
 
 
 @contextlib.contextmanager
-def _limit(seconds: float) -> Iterator[None]:
-    """Raises `_Late` in what takes longer, again and again should someone catch it."""
+def limited(seconds: float) -> Iterator[None]:
+    """Raises `Late` in what takes longer, again and again should someone catch it."""
 
     def late(*_):
-        raise _Late
+        raise Late
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
@@ -122,13 +122,13 @@ def _leaves(tree: Any) -> list[Any]:
     return jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, torch.Tensor))
 
 
-def _arrays(tree: Any) -> list[np.ndarray]:
+def arrays(tree: Any) -> list[np.ndarray]:
     """The leaves of a tree as arrays that can be compared."""
     leaves = (leaf.detach().numpy() if isinstance(leaf, torch.Tensor) else leaf for leaf in _leaves(tree))
     return [np.asarray(leaf, np.float64) for leaf in leaves]
 
 
-def _difference(got: list[np.ndarray], want: list[np.ndarray], tolerance: float) -> str:
+def difference(got: list[np.ndarray], want: list[np.ndarray], tolerance: float) -> str:
     """What differs, in a line, or nothing."""
     if len(got) != len(want):
         return f"{len(got)} results, not {len(want)}"
@@ -153,7 +153,7 @@ def _is_raised_by_torch2jax(error: Exception) -> bool:
     return is_raise and Path(code.co_filename).is_relative_to(Path(torch2jax.__file__).parent)
 
 
-def _failure(error: Exception) -> tuple[str, str]:
+def failure(error: Exception) -> tuple[str, str]:
     """Whether an exception is a refusal, and its first line."""
     is_own = type(error).__module__.partition(".")[0] == "torch2jax" or isinstance(error, NotImplementedError)
     is_said = isinstance(error, (RuntimeError, TypeError, ValueError)) and _is_raised_by_torch2jax(error)
@@ -162,7 +162,7 @@ def _failure(error: Exception) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _whole_tracebacks() -> Iterator[None]:
+def whole_tracebacks() -> Iterator[None]:
     """Errors keep the package's own frames."""
     before: Any = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_traceback_filtering", "off")
@@ -183,7 +183,7 @@ class _Gauge:
         for given in inputs:
             program = build()
             try:
-                self._wanted.append(_arrays(program.run(*(x.clone() for x in given))))
+                self._wanted.append(arrays(program.run(*(x.clone() for x in given))))
                 self._states.append(None if program.state is None else self._state(program))
             finally:
                 program.undo()
@@ -191,14 +191,14 @@ class _Gauge:
     @staticmethod
     def _state(program: Program) -> list[np.ndarray]:
         assert program.state is not None
-        return _arrays(program.state())
+        return arrays(program.state())
 
     def eager(self) -> str:
         """Each input by a program of its own."""
         for number, given in enumerate(self._inputs):
             program = self._build()
             try:
-                got = _arrays(torch2jax.t2j(program.run)(*_jax(given)))
+                got = arrays(torch2jax.t2j(program.run)(*_jax(given)))
                 found = self._compared(number, got) or self._left(program, number)
             finally:
                 program.undo()
@@ -212,7 +212,7 @@ class _Gauge:
         try:
             compiled = jax.jit(torch2jax.t2j(program.run), compiler_options=_QUICK)
             for number, given in enumerate(self._inputs):
-                found = self._compared(number, _arrays(compiled(*_jax(given))))
+                found = self._compared(number, arrays(compiled(*_jax(given))))
                 found = found or (number == 0 and self._left(program, number)) or ""
                 if found:
                     return f"input {number}: {found}"
@@ -237,13 +237,13 @@ class _Gauge:
             zeros = (torch.zeros_like(x) if g is None else g for g, x in zip(want, leaves, strict=True))
             if compiled is None:
                 compiled = _gradient(program.run, is_float, len(leaves))
-            found = _difference(_arrays(compiled(*_jax(given))), _arrays(list(zeros)), self._tolerance * 10)
+            found = difference(arrays(compiled(*_jax(given))), arrays(list(zeros)), self._tolerance * 10)
             if found:
                 return f"input {number}: {found}"
         return ""
 
     def _compared(self, number: int, got: list[np.ndarray]) -> str:
-        return _difference(got, self._wanted[number], self._tolerance)
+        return difference(got, self._wanted[number], self._tolerance)
 
     def _left(self, program: Program, number: int) -> str:
         """What an object from outside holds after the call: what it held before, PyTorch's, or an error."""
@@ -252,14 +252,14 @@ class _Gauge:
         try:
             left = self._state(program)
         except Exception as error:
-            kind, text = _failure(error)
+            kind, text = failure(error)
             if kind == "refused":
                 return ""
             raise _LeftError(f"the object from outside is not readable: {text}") from error
         allowed = [x for x in (self._first_state, self._states[number]) if x is not None and len(x) == len(left)]
         # Of each part by itself: what data decide is put back, and the rest is as PyTorch leaves it.
         parts = zip(left, *allowed, strict=True)
-        if allowed and all(any(not _difference([x], [y], self._tolerance) for y in known) for x, *known in parts):
+        if allowed and all(any(not difference([x], [y], self._tolerance) for y in known) for x, *known in parts):
             return ""
         return f"after the call the object holds {[x.tolist() for x in left]}"
 
@@ -294,29 +294,29 @@ def outcome(
         gradients: at how many of the inputs derivatives are compared too.
         limit: seconds for all that torch2jax does.
     """
-    with warnings.catch_warnings(), _whole_tracebacks():
+    with warnings.catch_warnings(), whole_tracebacks():
         warnings.simplefilter("ignore")
         try:
-            with _limit(limit):
+            with limited(limit):
                 gauge = _Gauge(build, inputs, tolerance)
-        except (Exception, _Late) as error:
+        except (Exception, Late) as error:
             return Outcome("torch", f"{type(error).__name__}: {error}"[:300])
         start, found = time.perf_counter(), []
         ways: dict[str, Callable[[], str]] = {"eager": gauge.eager, "jit": gauge.jitted}
         if gradients:
             ways["gradient"] = lambda: gauge.gradients(gradients)
         try:
-            with _limit(limit):
+            with limited(limit):
                 for name, way in ways.items():
                     try:
                         text = way()
                         kind = "wrong" if text else "right"
                     except Exception as error:
-                        kind, text = _failure(error)
+                        kind, text = failure(error)
                     found.append((kind, text and f"{name}: {text}"))
-        except _Late:
+        except Late:
             found.append(("late", f"more than {limit:.0f} s"))
-    kind, text = min(found, key=lambda each: _WORST_FIRST.index(each[0]))
+    kind, text = min(found, key=lambda each: WORST_FIRST.index(each[0]))
     return Outcome(kind, text, time.perf_counter() - start)
 
 
@@ -324,12 +324,12 @@ def graph(build: Callable[[], Program], inputs: Sequence[tuple[torch.Tensor, ...
     """Traces a program for its first input; None if that raises an error or does not end in time."""
     program = build()
     try:
-        with warnings.catch_warnings(), _limit(limit):
+        with warnings.catch_warnings(), limited(limit):
             warnings.simplefilter("ignore")
             start = time.perf_counter()
             traced = jax.make_jaxpr(torch2jax.t2j(program.run))(*_jax(inputs[0]))
             seconds = time.perf_counter() - start
-    except (Exception, _Late):
+    except (Exception, Late):
         return None
     finally:
         program.undo()

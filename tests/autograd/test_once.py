@@ -1,0 +1,102 @@
+"""Objects from outside are left as one run leaves them, however often the code runs, or the call is refused by name.
+
+`python -m scripts.control_flow once` runs all of these programs.
+"""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from tests.control.programs import once
+from torch2jax import t2j
+
+WRITTEN = [name for name in once.names() if not name.startswith("random")]
+REFUSED = {
+    "a counter of itertools": "a count from outside",
+    "a queue": "a lock from outside",
+    "a long list": "items is written to",
+    "a file": "a TextIOWrapper from outside",
+    "batches of a generator unforeseen": "a generator from outside",
+    "a step every second call": r"SimpleNamespace.n is written to",
+}
+X = jnp.ones(3)
+
+
+@pytest.mark.parametrize("name", [f"random {i}" for i in (0, 2, 4, 12, 20, 58, 145)])
+def test_random_programs(name):
+    found = once.run(name)
+    assert found.kind in ("right", "refused"), found.text
+
+
+@pytest.mark.parametrize("name", WRITTEN[::7])
+def test_programs_of_people(name):
+    found = once.run(name, ways=("eager", "jit", "vmap"))
+    assert found.kind in ("right", "refused"), found.text
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_nobody_can_put_back_is_named(name):
+    found = once.run(name, ways=("eager",))
+    assert found.kind == "refused"
+    assert REFUSED[name] in found.text
+
+
+@pytest.mark.parametrize(("name", "runs"), [("a dataclass logs losses", 1), ("a dataclass logs losses unforeseen", 2)])
+def test_how_often_the_code_runs(name, runs):
+    for way in ("eager", "jit"):
+        found = once.ended(once.made(name), way)
+        assert (found.kind, found.first, found.later) == ("right", runs, 0 if way == "jit" else 1)
+
+
+def test_a_derivative_after_the_call_leaves_objects_as_they_are():
+    """It runs the code again, from what the call began with."""
+    kept = types.SimpleNamespace(n=0)
+
+    def function(x):
+        kept.n += 1
+        y = x * kept.n
+        if y.requires_grad:
+            y.register_hook(lambda gradient: gradient * 2)
+        return y.sum()
+
+    _, pull = jax.vjp(jax.jit(t2j(function)), X)
+    assert kept.n == 1
+    kept.n = 5
+    assert (pull(jnp.ones(()))[0] == 2).all()
+    assert kept.n == 5
+
+
+def test_methods_of_containers_are_hooks_of_runs_that_are_converted():
+    seen = []
+
+    def function(x):
+        w = torch.full((3,), 2.0, requires_grad=True)
+        w.register_hook(seen.append)
+        getattr((x * w).sum(), "back" + "ward")()
+        seen.clear()
+        return w.grad
+
+    assert (t2j(function)(X) == 1).all()
+
+
+def test_a_cache_that_an_abandoned_run_has_filled():
+    calls = []
+
+    @functools.cache
+    def table(n):
+        calls.append(n)
+        return float(n)
+
+    table(1)
+
+    def function(x):
+        w = (x * table(2)).requires_grad_()
+        getattr(w.square().sum(), "back" + "ward")()
+        return w.grad
+
+    assert (t2j(function)(X) == 4).all()
+    assert calls == [1, 2]

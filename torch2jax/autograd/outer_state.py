@@ -1,0 +1,309 @@
+"""Python's objects from outside of a call, as they were before its first run.
+
+They are the user's own: they are looked at before the first run, and set back before each later one. The last run
+leaves them as they are then, as any function that JAX traces does.
+
+Not looked into are classes, objects and functions of libraries, functions of other files that global names lead to, and
+containers of many items. A later run of the code that writes to such an object is refused (`control/writes.py`).
+"""
+
+import array
+import contextlib
+import contextvars
+import dis
+import functools
+import io
+import logging
+import random
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..errors import is_library
+from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
+from ..tensors.trees import flatten
+
+_MANY = 2**12  # items of one container: as of a data set, which nobody changes
+_STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
+NOTHING: Any = object()
+_CACHED = type(functools.lru_cache(len))
+_OF_PYTORCH = frozenset(vars(torch.nn.Module()))  # which the call puts back, as it does a module's own attributes
+
+
+class Kind(NamedTuple):
+    """How what objects of a kind hold is taken and put back."""
+
+    take: Callable[[Any], Any]
+    put: Callable[[Any, Any], None]
+
+
+class Name(NamedTuple):
+    """A name that has a value, as a global."""
+
+    names: dict[str, Any]
+    name: str
+
+
+def _put_name(at: Name, value: Any) -> None:
+    if value is NOTHING:
+        at.names.pop(at.name, None)
+    else:
+        at.names[at.name] = value
+
+
+def _data_of(kind: type) -> dict[str, Any]:
+    """The attributes of a class that are data."""
+    return {name: x for name, x in vars(kind).items() if not name.startswith("__") and not hasattr(type(x), "__get__")}
+
+
+def _put_class(kind: type, before: dict[str, Any]) -> None:
+    now = _data_of(kind)
+    for name in now.keys() - before.keys():
+        delattr(kind, name)
+    for name, value in before.items():
+        if now.get(name, NOTHING) is not value:
+            setattr(kind, name, value)
+
+
+def _put_attributes(value: Any, before: dict[str, Any]) -> None:
+    vars(value).clear()
+    vars(value).update(before)
+
+
+def _put_items(value: Any, before: Any) -> None:
+    value[:] = before
+
+
+def _put_values(value: np.ndarray, before: np.ndarray) -> None:
+    value[...] = before
+
+
+def _put_text(value: Any, before: tuple[Any, int]) -> None:
+    value.seek(0)
+    value.truncate()
+    value.write(before[0])
+    value.seek(before[1])
+
+
+def _put_variable(value: contextvars.ContextVar, before: Any) -> None:
+    if before is not NOTHING or value.get(NOTHING) is not NOTHING:
+        value.set(before)
+
+
+def _place_of(value: Any) -> tuple[Any, Any]:
+    """What an iterator goes over, and where it is."""
+    _, held, *place = value.__reduce__()
+    return held[0] if held else None, place[0] if place else 0
+
+
+def _put_place(value: Any, before: tuple[Any, Any]) -> None:
+    if _place_of(value)[1] != before[1]:
+        value.__setstate__(before[1])
+    if _place_of(value)[0] is not before[0]:
+        raise ValueError("it has ended, and has let go of what it went over")
+
+
+def _put_bits(value: np.random.Generator, before: Any) -> None:
+    value.bit_generator.state = before
+
+
+_TEXT = Kind(lambda x: (x.getvalue(), x.tell()), _put_text)
+_ATTRIBUTES = Kind(lambda x: dict(vars(x)), _put_attributes)
+_KINDS: dict[type, Kind] = {
+    Name: (NAMED := Kind(lambda x: x.names.get(x.name, NOTHING), _put_name)),
+    np.ndarray: Kind(np.copy, _put_values),
+    bytearray: Kind(bytes, _put_items),
+    array.array: Kind(lambda x: x[:], _put_items),
+    io.StringIO: _TEXT,
+    io.BytesIO: _TEXT,
+    types.SimpleNamespace: _ATTRIBUTES,
+    threading.local: _ATTRIBUTES,
+    contextvars.ContextVar: Kind(lambda x: x.get(NOTHING), _put_variable),
+    random.Random: Kind(random.Random.getstate, random.Random.setstate),
+    np.random.RandomState: Kind(np.random.RandomState.get_state, np.random.RandomState.set_state),
+    np.random.Generator: Kind(lambda x: x.bit_generator.state, _put_bits),
+    **{type(iter(x)): Kind(_place_of, _put_place) for x in ([], ())},
+}
+_CLASS = Kind(_data_of, _put_class)
+_GENERATORS = [x for f in (random.random, np.random.rand) if (x := getattr(f, "__self__", None))]
+"""Python's random numbers, and NumPy's, which users' code draws from."""
+
+
+@functools.cache
+def _kind_of(codec: ObjectCodec) -> Kind:
+    def take(value: Any) -> tuple[Any, list[Any]]:
+        head, items = codec.open(value)
+        return head, list(items)
+
+    def put(value: Any, before: tuple[Any, list[Any]]) -> None:
+        head, items = codec.open(value)
+        if head != before[0] or any(x is not y for x, y in zip(items, before[1], strict=False)):
+            codec.fill(value, *before)  # pyright: ignore[reportOptionalCall]
+
+    return Kind(take, put)
+
+
+class OuterState:
+    """What the leaves of a tree lead to, before the first run.
+
+    Of functions that is what they close over, name or are methods of, and the globals that they assign to. It may live
+    as long as a derivative that runs the code again, and so it keeps no arrays of the tree.
+    """
+
+    def __init__(self, roots: Any):
+        self._roots = roots
+        self._before: dict[int, tuple[Any, Kind, Any]] = {}
+        self._caches: dict[int, tuple[Any, Any]] = {}
+        self._filled: set[int] = set()
+        """The caches of functions, by their ids, that have what a run has put there."""
+        self._namespaces: set[int] = set()
+        self.runs = 0
+        """How many have begun."""
+        self.ended_by: type[BaseException] | None = None
+        """What the last one needed; None if it has reached the end."""
+        self.follows = False
+        """Whether one has met a condition on a traced value."""
+
+    def begin(self) -> None:
+        """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
+        self.runs, self.ended_by = self.runs + 1, None
+        if self.runs > 1:
+            self._restore()
+        elif self._roots is not None:
+            self._note([*flatten(self._roots)[0], *_GENERATORS])
+            self._roots = None
+
+    def has(self, value: Any) -> bool:
+        """Whether an object is one of those that each run finds as they were."""
+        if isinstance(value, torch.nn.Module):
+            return True
+        if isinstance(value, type) and value.__module__ == torch.nn.utils.parametrize.__name__:
+            return True  # the class of one module, which the call puts back with it
+        if type(value) is _CACHED:
+            return id(value) not in self._filled
+        return id(value) in self._before or id(value) in self._namespaces
+
+    @contextlib.contextmanager
+    def once_more(self) -> Iterator[None]:
+        """A context of a run that takes place after the call has ended: all is left as it is found."""
+        now = [(value, kind, kind.take(value)) for value, kind, _ in self._before.values()]
+        try:
+            yield
+        finally:
+            for value, kind, taken in now:
+                kind.put(value, taken)
+
+    def also(self, changes: list[tuple[bool, Any, Kind, Any]]) -> None:
+        """Notes what a run has changed besides: objects, and what they held."""
+        for _, value, kind, before in changes:
+            self._before.setdefault(id(value), (value, kind, before))
+
+    def _keep(self, value: Any, kind: Kind) -> None:
+        self._before[id(value)] = value, kind, kind.take(value)
+
+    def _note(self, leaves: list) -> None:
+        seen, pending = set(), [*leaves]
+        while pending:
+            value = pending.pop()
+            if id(value) in seen or isinstance(value, (str, int, float, torch.Tensor)):
+                continue
+            kind = type(value)
+            plain, codec = _KINDS.get(kind), codec_of(kind)
+            if plain is None and codec is None and kind is not _CACHED and not isinstance(value, type):
+                continue
+            seen.add(id(value))
+            if plain is not None:
+                if kind is not np.ndarray or (value.size <= _MANY and value.flags.writeable):
+                    self._keep(value, plain)
+                pending.extend(vars(value).values() if plain is _ATTRIBUTES else ())
+            elif isinstance(value, type):
+                if not is_of_library(value):
+                    self._keep(value, _CLASS)
+                    pending.extend(_data_of(value).values())
+            elif kind is _CACHED:
+                self._caches[id(value)] = value, value.cache_info()
+                pending.append(value.__wrapped__)
+            elif isinstance(value, torch.nn.Module):
+                for part in value.modules():
+                    for name, x in vars(part).items():
+                        if name not in _OF_PYTORCH:
+                            pending.append(x)
+                        elif "hooks" in name and x:
+                            pending.extend(x.values())
+            elif isinstance(value, logging.Logger):
+                pending.extend(value.handlers)
+            elif codec is not None and not _is_left_out(value):
+                self._note_parts(value, codec, pending)
+
+    def _note_parts(self, value: Any, codec: ObjectCodec, pending: list) -> None:
+        items = list(codec.open(value)[1])
+        if type(value) is types.FunctionType:
+            self._keep(value, _ATTRIBUTES)
+        elif codec.fill is not None and len(items) <= 2**4 * _MANY:
+            self._keep(value, _kind_of(codec))
+        if len(items) <= _MANY:
+            pending.extend(items)
+        if has_attributes(type(value)):
+            pending.append(type(value))
+        for function in _functions_of(value):
+            for name in _assigned_by(function.__code__):
+                self._keep(Name(function.__globals__, name), NAMED)
+                self._namespaces.add(id(function.__globals__))
+            pending.extend(_named_by(function))
+
+    def _restore(self) -> None:
+        """Lets all of it be as it was."""
+        for key, (value, kind, before) in [*self._before.items()]:
+            try:
+                kind.put(value, before)
+            except Exception:  # of a class of the user's own, or an iterator that has ended
+                del self._before[key]
+        for key, (cached, before) in self._caches.items():
+            if cached.cache_info().misses != before.misses:
+                if before.currsize:
+                    self._filled.add(key)
+                else:
+                    cached.cache_clear()
+
+
+def _is_left_out(value: Any) -> bool:
+    kind = type(value)
+    if kind is types.FunctionType:
+        file = value.__code__.co_filename
+        return is_library(file) and not file.startswith("<")  # as what a user types in
+    return has_attributes(kind) and is_of_library(kind)
+
+
+def is_of_library(kind: type) -> bool:
+    return is_library(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+
+
+def _functions_of(value: Any) -> Iterator[types.FunctionType]:
+    """A function itself, or the methods of an object."""
+    if type(value) is types.FunctionType:
+        yield value
+    elif has_attributes(type(value)):
+        methods = [x for kind in type(value).__mro__ if not is_of_library(kind) for x in vars(kind).values()]
+        yield from (x for x in methods if type(x) is types.FunctionType)
+
+
+@functools.lru_cache(2**12)
+def _assigned_by(code: types.CodeType) -> tuple[str, ...]:
+    """The global names that code assigns to, and functions that it makes."""
+    found = []
+    if _STORES_GLOBAL in code.co_code[::2]:
+        found = [step.argval for step in dis.get_instructions(code) if step.opcode == _STORES_GLOBAL]
+    inner = [_assigned_by(x) for x in code.co_consts if isinstance(x, types.CodeType)]
+    return tuple(dict.fromkeys((*found, *(name for names in inner for name in names))))
+
+
+def _named_by(function: types.FunctionType) -> Iterator[Any]:
+    """What a function has global names for, but functions of other files."""
+    names = function.__globals__
+    values = (names.get(name) for name in named_by(function.__code__))
+    yield from (x for x in values if type(x) is not types.FunctionType or x.__globals__ is names)
