@@ -18,16 +18,16 @@ from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
-from ..control.entry import of_user
+from ..control.entry import is_on_side, note_made, of_user
 from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
 from ..rules.inline import Scalars
 from ..tensors.dtypes import has_doubles
+from ..tensors.objects import Slot
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
 from ..translation import current, this_call
-from ..values.both_answers import Slot, follow
 from ..values.python_functions import TensorMath
 from ..values.traced_numbers import Number, as_float, is_unknown, larger, number_of, smaller
 from .double_steps import exactly
@@ -78,8 +78,15 @@ def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
         except TracedValueError as error:
             raise TracedValueError("torch.optim.LBFGS.step", instead=_LBFGS) from error
     step: Any = type(self).step
-    with _abstract_where_traced(self, keeps_scalars=step.__module__.startswith("torch.optim.")):
-        return of_user(step)(self, *args, **kwargs)
+    is_pytorchs = step.__module__.startswith("torch.optim.")
+    if not is_pytorchs or is_on_side():  # others may ask; and what a side writes has to be seen
+        step = of_user(step)
+    with _abstract_where_traced(self, keeps_scalars=is_pytorchs):
+        result = step(self, *args, **kwargs)
+    if not is_on_side():
+        for state in self.state.values():  # the call's own, which it may have just made
+            note_made(state)
+    return result
 
 
 _LBFGS = "minimize with optax.lbfgs() and optax.value_and_grad_from_state, which run under jit"
@@ -238,12 +245,10 @@ def _guard_scheduler(cls: type[Any]) -> None:
     @stands_in(cls, "step")
     def step(self: Any, *args: Any, **kwargs: Any):
         expect_own(self.optimizer)
-        if this_call().attempt.converts:
-            return of_user(original)(self, *args, **kwargs)
         numbers = (place.get() for place in slots_of_scheduler(self))
-        if not any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
-            return original(self, *args, **kwargs)
-        return follow(lambda: original(self, *args, **kwargs), lambda: slots_of_scheduler(self))
+        if any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
+            this_call().paths[-1].convert()
+        return of_user(original)(self, *args, **kwargs)
 
 
 for _cls in list(vars(lr_scheduler).values()):
@@ -271,14 +276,9 @@ _update_parameters = AveragedModel.update_parameters
 
 @stands_in(AveragedModel, "update_parameters")
 def _average(self: Any, model: torch.nn.Module):
-    def places():
-        for name, owner in self.named_modules():
-            for tensors in (owner._parameters, owner._buffers):
-                yield from (Slot(tensors, key, f"{name}.{key}") for key, x in tensors.items() if x is not None)
-
-    if not is_unknown(self.n_averaged):
-        return _update_parameters(self, model)
-    return follow(lambda: _update_parameters(self, model), places)
+    if is_unknown(self.n_averaged):
+        this_call().paths[-1].convert()
+    return of_user(_update_parameters)(self, model)
 
 
 # Gradient scalers.

@@ -18,6 +18,16 @@ def of_user(function: Callable) -> Callable:
     return functools.partial(OPERATORS.call, function)
 
 
+def is_on_side() -> bool:
+    """Whether the code is on a side of a condition, or in a loop of the graph."""
+    call: Any = current()
+    if call is None or not call.attempt.converts:
+        return False
+    from .state import current_run
+
+    return current_run().journal is not None
+
+
 def call_of_user(function: Callable, args: tuple, kwargs: dict) -> Any:
     """What the function gives that a converted run begins with."""
     from .driver import call_converted

@@ -8,7 +8,6 @@ import array
 import bisect
 import builtins
 import collections
-import copy
 import datetime
 import decimal
 import fractions
@@ -35,6 +34,7 @@ import torch
 
 from .. import errors
 from ..errors import folders_of, is_library
+from ..internals.frames import KEEP_ALIVE
 
 # Python files.
 
@@ -60,8 +60,6 @@ _FOLLOWED = tuple(
 )
 """Files of PyTorch's that are converted as the user's are: they keep state, or ask."""
 
-_KEEP_ALIVE: types.CodeType = copy._keep_alive.__code__  # pyright: ignore[reportAttributeAccessIssue]
-"""What `copy.deepcopy` has to let nothing end meanwhile: a list in its own dictionary."""
 _READING = frozenset(
     ("_py_abc", "abc", "ast", "dis", "enum", "fractions", "importlib", "inspect", "linecache", "logging")
     + ("numbers", "operator", "re", "string", "textwrap", "tokenize", "traceback", "typing")
@@ -72,7 +70,7 @@ _READING = frozenset(
 def is_to_convert(code: types.CodeType) -> bool:
     """Whether code is the user's, or is followed as if it was."""
     file = code.co_filename
-    if file.startswith(("<", *_OWN)) or code is _KEEP_ALIVE:
+    if file.startswith(("<", *_OWN)) or code is KEEP_ALIVE:
         return False
     if file.startswith(_TORCH):
         return file.startswith(_FOLLOWED)
@@ -95,7 +93,7 @@ def _module_of_standard(file: str) -> str:
 def reads_only(function: types.FunctionType, args: tuple) -> bool:
     """Whether a Python function that is not converted writes to nothing but tensors."""
     file = function.__code__.co_filename
-    if function.__code__ is _KEEP_ALIVE:
+    if function.__code__ is KEEP_ALIVE:
         return True
     if file.startswith(_TENSORS):
         kept = _STATEFUL if not file.startswith(_OWN) else _STATEFUL_TO_STAND_INS

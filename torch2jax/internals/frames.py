@@ -1,7 +1,9 @@
-"""Python frames: what loops of JAX's carry, which are being traced."""
+"""Python frames and code: what loops of JAX's carry, which are being traced; what a copy writes to."""
 
+import copy
 import inspect
 import sys
+import types
 from typing import Any
 
 import jax
@@ -23,3 +25,7 @@ def loop_that_carries(tree: Any) -> str | None:
             return frame.f_code.co_name if any(jax.tree.structure(x) == wanted for x in leaves) else None
         frame = frame.f_back
     return None
+
+
+KEEP_ALIVE: types.CodeType = copy._keep_alive.__code__  # pyright: ignore[reportAttributeAccessIssue]
+"""What `copy.deepcopy` has to let nothing end meanwhile: it writes to a list in a dictionary of its own."""
