@@ -1,6 +1,7 @@
 """The tape that a call will need, as far as the code that it can reach says so by the names that it looks up.
 
-A run that turns out to need a deeper one is given up, and the code runs again (`runs.py`).
+A run that turns out to need a deeper one is given up, and the code runs again (`runs.py`). Functions in containers, as
+a table of them, are left out: most of them are not called, and what is recorded on a tape has another graph.
 """
 
 import dis
@@ -15,7 +16,6 @@ import torch
 from ..errors import is_library
 from ..tensors.objects import codec_of, has_attributes
 
-_MANY = 2**6  # items of one container
 _FEW = 2**9  # objects that are looked at
 _LEAVES = (torch.Tensor, str, int, float, type(None))
 _METHODS = ("backward", "next_functions")
@@ -70,8 +70,6 @@ def _held_by(value: Any) -> Iterator[Any]:
     elif kind in (types.FunctionType, types.CellType, functools.partial) or has_attributes(kind):
         yield from () if kind is types.FunctionType else (kind,)
         yield from codec_of(kind).open(value)[1]  # pyright: ignore[reportOptionalMemberAccess]
-    elif kind in (list, tuple, dict) and len(value) <= _MANY:
-        yield from value.values() if kind is dict else value
 
 
 @functools.lru_cache(2**12)

@@ -90,11 +90,6 @@ def _put_text(value: Any, before: tuple[Any, int]) -> None:
     value.seek(before[1])
 
 
-def _put_variable(value: contextvars.ContextVar, before: Any) -> None:
-    if before is not NOTHING or value.get(NOTHING) is not NOTHING:
-        value.set(before)
-
-
 def _place_of(value: Any) -> tuple[Any, Any]:
     """What an iterator goes over, and where it is."""
     _, held, *place = value.__reduce__()
@@ -123,7 +118,6 @@ _KINDS: dict[type, Kind] = {
     io.BytesIO: _TEXT,
     types.SimpleNamespace: _ATTRIBUTES,
     threading.local: _ATTRIBUTES,
-    contextvars.ContextVar: Kind(lambda x: x.get(NOTHING), _put_variable),
     random.Random: Kind(random.Random.getstate, random.Random.setstate),
     np.random.RandomState: Kind(np.random.RandomState.get_state, np.random.RandomState.set_state),
     np.random.Generator: Kind(lambda x: x.bit_generator.state, _put_bits),
@@ -162,6 +156,9 @@ class OuterState:
         self._filled: set[int] = set()
         """The caches of functions, by their ids, that have what a run has put there."""
         self._namespaces: set[int] = set()
+        self._context = contextvars.copy_context()
+        self._set: set[int] = set()
+        """The context variables, by their ids, that a run has set and that had no value before."""
         self.runs = 0
         """How many have begun."""
         self.ended_by: type[BaseException] | None = None
@@ -186,6 +183,8 @@ class OuterState:
             return True  # the class of one module, which the call puts back with it
         if type(value) is _CACHED:
             return id(value) not in self._filled
+        if isinstance(value, contextvars.ContextVar):
+            return id(value) not in self._set
         return id(value) in self._before or id(value) in self._namespaces
 
     @contextlib.contextmanager
@@ -258,6 +257,12 @@ class OuterState:
 
     def _restore(self) -> None:
         """Lets all of it be as it was."""
+        for variable, value in contextvars.copy_context().items():
+            before = self._context.get(variable, NOTHING)
+            if before is NOTHING:
+                self._set.add(id(variable))
+            elif before is not value:
+                variable.set(before)
         for key, (value, kind, before) in [*self._before.items()]:
             try:
                 kind.put(value, before)

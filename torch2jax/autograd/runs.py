@@ -197,7 +197,9 @@ class Runs:
 
     def __init__(self, policy: BranchPolicy, inputs: Inputs | None = None, rolling: Rolling | None = None):
         self._policy, self._inputs, self._rolling = policy, inputs, rolling
-        self._depth: int | None = None
+        self._depth = 0
+        self._foreseen: int | None = None
+        """How deep a tape eager runs begin with. A program has none that it may not use: its graph would be another."""
         self._is_settled = False
         """Whether the first run of a call has reached the end: outside of transformations, no later one looks at all
         that it might have to put back."""
@@ -227,8 +229,8 @@ class Runs:
         """
         if current() is not None:  # the whole outer call has to run again
             return body(Attempt(), given)
-        if self._depth is None:
-            self._depth = foreseen_depth((*reached, *code))
+        if self._foreseen is None and not is_transforming():
+            self._foreseen = foreseen_depth((*reached, *code))
         outer = OuterState(reached if not self._is_settled or is_transforming() else None)
         run = functools.partial(self._rolled, body, has_layers, outer)
         around, calls_of_thread.made = calls_of_thread.made, {}
@@ -287,8 +289,10 @@ class Runs:
         def attempt(path: Path, converts: bool = False) -> T:
             nonlocal left
             copies = constants if path.is_one_of_several else None
-            depth: Any = self._depth
-            attempt = Attempt(depth, left, path, copies, inputs, self._heeds_lengths, self._asked, converts)
+            foreseen = 0 if is_transforming() else self._foreseen or 0
+            attempt = Attempt(
+                max(self._depth, foreseen), left, path, copies, inputs, self._heeds_lengths, self._asked, converts
+            )
             if inputs is not None:
                 inputs.begin()
             outer.begin()
@@ -326,7 +330,7 @@ class Runs:
             except (NeedsClasses, NeedsLengths, NeedsNumbers):  # which from now on they do, or are given
                 pass
             except NeedsTape as need:
-                if need.depth <= (self._depth or 0):
+                if need.depth <= self._depth:
                     raise
                 self._depth = need.depth
             self._heeds_lengths = True  # which costs nothing where there are none

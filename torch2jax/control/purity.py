@@ -62,7 +62,7 @@ _FOLLOWED = tuple(
 
 _READING = frozenset(
     ("_py_abc", "abc", "ast", "dis", "enum", "fractions", "importlib", "inspect", "linecache", "logging")
-    + ("numbers", "operator", "re", "string", "textwrap", "tokenize", "traceback", "typing")
+    + ("numbers", "operator", "re", "string", "textwrap", "tokenize", "traceback", "typing", "unittest")
 )
 """Modules of the standard library that change nothing which code could read back, but what is theirs."""
 

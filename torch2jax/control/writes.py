@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import is_by_pytorch
 from ..tensors.journal import Journal, journal
 from ..translation import this_call
 from .state import Refused, Run, current_run, name_of
@@ -262,6 +263,8 @@ class ObjectJournal:
 
     def note(self, place: Place) -> None:
         if id(place.owner) not in self.made and place.key not in self.places:
+            if place.is_contents and self is current_run().outside and is_by_pytorch():
+                return  # of a container of PyTorch's own, which it has made where nobody has seen it
             self.places[place.key], self.before[place.key] = place, place.read()
             if not place.is_variable:
                 current_run().owners[id(place.owner)] = place.owner

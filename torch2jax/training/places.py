@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import TracedValueError
-from ..tensors.objects import Slot, has_attributes, leaf_of
+from ..tensors.objects import has_attributes, leaf_of
+from ..values.both_answers import Slot
 from ..values.traced_numbers import Number
 
 Key = tuple[str, str]  # the object's name, and the path within it

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Self
 
+import jax
 import torch
 from jax import lax
 
@@ -47,6 +48,10 @@ class Number(Torchish):
         if isinstance(tensor, Number) and tensor.computed is not None:
             result.computed = tensor.computed
         return result
+
+    def again(self) -> "Number":
+        """The same number, as a tensor that may be written: PyTorch does that where it finds one for a number."""
+        return type(self).of(self, self._started)
 
     @classmethod
     def holding(cls, array: Any, started: Any) -> "Number":
@@ -120,7 +125,7 @@ class Number(Torchish):
         if self._started and isinstance(self._started, float) and type(other) in (int, float) and other == 0:
             return compare(self._started, 0)
         expect_exact(self, other)
-        return getattr(Torchish, name)(self, other)
+        return _once(name, self, other)
 
 
 class Count(Number):
@@ -130,8 +135,21 @@ class Count(Number):
         return False if name == "__eq__" and other == 1 else super()._compared(name, other, compare)
 
 
+def _once(method: str, *operands: Any) -> Any:
+    """A method of tensors, whose result serves again where code is followed on several paths; see `follow`."""
+    known = this_call().memo
+    arrays = [x.read() if isinstance(x, Torchish) else x for x in operands]
+    key = (method, *((type(x), id(x) if isinstance(x, jax.Array) else x) for x in arrays))
+    if known is None:
+        return getattr(Torchish, method)(*operands)
+    if key not in known:
+        with torch.no_grad():
+            known[key] = getattr(Torchish, method)(*operands), arrays  # which keep their ids
+    return known[key][0].clone()
+
+
 def _real(number: Any):
-    return number if _is_real(number) else Number.of(this_call().lift(number.double()))
+    return number if _is_real(number) else Number.of(_once("double", number))
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
@@ -188,14 +206,14 @@ def _binary(name: str, method: str):
             self = _real(self)
         if isinstance(other, Number) and _is_real(self):
             other = _real(other)
-        return _with(how, Number.of(getattr(Torchish, method)(self, other)))
+        return _with(how, Number.of(_once(method, self, other)))
 
     return compute
 
 
 def _unary(method: str):
     def compute(self: Any):
-        return _with(self.computed, Number.of(getattr(Torchish, method)(self)))
+        return _with(self.computed, Number.of(_once(method, self)))
 
     return functools.wraps(getattr(Torchish, method))(compute)
 
