@@ -135,7 +135,7 @@ class Calls(Access):
         if run.journal is None and not isinstance(found, torch.Tensor) and not any(found is x for x in args):
             made(found)  # as far as anybody knows
             if is_of_tensors(function.__code__):  # as tensors in groups
-                for x in _containers_in(found):
+                for x in containers_in(found):
                     made(x)
         return found
 
@@ -321,12 +321,12 @@ class Calls(Access):
         raise NotImplementedError
 
 
-def _containers_in(value: Any) -> Iterator[Any]:
+def containers_in(value: Any) -> Iterator[Any]:
     """The lists and dictionaries in a tuple, list or dictionary, and in those."""
     for x in value.values() if type(value) is dict else value if type(value) in (list, tuple) else ():
         if type(x) in (list, dict):
             yield x
-        yield from _containers_in(x)
+        yield from containers_in(x)
 
 
 def _is_shown(owner: Any) -> bool:

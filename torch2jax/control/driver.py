@@ -13,6 +13,7 @@ from ..tensors.trees import flatten, map_results
 from ..tracing.traces import current_trace, ending_with_errors, is_transforming
 from ..translation import this_call
 from ..values.traced_numbers import Number
+from .calls import containers_in
 from .merge import Unlike, expect_there
 from .operators import OPERATORS
 from .path import Fork, Path, PathOfSource
@@ -20,7 +21,7 @@ from .policy import BranchPolicy
 from .rest import Rest, Split, Way
 from .sink import sunk
 from .state import Refused, Run, current_run, running
-from .writes import ObjectJournal, Place, can_be_put_back, expect_restored_at_end, expect_unmoved
+from .writes import ObjectJournal, Place, can_be_put_back, expect_restored_at_end, expect_unmoved, made
 
 
 def journaled_run(
@@ -203,4 +204,6 @@ def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
     journal = current_run().outside
     if journal is not None and not journal.places:
         this_call().ends.append(lambda: _put_back_traced(journal))
+    for x in containers_in((args, kwargs)):  # which are new ones in each run
+        made(x)
     return map_results(leave, OPERATORS.call(function, *args, **kwargs))
