@@ -155,7 +155,6 @@ STATIC = {
     "a flag of PyTorch's": static(lambda x, keep: x.sum(0, keepdim=keep), X, True, name="keep"),
     "a flag that decides on shapes": static(CHOOSES, X, False, name="flag"),
     "a flag that is looked up": static(lambda x, n: x * {1: 2}[n], X, 1, name="n"),
-    "iterations": static(of_steps, X, 3, name="n"),
     "copies": static(lambda x, n: torch.stack([x] * n), X, 2, name="n"),
     "a size": static(lambda x, n: x.reshape(n, -1), X, 3, name="n"),
     "a shape": static(lambda x, size: x.reshape(size), X, (3, 2), name="size"),
@@ -175,12 +174,6 @@ STATIC = {
     ),
 }
 VALUES = {
-    "iterations of a number": Advice(
-        jitted(of_steps, X, 3),
-        r"`i = 0`, `while i < n:` and `i \+= 1`",
-        jitted(of_steps_while, X, 3),
-        plain(of_steps, X, 3),
-    ),
     "iterations with a bound": Advice(
         jitted(lambda x, n: torch.stack([x * i for i in range(n)]).sum(0), X, 3),
         r"n\.clamp\(max=100\)",
