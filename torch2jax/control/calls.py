@@ -102,8 +102,8 @@ class Calls(Access):
     def _unconverted(self, function: types.FunctionType, args: tuple, kwargs: dict) -> Any:
         if function is length and not getattr(type(args[0]), "len_depends_on_values", False):
             return self._builtin(length.__wrapped__, args, kwargs)
-        if is_wrapped_for_compilers(function.__code__) and self._is_followed(function.__wrapped__):
-            return self.call(function.__wrapped__, *args, **kwargs)
+        if is_wrapped_for_compilers(function.__code__) and self._is_followed(getattr(function, "__wrapped__", None)):
+            return self.call(function.__wrapped__, *args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
         if function in _STAND_INS:
             found = _SPECIAL[_STAND_INS[function]](self, *args, **kwargs)
             if found is not NotImplemented:

@@ -122,7 +122,7 @@ def is_wrapped_for_compilers(code: types.CodeType) -> bool:
     return code.co_filename in _FOR_COMPILERS
 
 
-_FOR_COMPILERS = frozenset(folder + "_compile.py" for folder in _TORCH)
+_FOR_COMPILERS = frozenset(folder + name for folder in _TORCH for name in ("_compile.py", "_dynamo/eval_frame.py"))
 
 
 def is_watched(code: types.CodeType) -> bool:
