@@ -28,9 +28,9 @@ def counted(ids):
     return ids
 
 
-def broken(ids):
+def broken(ids, most=12):
     done = torch.zeros(ids.shape[0], dtype=torch.bool)
-    for _ in range(12):
+    for _ in range(most):
         new = torch.where(done, 0, following(ids, ids[:, -1]))
         ids = torch.cat([ids, new[:, None]], -1)
         done = done | (new == 2)
@@ -79,14 +79,7 @@ def beside_a_selection(ids):
 
 
 def long(ids):
-    done = torch.zeros(ids.shape[0], dtype=torch.bool)
-    for _ in range(500):
-        new = torch.where(done, 0, following(ids, ids[:, -1]))
-        ids = torch.cat([ids, new[:, None]], -1)
-        done = done | (new == 2)
-        if done.all():
-            break
-    return ids
+    return broken(ids, 500)
 
 
 def reads_what_grows(ids):

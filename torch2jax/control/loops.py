@@ -21,6 +21,7 @@ from ..tensors.storage import Storage
 from ..tracing.carried_floats import CarriedFloat, begun
 from ..tracing.traces import varying
 from ..translation import this_call
+from ..values.lengths import expect_to_fit
 from ..values.moved import front_of
 from ..values.sized import with_length, with_room
 from .collectives import loop_on_devices
@@ -226,8 +227,8 @@ def _with_room(
 def _expect_room(tensor: Any, size: int, place: SourceLine) -> None:
     """Lets results tell where a tensor has become longer than its room."""
     length: Any = front_of(tensor)[0].length
-    fits = lax.le(length.read(), lax.convert_element_type(size, length.read().dtype))
-    this_call().attempt.expect_to_fit(fits, f"the loop at {place} has more iterations than max_steps= says")
+    text = f"the loop at {place} has more iterations than max_steps= says"
+    expect_to_fit(length <= size, "the room of a tensor that a loop makes longer", text)
 
 
 def _loop(

@@ -395,7 +395,8 @@ def note_contents(owner: Any) -> None:
         while isinstance(owner.base, np.ndarray):  # a view is written where its memory is
             owner = owner.base
     if isinstance(owner, CONTAINERS):
-        journal.note(Contents(owner))
+        if ("contents", id(owner)) not in journal.places:  # whose name is looked for on the stack
+            journal.note(Contents(owner))
     elif not isinstance(owner, torch.Tensor) and run.journal is not None:
         raise Refused(f"nobody knows what a write to a {type(owner).__name__} changes")
 
