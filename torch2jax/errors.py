@@ -70,11 +70,6 @@ def _innermost(is_skipped: Callable[[str], bool]) -> SourceLine:
     return SourceLine("", 0, "")
 
 
-def is_by_pytorch() -> bool:
-    """Whether the innermost code on the stack outside of JAX and this package is PyTorch's."""
-    return _innermost(is_translator).file.startswith(_TORCH)
-
-
 def user_place() -> SourceLine:
     """The innermost line on the stack outside torch, jax, the standard library and this package."""
     return _innermost(is_library)

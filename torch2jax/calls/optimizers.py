@@ -18,7 +18,7 @@ from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
-from ..control.entry import is_on_side, note_made, of_user
+from ..control.entry import is_on_side, of_user
 from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
@@ -82,11 +82,7 @@ def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
     if not is_pytorchs or is_on_side():  # others may ask; and what a side writes has to be seen
         step = of_user(step)
     with _abstract_where_traced(self, keeps_scalars=is_pytorchs):
-        result = step(self, *args, **kwargs)
-    if not is_on_side():
-        for state in self.state.values():  # the call's own, which it may have just made
-            note_made(state)
-    return result
+        return step(self, *args, **kwargs)
 
 
 _LBFGS = "minimize with optax.lbfgs() and optax.value_and_grad_from_state, which run under jit"

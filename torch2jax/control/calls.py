@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ from .purity import (
     calls_its_arguments,
     changes_nothing,
     is_iterator,
-    is_of_tensors,
     is_wrapped_for_compilers,
     mutators_of,
     reads_only,
@@ -134,9 +133,6 @@ class Calls(Access):
         found = function(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
         if run.journal is None and not isinstance(found, torch.Tensor) and not any(found is x for x in args):
             made(found)  # as far as anybody knows
-            if is_of_tensors(function.__code__):  # as tensors in groups
-                for x in containers_in(found):
-                    made(x)
         return found
 
     def _cached(self, function: Any, args: tuple, kwargs: dict) -> Any:
@@ -319,14 +315,6 @@ class Calls(Access):
 
     def iterated(self, items: Any) -> Any:
         raise NotImplementedError
-
-
-def containers_in(value: Any) -> Iterator[Any]:
-    """The lists and dictionaries in a tuple, list or dictionary, and in those."""
-    for x in value.values() if type(value) is dict else value if type(value) in (list, tuple) else ():
-        if type(x) in (list, dict):
-            yield x
-        yield from containers_in(x)
 
 
 def _is_shown(owner: Any) -> bool:

@@ -1,5 +1,6 @@
 """Where converted code begins: a call whose plain run needs what it had not starts again, converted."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..tensors.trees import flatten, map_results
 from ..tracing.traces import current_trace, ending_with_errors, is_transforming
 from ..translation import this_call
 from ..values.traced_numbers import Number
-from .calls import containers_in
 from .merge import Unlike, expect_there
 from .operators import OPERATORS
 from .path import Fork, Path, PathOfSource
@@ -21,7 +21,7 @@ from .policy import BranchPolicy
 from .rest import Rest, Split, Way
 from .sink import sunk
 from .state import Refused, Run, current_run, running
-from .writes import ObjectJournal, Place, can_be_put_back, expect_restored_at_end, expect_unmoved, made
+from .writes import Doubted, ObjectJournal, Place, can_be_put_back, expect_restored_at_end, expect_unmoved
 
 
 def journaled_run(
@@ -37,23 +37,42 @@ def journaled_run(
         BaseException: to `Runs`, it asks for a traced value.
         BranchError: it writes to an object of which nobody knows what an earlier run has left there.
     """
-    with running(Run()) as kept:
+
+    def run(kept: Run) -> Any:
         kept.outside, kept.was_restored, kept.is_journaled = ObjectJournal(), restored, True
         path = Path(policy, current_trace())
         try:
             result = attempt(path, True)
+            if kept.refusal is None:
+                expect_restored_at_end()
+                return result
             refused = kept.refusal
         except Refused as error:
             refused = kept.refusal or error
-        if refused is None:
-            try:
-                expect_restored_at_end()
-                return result
-            except Refused as error:
-                refused = error
-    if refused.other_paths and is_transforming():
-        raise Fork(path)
-    raise BranchError(refused.reason) from None
+        if refused.other_paths and is_transforming():
+            raise Fork(path)
+        raise refused
+
+    try:
+        return _sure_of_outside(run)
+    except Refused as refused:
+        raise BranchError(refused.reason) from None
+
+
+def _sure_of_outside(code: Callable[[Run], Any]) -> Any:
+    """What a run gives; of a second one, where nobody knows whether what the first has written to is from outside."""
+    kept = Run()
+    try:
+        with running(kept):
+            return code(kept)
+    except Doubted as doubted:
+        owners = {id(x): x for x in doubted.owners}
+    if kept.outside is not None:
+        kept.outside.undo()
+    again = Run()
+    again.doubted = owners
+    with running(again):
+        return code(again)
 
 
 def converted_run(
@@ -122,21 +141,23 @@ class _Ways:
         Raises:
             Refused: a condition has to be split, or cannot be followed at all.
         """
+        return _sure_of_outside(functools.partial(self._run_once, way))
+
+    def _run_once(self, way: Way, kept: Run) -> Any:
         restored = self._restored
-        with running(Run()) as kept:
-            kept.outside, kept.was_restored, kept.way = ObjectJournal(), restored, way
-            kept.ended_at_condition = self._ended_at_condition
-            try:
-                result = self._attempt(PathOfSource(self._policy, current_trace(), self._split.is_used), True)
-                refused = kept.refusal
-                if refused is None:
-                    expect_restored_at_end()
-            except Refused as error:
-                refused = kept.refusal or error
-            except TracedValueError as error:
-                if self._split.has_all or not can_be_put_back(kept, restored):
-                    raise
-                refused = kept.refusal or Refused(str(error), other_paths=True)
+        kept.outside, kept.was_restored, kept.way = ObjectJournal(), restored, way
+        kept.ended_at_condition = self._ended_at_condition
+        try:
+            result = self._attempt(PathOfSource(self._policy, current_trace(), self._split.is_used), True)
+            refused = kept.refusal
+            if refused is None:
+                expect_restored_at_end()
+        except Refused as error:
+            refused = kept.refusal or error
+        except TracedValueError as error:
+            if self._split.has_all or not can_be_put_back(kept, restored):
+                raise
+            refused = kept.refusal or Refused(str(error), other_paths=True)
         if refused is not None:
             if not can_be_put_back(kept, restored):
                 refused.other_paths = False
@@ -204,6 +225,7 @@ def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
     journal = current_run().outside
     if journal is not None and not journal.places:
         this_call().ends.append(lambda: _put_back_traced(journal))
-    for x in containers_in((args, kwargs)):  # which are new ones in each run
-        made(x)
-    return map_results(leave, OPERATORS.call(function, *args, **kwargs))
+    result = map_results(leave, OPERATORS.call(function, *args, **kwargs))
+    if this_call().is_outermost:
+        expect_restored_at_end()  # here, where what the run has done is undone if it is not the last
+    return result

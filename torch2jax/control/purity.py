@@ -79,11 +79,6 @@ def is_to_convert(code: types.CodeType) -> bool:
     return not is_library(file) or _module_of_standard(file) not in _READING
 
 
-def is_of_tensors(code: types.CodeType) -> bool:
-    """Whether code is PyTorch's, JAX's or this package's."""
-    return code.co_filename.startswith(_TENSORS)
-
-
 def _module_of_standard(file: str) -> str:
     """The name of a module of the standard library; empty for other files."""
     folder = next((x for x in _STANDARD if file.startswith(x)), file)

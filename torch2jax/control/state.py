@@ -75,6 +75,8 @@ class Run:
         """What the code has written to outside of sides."""
         self.was_restored: Callable[[Any], bool] | None = None
         """Tells of an owner of places whether earlier runs have left no trace there; None where those did not come."""
+        self.doubted: dict[int, Any] | None = None
+        """What the run before has written to, by ids, of which nobody knew whether it had made it; None before that."""
         self.ended_at_condition = False
         """Whether the run before has ended at the first condition on a traced value."""
         self.is_journaled = False

@@ -16,13 +16,12 @@ import contextvars
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import is_by_pytorch
 from ..tensors.journal import Journal, journal
 from ..translation import this_call
 from .state import Refused, Run, current_run, name_of
@@ -263,8 +262,6 @@ class ObjectJournal:
 
     def note(self, place: Place) -> None:
         if id(place.owner) not in self.made and place.key not in self.places:
-            if place.is_contents and self is current_run().outside and is_by_pytorch():
-                return  # of a container of PyTorch's own, which it has made where nobody has seen it
             self.places[place.key], self.before[place.key] = place, place.read()
             if not place.is_variable:
                 current_run().owners[id(place.owner)] = place.owner
@@ -275,20 +272,43 @@ class ObjectJournal:
             place.write(self.before[key])
 
 
-def can_be_put_back(run: Any, restored: Callable[[Any], bool]) -> bool:
+def can_be_put_back(run: Run, restored: Callable[[Any], bool]) -> bool:
     """Whether another run of the code finds all that sides have written to as it was."""
-    owners = [*run.owners.values(), *run.moved]
-    return all(_is_put_back(run, x, restored) and not isinstance(x, _UNSEEN) for x in owners)
+    if any(isinstance(x, _UNSEEN) for x in run.owners.values()):
+        return False
+    return not _from_outside(run, (*run.owners.values(), *run.moved), restored)
 
 
 _UNSEEN = (bytearray, array.array, np.ndarray, collections.OrderedDict)
 """Containers of which other paths do not see what changes, or not the order."""
 
 
-def _is_put_back(run: Any, value: Any, restored: Callable[[Any], bool]) -> bool:
-    if isinstance(value, torch.Tensor):  # of this run
-        return True
-    return id(value) in run.outside.made or id(value) in run.of_modules or restored(value)
+class Doubted(Refused):
+    """Objects are written to that may be from outside: code that is not converted may have made them.
+
+    Where the next run finds all as this one did and writes to them, too, they are; else they were made in the run.
+    """
+
+    def __init__(self, owners: list[Any]):
+        super().__init__("nobody knows what is from outside")
+        self.owners = owners
+
+
+def _from_outside(run: Run, owners: Iterable[Any], restored: Callable[[Any], bool]) -> list[Any]:
+    """Which of some objects the code has from outside, and nobody puts back.
+
+    Raises:
+        Doubted: nobody knows.
+    """
+    outside: Any = run.outside
+    found = [
+        x
+        for x in owners
+        if not (isinstance(x, torch.Tensor) or id(x) in outside.made or id(x) in run.of_modules or restored(x))
+    ]
+    if found and run.doubted is None:
+        raise Doubted(found)
+    return [x for x in found if id(x) in (run.doubted or ())]
 
 
 def expect_restored() -> None:
@@ -312,13 +332,12 @@ def expect_restored_at_end() -> None:
 
 def expect_unmoved(run: Run, restored: Callable[[Any], bool], why: str) -> None:
     """Refuses to have moved on what nobody puts back: an iterator from outside, a file."""
-    for value in run.moved:
-        if not _is_put_back(run, value, restored):
-            kind, name = f"a {type(value).__name__}", name_of(value)
-            raise Refused(
-                f"{kind if name == kind else f'{name} ({type(value).__name__})'} from outside is read or written to "
-                f"{why}. Make it in the function, or read it before the call"
-            )
+    for value in _from_outside(run, run.moved, restored):
+        kind, name = f"a {type(value).__name__}", name_of(value)
+        raise Refused(
+            f"{kind if name == kind else f'{name} ({type(value).__name__})'} from outside is read or written to {why}. "
+            "Make it in the function, or read it before the call"
+        )
 
 
 def _expect_restored(run: Run, when: str, why: str) -> None:
@@ -327,8 +346,10 @@ def _expect_restored(run: Run, when: str, why: str) -> None:
         return
     twice = f"The code has run before, as {why}, and what that run has left there cannot be put back"
     expect_unmoved(run, restored, f"{when}. {twice}")
-    for place in run.outside.places.values():
-        if not place.is_variable and not _is_put_back(run, place.owner, restored):
+    places = [x for x in run.outside.places.values() if not x.is_variable]
+    found = _from_outside(run, [x.owner for x in places], restored)
+    for place in places:
+        if any(place.owner is x for x in found):
             raise Refused(
                 f"{place.name} is written to {when}. {twice}. Write to it after the condition, or give it to the "
                 "function as an argument"
