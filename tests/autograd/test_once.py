@@ -3,6 +3,9 @@
 `python -m scripts.control_flow once` runs all of these programs.
 """
 
+import collections
+import contextvars
+import dataclasses
 import functools
 import types
 
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from tests.control.programs import once
-from torch2jax import t2j
+from torch2jax import BranchError, t2j
 
 WRITTEN = [name for name in once.names() if not name.startswith("random")]
 REFUSED = {
@@ -102,3 +105,59 @@ def test_a_cache_that_an_abandoned_run_has_filled():
 
     assert (t2j(function)(X) == 4).all()
     assert calls == [1, 2]
+
+
+@dataclasses.dataclass
+class Notes:
+    """Has containers that code makes which is not converted."""
+
+    losses: list = dataclasses.field(default_factory=list)
+    by_name: dict = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+
+
+def test_what_unseen_code_makes_in_the_call_is_not_from_outside():
+    def function(x):
+        notes = Notes()
+        x = x.clone().requires_grad_()
+        notes.losses.append((x * x).sum())
+        notes.by_name["loss"].append(notes.losses[0] * 2)
+        notes.by_name["loss"][0].backward()
+        if notes.losses[0] > 1:
+            notes.losses.append(x.grad.sum())
+        else:
+            notes.losses.append(-x.grad.sum())
+        return notes.losses
+
+    for found in (t2j(function)(X), jax.jit(t2j(function))(X)):
+        assert [float(x) for x in found] == [3, 12]
+
+
+def test_what_unseen_code_has_made_before_the_call_is():
+    notes = [Notes()]
+    hidden = types.MappingProxyType({"notes": notes})
+
+    def function(x):
+        hidden["notes"][0].losses.append(0)
+        x = x.clone().requires_grad_()
+        (x * x).sum().sqrt().backward()
+        return torch.autograd.grad(x.sum(), x)[0] if x.grad is None else x.grad
+
+    with pytest.raises(BranchError, match=r"losses|a list is written to in the call"):
+        jax.jit(t2j(function))(X)
+
+
+def test_a_context_variable_that_had_no_value():
+    level = contextvars.ContextVar("level")
+
+    def function(x):
+        token = level.set(3)
+        try:
+            x = x.clone().requires_grad_()
+            (x * x).sum().backward()
+            return x.grad * level.get() if x.sum() > 0 else x.grad
+        finally:
+            level.reset(token)
+
+    for call in (t2j(function), jax.jit(t2j(function))):
+        assert call(X).tolist() == [6, 6, 6]
+        assert level.get(None) is None

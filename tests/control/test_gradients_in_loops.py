@@ -202,6 +202,28 @@ def test_iterations_differentiate_with_respect_to_leaves_from_before_them(functi
     agree(function, X, least=0)
 
 
+def follows_schedules(x):
+    """Which of two schedulers steps depends on data."""
+    w = x.clone().requires_grad_()
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    rates = torch.optim.lr_scheduler
+    scheduler = rates.SequentialLR(
+        optimizer, [rates.ConstantLR(optimizer, 0.5, 2), rates.ExponentialLR(optimizer, 0.9)], [2]
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        ((w - 1) ** 2).sum().backward()
+        optimizer.step()
+        if w.grad.norm() > 2.2:
+            scheduler.step()
+    return w.detach(), scheduler.last_epoch, scheduler.get_last_lr()[0]
+
+
+@pytest.mark.parametrize("scale", [0.5, 1, 2])
+def test_schedulers_that_step_on_sides(scale):
+    agree(follows_schedules, X * scale, least=0)
+
+
 # A gradient without `create_graph` is a constant to the code, wherever it has been taken.
 
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from ..errors import is_library
 from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
 from ..tensors.trees import flatten
 
+T = TypeVar("T")
 _MANY = 2**12  # items of one container: as of a data set, which nobody changes
 _STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
 NOTHING: Any = object()
@@ -157,8 +158,6 @@ class OuterState:
         """The caches of functions, by their ids, that have what a run has put there."""
         self._namespaces: set[int] = set()
         self._context = contextvars.copy_context()
-        self._set: set[int] = set()
-        """The context variables, by their ids, that a run has set and that had no value before."""
         self.runs = 0
         """How many have begun."""
         self.ended_by: type[BaseException] | None = None
@@ -175,6 +174,18 @@ class OuterState:
             self._note([*flatten(self._roots)[0], *_GENERATORS])
             self._roots = None
 
+    def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Calls a function with the context variables that were there before the first run; what it sets stays."""
+        if self.runs == 1:
+            return function(*args)
+        context = self._context.copy()
+        try:
+            return context.run(function, *args)
+        finally:
+            for variable, value in context.items():
+                if variable.get(NOTHING) is not value:
+                    variable.set(value)
+
     def has(self, value: Any) -> bool:
         """Whether an object is one of those that each run finds as they were."""
         if isinstance(value, torch.nn.Module):
@@ -184,7 +195,7 @@ class OuterState:
         if type(value) is _CACHED:
             return id(value) not in self._filled
         if isinstance(value, contextvars.ContextVar):
-            return id(value) not in self._set
+            return True
         return id(value) in self._before or id(value) in self._namespaces
 
     @contextlib.contextmanager
@@ -257,12 +268,6 @@ class OuterState:
 
     def _restore(self) -> None:
         """Lets all of it be as it was."""
-        for variable, value in contextvars.copy_context().items():
-            before = self._context.get(variable, NOTHING)
-            if before is NOTHING:
-                self._set.add(id(variable))
-            elif before is not value:
-                variable.set(before)
         for key, (value, kind, before) in [*self._before.items()]:
             try:
                 kind.put(value, before)

@@ -298,7 +298,7 @@ class Runs:
             outer.begin()
             is_last = not path.is_one_of_several
             try:
-                result = body(attempt, given)
+                result = outer.run(body, attempt, given)
             except Abandoned as need:
                 outer.ended_by, is_last = type(need), False
                 raise

@@ -112,10 +112,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._aten_mode: AtenMode | None = None
         self._below_autograd = AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
-        self.answers: Any = None
-        """What is answered to conditions on traced values, where both answers are followed; see `follow`."""
-        self.memo: dict | None = None
-        """What has been computed from numbers meanwhile."""
         self.steps_abstractly = False
         """Whether an optimizer's step is under way, where tensors stand for numbers that are traced."""
         self.compiles = False

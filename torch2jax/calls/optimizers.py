@@ -24,10 +24,10 @@ from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, stands_in
 from ..rules.inline import Scalars
 from ..tensors.dtypes import has_doubles
+from ..tensors.objects import Slot
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
 from ..translation import current, this_call
-from ..values.both_answers import Slot, follow
 from ..values.python_functions import TensorMath
 from ..values.traced_numbers import Number, as_float, is_unknown, larger, number_of, smaller
 from .double_steps import exactly
@@ -241,17 +241,10 @@ def _guard_scheduler(cls: type[Any]) -> None:
     @stands_in(cls, "step")
     def step(self: Any, *args: Any, **kwargs: Any):
         expect_own(self.optimizer)
-        if is_on_side():
-            if isinstance(self, lr_scheduler.SequentialLR):  # which of its schedulers steps depends on data
-                raise TracedValueError(
-                    "SequentialLR.step on one side of a condition, or in a loop that data end",
-                    instead="step it outside of that, or use a LambdaLR",
-                )
-            return of_user(original)(self, *args, **kwargs)
         numbers = (place.get() for place in slots_of_scheduler(self))
-        if not any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
-            return original(self, *args, **kwargs)
-        return follow(lambda: original(self, *args, **kwargs), lambda: slots_of_scheduler(self))
+        if any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
+            this_call().paths[-1].convert()
+        return of_user(original)(self, *args, **kwargs)
 
 
 for _cls in list(vars(lr_scheduler).values()):
@@ -279,14 +272,9 @@ _update_parameters = AveragedModel.update_parameters
 
 @stands_in(AveragedModel, "update_parameters")
 def _average(self: Any, model: torch.nn.Module):
-    def places():
-        for name, owner in self.named_modules():
-            for tensors in (owner._parameters, owner._buffers):
-                yield from (Slot(tensors, key, f"{name}.{key}") for key, x in tensors.items() if x is not None)
-
-    if not is_unknown(self.n_averaged):
-        return _update_parameters(self, model)
-    return follow(lambda: _update_parameters(self, model), places)
+    if is_unknown(self.n_averaged):
+        this_call().paths[-1].convert()
+    return of_user(_update_parameters)(self, model)
 
 
 # Gradient scalers.

@@ -39,6 +39,7 @@ from .routes import why_unconverted
 from .state import Refused, asking_way, current_run, name_of, trying
 from .writes import (
     CONTAINERS,
+    UNDEFINED,
     ContextVariable,
     ObjectJournal,
     is_made,
@@ -271,7 +272,10 @@ class Calls(Access):
         """
         _expect_fresh(args)
         if isinstance(owner, contextvars.ContextVar) and name in ("set", "reset"):
-            note(ContextVariable(owner))
+            place = ContextVariable(owner)
+            if current_run().journal is not None and place.read() is UNDEFINED:
+                raise Refused(f"{place.name} has no value yet, and is set on one side of a condition or in a loop")
+            note(place)
         elif name in ("__setattr__", "__delattr__"):
             if not (isinstance(owner, torch.Tensor) and hasattr(torch.Tensor, rest[0])):
                 note_attribute(owner, rest[0])

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..translation import current
@@ -71,3 +71,35 @@ def note_made(value: Any) -> None:
         from .writes import made
 
         made(value)
+
+
+def expect_settled(objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, Any]) -> None:
+    """Refuses to keep two objects, or tensors, of which data decide whether they are one.
+
+    Args:
+        objects: gives all that are kept, by their ids, and where they are.
+        tensors: all that are kept.
+
+    Raises:
+        BaseException: to who runs the code.
+    """
+    call: Any = current()
+    if call is None or not call.attempt.converts:
+        return
+    from .state import Refused, current_run
+    from .ties import tied_to
+
+    chosen = current_run().chosen
+    kept = objects() if chosen else {}
+    for one, other, _ in chosen:
+        if id(one) in kept and id(other) in kept:
+            raise Refused(_either(kept[id(one)], kept[id(other)]))
+    for name, other in tied_to(tensors):
+        raise Refused(_either(name, other))
+
+
+def _either(name: str, other: str) -> str:
+    return (
+        f"data decide whether {name} is {other}, and the next step has to know. Keep an index in its place, or copy "
+        f"what is in {other}"
+    )

@@ -548,6 +548,7 @@ class Merge:
         for box, value, why in self._older:
             if box and box[0] is not value:
                 pair(box[0], value, why)
+                current_run().chosen.append((box[0], value, why))
         for boxes in self._parts.values():
             first = next((box[0] for box in boxes if box), None)
             for box in boxes:

@@ -8,6 +8,7 @@ import array
 import bisect
 import builtins
 import collections
+import contextvars
 import datetime
 import decimal
 import fractions
@@ -248,7 +249,7 @@ _IMMUTABLE = (
     *(type({}.keys()), type({}.values()), type({}.items()), re.Pattern, re.Match, inspect.Signature, weakref.ref),
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction),
     *(torch.Tensor, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic, np.dtype),
-    *(np.ufunc, jax.Array),
+    *(np.ufunc, jax.Array, contextvars.ContextVar, contextvars.Token),
 )
 _ANY_MAY_CALL = frozenset(
     ("__getattribute__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__repr__", "__str__", "__format__")

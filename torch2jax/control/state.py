@@ -109,6 +109,8 @@ class Run:
         """The attributes of objects, by the ids of their dictionaries, of which data decide what they are."""
         self.pairs: dict[int, tuple[Any, str]] = {}
         """Containers and objects, by their ids, of which data decide what else they are: none may be written to."""
+        self.chosen: list[tuple[Any, Any, str]] = []
+        """Objects that were made where data decide which older one is meant, each with one of those, and why."""
         self.conditions = 0
         """How many became a part of the graph."""
         self.checks: list[Any] | None = None

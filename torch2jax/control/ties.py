@@ -12,7 +12,7 @@ when what ties them is gone. A write follows the ties of its node:
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jax import lax
@@ -141,6 +141,17 @@ def is_tied(memory: Memory) -> bool:
     """Whether data decide what else a memory is."""
     found = vars(memory).get("tied")
     return found is not None and bool(found.lasting)
+
+
+def tied_to(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Those of some tensors of which data decide whether they are one."""
+    names = {id(x._node.storage.memory): name for name, x in tensors.items()}
+    for name, tensor in tensors.items():
+        node = vars(tensor._node.storage.memory).get("tied")
+        for tie in () if node is None else node.lasting:
+            other = names.get(id(tie.other(node)._memory()))
+            if other is not None and other != name:
+                yield other, name
 
 
 class Relation(NamedTuple):

@@ -216,7 +216,8 @@ class ContextVariable(Place):
         return self.owner.get(UNDEFINED)
 
     def write(self, value: Any) -> None:
-        self.owner.set(value)
+        if value is not UNDEFINED:  # which it had outside of sides: each run has its own
+            self.owner.set(value)
 
 
 class Gradient(Place):

@@ -27,7 +27,6 @@ from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
 from ..translation import current
-from ..values.both_answers import answered
 from ..values.item import HOW_TO_PRINT, Item, formats_text
 from ..values.lengths import heed
 from ..values.numpy_views import lend
@@ -134,9 +133,6 @@ def is_nonzero(input):
     if size != 1:
         ambiguity = "no values" if size == 0 else "more than one value"
         raise RuntimeError(f"Boolean value of Tensor with {ambiguity} is ambiguous")
-    found = answered(input) if is_unknown(input) else None
-    if found is not None:
-        return found
     try:
         return bool(_scalar(input, "bool(tensor)"))
     except TracedValueError:

@@ -373,3 +373,24 @@ def item_names(value: Any, count: int) -> list[str]:
     else:
         names = [f"[{i}]" for i in range(count)]
     return [*names[:count], *(f"({i})" for i in range(len(names), count))]
+
+
+class Slot:
+    """Where something is that code changes.
+
+    Args:
+        owner: a dictionary, a list, or the attributes of an object.
+        key: what it is there.
+        path: its name.
+    """
+
+    __slots__ = ("key", "owner", "path")
+
+    def __init__(self, owner: Any, key: Any, path: str):
+        self.owner, self.key, self.path = owner, key, path
+
+    def get(self):
+        return self.owner[self.key]
+
+    def set(self, value: Any) -> None:
+        self.owner[self.key] = value

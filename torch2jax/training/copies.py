@@ -25,13 +25,12 @@ from ..modules.states import as_array, expect_shape, overwrite, tensor_of_entry
 from ..tensors.dtypes import dtype_j2t
 from ..tensors.interop import array_to_tensor, ties
 from ..tensors.known import real
-from ..tensors.objects import codec_of
+from ..tensors.objects import Slot, codec_of
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.wrapped import Wrapped, is_wrapper
-from ..values.both_answers import Slot
 from ..values.traced_numbers import Count, Number
 from ..values.wrapper_subclasses import bound, entering
-from .places import GRADIENT, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, places
+from .places import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, places
 
 
 class Layout(NamedTuple):
@@ -152,6 +151,8 @@ class _Copying:
                 result.__dict__[name].clear()
             elif name == "step" and isinstance(value, Optimizer):  # a scheduler's wrapper of it
                 continue
+            elif name == LAST_RATES and isinstance(value, LRScheduler):
+                result.__dict__[name] = list(map(self.copied, item))  # which no other has
             elif own is not None and name in own:
                 result.__dict__[name] = self.copied(item)
             else:

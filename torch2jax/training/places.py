@@ -11,12 +11,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import TracedValueError
-from ..tensors.objects import has_attributes, leaf_of
-from ..values.both_answers import Slot
+from ..tensors.objects import Slot, has_attributes, leaf_of
 from ..values.traced_numbers import Number
 
 Key = tuple[str, str]  # the object's name, and the path within it
 GRADIENT = ".grad"
+LAST_RATES = "_last_lr"
+"""The list of a scheduler that each step replaces. Schedulers around others have theirs; which one, data may decide."""
 NOT_STATE = frozenset(("defaults", "_per_optimizer_states"))
 _PLAIN = (bool, int, float, complex, str, type(None), np.generic, np.ndarray)
 _MANY = 2**12  # items of one container: as of a data set, which nobody changes
@@ -80,6 +81,22 @@ class _Attribute(Slot):
         object.__setattr__(self.owner, self.key, value)
 
 
+class Shared(Slot):
+    """A place of what is elsewhere, too: a tensor, a container or an object. Its value is where that is."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, first: Key, path: str):
+        super().__init__(None, None, f"{path}()")
+        self.first = ".".join(first)
+
+    def get(self):
+        return self.first
+
+    def set(self, value: Any) -> None:
+        raise RuntimeError(f"{self.path[:-2]} was {self.first} when init was called, and is {value} now: call it again")
+
+
 def is_tensor(value: Any) -> bool:
     """Whether a value is a tensor, or stands for one."""
     return isinstance(value, (torch.Tensor, Made))
@@ -105,21 +122,32 @@ def is_walked(value: Any) -> bool:
 def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, Slot]]:
     """Where objects keep tensors and what is compared by value; what several share, the first has."""
     walk = _Walk(objects)
-    seen: set[int] = set()
+    seen: dict[int, Key] = {}
     for name, thing in zip(names, objects, strict=True):
-        for place in walk.within(thing):
+        for place in walk.within(thing, name):
             value = place.get()
             if is_tensor(value) and not isinstance(value, Number):
                 if id(value) in seen:
+                    shared = Shared(seen[id(value)], place.path)
+                    yield (name, shared.path), shared
                     continue
-                seen.add(id(value))
+                seen[id(value)] = name, place.path
                 walk.names.setdefault(id(value), place.path)
             yield (name, place.path), place
             if isinstance(value, torch.Tensor) and not isinstance(value, Number) and value.is_leaf:
                 gradient = Gradient(value, place.path + GRADIENT)
                 if gradient.get() is not None:
-                    seen.add(id(gradient.get()))
+                    seen[id(gradient.get())] = name, gradient.path
                     yield (name, gradient.path), gradient
+
+
+def containers(names: Sequence[str], objects: Sequence[Any]) -> dict[int, str]:
+    """The containers and objects within objects, by their ids, and where they are."""
+    walk = _Walk(objects)
+    for name, thing in zip(names, objects, strict=True):
+        for _ in walk.within(thing, name):
+            pass
+    return {number: ".".join(key) for number, key in walk.seen.items()}
 
 
 def steppers(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
@@ -127,7 +155,7 @@ def steppers(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
     walk, found = _Walk(objects), {}
     for name, thing in zip(names, objects, strict=True):
         walk.steppers = {}
-        for _ in walk.within(thing):
+        for _ in walk.within(thing, name):
             pass
         found.update({(name, path): stepper for path, stepper in walk.steppers.items()})
     return found
@@ -147,25 +175,29 @@ class _Walk:
     """The way through objects, which ends where another of them begins."""
 
     def __init__(self, objects: Sequence[Any]):
-        self._seen = {id(thing) for thing in objects}
+        self._begun = {id(thing) for thing in objects}
+        self.seen: dict[int, Key] = {}
+        """Where containers and objects were met first, by their ids."""
+        self._name = ""
         self.names: dict[int, str] = {}  # of tensors, which may be keys of dictionaries
         self.steppers: dict[str, Any] = {}  # the optimizers and schedulers that were met
 
-    def within(self, thing: Any) -> Iterator[Slot]:
+    def within(self, thing: Any, name: str) -> Iterator[Slot]:
         """The places of one of the objects."""
+        self._name = name
         yield from self._items(thing, None, "", {})
 
     def _value(self, value: Any, place: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
         if is_tensor(value) or is_plain(value):
             yield place
-        elif isinstance(value, torch.Size):
+        elif isinstance(value, torch.Size) or id(value) in self._begun:
             return
         elif isinstance(value, tuple):  # groups share their defaults, of which each may change its own
             yield from self._sequence(value, place, numbering)
-        elif id(value) in self._seen:
-            return
+        elif id(value) in self.seen:
+            yield Shared(self.seen[id(value)], place.path)
         elif isinstance(value, (list, deque, dict, torch.nn.Module)) or is_walked(value):
-            self._seen.add(id(value))
+            self.seen[id(value)] = self._name, place.path
             yield from self._items(value, place, place.path, numbering)
 
     def _items(self, value: Any, place: Slot | None, path: str, numbering: Mapping[int, int]) -> Iterator[Slot]:
@@ -182,21 +214,24 @@ class _Walk:
         elif isinstance(value, dict):
             if len(value) <= _MANY:
                 for i, (key, item) in enumerate(list(value.items())):
-                    yield from self._value(item, Slot(value, key, prefix + self._name(key, i, numbering)), numbering)
+                    yield from self._value(item, Slot(value, key, prefix + self._name_of(key, i, numbering)), numbering)
         elif isinstance(value, (list, deque)):
             assert place is not None
             yield from self._sequence(value, place, numbering)
         elif hasattr(value, "__dict__"):
             attributes = vars(value)
-            if id(attributes) in self._seen:  # several objects may be one state
+            if id(attributes) in self._begun:  # several objects may be one state
                 return
-            self._seen.add(id(attributes))
+            self._begun.add(id(attributes))
             if isinstance(value, Optimizer):
                 numbering = _numbering(value)
             first = [name for name in ("param_groups", "state") if name in attributes]
             for name in dict.fromkeys((*first, *attributes)):
-                if name not in NOT_STATE:
-                    yield from self._value(attributes[name], Slot(attributes, name, prefix + name), numbering)
+                slot = Slot(attributes, name, prefix + name)
+                if name == LAST_RATES and isinstance(value, LRScheduler):
+                    yield from self._sequence(attributes[name], slot, numbering)
+                elif name not in NOT_STATE:
+                    yield from self._value(attributes[name], slot, numbering)
         else:
             for name in getattr(type(value), "__slots__", ()):
                 if hasattr(value, name):
@@ -207,7 +242,7 @@ class _Walk:
             for i, item in enumerate(list(value)):
                 yield from self._value(item, _Item(place, i, f"{place.path}.{i}"), numbering)
 
-    def _name(self, key: Any, place: int, numbering: Mapping[int, int]) -> str:
+    def _name_of(self, key: Any, place: int, numbering: Mapping[int, int]) -> str:
         if isinstance(key, Number):
             raise TracedValueError("a number looked up in a dictionary")
         if is_tensor(key):

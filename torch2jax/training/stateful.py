@@ -19,6 +19,7 @@ from ..autograd.inputs import Inputs
 from ..autograd.runs import Attempt, Runs
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import StandsFor
+from ..control.entry import expect_settled
 from ..control.policy import FOLLOWING, BranchPolicy
 from ..hints import nearest
 from ..internals.frames import loop_that_carries
@@ -39,7 +40,7 @@ from ..values.traced_numbers import Number
 from ..values.wrapper_subclasses import leaving
 from .copies import Copies, Layout, expect_apart, sharing, start, write
 from .layers import State, parts_with_layers, with_layers_apart, with_layers_stacked, with_moments_stacked
-from .places import GRADIENT, Key, differing, is_number, is_tensor, places, stepper_of, steppers
+from .places import GRADIENT, Key, containers, differing, is_number, is_tensor, places, stepper_of, steppers
 
 _MOST_STRUCTURES = 12
 
@@ -385,6 +386,9 @@ class StatefulFunction(TellsOfArguments):
                     aliases[key] = value, other
                 else:
                     raise NotImplementedError(sharing(".".join(memories[_memory(value)][0]), ".".join(key)))
+        if call is not None:
+            plain = {".".join(key): x for key, x in tensors.items() if isinstance(x, Torchish)}
+            expect_settled(lambda: containers(self._names, copies.objects), plain)
         if kinds:
             self._expect_as_before(set(kinds), _Found(kinds=kinds))
         arrays: dict[Key, Any] = {key: self._array_of(key, x, call) for key, x in tensors.items()}

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, Self
 
-import jax
 import torch
 from jax import lax
 
@@ -49,10 +48,6 @@ class Number(Torchish):
             result.computed = tensor.computed
         return result
 
-    def again(self) -> "Number":
-        """The same number, as a tensor that may be written: PyTorch does that where it finds one for a number."""
-        return type(self).of(self, self._started)
-
     @classmethod
     def holding(cls, array: Any, started: Any) -> "Number":
         """The number in an array, in place of `started`."""
@@ -60,6 +55,10 @@ class Number(Torchish):
         tensor = wrap(array, dtype)
         tensor._node.storage.differentiable = False
         return cls.of(tensor, started)
+
+    def clone(self, **_: Any) -> "Number":
+        """The same number: as code that takes it for a tensor copies it."""
+        return type(self).of(self, self._started)
 
     def __hash__(self):
         raise TracedValueError("a number looked up in a dictionary or set")
@@ -125,7 +124,7 @@ class Number(Torchish):
         if self._started and isinstance(self._started, float) and type(other) in (int, float) and other == 0:
             return compare(self._started, 0)
         expect_exact(self, other)
-        return _once(name, self, other)
+        return getattr(Torchish, name)(self, other)
 
 
 class Count(Number):
@@ -135,21 +134,8 @@ class Count(Number):
         return False if name == "__eq__" and other == 1 else super()._compared(name, other, compare)
 
 
-def _once(method: str, *operands: Any) -> Any:
-    """A method of tensors, whose result serves again where code is followed on several paths; see `follow`."""
-    known = this_call().memo
-    arrays = [x.read() if isinstance(x, Torchish) else x for x in operands]
-    key = (method, *((type(x), id(x) if isinstance(x, jax.Array) else x) for x in arrays))
-    if known is None:
-        return getattr(Torchish, method)(*operands)
-    if key not in known:
-        with torch.no_grad():
-            known[key] = getattr(Torchish, method)(*operands), arrays  # which keep their ids
-    return known[key][0].clone()
-
-
 def _real(number: Any):
-    return number if _is_real(number) else Number.of(_once("double", number))
+    return number if _is_real(number) else Number.of(this_call().lift(number.double()))
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
@@ -206,14 +192,14 @@ def _binary(name: str, method: str):
             self = _real(self)
         if isinstance(other, Number) and _is_real(self):
             other = _real(other)
-        return _with(how, Number.of(_once(method, self, other)))
+        return _with(how, Number.of(getattr(Torchish, method)(self, other)))
 
     return compute
 
 
 def _unary(method: str):
     def compute(self: Any):
-        return _with(self.computed, Number.of(_once(method, self)))
+        return _with(self.computed, Number.of(getattr(Torchish, method)(self)))
 
     return functools.wraps(getattr(Torchish, method))(compute)
 
