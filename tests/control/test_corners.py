@@ -5,6 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import torch
 
 from tests.control.programs import corners, flow
 from torch2jax import t2j
@@ -34,3 +35,31 @@ def test_an_iterator_from_outside_is_not_read_twice():
         jax.jit(t2j(before))(x)
     at = next(numbers)
     np.testing.assert_array_equal(jax.jit(t2j(behind))(x), 2 * (at + 1))
+
+
+def catches_all(x):
+    """Its handler would take an error of the translation for the program's own."""
+    parts = [x.clone(), x * 2, x * 3]
+    number = 0 if x.sum() > 0 else 2
+    try:
+        parts[number].add_(1)
+    except Exception:
+        parts.append(x * 0)
+    return parts
+
+
+def catches_all_eagerly_computed(x):
+    try:
+        return x * (2 if x.sum() > 0 else int(x.numpy()[0]))
+    except Exception:
+        return x * 0
+
+
+def test_a_handler_that_catches_all_sees_no_error_of_the_translation():
+    for sign in (1.0, -1.0):
+        x = np.full(3, sign, np.float32)
+        wanted = catches_all(torch.from_numpy(x))
+        for got, want in zip(jax.jit(t2j(catches_all))(x), wanted, strict=True):
+            np.testing.assert_allclose(got, want)
+    with pytest.raises(TypeError, match="numpy"):
+        jax.jit(t2j(catches_all_eagerly_computed))(x)

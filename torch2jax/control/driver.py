@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from jax.core import eval_jaxpr
 
 from ..errors import BranchError, TracedValueError
@@ -21,7 +20,15 @@ from .policy import BranchPolicy
 from .rest import Rest, Split, Way
 from .sink import sunk
 from .state import Refused, Run, current_run, running
-from .writes import Doubted, ObjectJournal, Place, can_be_put_back, expect_restored_at_end, expect_unmoved
+from .writes import (
+    Doubted,
+    ObjectJournal,
+    Place,
+    can_be_put_back,
+    expect_restored_at_end,
+    expect_unmoved,
+    is_from_outside,
+)
 
 
 def journaled_run(
@@ -167,19 +174,13 @@ class _Ways:
             self._expect_alike(kept)
         return result
 
-    @staticmethod
-    def _is_of_run(owner: Any, kept: Run) -> bool:
-        """Whether nobody has an object when the call is over, or the call itself gives what has become of it."""
-        made: Any = kept.outside
-        return isinstance(owner, torch.Tensor) or id(owner) in made.made or id(owner) in kept.of_modules
-
     def _expect_alike(self, kept: Run) -> None:
         """Refuses ways that leave something else in objects from outside: the last one would decide."""
         outside: Any = kept.outside
         left = {
             key: (place, place.read())
             for key, place in outside.places.items()
-            if not place.is_variable and not self._is_of_run(place.owner, kept)
+            if not place.is_variable and is_from_outside(kept, place.owner, self._restored)
         }
         before, self._left = self._left, left
         for key in {*left} | {*(left if before is None else before)}:

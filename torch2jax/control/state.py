@@ -175,14 +175,20 @@ def splitting(place: SourceLine) -> "Way | None":
 
 
 class trying:
-    """A context of code whose exceptions are caught: one that is raised on a side within decides what follows."""
+    """A context of code whose exceptions are caught: one that is raised on a side within decides what follows.
+
+    An error that a value is traced ends the run: PyTorch, where there are values, would not have raised it, and the
+    handler would go on as PyTorch does not.
+    """
 
     def __enter__(self) -> None:
         self._before = current_run().trying
         current_run().trying += 1
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
         current_run().trying = self._before
+        if type(error) is TracedValueError:  # PyTorch raises one that is batched
+            raise Refused(str(error), other_paths=True) from error
 
 
 class summing:

@@ -296,20 +296,24 @@ class Doubted(Refused):
 
 
 def _from_outside(run: Run, owners: Iterable[Any], restored: Callable[[Any], bool]) -> list[Any]:
-    """Which of some objects the code has from outside, and nobody puts back.
+    """Which of some objects the code has from outside, and nobody puts back."""
+    return [x for x in owners if not restored(x) and is_from_outside(run, x, restored)]
+
+
+def is_from_outside(run: Run, owner: Any, restored: Callable[[Any], bool]) -> bool:
+    """Whether somebody has an object when the call is over, and the call itself does not give what becomes of it.
 
     Raises:
         Doubted: nobody knows.
     """
     outside: Any = run.outside
-    found = [
-        x
-        for x in owners
-        if not (isinstance(x, torch.Tensor) or id(x) in outside.made or id(x) in run.of_modules or restored(x))
-    ]
-    if found and run.doubted is None:
-        raise Doubted(found)
-    return [x for x in found if id(x) in (run.doubted or ())]
+    if isinstance(owner, torch.Tensor) or id(owner) in outside.made or id(owner) in run.of_modules:
+        return False
+    if restored(owner):
+        return True
+    if run.doubted is None:
+        raise Doubted([*run.owners.values(), *run.moved])
+    return id(owner) in run.doubted
 
 
 def expect_restored() -> None:
