@@ -48,10 +48,10 @@ def catches_all(x):
     return parts
 
 
-def catches_all_eagerly_computed(x):
+def catches_what_leaves_pytorch(x):
     try:
-        return x * (2 if x.sum() > 0 else int(x.numpy()[0]))
-    except Exception:
+        return x * float(x.numpy().sum())
+    except TypeError:
         return x * 0
 
 
@@ -62,4 +62,4 @@ def test_a_handler_that_catches_all_sees_no_error_of_the_translation():
         for got, want in zip(jax.jit(t2j(catches_all))(x), wanted, strict=True):
             np.testing.assert_allclose(got, want)
     with pytest.raises(TypeError, match="numpy"):
-        jax.jit(t2j(catches_all_eagerly_computed))(x)
+        jax.jit(t2j(catches_what_leaves_pytorch))(x)

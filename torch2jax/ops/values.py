@@ -57,6 +57,8 @@ def values(tensor: torch.Tensor, what: str, *, leaves_pytorch: bool = False, ins
     if is_traced(array):
         array = _concrete(array)
     if array is None:
+        if leaves_pytorch:
+            current().paths[-1].convert()  # where handlers of the code do not see the error
         raise TracedValueError(what, leaves_pytorch=leaves_pytorch, instead=instead)
     return np.asarray(array).astype(dtype_t2j(tensor.dtype), copy=False)
 
