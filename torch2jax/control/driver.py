@@ -19,7 +19,7 @@ from .path import Fork, Path, PathOfSource
 from .policy import BranchPolicy
 from .rest import Rest, Split, Way
 from .sink import sunk
-from .state import Refused, Run, current_run, running
+from .state import Refused, Run, current_run, is_of_translation, running
 from .writes import (
     Doubted,
     ObjectJournal,
@@ -161,7 +161,9 @@ class _Ways:
                 expect_restored_at_end()
         except Refused as error:
             refused = kept.refusal or error
-        except TracedValueError as error:
+        except TypeError as error:
+            if not isinstance(error, TracedValueError) and not is_of_translation(error):
+                raise
             if self._split.has_all or not can_be_put_back(kept, restored):
                 raise
             refused = kept.refusal or Refused(str(error), other_paths=True)

@@ -1,5 +1,6 @@
 """What a converted run of code knows: the journal of the side that it is on, and what it must not write to any more."""
 
+import re
 import sys
 import threading
 import weakref
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..abandoning import Abandoned
-from ..errors import SourceLine, TracedValueError, is_library
+from ..errors import BranchError, SourceLine, TracedValueError, is_library
 from ..translation import this_call
 
 if TYPE_CHECKING:
@@ -36,6 +37,20 @@ class Refused(Abandoned):
         self.place = place or (run.open[0] if run.open else None)
         """Where the condition or loop is that has to be split for it to be followed; None if nobody knows."""
         run.refusal = run.refusal or self
+
+
+def is_of_translation(error: BaseException) -> bool:
+    """Whether an error says that a value is traced, or C code has got a number that data decide.
+
+    PyTorch itself raises those that are batched.
+    """
+    if type(error) is TypeError and error is not current_run().raised:
+        return _NUMBERS.search(str(error)) is not None
+    return type(error) in (TracedValueError, BranchError)
+
+
+_NUMBERS = re.compile(r"\b(Item|Torchish)\b|(not|type|'|=) ?Number\b")
+"""What CPython and PyTorch's parser call an argument that is no number to them."""
 
 
 def text_of(error: BaseException) -> str:
@@ -187,7 +202,7 @@ class trying:
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
         current_run().trying = self._before
-        if type(error) is TracedValueError:  # PyTorch raises one that is batched
+        if error is not None and is_of_translation(error):
             raise Refused(str(error), other_paths=True) from error
 
 
