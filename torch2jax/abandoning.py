@@ -51,12 +51,20 @@ class AbandonableCall(Protocol):
         ...
 
 
-class NeedsLengths(Abandoned):
-    """Data-dependent lengths have to be heeded from the beginning: Python has looked up ``len`` before."""
+class Restart(Abandoned):
+    """The call starts again, with what this run lacked (`autograd/runs.py`).
 
+    Each run but the first heeds lengths, numbers and classes of tensors that data decide from its beginning: Python may
+    have looked up ``len`` before, or asked a number for a float.
 
-class NeedsNumbers(Abandoned):
-    """Functions of Python's have to take numbers that data decide, from the beginning: one was asked for a float."""
+    Args:
+        tape: how deep a tape the next run needs.
+        follows: whether the code has asked a traced value, which is to be a condition of the graph.
+    """
+
+    def __init__(self, *, tape: int = 0, follows: bool = False):
+        super().__init__()
+        self.tape, self.follows = tape, follows
 
 
 def refused(error: Exception, place: Any) -> None:

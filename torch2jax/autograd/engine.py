@@ -11,11 +11,12 @@ from typing import Any, cast
 import torch
 from torch.autograd import graph
 
+from ..abandoning import Restart
 from ..control.entry import of_user
 from ..errors import user_level
 from ..patches import exchange, stands_in
 from ..rules.operands import lift
-from ..tensors.history import NeedsTape, Node, Saved, Source, reaches, refusing_between
+from ..tensors.history import Node, Saved, Source, reaches, refusing_between
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import NestedTensor, like, values_of
@@ -156,7 +157,7 @@ def run_backward(
     call = this_call()
     expect_unrecorded("a backward pass")
     if call.tape is None:
-        raise NeedsTape(1)
+        raise Restart(tape=1)
     outputs, wanted = [_tensor_of(x) for x in t_outputs], [_tensor_of(x) for x in inputs]
     gradients = [None if x is None else lift(values_of(x)) for x in grad_tensors]
     _check(outputs, wanted)

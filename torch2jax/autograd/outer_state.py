@@ -160,14 +160,14 @@ class OuterState:
         self._context = contextvars.copy_context()
         self.runs = 0
         """How many have begun."""
-        self.ended_by: type[BaseException] | None = None
-        """What the last one needed; None if it has reached the end."""
+        self.was_cut = self.met_condition = False
+        """Whether the last one ended early, but for loops, and whether that was at a condition on a traced value."""
         self.follows = False
         """Whether one has met a condition on a traced value."""
 
     def begin(self) -> None:
         """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
-        self.runs, self.ended_by = self.runs + 1, None
+        self.runs, self.was_cut, self.met_condition = self.runs + 1, False, False
         if self.runs > 1:
             self._restore()
         elif self._roots is not None:

@@ -25,14 +25,13 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..abandoning import Abandoned, NeedsLengths, NeedsNumbers
+from ..abandoning import Abandoned, Restart
 from ..control.entry import note_made
-from ..control.path import Fork, Path
+from ..control.path import Path
 from ..control.policy import BranchPolicy
 from ..errors import SourceLine
-from ..tensors.derived import NeedsClasses
 from ..tensors.ended import end, keep, made_by_call
-from ..tensors.history import NeedsTape, Node, Source
+from ..tensors.history import Node, Source
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
@@ -123,7 +122,7 @@ class Attempt:
             BaseException: to `Runs`, where lengths are not heeded from the beginning.
         """
         if self.fits is None:
-            raise NeedsLengths
+            raise Restart
         self.path.policy.check(fits, text)
         storage: Any = self.fits._node.storage
         storage.write(PhysicalArray(lax.bitwise_and(storage.read(), fits), None), None)
@@ -300,7 +299,8 @@ class Runs:
             try:
                 result = outer.run(body, attempt, given)
             except Abandoned as need:
-                outer.ended_by, is_last = type(need), False
+                is_last, outer.was_cut = False, not isinstance(need, HasLoops)
+                outer.met_condition = isinstance(need, Restart) and need.follows
                 raise
             finally:
                 left = attempt.left
@@ -309,7 +309,7 @@ class Runs:
                 if not is_last:
                     keep(made_by_call(), set(map(id, left)))
             if path.is_abandoned:  # the code has caught that
-                raise Fork(path)
+                raise Restart(follows=True)
             return result
 
         while True:
@@ -321,17 +321,13 @@ class Runs:
 
                 # In a program most conditions are on traced values. But derivatives are not seen in a trace within, and
                 # neither is what loops put aside.
-                is_seen = inputs is not self._inputs or outer.ended_by in (None, HasLoops)
+                is_seen = inputs is not self._inputs or not outer.was_cut
                 may_ask = not is_seen and program_of(current_trace()) is not None
                 run = converted_run if outer.follows or may_ask else journaled_run
-                return run(attempt, self._policy, outer.has, outer.ended_by is Fork)
-            except Fork:
-                outer.follows = True
-            except (NeedsClasses, NeedsLengths, NeedsNumbers):  # which from now on they do, or are given
-                pass
-            except NeedsTape as need:
-                if need.depth <= self._depth:
+                return run(attempt, self._policy, outer.has, outer.met_condition)
+            except Restart as need:
+                if 0 < need.tape <= self._depth:
                     raise
-                self._depth = need.depth
+                self._depth, outer.follows = max(self._depth, need.tape), outer.follows or need.follows
             self._heeds_lengths = True  # which costs nothing where there are none
             bookmark.return_to()

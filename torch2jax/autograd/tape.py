@@ -1,6 +1,6 @@
 """The tape: what `.backward()` and `torch.autograd.grad` of translated code differentiate.
 
-A call begins without one; the first query that needs it abandons the run, by `NeedsTape` (`runs.py`).
+A call begins without one; the first query that needs it abandons the run, by a `Restart` (`runs.py`).
 
 A tape is a stack of levels, each a `Linearization`, one for each derivative of a derivative. The values of a level are
 computed on the next one, so that a gradient taken of one is differentiated by the next. What a derivative of one level
@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from jax.core import Trace
 
+from ..abandoning import Restart
 from ..rules.features import Feature
 from ..tensors.dtypes import canonical
-from ..tensors.history import NeedsTape, Node, Source, made_beside, next_node, sources_among, used_beside
+from ..tensors.history import Node, Source, made_beside, next_node, sources_among, used_beside
 from ..tensors.journal import Uncontained, expect_no_journal
 from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish
@@ -363,12 +364,12 @@ class Tape(Feature):
         """What `differentiate` gives for the number of the first level that knows all that it is led back to.
 
         Raises:
-            NeedsTape: the tape has too few.
+            Restart: the tape has too few.
         """
         for number in range(self.depth):
             with contextlib.suppress(LevelEnd):
                 return differentiate(number)
-        raise NeedsTape(self.depth + 1)
+        raise Restart(tape=self.depth + 1)
 
     def use(self, steps: list, keep: bool) -> None:
         """Notes that a derivative needs the values that steps have kept.
@@ -400,9 +401,9 @@ def recorded() -> Tape:
     """The tape of the call, for code that is only there where one is kept.
 
     Raises:
-        NeedsTape: there is none.
+        Restart: there is none.
     """
     tape = this_call().tape
     if tape is None:
-        raise NeedsTape(1)
+        raise Restart(tape=1)
     return tape

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import torch
 
+from ..abandoning import Restart
 from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -28,7 +29,6 @@ from ..rules.plan import NOT_PLANNED
 from ..rules.rule import MetadataRule
 from ..rules.tables import entered
 from ..tensors.dtypes import is_integral
-from ..tensors.history import NeedsTape
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
 from ..tracing.traces import is_transforming
@@ -368,7 +368,7 @@ class HostFunctions(HostTensors, Feature):
         """What a tensor says of its gradients, of which it has none as yet.
 
         Raises:
-            NeedsTape: it is to have some.
+            Restart: it is to have some.
         """
         name = getattr(function, "__name__", "")
         name = function.__self__.__name__ if name == "__get__" else name  # pyright: ignore[reportFunctionMemberAccess]
@@ -383,7 +383,7 @@ class HostFunctions(HostTensors, Feature):
             return value
         if is_integral(value.dtype):
             return self._on_jax(self._call, function, (value, *args), kwargs)
-        raise NeedsTape(1)
+        raise Restart(tape=1)
 
     def _on_jax(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
         lifted: dict[int, tuple[torch.Tensor, Torchish]] = {}

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.core import eval_jaxpr
 
+from ..abandoning import Restart
 from ..errors import BranchError, TracedValueError
 from ..tensors.trees import flatten, map_results
 from ..tracing.traces import current_trace, ending_with_errors, is_transforming
@@ -15,7 +16,7 @@ from ..translation import this_call
 from ..values.traced_numbers import Number
 from .merge import Unlike, expect_there
 from .operators import OPERATORS
-from .path import Fork, Path, PathOfSource
+from .path import Path, PathOfSource
 from .policy import BranchPolicy
 from .rest import Rest, Split, Way
 from .sink import sunk
@@ -57,7 +58,7 @@ def journaled_run(
         except Refused as error:
             refused = kept.refusal or error
         if refused.other_paths and is_transforming():
-            raise Fork(path)
+            raise Restart(follows=True)
         raise refused
 
     try:

@@ -4,7 +4,7 @@ from typing import Any, NoReturn
 
 from jax import lax
 
-from ..abandoning import Abandoned, Patience
+from ..abandoning import Patience, Restart
 from ..errors import BranchError, SourceLine, TracedValueError, asking_place, user_place
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, without_derivatives
@@ -14,14 +14,6 @@ from .policy import BranchPolicy
 from .state import Refused, asking_way
 
 _SETTLED = 2**11  # answers that the user has said: more are a loop which they do not end
-
-
-class Fork(Abandoned):
-    """The code asks what a plain run has no answer to."""
-
-    def __init__(self, path: "Path"):
-        super().__init__()
-        self.path = path
 
 
 class Path:
@@ -70,7 +62,7 @@ class Path:
             BaseException: to who runs the code.
         """
         if self.is_abandoned:
-            raise Fork(self)
+            raise Restart(follows=True)
         place, asking = user_place(), asking_place()
         idle = idle_answer(asking)
         if idle is not None:
@@ -121,7 +113,7 @@ class Path:
         """Ends the run."""
         for path in this_call().paths:
             path.is_abandoned = True
-        raise Fork(self)
+        raise Restart(follows=True)
 
     def end(self) -> None:
         """Lets go of what is of the run that ends."""

@@ -8,6 +8,7 @@ import warnings
 import torch
 from torch.utils.hooks import BackwardHook
 
+from ..abandoning import Restart
 from ..autograd.backward import is_source
 from ..autograd.engine import retain
 from ..autograd.hooks import hooks_of
@@ -20,7 +21,7 @@ from ..patches import exchange, runs_instead_of, stands_in
 from ..rules.inplace import MADE_IN_FUNCTION
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
-from ..tensors.history import NeedsTape, Node, Source, added
+from ..tensors.history import Node, Source, added
 from ..tensors.tensor import Restriction, Torchish
 from ..translation import current
 
@@ -137,7 +138,7 @@ def _output_nr(self):
     if not requires_grad(tensor) or is_source(tensor):
         return 0
     if current().tape is None:
-        raise NeedsTape(1)
+        raise Restart(tape=1)
     return tensor.history.number_of(current().tape.end_of(tensor))
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ..abandoning import NeedsLengths
+from ..abandoning import Restart
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
@@ -212,7 +212,7 @@ def size(self, dim=None):
 @implements_selected(Tensor.__len__)
 def length(self):
     if not current().attempt.heeds_lengths:
-        raise NeedsLengths  # Python's own function asks, which needs to know
+        raise Restart  # Python's own function asks, which needs to know
     raise TracedValueError("the length of a boolean-mask selection")
 
 

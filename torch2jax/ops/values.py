@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..abandoning import NeedsLengths
+from ..abandoning import Restart
 from ..autograd.inputs import is_tensor_differentiated
 from ..control.path import answer
 from ..errors import TracedValueError, user_place
@@ -125,7 +125,7 @@ def _gives_numbers(tensor: Torchish) -> bool:
 def _item_of_operators(self):
     """Where PyTorch's parser takes a tensor for a number, too, as in ``torch.arange(x.max())``."""
     if not current().attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
-        raise NeedsLengths  # of a size
+        raise Restart  # of a size
     return _scalar(self, "Tensor.item()", f"if it is a size, write tensor.item() in its place, {_NUMBER}")
 
 
@@ -181,7 +181,7 @@ def _complex(self):
 def _index(self):
     call = current()
     if not call.attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
-        raise NeedsLengths  # of a range, or of a size
+        raise Restart  # of a range, or of a size
     try:
         return operator.index(_scalar(self, "a tensor used as an index", _TURNS))  # pyright: ignore[reportArgumentType]
     except TypeError as error:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.overrides import get_default_nowrap_functions
 
-from ..abandoning import Abandoned
 from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -28,13 +27,6 @@ _OWN = frozenset((*vars(Torchish), *Torchish.__annotations__)).difference(
 
 _NOTHING_TO_SAY: Any = disabled_torch_function_impl
 _PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-
-class NeedsClasses(Abandoned):
-    """The code makes a tensor of a class of its own past every override: something stands in for the maker from now on.
-
-    See `values.wrapper_subclasses`.
-    """
 
 
 class Derived(Torchish):

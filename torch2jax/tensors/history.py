@@ -13,21 +13,8 @@ import torch
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
-from ..abandoning import Abandoned
+from ..abandoning import Restart
 from ..translation import this_call
-
-
-class NeedsTape(Abandoned):
-    """The code asks for what has not been recorded. See `autograd.tape`.
-
-    Args:
-        depth: how many derivatives of derivatives it asks for.
-    """
-
-    def __init__(self, depth: int):
-        super().__init__(f"a tape for derivatives of order {depth}")
-        self.depth = depth
-
 
 _numbers = itertools.count()
 
@@ -272,14 +259,14 @@ class _Unrecorded(Node):
 
     @property
     def next_functions(self) -> tuple:
-        raise NeedsTape(1)
+        raise Restart(tape=1)
 
     def _sequence_nr(self) -> int:
-        raise NeedsTape(1)
+        raise Restart(tape=1)
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         this_call().attempt.expect_hook(hook)
-        raise NeedsTape(1)
+        raise Restart(tape=1)
 
     register_prehook = register_hook
 

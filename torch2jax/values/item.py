@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..abandoning import NeedsLengths
+from ..abandoning import Restart
 from ..errors import TracedValueError, is_library
 from ..patches import stands_in
 from ..rules import registry
@@ -62,7 +62,7 @@ class Item(Number):
         if self._started and type(other) in (int, float) and other == 0:  # a hyperparameter
             return compare(self._started, 0)
         if not this_call().attempt.heeds_lengths and _is_asked_by_function():
-            raise NeedsLengths  # as by min and max, of which there are some that take such numbers
+            raise Restart  # as by min and max, of which there are some that take such numbers
         if self.dtype == torch.bool:
             return compare(_whole(self), other)
         answer = _seen(name, self, other)

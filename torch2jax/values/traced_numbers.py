@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from jax import lax
 
-from ..abandoning import NeedsNumbers
+from ..abandoning import Restart
 from ..errors import TracedValueError, is_translator
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
@@ -108,7 +108,7 @@ class Number(Torchish):
         """What ``float`` or ``int`` gives; the module that asks for one that is traced is noted.
 
         Raises:
-            NeedsNumbers: Python's own function asks, which needs to know.
+            Restart: Python's own function asks, which needs to know.
         """
         try:
             return convert(self)
@@ -118,7 +118,7 @@ class Number(Torchish):
             if any(known is module and types >= takes_types for known, types in asked):
                 raise
         asked.append((module, takes_types))
-        raise NeedsNumbers
+        raise Restart
 
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         if self._started and isinstance(self._started, float) and type(other) in (int, float) and other == 0:

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..abandoning import Restart
 from ..errors import WrapsOthersError
 from ..internals.dispatch import (
     DisableTorchFunction,
@@ -39,7 +40,7 @@ from ..internals.dispatch import (
 from ..internals.tensors import tree_leaves, tree_map, tree_map_only
 from ..patches import exchange
 from ..rules.features import serves, serves_without_values
-from ..tensors.derived import NeedsClasses, as_class, in_call
+from ..tensors.derived import as_class, in_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import NestedTensor, Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, values_of, wrapped
@@ -60,7 +61,7 @@ def expect_classes() -> None:
     """Lets what makes tensors of code's own classes be exchanged.
 
     Raises:
-        NeedsClasses: that was not so before; unless it is this package that asks for another tensor on some memory.
+        Restart: that was not so before; unless it is this package that asks for another tensor on some memory.
     """
     global _stand_in
     if _stand_in or sys._getframe(3).f_globals.get("__name__", "").partition(".")[0] == _HERE:
@@ -73,7 +74,7 @@ def expect_classes() -> None:
             exchange(torch.Tensor, "as_subclass", _as_subclass, may_lack=True)
             exchange(torch.Tensor, "_make_subclass", staticmethod(_make_subclass), may_lack=True)
             exchange(torch.Tensor, "__new__", staticmethod(_new), may_lack=True)
-    raise NeedsClasses
+    raise Restart
 
 
 _originals = {name: getattr(torch.Tensor, name) for name in ("as_subclass", "_make_subclass", "__new__")}
