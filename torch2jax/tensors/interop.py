@@ -151,7 +151,7 @@ def array_to_tensor(array: Any, *, copy: bool = False, gathers: bool = False) ->
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
+    """Returns True if the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
     return tensor.layout is torch.strided and (tensor.is_contiguous() or fills_memory(tensor.shape, tensor.stride()))
 
 
@@ -171,11 +171,11 @@ def fills_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 class Tie(NamedTuple):
-    """What a name is another name of."""
+    """The earlier tensor that shares memory with the tensor of a name."""
 
     first: str
     is_same: bool
-    """Whether it is all of that and in the same shape, or a part or a view of it."""
+    """True if both are all of the memory, in one shape; False for a part or a view of it."""
 
 
 def ties(tensors: Mapping[str, Any]) -> dict[str, Tie]:
@@ -242,7 +242,7 @@ def _is_state(thing: Any) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tells the memories of tensors apart; of one that has none that could be another's too, the tensor itself."""
+    """A key that tensors on one memory share; an empty or sparse tensor, or a wrapper, has a key of its own."""
     try:
         return tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)
     except (RuntimeError, NotImplementedError):  # it is sparse, or wraps others

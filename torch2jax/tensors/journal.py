@@ -43,14 +43,14 @@ def journal() -> "Journal | None":
 
 
 class Journaled:
-    """What a journal tells of; it belongs to the journal that is kept while it is made."""
+    """An object whose changes a journal undoes; it belongs to the journal that is active when it is made."""
 
     __slots__ = ("__weakref__", "_journal")
 
     changing: ClassVar[tuple[str, ...]] = ()
     """The attributes that change."""
     is_lost = False
-    """Whether it is of no use any more."""
+    """True if its values have been given up."""
 
     def _begin(self) -> None:
         self._journal = kept = _active.journal
@@ -59,7 +59,7 @@ class Journaled:
 
     @property
     def is_older(self) -> bool:
-        """Whether it was there before the journal that is kept."""
+        """True if it was made before the active journal began."""
         return _active.journal is not None and self._journal is not _active.journal
 
     def _touch(self) -> None:
@@ -85,12 +85,12 @@ class Journal:
         self.written: dict[int, Any] = {}
         """The storages through which older memory was written, in the order of the last writes."""
         self.writes = 0
-        """How many writes that were."""
+        """The number of these writes."""
         self._before: dict[int, tuple[Journaled, list]] = {}
         self.undo: list[Callable[[], None]] = []
-        """What undoes changes of tensors themselves, which otherwise last."""
+        """Functions that undo changes of the tensors themselves, which would otherwise last."""
         self.changes_older = False
-        """Whether one of these tensors was there before."""
+        """True if one of these tensors is older than the journal."""
 
     def __enter__(self) -> "Journal":
         self.outer, _active.journal = _active.journal, self
@@ -130,7 +130,7 @@ class Journal:
         self.written[id(storage)] = storage
 
     def survivors(self) -> list[Any]:
-        """What was made within and is still referred to."""
+        """The objects that were made within and are still referred to."""
         nodes = [reference() for reference in self.made]
         return [node for node in nodes if node is not None and not node.is_lost]
 
@@ -192,7 +192,7 @@ class Located(Uncontained):
 
 
 class Memory(Journaled):
-    """What a tensor and all its aliases share: which write was the last, and how much there is."""
+    """The memory that a tensor shares with its aliases: its size, and the number and the last of the writes to it."""
 
     changing = ("latest", "seen", "size", "version")
 
@@ -226,6 +226,6 @@ class Memory(Journaled):
             raise Located("a query of where a tensor is in memory")
 
     def follow(self, method: Callable[[], None]) -> None:
-        """Lets a method be called after each write, for as long as its object lives."""
+        """Calls a method after each write, as long as its object lives."""
         alive = [follower for follower in self.followers if follower() is not None]
         self.followers = [*alive, weakref.WeakMethod(method)]

@@ -42,14 +42,14 @@ class Padded:
 
     @property
     def lengths(self) -> dict[int, Any]:
-        """How long each data-dependent axis is."""
+        """The number of valid rows along each data-dependent axis."""
         if isinstance(self.axis, tuple):
             return dict(zip(self.axis, self.length, strict=True))
         return {self.axis: self.length}
 
     @property
     def mask(self) -> jax.Array:
-        """Which rows are valid: ``(bound,)`` bools, or ``(bound, bound)`` for two axes, and so on.
+        """The mask of the valid rows: ``(bound,)`` bools, or ``(bound, bound)`` for two axes, and so on.
 
         Leading dimensions are those of the examples.
         """

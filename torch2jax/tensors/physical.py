@@ -82,7 +82,7 @@ class LazyArray:
 
     @property
     def is_long(self) -> bool:
-        """Whether the values are shorter said than how they come about; it also bounds the recursion of `physical`."""
+        """True if a constant is shorter than the steps that lead to it; this also bounds the recursion of `physical`."""
         return self.depth > _MOST_STEPS
 
     @property
@@ -97,5 +97,5 @@ class LazyArray:
     def then(
         self, change: Callable[[PhysicalArray], PhysicalArray], shape: tuple[int, ...], dtype: np.dtype
     ) -> "LazyArray":
-        """What `change` makes of it, no sooner than the graph asks for that."""
+        """The result of `change` on the array, computed when the graph needs it."""
         return LazyArray(lambda: change(self.physical), shape, dtype, self.depth + 1)

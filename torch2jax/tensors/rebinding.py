@@ -57,7 +57,7 @@ def at_the_place_of(tensor: Torchish) -> Torchish:
 
 
 def set_geometry(tensor: Torchish, other: Torchish) -> None:
-    """Lets `tensor` itself have the dtype, shape and strides of another."""
+    """Sets the dtype, shape and strides of `tensor` itself to those of another."""
     with DisableTorchFunction(), DisableTorchDispatch():
         torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
 

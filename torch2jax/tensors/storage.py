@@ -187,7 +187,7 @@ class Storage(Journaled):
 
     @property
     def root(self) -> "Storage":
-        """Where the values are: another storage, once the memory has grown."""
+        """The storage that has the values: another one, once the memory has grown."""
         return self if self._larger is None else self._larger.storage.root
 
     @property
@@ -243,11 +243,11 @@ class Storage(Journaled):
 
     @property
     def has_grown(self) -> bool:
-        """Whether the memory is larger than it was."""
+        """True if the memory is larger than it was."""
         return self._larger is not None or self.memory.size > self._reach
 
     def known_after(self, written: Known, place: "Geometry") -> Known | None:
-        """What is known of all memory after these values, the storage's own, are replaced by known ones."""
+        """The known value of all memory after `written` replaces the storage's own values; None if there is none."""
         del place
         self._settle()
         larger = self._larger
@@ -289,12 +289,12 @@ class Storage(Journaled):
 
     @property
     def is_lost(self) -> bool:
-        """Whether its values have been given up."""
+        """True if its values have been given up."""
         return isinstance(self._physical, PhysicalArray) and self._physical.array is None
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether the values are in another storage, since the memory has grown."""
+        """True if another storage has the values, since the memory has grown."""
         return self._larger is not None
 
     def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "Storage | View":
@@ -321,7 +321,7 @@ class Storage(Journaled):
         return Storage(physical, self._known, self.order, self.memory, self.gaps)
 
     def track(self, origins: Sequence[jax.Array] = ()) -> None:
-        """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor).
+        """Makes the values differentiable on the tape, even those without a derivative of their own (of a floor).
 
         Args:
             origins: the arrays that they were computed from.
@@ -365,7 +365,7 @@ class Storage(Journaled):
 
     @property
     def _reach(self) -> int:
-        """How much memory the values take."""
+        """The number of elements of memory that the values span."""
         return self._physical.size if self.gaps is None else self.gaps.reach(self._physical.shape)
 
     def grow(self, size: int) -> None:
@@ -570,7 +570,7 @@ class View(Journaled):
         return self._array
 
     def _is_as_it_was(self, tape: Tape) -> bool:
-        """Whether to autograd nothing was written since this was read, only to `Tensor.data`; notes how it is now.
+        """True if autograd sees no write since this was read, but perhaps to `Tensor.data`; notes the present state.
 
         A leaf is written to unseen alone, perhaps as another one on the same memory.
         """
@@ -613,7 +613,7 @@ class View(Journaled):
 
     @property
     def known(self):
-        """What is known of the values; see `known`."""
+        """The known value of the view, or None; see `known`."""
         if self.is_chosen or self.storage.known is None:
             return None
         root = self.storage.root
@@ -631,7 +631,7 @@ class View(Journaled):
         return self._part[1]
 
     def known_after(self, written: Known, place: Geometry) -> Known | None:
-        """What is known of the memory after the values of a tensor in it are replaced by known ones."""
+        """The known value of the memory after a write of `written` to the tensor at `place`; None if there is none."""
         storage, place = self.storage.root, place._replace(bits=self.bits)
         covers = self.covers and storage is self.storage  # memory may have grown since
         before = None if covers else storage.known
@@ -696,7 +696,7 @@ class View(Journaled):
         return PhysicalArray(tape.with_values(array, values.arranged(layout)), layout)
 
     def _take(self, physical: PhysicalArray) -> None:
-        """Lets what is held be what was read."""
+        """Caches `physical` as what was read."""
         self._touch()
         self._root = None if self.kind.permutation is None else physical
         self._array, self._version = physical.arranged(None), self.storage.memory.version
@@ -722,7 +722,7 @@ class View(Journaled):
             self.parent.write(changed, known)
 
     def _permuted(self, physical: PhysicalArray) -> PhysicalArray:
-        """What the parent holds where the view, a permutation of it, holds `physical`."""
+        """The parent's physical array, given that of the view, which is a permutation of it."""
         array, layout = physical
         layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
         return PhysicalArray(array, None if layout == tuple(range(array.ndim)) else layout)

@@ -35,7 +35,7 @@ _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes", "_e
 
 
 class Restriction(NamedTuple):
-    """How a view was made, if that forbids to write to it with gradients on."""
+    """The origin of a view, where PyTorch forbids to write to such a view with gradients on."""
 
     kind: str
     """``"no_grad"`` or ``"inference"``, ``"multiple"`` for one of several of a function's, ``"custom"``."""
@@ -44,9 +44,9 @@ class Restriction(NamedTuple):
     number: int = 0
     """Of the result."""
     writes: int = 0
-    """How many writes to the memory there had been."""
+    """The number of writes to the memory until then."""
     is_inherited: bool = False
-    """Whether it is that of what was viewed."""
+    """True if it comes from the tensor that was viewed."""
 
 
 class Torchish(torch.Tensor):
@@ -64,7 +64,7 @@ class Torchish(torch.Tensor):
     _writes: list[int]  # how many there were, counted for all views of one tensor together: `Tensor._version`
     _restriction: Restriction | None = None
     _ended: tuple | None = None
-    """Where code has ended that it requires grad: the node before, the one since, and the writes until then."""
+    """The end of `requires_grad` of a leaf: the node before, the node since, and the number of writes until then."""
     _gradient: torch.Tensor | None = None  # `Tensor.grad`
     _retains_grad: bool = False
     stands_for: type | None = None  # the Python type of what code takes for a number, and no tensor
@@ -110,7 +110,7 @@ class Torchish(torch.Tensor):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What a copy takes over: the gradient, and what code has set."""
+        """The attributes that a copy takes over: the gradient, and those that code has set."""
         return {key: value for key, value in vars(self).items() if key not in _NOT_COPIED}
 
     def change(self, name: str, value: object) -> None:
@@ -130,7 +130,7 @@ class Torchish(torch.Tensor):
 
     @property
     def known(self):
-        """What PyTorch and Python may have of the values if no traced input decides them, else None; see `known`."""
+        """The values as PyTorch and Python may have them, if they depend on no traced input; else None. See `known`."""
         return self._node.known
 
     @property
@@ -161,7 +161,7 @@ class Torchish(torch.Tensor):
 
     @property
     def history(self) -> Node | None:
-        """How the values came about, None if they require no grad."""
+        """The node of the autograd graph; None if the tensor requires no grad."""
         history = self._node.storage.history
         if history is None:
             return None
@@ -192,7 +192,7 @@ class Torchish(torch.Tensor):
             self._begin_at(tape, node, [x.physical.array for x in operands if x.history is not None])
 
     def refuse(self, message: str) -> None:
-        """Lets a backward pass that comes by the operation which gave this tensor be an error."""
+        """Makes a backward pass through the operation that gave this tensor raise an error with this message."""
         tape = this_call().tape
         if self.history is not None and tape is not None:
             self.history.refusal, tape.refuses = message, True
@@ -210,13 +210,13 @@ class Torchish(torch.Tensor):
             self._begin_at(tape, Saved("Saved"))
 
     def _begin_at(self, tape: Tape, node: Node, origins: Sequence[Array] = ()) -> None:
-        """Lets the tape have this tensor as what an operation gave."""
+        """Records this tensor on the tape as the result of an operation."""
         self._node.storage.history = node
         self._node.storage.track(origins)
         node.end = tape.end_of(self)
 
     def start_history(self, is_given: bool = False, is_alone: bool = False) -> None:
-        """Lets the tensor require grad by itself.
+        """Sets `requires_grad` of the tensor, as a leaf.
 
         Args:
             is_given: whether JAX differentiates it, which lets it be written to.
@@ -245,7 +245,7 @@ class Torchish(torch.Tensor):
         source.end = None if tape is None else tape.end_of(self)
 
     def end_history(self) -> None:
-        """Lets a tensor that required grad by itself no longer do so."""
+        """Clears `requires_grad` of a leaf."""
         expect_contained(self._node, "a tensor ends to require grad")
         physical, tape, before = self.physical, this_call().tape, self._node
         array = physical.array if tape is None else tape.primal(physical.array)
@@ -292,7 +292,7 @@ Torchish.__name__ = "Tensor"  # which PyTorch's and Python's messages name
 
 
 def is_foreign(types: Collection[type]) -> bool:
-    """Whether an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
+    """True if an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
     for kind in types:  # noqa: SIM110 - asked at every call, where a generator would cost more than the answer
         if kind is not Torchish and not issubclass(kind, torch.Tensor):
             return True
@@ -301,7 +301,7 @@ def is_foreign(types: Collection[type]) -> bool:
 
 @functools.lru_cache(maxsize=256)  # classes are made in functions too
 def wraps_others(kind: type) -> bool:
-    """Whether tensors of a class wrap others by PyTorch's protocol, and are none of a call's own."""
+    """Returns True if tensors of a class wrap others by PyTorch's protocol, and are none of a call's own."""
     if not issubclass(kind, torch.Tensor) or kind is torch.Tensor or issubclass(kind, Torchish):
         return False
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__") and not is_split(kind)
@@ -435,8 +435,7 @@ _PLAIN = frozenset(
 
 
 def are_constant(values: Iterable[Any]) -> bool:
-    """Whether an operator's arguments are tensors that no input of the call decides, as far as that was followed, or
-    none."""
+    """Returns True if an operator's arguments depend on no input of the call, as far as that was followed."""
     for value in values:
         kind = type(value)
         if kind is Torchish:
@@ -466,7 +465,7 @@ def note_constants(values: Iterable[Any], number: int = 0) -> None:
 
 
 def geometry(view: Callable[..., Any], base: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-    """What PyTorch says of ``view(base, ...)``: a tensor without data, to ask for shape, strides and offset.
+    """PyTorch's result of ``view(base, ...)``, a tensor without data, to ask for shape, strides and offset.
 
     PyTorch's view kernels compute nothing but these, and check the arguments. `view` must be one of them.
     """

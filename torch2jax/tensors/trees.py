@@ -51,7 +51,7 @@ def flatten_given(tree: Any) -> tuple[list, Any]:
 
 
 def entries(structure: Any) -> list:
-    """What reaches the parts of a container: keys, places, or names of attributes."""
+    """The keys, indices or attribute names of a container's parts."""
     return list(getattr(structure.type, "_fields", structure.entries()))
 
 

@@ -59,7 +59,7 @@ def rows_of(array: jax.Array, like: jax.Array):
 
 
 def entries_of(array: jax.Array) -> list:
-    """What splits each dimension of an array: an axis, several in a tuple, or None."""
+    """The mesh axes that split each dimension of an array: one, several in a tuple, or None."""
     spec = jax.typeof(array).sharding.spec
     return [*spec, *[None] * (array.ndim - len(spec))]
 
@@ -82,7 +82,7 @@ def _axes(entries: Sequence[Any]) -> list[str]:
 
 
 def _sharding_of_sums(left: jax.Array, right: jax.Array, dims: Any) -> NamedSharding | None:
-    """How a product lies whose contracted dimensions are split alike, once it is summed; None where that is open."""
+    """The sharding of a product whose contracted dimensions are split alike, after the sum; None if they are not."""
     (contracted, other), (batch, other_batch) = dims
     one, two = entries_of(left), entries_of(right)
     if [one[dim] for dim in contracted] != [two[dim] for dim in other]:
@@ -96,7 +96,7 @@ def _sharding_of_sums(left: jax.Array, right: jax.Array, dims: Any) -> NamedShar
 
 
 def _sharding_after(array: jax.Array, shape: tuple[int, ...]) -> NamedSharding | None:
-    """How an array on explicit axes lies in another shape, each device with what it has; None if it cannot.
+    """The sharding of a reshaped array on explicit axes where each device keeps its elements; None if there is none.
 
     Of dimensions that are taken together the first alone may be split, so that each device has a run of elements.
     """
@@ -132,17 +132,17 @@ def _together(shape: tuple[int, ...], other: tuple[int, ...]) -> Iterator[tuple[
 
 
 class ViewKind(NamedTuple):
-    """How one kind of view reads its parent's array, and how a write to it changes the parent's array."""
+    """A kind of view: how it reads its parent's array, and how a write to it changes the parent's array."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], Any]
     """``write(parent, value)`` is the parent's new array."""
     covers: bool = False
-    """Whether the view has all of its parent's elements, so that `write` does not need the parent."""
+    """True if the view has all of its parent's elements, so that `write` does not need the parent."""
     permutation: tuple[int, ...] | None = None
     """The parent's dimension at each place of the view, if the view is a permutation of dimensions."""
     overlaps: bool = False
-    """Whether several elements of the view may be one of the parent's."""
+    """True if several elements of the view may be one of the parent's."""
     bit: str | None = None
     """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
     traced: tuple[tuple[int, Any, int | None], ...] = ()
@@ -170,19 +170,19 @@ def flattening(shape: Sequence[int], order: tuple[int, ...] | None) -> ViewKind:
 
 
 class Gaps(NamedTuple):
-    """Where elements lie in memory that has others between them, or before them."""
+    """The strides and offset of elements that do not fill their memory."""
 
     strides: tuple[int, ...]
     offset: int
 
     def reach(self, shape: Sequence[int]) -> int:
-        """How much memory it takes to hold them."""
+        """The number of elements of memory that the elements span."""
         last = sum((size - 1) * stride for size, stride in zip(shape, self.strides, strict=True))
         return 0 if 0 in shape else self.offset + last + 1
 
 
 def places(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
-    """Where the elements of a strided tensor lie in memory."""
+    """The indices in memory of the elements of a strided tensor."""
     found = np.full((), offset, np.int32)
     for size, stride in zip(shape, strides, strict=True):
         found = found[..., None] + np.arange(size, dtype=np.int32) * stride

@@ -34,13 +34,13 @@ class Wrapper(metaclass=_Wrappers):
 
 
 def is_wrapper(value: object) -> bool:
-    """Whether a value is a tensor that wraps others by PyTorch's protocol."""
+    """Returns True if a value is a tensor that wraps others by PyTorch's protocol."""
     kind = type(value)
     return kind is not Torchish and kind is not torch.Tensor and wraps_others(kind)
 
 
 def is_of_call(tensor: Any) -> bool:
-    """Whether a tensor wraps one of a call."""
+    """Returns True if a tensor of a call is inside the wrapper."""
     with DisableTorchFunction():
         inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     return any(isinstance(each, Torchish) or (is_wrapper(each) and is_of_call(each)) for each in inner)
@@ -80,7 +80,7 @@ class _Static:
 
 
 def _frozen(value: Any, kind: type) -> Any:
-    """What tells a value of a context from others.
+    """A hashable form of a value in a context, which differs where the values do.
 
     Raises:
         TypeError: it holds an array or a tensor, or something that cannot be hashed.
@@ -175,7 +175,7 @@ class Wrapped:
 
 
 def wrapped(tensor: Any, convert: Callable[[torch.Tensor], Any]) -> Wrapped:
-    """What stands for a tensor that wraps others; `convert` gives what stands for an inner one that does not.
+    """The `Wrapped` of a wrapper; `convert` converts the inner tensors that are not wrappers.
 
     Raises:
         TypeError: what its class gives beside the names of inner tensors is not static.

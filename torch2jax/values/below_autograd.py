@@ -112,7 +112,7 @@ def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
 
 
 def is_below_autograd(call: Call, operator: OpOverload) -> bool:
-    """Whether the code that runs for an operator is not differentiated apart from what runs already, or at all."""
+    """True if an operator's code is not differentiated by itself: not at all, or with the code around it."""
     return operator in _DETACHING or any(type(feature) is _BelowAutograd for feature in call.features)
 
 

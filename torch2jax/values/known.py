@@ -73,11 +73,11 @@ class _Operands:
 
     @property
     def want_grad(self) -> bool:
-        """Whether the result is to require grad."""
+        """True if the result must require grad."""
         return any(x._node.storage.history is not None for x in self.tensors)
 
     def is_small(self, elementwise: bool) -> bool:
-        """Whether PyTorch is done at once."""
+        """Returns True if PyTorch computes the result at once, not deferred."""
         work, shape = 1, None
         for known in self.knowns:
             if type(known) is not torch.Tensor:
@@ -91,7 +91,7 @@ class _Operands:
 
 
 def _has_large(*values: object) -> bool:
-    """Whether a number may stand for a large size."""
+    """Returns True if a number among the values may be a large size."""
     for value in values:
         if isinstance(value, (list, tuple)):
             if _has_large(*value):
@@ -150,7 +150,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
-    """Whether a write to a known number was done: by PyTorch, to a copy, which holds the value from now on.
+    """Writes to a known number: PyTorch computes on a copy, which replaces it. Returns False if that is not possible.
 
     Args:
         function: PyTorch's, which writes to its first argument and to nothing else.
@@ -173,7 +173,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
 
 
 def _is_free(target: Torchish) -> bool:
-    """Whether a tensor may be written to, and no gradients, modes or tensors from outside have to do with it."""
+    """Returns True if a tensor may be written to, and no gradients, modes or tensors from outside are involved."""
     node, memory = target._node.storage, target._node.storage.memory
     if target._restriction is not None or node.is_outgrown or node.differentiable or node.history is not None:
         return False
@@ -181,7 +181,7 @@ def _is_free(target: Torchish) -> bool:
 
 
 def is_free_number(target: Torchish) -> bool:
-    """Whether a tensor is a known number of its own that may be written to."""
+    """Returns True if a tensor is a known scalar in memory of its own that may be written to."""
     node = target._node
     if type(node) is not Storage or not _is_free(target):
         return False
@@ -189,7 +189,7 @@ def is_free_number(target: Torchish) -> bool:
 
 
 def _by_either(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
-    """What PyTorch gives; or the rule, which takes dtypes that PyTorch's CPU does not."""
+    """PyTorch's result; or that of the rule, for dtypes that PyTorch does not compute on the CPU."""
     try:
         with DisableAutocast():
             return in_pytorch(function, *args, **kwargs)
@@ -198,7 +198,7 @@ def _by_either(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _by_rule(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
-    """What a rule gives for real tensors, computed by JAX: where it is the user's, or PyTorch chooses otherwise."""
+    """The result of a rule for real tensors, computed by JAX: a rule of the user's, or one that chooses unlike PyTorch."""
     call = this_call()
     with call.inside(), call.outside(), evaluating(), call.at(None):
         result = run_named(function, rule, map_values(_tensor, args), map_values(_tensor, kwargs))
@@ -279,7 +279,7 @@ def _waiting(made: torch.Tensor, strides: tuple[int, ...] | None, device: torch.
 
 
 def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[PhysicalArray], PhysicalArray]) -> LazyArray:
-    """What holds `made`, which PyTorch has made of the known values of `operand`, and `change` of its array."""
+    """The lazy array of `made`, PyTorch's result for the known values of `operand`; `change` gives the array."""
 
     def changed(args: tuple, kwargs: dict) -> list[PhysicalArray]:
         return [change(args[0].physical)]
@@ -291,7 +291,7 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[PhysicalArra
 
 
 class _LazyResult(LazyConstant):
-    """What holds one of the results of an operation, which the graph gets as it comes about there."""
+    """The lazy array of one result of an operation, which the rule computes when the graph needs it."""
 
     __slots__ = ("depth", "source")
     source: tuple["_LazyOperation", int]
@@ -317,7 +317,7 @@ class _OperandSnapshot(NamedTuple):
 
     @property
     def source(self) -> tuple["_LazyOperation", int] | None:
-        """What gives the array, where its values are not those that are known."""
+        """The operation that gives the array, and the index there, where the array's values differ from the known ones."""
         return self.lazy.source if isinstance(self.lazy, LazyArray) and self.is_narrowed else None
 
     def tensor(self) -> Torchish:
@@ -337,7 +337,7 @@ class _OperandSnapshot(NamedTuple):
 
 
 def _is_narrowed(known: torch.Tensor) -> bool:
-    """Whether 32 bits do not hold what 64 do."""
+    """Returns True if the 64-bit values do not fit into the 32 bits of the array."""
     if known.dtype is not torch.int64 or canonical(known.dtype).itemsize == 8 or known.numel() == 0:
         return False
     return in_pytorch(lambda: bool(known.min() < -(2**31)) or bool(known.max() >= 2**31))
@@ -384,7 +384,7 @@ class _LazyOperation:
         )
 
     def emitted(self, index: int) -> PhysicalArray:
-        """What the rule gives in the graph."""
+        """The result of the rule, in the graph."""
         if self._emitted is None:
             self._emitted = self._run(_OperandSnapshot.tensor)
         return self._emitted[index]
@@ -398,7 +398,7 @@ class _LazyOperation:
         return self._evaluated[index]
 
     def _gives(self, index: int, known: torch.Tensor) -> bool:
-        """Whether the rules come to the known values, though some on the way do not fit: they were not chosen."""
+        """Returns True if the rules give the known values, although some on the way overflow: those were not chosen."""
         if not are_for_all_sizes() or _is_narrowed(known):
             return False
         try:

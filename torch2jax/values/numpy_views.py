@@ -46,7 +46,7 @@ def lend(tensor: Torchish, read: Callable[[Torchish], np.ndarray]) -> np.ndarray
 
 
 def is_lent(array: Any) -> bool:
-    """Whether something is an array that `lend` gave, or a view of one."""
+    """Returns True if a value is an array from `lend`, or a view of one."""
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array, _Lent)

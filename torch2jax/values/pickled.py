@@ -52,7 +52,7 @@ class _Held:
 
 
 def _held(number: int) -> _Held:
-    """What a number in a pickle is of.
+    """The tensor with that number in a pickle.
 
     Raises:
         RuntimeError: another call made the pickle, or none is in progress.

@@ -40,7 +40,7 @@ _MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
 
 
 class Origin(NamedTuple):
-    """What a selection goes back to, in words, and the user's line that chose it."""
+    """The origin of a selection, in words, and the user's line that made it."""
 
     words: str
     place: SourceLine
@@ -52,14 +52,14 @@ class Chosen(torch.Tensor):
     length_depends_on_values = True
     """Read by rooms that do not know this class."""
     len_depends_on_values = False
-    """Whether the data-dependent dimension is the first, which ``len`` gives."""
+    """True if the data-dependent dimension is the first, which ``len`` returns."""
     words = "a boolean mask chose"
     axis: int | None
     """The dimension that is as long as data decide; None if there are several."""
 
     @property
     def origin(self) -> "Origin | None":
-        """What it goes back to; None as long as no user's line is known."""
+        """The origin; None as long as no user's line is known."""
         raise NotImplementedError
 
     @property
@@ -118,13 +118,13 @@ class Selected(Chosen):
     origin: "Origin | None" = None
     _length: torch.Tensor | None
     is_compact: bool = False
-    """Whether those that were chosen come first."""
+    """True if the chosen rows come first."""
     places_in: torch.Tensor | None = None
     """The mask of which this says, for some rows, the place among those that it chose: each row has its own."""
     refuses_writes: bool = False
-    """Whether PyTorch's tensor shares memory with another, and this one does not."""
+    """True if PyTorch's tensor would share memory with another one, and this one does not."""
     shares_memory: bool = False
-    """Whether the rows, also those that were not chosen, are of a tensor that others see."""
+    """True if the rows, including those not chosen, belong to a tensor that others see."""
 
     @property
     def base(self) -> torch.Tensor:
@@ -151,7 +151,7 @@ class Selected(Chosen):
 
     @property
     def length(self) -> torch.Tensor:
-        """How many were chosen, int64."""
+        """The number of chosen rows, int64."""
         node = getattr(self._length, "_node", None)
         if self._length is None or (node is not None and node.storage.is_lost):  # as of a branch that has ended
             self._length = self.mask.sum()
@@ -169,7 +169,7 @@ class Selected(Chosen):
 
     @property
     def is_safe(self) -> bool:
-        """Whether rows that were not chosen are harmless, as they were before others have written to them."""
+        """True if the rows that were not chosen are still harmless: nobody has written to them since they were."""
         return self._safe_version == self._version
 
     @is_safe.setter
@@ -181,7 +181,7 @@ class Selected(Chosen):
         return self.base._node.storage.memory.version  # pyright: ignore[reportAttributeAccessIssue]
 
     def is_like(self, other: "Selected") -> bool:
-        """Whether both were chosen by one mask."""
+        """Returns True if one mask chose both."""
         return is_same_mask(self.mask, other.mask)
 
     def overwrite(self, rows: torch.Tensor, is_safe: bool) -> None:
@@ -233,7 +233,7 @@ def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Se
 
 
 def _places(mask: jax.Array, size: int):
-    """Where the first ones of a mask are, in order; beyond them, where the first is."""
+    """The indices of the true elements of a mask, in order; beyond them, the index of the first."""
     dtype = canonical(torch.int64)
     if not mask.size or not size:
         return lax.full((size,), 0, dtype)
@@ -264,7 +264,7 @@ _PLACES = InnerRule(_places, "nonzero", dtype=torch.int64)
 
 
 def places_of(chosen: Selected, size: int) -> torch.Tensor:
-    """Where those are that were chosen, in order, among all rows; as many as `size`, and beyond them the first."""
+    """The first `size` indices of chosen rows among all rows, in order; beyond their number, the index of the first."""
     return _PLACES((chosen.mask.reshape(-1), size), {})
 
 
@@ -313,7 +313,7 @@ def in_order_of(chosen: Selected | torch.Tensor, mask: Torchish) -> torch.Tensor
 
 
 def is_same_mask(one: Torchish, other: Torchish) -> bool:
-    """Whether two masks are one, or computed alike from the same, as each `~mask` that code writes."""
+    """Returns True if two masks are one array, or the same computation on one, as each `~mask` in the code."""
     return is_same_value(one.read(), other.read())
 
 
@@ -334,7 +334,7 @@ def _within(chosen: Selected, bound: int) -> Selected:
 
 
 def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of selections, which goes back to the first of these."""
+    """The results of a function of selections, each with the origin of the first of these."""
     for x in result if isinstance(result, tuple) else (result,):
         if type(x) is Selected and x.origin is None:
             given = [*args, *kwargs.values()]
@@ -420,7 +420,7 @@ def write_elementwise(rule: InPlace, args: tuple, kwargs: dict, of_rows: Callabl
 
 
 def _has_poles(rule: Any, args: tuple) -> bool:
-    """Whether a rule may have infinite derivatives, or values, at some values of its operands."""
+    """Returns True if a rule's values or derivatives may be infinite at some values of its operands."""
     if not rule.tags.isdisjoint(_MULTIPLES) and isinstance(args[0], Selected) and not isinstance(rule, Reflected):
         return any(isinstance(x, torch.Tensor) for x in args[1:])
     return Tag.LINEAR not in rule.tags

@@ -17,7 +17,7 @@ from ..translation import this_call
 
 
 def is_unknown(value: Any) -> bool:
-    """Whether `value` is a tensor whose values a traced input decides."""
+    """Returns True if `value` is a tensor whose values depend on a traced input."""
     return isinstance(value, Torchish) and value.known is None
 
 
@@ -105,7 +105,7 @@ class Number(Torchish):
         return self._converted(Torchish.__int__)
 
     def _converted(self, convert: Callable[[Any], Any]):
-        """What ``float`` or ``int`` gives; the module that asks for one that is traced is noted.
+        """The result of ``float`` or ``int``; notes the module that asks for a traced number.
 
         Raises:
             NeedsNumbers: Python's own function asks, which needs to know.
@@ -128,7 +128,7 @@ class Number(Torchish):
 
 
 class Count(Number):
-    """How often a scheduler has stepped, where PyTorch only asks in order to warn before the second time."""
+    """The number of a scheduler's steps, where PyTorch only asks in order to warn before the second one."""
 
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         return False if name == "__eq__" and other == 1 else super()._compared(name, other, compare)
@@ -150,7 +150,7 @@ _DIVISIONS = ("truediv", "floordiv", "mod")
 
 
 def expect_divisor(value: Any) -> None:
-    """Lets a division by zero raise Python's error where code says what it does then.
+    """Raises Python's error for a division by zero, where the code catches it.
 
     Elsewhere it gives what it gives in tensors: it may stand on the side of a condition that is never taken.
 
@@ -162,7 +162,7 @@ def expect_divisor(value: Any) -> None:
 
 
 def is_caught(*names: str) -> bool:
-    """Whether the function that computes names an exception: it says what it does then."""
+    """Returns True if the function that computes names one of these exceptions: it handles it."""
     frame, function = sys._getframe(2), None
     while frame is not None:
         code = frame.f_code

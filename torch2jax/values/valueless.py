@@ -47,14 +47,14 @@ _FAKE: Any = TorchDispatchModeKey.FAKE
 
 
 def is_fake_mode_on() -> bool:
-    """Whether code is within a ``FakeTensorMode``."""
+    """Returns True if code is within a ``FakeTensorMode``."""
     return get_dispatch_mode(_FAKE) is not None
 
 
 def run_natively(
     call: Call, func: Any, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None
 ) -> Any:
-    """Lets PyTorch itself run a function.
+    """Runs a function in PyTorch itself.
 
     Args:
         values: which it may ask for.
@@ -75,7 +75,7 @@ def run_natively(
 
 
 def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
-    """Lets PyTorch run a function on the values of its arguments, and write to some of them.
+    """Runs a function in PyTorch on the values of its arguments, and writes back to some of them.
 
     Raises:
         TracedValueError: a value is traced.
@@ -91,7 +91,7 @@ def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tup
 
 
 def _takes_form_alone(func: Any) -> bool:
-    """Whether a function makes a new tensor after the form of another, as ``torch.rand_like``."""
+    """Returns True if a function makes a new tensor like another one, as ``torch.rand_like``."""
     name = getattr(func, "__name__", "").partition(".")[0]
     return name.endswith("_like") or name.startswith("new_")
 
@@ -126,7 +126,7 @@ class StandIns:
         return map_arguments(lambda leaf: self._tensors.get(id(leaf), leaf), tree)
 
     def tensor(self, tensor: Torchish) -> torch.Tensor:
-        """What stands for a tensor of the call.
+        """The stand-in for a tensor of the call.
 
         Raises:
             TracedValueError: it is to have values, and these are traced.
@@ -176,7 +176,7 @@ class _Reserved(NamedTuple):
 
 
 def _elements(tensor: Torchish) -> int:
-    """How many elements of a tensor's dtype its memory holds."""
+    """The number of elements of a tensor's dtype that its memory holds."""
     storage = tensor._node.storage
     return storage.memory.size * storage.dtype.itemsize // canonical(tensor.dtype).itemsize
 
@@ -247,7 +247,7 @@ def _check_operator(
     *more: Any,
     **options: Any,
 ):
-    """What ``torch.library.opcheck`` checks is an operator's own kernels, in PyTorch."""
+    """Runs ``torch.library.opcheck`` in PyTorch itself: it checks an operator's own kernels."""
     args, kwargs = StandIns("all").of((args, kwargs))
     with natively(this_call()):
         return original(operator, args, kwargs, *more, **options)
@@ -277,7 +277,7 @@ def _run_quantized(error: QuantizedError, call: Call, function: Any, args: tuple
 
 
 def _own(call: Call, value: Any) -> Any:
-    """What a call's code sees of a result: one that is quantized stays PyTorch's."""
+    """The result as the call's code sees it: a quantized tensor stays PyTorch's."""
     if not isinstance(value, torch.Tensor):
         return value
     with DisableTorchFunction():

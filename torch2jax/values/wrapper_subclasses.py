@@ -57,7 +57,7 @@ _stand_in = False
 
 
 def expect_classes() -> None:
-    """Lets what makes tensors of code's own classes be exchanged.
+    """Replaces the functions of PyTorch that make tensors of a user's classes.
 
     Raises:
         NeedsClasses: that was not so before; unless it is this package that asks for another tensor on some memory.
@@ -185,7 +185,7 @@ def entering(call: Any, given: Any, is_own: bool = False) -> Any:
 
 
 def bound(call: Any, tensor: torch.Tensor, value: Any) -> Any:
-    """What stands for a parameter or buffer whose arrays are given, where it or what is given wraps others."""
+    """The call's tensor for a parameter or buffer whose arrays are given, where it or the value is a wrapper."""
     if not isinstance(value, Wrapped):  # as code sees it that has put a plain tensor in place of the module's
         return call.lift(value)
     return _like(tensor, tensor_of(value, call.lift))
@@ -258,7 +258,7 @@ def _run_below_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> 
 
 @serves_without_values(WrapsOthersError)
 def _run(error: WrapsOthersError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of tensors that wrap others: PyTorch's C++ runs it, and its operators are for these."""
+    """The result of a function of wrappers: PyTorch's C++ runs it, and its operators are dispatched to the classes."""
     del error
     if not isinstance(function, OpOverload):
         return _run_below_classes(call, function, args, kwargs)
@@ -282,7 +282,7 @@ def _cut(call: Call, result: Any) -> Any:
 
 
 def _differentiated(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> tuple[Any, bool]:
-    """What an operator gives, with JAX's derivative of what the classes compute, or PyTorch's where they round.
+    """The result of an operator, with JAX's derivative of the classes' code, or PyTorch's formula where they round.
 
     The second result is whether they do so for what wraps others in turn.
     """
