@@ -30,7 +30,7 @@ from .tape import Hooked, Tape
 
 
 def takes_parts(tensor: Torchish) -> bool:
-    """Whether parts of a tensor may require grad in its place: a leaf of the code's own, on the tape that records."""
+    """Returns True if parts of a tensor may require grad in its place: it is a leaf on the recording tape."""
     call, source = this_call(), tensor.history
     tape = call.tape
     if tape is None or not isinstance(source, Source) or source.variable is not tensor or source.is_given:
@@ -41,7 +41,7 @@ def takes_parts(tensor: Torchish) -> bool:
 
 
 def begin_part(tensor: Torchish, part: GradientPart) -> None:
-    """Lets a tensor require grad as a part of another one."""
+    """Makes a tensor require grad as a part of a leaf."""
     tensor.start_history()
     source = cast(Source, tensor.history)
     source.part = part
@@ -86,7 +86,7 @@ def sum_of(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def is_source(tensor: Torchish) -> bool:
-    """Whether a tensor requires grad by itself."""
+    """Returns True if a tensor is a leaf that requires grad."""
     return isinstance(tensor.history, Source) and tensor.history.variable is tensor
 
 
@@ -179,7 +179,7 @@ class Backward:
         return None if goes_on else cotangent, cotangent
 
     def _shown(self, cotangent: jax.Array, hooks: Iterable[Callable], spec: TensorSpec) -> tuple[Any, Any]:
-        """What hooks write into the gradient that they are shown, and what they make of it."""
+        """The gradient as hooks leave it after writing into it, and the one that they return."""
         hooks = list(hooks)
         if not hooks:
             return cotangent, cotangent
@@ -218,7 +218,7 @@ class Backward:
 
 
 def _form_of(tensor: Torchish) -> TensorSpec:
-    """What the gradient of a tensor is like; that of one that requires grad by itself lies as it did then."""
+    """The metadata of a tensor's gradient; a leaf's has the layout that the leaf had at first."""
     spec, history = TensorSpec.of(tensor), tensor.history
     if history is None or history.end is None or not is_source(tensor):
         return spec
@@ -294,7 +294,7 @@ class BackwardOfTensors(Backward):
             raise Uncontained("a derivative that leads through what was computed before")
 
     def _origins(self, wanted: list[Torchish]) -> Iterable[list]:
-        """What each gradient depends on."""
+        """The arrays that each gradient depends on."""
         if not self.create or self.tape.hooks:  # which may use anything
             return [self.origins] * len(wanted)
         used = used_in_derivatives((x.history for x in self.outputs), [x.history for x in wanted])
@@ -343,5 +343,5 @@ class BackwardOfTensors(Backward):
 
 
 def add(tensor: Torchish, gradient: Torchish) -> None:
-    """Lets the sum of a tensor's gradient and another be its gradient from now on."""
+    """Adds a gradient to `Tensor.grad`, out of place."""
     set_gradient(tensor, gradient if tensor._gradient is None else sum_of(tensor._gradient, gradient))

@@ -51,7 +51,7 @@ class BackwardPass:
         this_call().passes.pop()
 
     def comes_by(self, node: Node) -> bool:
-        """Whether a node is on the way."""
+        """Returns True if a node is on a path of the backward pass."""
         if not reaches(self._starts, {id(node)}):
             return False
         return not self.ends or id(node) in self.ends or bool(reaches([node], self.ends))
@@ -74,7 +74,7 @@ def _current_pass() -> int:
 
 @stands_in(torch._C, "_will_engine_execute_node")
 def _is_on_the_way(node: object) -> bool:
-    """Whether a node is among those that the backward pass under way comes by."""
+    """Returns True if the backward pass under way runs a node."""
     variable = None if isinstance(node, Node) else getattr(node, "variable", None)
     if variable is not None:  # of a tensor from outside, whose hooks are those of what stands for it
         tensor = this_call().constants.standing_for(variable)
@@ -94,7 +94,7 @@ def _is_on_the_way(node: object) -> bool:
 
 
 class _Engine:
-    """What ``Variable._execution_engine`` offers to code in PyTorch style."""
+    """The methods of ``Variable._execution_engine`` that Python code calls."""
 
     def __init__(self, original: Any):
         self._original = original
@@ -139,7 +139,7 @@ def run_backward(
     allow_unreachable: bool = True,
     accumulate_grad: bool = True,
 ):
-    """What PyTorch's engine does.
+    """Runs a backward pass, as PyTorch's engine does.
 
     Args:
         t_outputs: tensors to differentiate.
@@ -236,7 +236,7 @@ def _tape_of(outputs: list[Torchish]) -> Tape:
 
 
 def retain(tensor: Torchish) -> None:
-    """Lets a tensor keep the gradients that backward passes find for it, if it does not do so by itself."""
+    """Makes a tensor retain its gradients, unless it is a leaf."""
     tape = this_call().tape
     if not is_source(tensor) and tape is not None:
         expect_no_journal("a tensor that retains its gradient")

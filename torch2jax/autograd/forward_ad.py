@@ -25,7 +25,7 @@ from ..translation import Call, this_call
 
 
 class DualLevel(Feature):
-    """What is computed while it is entered has tangents, if it comes from a tensor that was given one."""
+    """A level of forward-mode AD: while it is entered, results computed from dual tensors have tangents."""
 
     def __init__(self):
         self._call = this_call()
@@ -64,11 +64,11 @@ class DualLevel(Feature):
 
     @property
     def tag(self):
-        """What JAX tells its tangents by."""
+        """JAX's tag of this level's tangents."""
         return self._tangents.tag
 
     def has(self, array: jax.Array) -> bool:
-        """Whether an array has a tangent."""
+        """Returns True if an array has a tangent."""
         return self._tangents.has(self._lowered(array))
 
     def _lowered(self, array: jax.Array):
@@ -129,7 +129,7 @@ class DualLevel(Feature):
         return primal, _Pair(self, tensor, spec.result(tangent)).tangent
 
     def has_tangent(self, tensor: Torchish) -> bool:
-        """Whether a tensor is dual."""
+        """Returns True if a tensor is dual."""
         return self.has(tensor.physical.array)
 
     def tangent_of(self, tensor: Torchish) -> Any:
@@ -197,7 +197,7 @@ class _Pair:
 
 
 def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
-    """Whether a tangent may itself be that of a tensor: views of it are then at the same places."""
+    """True if a tangent may serve a tensor directly: both have one geometry, so their views agree."""
     if tangent.shape != tensor.shape or not tensor.numel():
         return True  # an error that others tell of, or nothing to view
     node, other = tensor._node, tangent._node

@@ -49,7 +49,7 @@ from .inputs import ask
 _ORIGINAL = vars(torch.autograd.Function)["apply"]
 
 TAKES_KEYWORDS = not isinstance(_ORIGINAL, classmethod)
-"""Whether `apply` takes the arguments of a forward by keyword where that gets the context as well."""
+"""True if `apply` passes keyword arguments on to a forward that takes the context as well."""
 
 
 def run_instead_of_apply(apply: Callable) -> None:
@@ -67,11 +67,11 @@ def run_instead_of_apply(apply: Callable) -> None:
 
 
 class _Series(threading.local):
-    """What C has looked up on this thread, while nothing else ran."""
+    """The attributes that PyTorch's C++ has looked up on this thread in a row."""
 
     cls: Any = None
     modes: tuple[bool, bool] = (True, True)
-    """Whether gradients were recorded, backwards and forwards, when `_backward_cls` was looked up."""
+    """The modes, reverse and forward, in which gradients were recorded when `_backward_cls` was looked up."""
     has_run: bool = False
 
 
@@ -79,7 +79,7 @@ _series = _Series()
 
 
 def _attributes(apply: Callable) -> Callable[[Any, str], Any]:
-    """What looks up the attributes of functions' classes."""
+    """Returns the `__getattribute__` of the classes of functions."""
 
     def __getattribute__(cls: type[torch.autograd.Function], name: str):
         value = type.__getattribute__(cls, name)
@@ -133,7 +133,7 @@ _Function = torch.autograd.Function
 
 
 def apply(cls: Any, *args: Any, **kwargs: Any):
-    """What ``Function.apply`` does."""
+    """Runs ``Function.apply``."""
     if _has_context_of_its_own(cls):
         bound = inspect.signature(cls.forward).bind(*args, **kwargs)
         bound.apply_defaults()
@@ -166,7 +166,7 @@ def _has_context_of_its_own(cls: type[torch.autograd.Function]) -> bool:
 
 
 def _is_operators(cls: type[torch.autograd.Function]) -> bool:
-    """Whether a function stands for the derivative of a custom operator, for which JAX finds any transformation."""
+    """True if a function is the derivative of a custom operator, which JAX transforms in any way."""
     return cls.forward.__module__ == "torch._library.autograd"
 
 
@@ -336,14 +336,14 @@ class _Application:
 
 
 def _carrier_of(tensor: torch.Tensor) -> Torchish | None:
-    """What carries the derivatives of an argument: itself, or the shadow of one that wraps others."""
+    """The carrier of an argument's derivatives: the tensor itself, or the shadow of a wrapper."""
     if _is_whole(tensor):
         return shadow_of(this_call(), tensor)
     return tensor if isinstance(tensor, Torchish) else None
 
 
 def _is_whole(x: object) -> bool:
-    """Whether a value wraps others and has a shadow; a jagged tensor has the derivatives of its values."""
+    """Returns True if a value is a wrapper that has a shadow; a jagged tensor has the derivatives of its values."""
     return isinstance(x, torch.Tensor) and is_wrapper(x) and type(x) is not NestedTensor
 
 

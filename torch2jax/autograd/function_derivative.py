@@ -292,7 +292,7 @@ def _sums_to(shape: torch.Size, smaller: torch.Size) -> bool:
 
 
 def _replaced(given: object, before: tuple) -> tuple:
-    """What a hook gave in place of gradients, if it gave anything."""
+    """The gradients after a hook: those that it returned, if any."""
     if given is None:
         return before
     return given if isinstance(given, tuple) else (given,)
@@ -303,5 +303,5 @@ def _is_primal(value: object) -> bool:
 
 
 def _is_once(backward: Callable) -> bool:
-    """Whether a backward is marked as `torch.autograd.function.once_differentiable`."""
+    """Returns True if a backward is marked as `torch.autograd.function.once_differentiable`."""
     return getattr(backward, "__code__", None) is _ONCE

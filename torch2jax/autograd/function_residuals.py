@@ -45,7 +45,7 @@ from ..translation import Call, is_in_progress, this_call
 
 
 class Start(NamedTuple):
-    """Where a run of an autograd function began."""
+    """The state in which a run of an autograd function began."""
 
     args: tuple
     """Its arguments."""
@@ -60,7 +60,7 @@ class Start(NamedTuple):
         return cls(args, call.stream.state, next_number(), next_node())
 
     def has_recorded(self, tensor: Torchish) -> bool:
-        """Whether the history of a tensor is the run's own: it has computed it with gradients on."""
+        """Returns True if the run itself has computed a tensor with gradients on."""
         history, memory = tensor.history, tensor._node.storage.memory
         if history is UNRECORDED:
             return memory.number > self.memory
@@ -84,7 +84,7 @@ _OWN = frozenset(vars(FunctionCtx)) | {
     *("_function", "_needed", "to_save", "saved_for_forward"),
     *("dirty_tensors", "non_differentiable", "materialize_grads"),
 }
-"""What a context has before a function adds attributes to it."""
+"""The attributes of a context before a function adds its own."""
 
 
 class Context(FunctionCtx):
@@ -127,7 +127,7 @@ class Context(FunctionCtx):
 
 
 def attributes_of(ctx: Context) -> dict[str, object]:
-    """What a function has set on its context."""
+    """The attributes that a function has set on its context."""
     return {key: value for key, value in vars(ctx).items() if key not in _OWN}
 
 
@@ -163,7 +163,7 @@ class Residuals:
         trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
         self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
         self._recorded = {i: weakref.ref(x) for i, x in enumerate(self._tensors) if start.has_recorded(x)}
-        """What the forward has recorded, for the backward to differentiate."""
+        """The residuals that the forward has recorded, for the backward to differentiate."""
         self._args: Any = self._take_out(start.args, origins) if self._recorded else ()
         self._take_out([x for x in around if id(x) in origins], origins)
         self._leaves = self._inputs_among(around)
@@ -174,7 +174,7 @@ class Residuals:
 
     @property
     def are_recorded(self) -> bool:
-        """Whether some are what the forward has computed with gradients on."""
+        """True if the forward has computed some of them with gradients on."""
         return bool(self._recorded)
 
     def _take_out(self, tree: object, origins: dict) -> Any:
@@ -225,7 +225,7 @@ class Residuals:
         return [*residuals, *(() if key is None else (key,))]
 
     def filled(self, inputs: list, results: list, residuals: list) -> list:
-        """What `hand_over` gave, with the arrays of inputs and results in their places too."""
+        """The residuals from `hand_over`, completed by those that are arrays of inputs and results."""
         sources = {"input": inputs, "output": results}
         count = len(self._origins)
         found = [
@@ -323,12 +323,12 @@ class Residuals:
         return ctx, None, pairs
 
     def _is_around(self, place: int) -> bool:
-        """Whether what is held at a place was no argument."""
+        """Returns True if the residual at an index is a tensor from around the function, not an argument."""
         origin = self._origins[place]
         return origin is not None and origin[0] == "input" and origin[1] >= len(self._inputs)
 
     def _is_at_home(self) -> bool:
-        """Whether this is part of the call that has run the function, whose tensors live."""
+        """Returns True if the call that ran the function is still in progress: its tensors live."""
         call = self._call()
         return call is not None and is_in_progress(call)
 
@@ -341,7 +341,7 @@ class _WholeSlot:
 
 
 def _filled_in(value: Any, tensors: list) -> Any:
-    """What was taken out at a slot, of the tensors that are there now; any other value itself."""
+    """The tensor of a slot, from the tensors of this run; any other value unchanged."""
     if isinstance(value, TensorSlot):
         return tensors[value.index]
     if not isinstance(value, _WholeSlot):
@@ -358,7 +358,7 @@ def _may_be_differentiated(tensor: Torchish) -> bool:
 
 @contextlib.contextmanager
 def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
-    """Lets the first of each pair be the second meanwhile."""
+    """Makes the first tensor of each pair the second one, within the context."""
     before = [(tensor, type(tensor), vars(tensor)) for tensor, _ in pairs]
     try:
         for tensor, other in pairs:

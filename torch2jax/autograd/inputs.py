@@ -1,4 +1,4 @@
-"""Which inputs of a call JAX differentiates: the answers to `requires_grad`, `is_leaf`, `grad_fn` and so on.
+"""The inputs of a call that JAX differentiates: the answers to `requires_grad`, `is_leaf`, `grad_fn` and so on.
 
 PyTorch's code may ask its inputs, and go another way where they require grad. A call begins without an answer. The
 first query that JAX's derivative decides abandons the run, by `NeedsInputs`, and the code runs again as `told`:
@@ -60,31 +60,31 @@ class Pass(NamedTuple):
 
 
 class RunKnowledge:
-    """What runs of some code have found out, for later ones."""
+    """Facts about some code that one run finds, for later runs."""
 
     has_hooks = False
-    """Whether it has hooks on gradients that JAX takes."""
+    """True if it has hooks on gradients that JAX takes."""
 
 
 class Inputs:
-    """What runs know of the arrays that they get from outside; this knows nothing yet."""
+    """The facts about the arrays from outside that a run begins with; this class has none yet."""
 
     passes: tuple[Pass, ...] = ()
     """The backward passes that the run makes at its end, each from what the one before gave."""
     is_over = False
-    """Whether the call has ended, and the run is for a derivative that JAX takes later."""
+    """True if the call has ended, and the run is for a derivative that JAX takes later."""
     is_forwards = False
-    """Whether the run is for a derivative forwards alone, which no hook sees."""
+    """True if the run is for a forward-mode derivative alone, which no hook sees."""
 
     def begin(self) -> None:
         """Is called when a run begins."""
 
     def entering(self, array: Any) -> Any:
-        """What the run has in the place of an array from outside."""
+        """The array that the run uses in place of one from outside."""
         return array
 
     def is_differentiated(self, array: Any) -> bool:
-        """Whether JAX differentiates what the run has in the place of an array from outside."""
+        """Returns True if JAX differentiates the array that the run uses in place of one from outside."""
         del array
         return False
 
@@ -110,7 +110,7 @@ class Inputs:
 
 
 def _may_depend(tensor: Torchish) -> bool:
-    """Whether a tensor that requires no grad may have a derivative to JAX."""
+    """Returns True if a tensor that requires no grad may have a derivative in JAX."""
     if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         return False
     # Outside of a program JAX drops derivatives of zero at once, as that of a rounded number.
@@ -186,7 +186,7 @@ class _Told(Inputs):
 
 
 def is_tensor_differentiated(tensor: Torchish) -> bool:
-    """Whether JAX is seen to take a derivative with respect to what a tensor came from."""
+    """Returns True if JAX visibly differentiates with respect to an input that a tensor depends on."""
     tape = this_call().tape
     array = tensor.physical.array
     return is_differentiated(array if tape is None else tape.primal(array))
@@ -204,7 +204,7 @@ def ask(tensor: Torchish) -> None:
 
 
 def requires_grad(tensor: Torchish) -> bool:
-    """Whether a tensor requires grad, where code asks.
+    """Returns True if a tensor requires grad; code asks.
 
     Raises:
         BaseException: to `told`.
@@ -244,7 +244,7 @@ def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> 
 
 
 class _TreeOfRun(NamedTuple):
-    """What a run gave, without the arrays."""
+    """The tree of a run's results, without the arrays."""
 
     structure: Any
     static: list
@@ -259,11 +259,11 @@ _ARRAY = object()
 
 
 class _CodesEnd:
-    """What is known of the end of some code."""
+    """Facts about the end of some code."""
 
     found: _TreeOfRun | None = None
     is_over = False
-    """Whether the call that ran it first is over, and it runs anew."""
+    """True if the call that ran it first is over, and it runs again."""
 
 
 class _Back(NamedTuple):

@@ -113,7 +113,7 @@ class _StepInputs(list):
     number = 0
     """The way back takes the step with the highest first: how many steps were made before."""
     kept: tuple = ()
-    """What is to live as long as the step."""
+    """Values that must live as long as the step."""
 
 
 class LinearStep(Protocol):
@@ -129,7 +129,7 @@ class LinearStep(Protocol):
 
 
 def keep_with(tangent: DynamicJaxprTracer, value: object) -> bool:
-    """Lets a value live as long as the step that gave a tangent; False if none did."""
+    """Keeps a value alive as long as the step that computed a tangent; returns False if no step did."""
     step = _step_of(tangent)
     if step is None:
         return False
@@ -211,7 +211,7 @@ class Linearization:
         return isinstance(array, LinearizeTracer) and array._trace.tag is self.tag
 
     def gave(self, tangent: DynamicJaxprTracer) -> bool:
-        """Whether a tangent is of this linearization."""
+        """Returns True if a tangent belongs to this linearization."""
         return tangent._trace is self._tangents
 
     def values(self, array: jax.Array):
@@ -245,7 +245,7 @@ class Linearization:
         return array.tangent.val if self.has(array) else None
 
     def reach(self, arrays: Iterable) -> Subgraph:
-        """What leads to arrays of this level."""
+        """The steps that lead to arrays of this level."""
         steps: list = []
         linear: set[Var] = set()
         leaves: dict[Var, float] = {}  # with the place of the first step that takes them
@@ -410,7 +410,7 @@ def _variable(tracer: DynamicJaxprTracer) -> Var | None:
 
 
 def _has_code(step: LinearStep) -> bool:
-    """Whether a step runs code of its own, which may hold values too."""
+    """Returns True if a step has a jaxpr or a function among its parameters, which may hold values too."""
     return any(isinstance(x, (Jaxpr, ClosedJaxpr)) or callable(x) for x in step.params.values())
 
 

@@ -37,7 +37,7 @@ _OF_PYTORCH = frozenset(vars(torch.nn.Module()))  # which the call puts back, as
 
 
 class Kind(NamedTuple):
-    """How what objects of a kind hold is taken and put back."""
+    """The functions that save and restore the contents of one kind of object."""
 
     take: Callable[[Any], Any]
     put: Callable[[Any, Any], None]
@@ -92,7 +92,7 @@ def _put_text(value: Any, before: tuple[Any, int]) -> None:
 
 
 def _place_of(value: Any) -> tuple[Any, Any]:
-    """What an iterator goes over, and where it is."""
+    """The object that an iterator goes over, and its position there."""
     _, held, *place = value.__reduce__()
     return held[0] if held else None, place[0] if place else 0
 
@@ -144,7 +144,7 @@ def _kind_of(codec: ObjectCodec) -> Kind:
 
 
 class OuterState:
-    """What the leaves of a tree lead to, before the first run.
+    """The objects that the leaves of a tree lead to, as they are before the first run.
 
     Of functions that is what they close over, name or are methods of, and the globals that they assign to. It may live
     as long as a derivative that runs the code again, and so it keeps no arrays of the tree.
@@ -159,11 +159,11 @@ class OuterState:
         self._namespaces: set[int] = set()
         self._context = contextvars.copy_context()
         self.runs = 0
-        """How many have begun."""
+        """The number of runs that have begun."""
         self.ended_by: type[BaseException] | None = None
-        """What the last one needed; None if it has reached the end."""
+        """The exception that ended the last run; None if it reached its end."""
         self.follows = False
-        """Whether one has met a condition on a traced value."""
+        """True if a run has met a condition on a traced value."""
 
     def begin(self) -> None:
         """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
@@ -187,7 +187,7 @@ class OuterState:
                     variable.set(value)
 
     def has(self, value: Any) -> bool:
-        """Whether an object is one of those that each run finds as they were."""
+        """Returns True if each run finds an object as it was before the first."""
         if isinstance(value, torch.nn.Module):
             return True
         if isinstance(value, type) and value.__module__ == torch.nn.utils.parametrize.__name__:
@@ -267,7 +267,7 @@ class OuterState:
             pending.extend(_named_by(function))
 
     def _restore(self) -> None:
-        """Lets all of it be as it was."""
+        """Restores all of it."""
         for key, (value, kind, before) in [*self._before.items()]:
             try:
                 kind.put(value, before)
@@ -313,7 +313,7 @@ def _assigned_by(code: types.CodeType) -> tuple[str, ...]:
 
 
 def _named_by(function: types.FunctionType) -> Iterator[Any]:
-    """What a function has global names for, but functions of other files."""
+    """The values of a function's global names, except functions of other files."""
     names = function.__globals__
     values = (names.get(name) for name in named_by(function.__code__))
     yield from (x for x in values if type(x) is not types.FunctionType or x.__globals__ is names)

@@ -41,7 +41,7 @@ class Code(ABC):
     @property
     @abstractmethod
     def has_hooks(self) -> bool:
-        """Whether it is known to need a way back of its own."""
+        """True if the code is known to have hooks, and so needs a backward pass of its own."""
 
     @abstractmethod
     def __call__(self, *arrays: jax.Array, is_last: bool) -> list:
@@ -73,7 +73,7 @@ class Code(ABC):
 
 
 def run_anew(code: Code, arrays: Sequence) -> list:
-    """What some code gives, which JAX runs again for each derivative that it takes."""
+    """The result of some code, as one equation: JAX runs the code again for each derivative that it takes."""
     return _run_anew_p.bind(*arrays, code=code)
 
 
@@ -121,7 +121,7 @@ class _RunAnew(Primitive):
 
 
 def _differentiated(trace: ad.JVPTrace | LinearizeTrace, code: Code, args: list) -> list:
-    """What some code gives where JAX takes a derivative with that trace."""
+    """The result of some code in a trace in which JAX takes a derivative."""
     if not code.has_hooks:
         with running(trace):
             bookmark = Bookmark()

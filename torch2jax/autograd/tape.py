@@ -70,7 +70,7 @@ class Hooked:
 
 
 class Tape(Feature):
-    """What has been computed from the tensors that require grad, while it is entered.
+    """The record of computations on tensors that require grad, while it is entered.
 
     Args:
         depth: the number of levels.
@@ -86,9 +86,9 @@ class Tape(Feature):
         """They live as long as the program that leads to their places."""
         self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
-        """Where histories begin, by the places of their arrays."""
+        """The leaves, by the variables of their arrays."""
         self.refuses = False
-        """Whether there may be a `Node.refusal`."""
+        """True if some `Node.refusal` may be set."""
         self.began = 0
         """The number of the first node that can be within, where leaves from outside are; see `adopt`."""
         self._captured: dict[Source, Any] = {}
@@ -109,15 +109,15 @@ class Tape(Feature):
 
     @property
     def is_current(self) -> bool:
-        """Whether what is computed now is recorded here: not within another transformation."""
+        """True if the tape records present computations: no other transformation was entered since."""
         return current_trace() is self.levels[0].trace
 
     def is_above(self, trace: Trace) -> bool:
-        """Whether what is computed now is recorded here, and computed with that trace."""
+        """Returns True if the tape records present computations, directly above that trace."""
         return self.is_current and self.levels[-1].below is trace
 
     def is_beside(self, trace: Trace) -> bool:
-        """Whether what is computed with that trace is recorded here, for derivatives of the code's own alone."""
+        """True if the tape records present computations above that trace, for the code's own derivatives alone."""
         return self._count == self.depth and self.is_above(trace)
 
     def leaf(self, array: jax.Array, source: Source):
@@ -165,7 +165,7 @@ class Tape(Feature):
         return None
 
     def adopt(self) -> None:
-        """Lets the histories of leaves from the tapes around go on here."""
+        """Continues the histories of leaves from outer tapes here."""
         outer = self.outer
         while outer is not None:
             for source in set(outer.sources.values()):
@@ -203,7 +203,7 @@ class Tape(Feature):
         raise Uncontained("a derivative where no leaf of the code around is left")
 
     def leaves(self) -> int:
-        """How many leaves this tape and those around know."""
+        """The number of leaves on this tape and the outer ones."""
         return len(set(self.sources.values())) + (0 if self.outer is None else self.outer.leaves())
 
     def expect_captured_alone(self, outputs: list[Torchish], tensor: Torchish) -> None:
@@ -238,11 +238,11 @@ class Tape(Feature):
         return unvaried(array) if self.levels and self.levels[0].axes else array
 
     def has(self, array: jax.Array) -> bool:
-        """Whether the array has a history that the code knows of."""
+        """Returns True if the array has a history that the code knows of."""
         return any(level.has(part) for level, part in self._own_parts(array))
 
     def knows(self, array: jax.Array) -> bool:
-        """Whether the array has a history on this tape or on an outer one."""
+        """Returns True if the array has a history on this tape or on an outer one."""
         return self.has(array) or (self.outer is not None and self.outer.knows(array))
 
     def _parts(self, array: jax.Array) -> Iterable[tuple[Linearization, Any]]:
@@ -294,7 +294,7 @@ class Tape(Feature):
         return array
 
     def stop_levels(self, array: jax.Array, dependencies: list, count: int):
-        """What a derivative at level `count - 1` gave: the levels up to that do not know how it came about."""
+        """The result of a derivative at level `count - 1`, cut off from the levels up to that."""
         return stop_levels(array, dependencies, count) if dependencies else array
 
     def variables(self, array: jax.Array) -> list[Var]:
@@ -303,7 +303,9 @@ class Tape(Feature):
         return [variable for variable in variables if variable is not None]
 
     def end_of(self, tensor: Torchish) -> HistoryEnd:
-        """What remains of a tensor where its values are not kept; its places are on the innermost tape that has it."""
+        """The part of a tensor that its history keeps, without values; its variables are of the innermost tape that has
+        it.
+        """
         physical = tensor.physical
         if self.outer is not None and not self.has(physical.array) and self.outer.knows(physical.array):
             return self.outer.end_of(tensor)
@@ -360,7 +362,7 @@ class Tape(Feature):
         return list({id(source): source.variable for source in found if source.variable is not None}.values())
 
     def at_first(self, differentiate: Callable[[int], T]) -> T:
-        """What `differentiate` gives for the number of the first level that knows all that it is led back to.
+        """The result of `differentiate` for the first level that has recorded all that the derivative depends on.
 
         Raises:
             NeedsTape: the tape has too few.

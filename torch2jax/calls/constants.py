@@ -38,21 +38,21 @@ from ..values.sparse import HasSparse, Sparse
 
 
 class Constants:
-    """What stands for each tensor from outside, on memory that is shared as theirs is."""
+    """The call's tensors for tensors from outside, on memory that is shared as theirs is."""
 
     def __init__(self):
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
         self.sparse: dict[int, tuple[torch.Tensor, Sparse]] = {}
-        """What stands for each sparse tensor from outside, by id, with that one to keep it."""
+        """The call's tensor for each sparse tensor from outside, by id, with that one to keep it alive."""
         self.host: HostFunctions | None = None
-        """What runs around compiled parts, None where there are none."""
+        """The functions around compiled parts; None if there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
     def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
-        """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
+        """Binds an array to a real tensor (a parameter, a buffer) for this call; code may write to it."""
         attempt = this_call().attempt
         is_split = type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor)
         array = attempt.entering(laid_out_as(tensor, array) if is_split else array)
@@ -71,13 +71,13 @@ class Constants:
             return self._stand_for_distributed(tensor, lifted) if is_split else lifted
 
     def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
-        """Lets what is bound to one tensor stand for another of the same memory, place and shape as well."""
+        """Binds a tensor to the call's tensor for another one with the same memory, offset and shape."""
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             lifted = make_region(bound, tuple(bound.shape), bound.stride(), bound.storage_offset())
             return self._remember(tensor, _without_history(lifted, tensor))
 
     def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
-        """Lets a tensor without values stand for one on the meta device, until its values are asked for."""
+        """Binds a tensor on the meta device to one without values, which raises `error` when its values are needed."""
 
         def refuse() -> PhysicalArray:
             raise error
@@ -95,7 +95,7 @@ class Constants:
         return made
 
     def _lift_distributed(self, tensor: torch.Tensor) -> Torchish:
-        """What stands for a `DTensor` of PyTorch's: to ask for values of which this process has a part is an error."""
+        """The call's tensor for a `DTensor`; if this process has a part of its values alone, their use is an error."""
         with DisableTorchFunction():
             values = whole_values(tensor)
         if values is None:
@@ -103,7 +103,7 @@ class Constants:
         return self.bind(tensor, self._copied(values)[1])
 
     def is_host(self, value: object) -> bool:
-        """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
+        """Returns True if a value is a tensor of PyTorch's own that code around compiled parts has made."""
         return self.host is not None and self.host.owns(value)
 
     def lifting(self, reached: CapturedState) -> contextlib.AbstractContextManager:
@@ -131,7 +131,7 @@ class Constants:
             self._noted = before
 
     def _known(self, tensor: torch.Tensor) -> Torchish | None:
-        """What stands for a tensor from outside, if something does."""
+        """The call's tensor for a tensor from outside, if there is one."""
         entry = self._tensors.get(id(tensor))
         if entry is None:
             return None
@@ -140,7 +140,7 @@ class Constants:
         return entry[1]
 
     def refers_to(self, tensor: torch.Tensor) -> bool:
-        """Whether the memory that stands for a tensor from outside has that tensor as well."""
+        """Returns True if the memory of the call's tensor keeps a reference to the tensor from outside."""
         entry = self._tensors.get(id(tensor))
         return entry is not None and entry[1]._node.storage.memory.given is tensor
 
@@ -227,7 +227,7 @@ class Constants:
         return lifted
 
     def _view(self, tensor: torch.Tensor) -> Torchish | None:
-        """What stands for a tensor as a view of what stands for its memory; None where it alone stands for that."""
+        """The call's tensor for a tensor, as a view of that for its memory; None if the tensor is all of its memory."""
         if tensor.is_conj() or tensor.is_neg():
             kind, plain = (CONJUGATE, tensor.conj()) if tensor.is_conj() else (NEGATIVE, torch._neg_view(tensor))
             base = self.lift(plain)
@@ -248,7 +248,7 @@ class Constants:
 
     @property
     def stages(self) -> bool:
-        """Whether what JAX traces is a graph, which may outlive the tensors' values."""
+        """True if JAX is tracing a graph, which may outlive the tensors' values."""
         return self.stages_in(current_trace())
 
     def stages_in(self, trace: object) -> bool:
@@ -353,14 +353,14 @@ def _expect_data(tensor: torch.Tensor) -> None:
 
 
 def _covers_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of its storage, as most are, so that its array can stand for that memory."""
+    """Returns True if a tensor is all of its storage, as most are, so that its array can serve as that memory."""
     if not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
         return False
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def _is_within(tensor: torch.Tensor, around: torch.Tensor) -> bool:
-    """Whether a tensor shows elements of another one, of the same storage, alone."""
+    """Returns True if all elements of a tensor are among those of another on the same storage."""
     if tensor.dtype != around.dtype or not tensor.numel():
         return False
     own, other = region_of(tensor), region_of(around)

@@ -1,4 +1,4 @@
-"""What `t2j` and `j2t` refuse: objects of neither framework, or of the target framework already."""
+"""The errors of `t2j` and `j2t` for objects of neither framework, or of the target framework already."""
 
 import difflib
 import functools
@@ -112,7 +112,7 @@ def _expect_of_either(thing: Any, name: str, wanted: str, of_file: str) -> None:
 
 
 def _is_of(thing: Any, libraries: tuple[str, ...]) -> bool:
-    """Whether a function is one of these libraries' own, and none that they made of another."""
+    """Returns True if a function is defined by one of these libraries, and does not wrap another one."""
     while isinstance(thing, functools.partial):
         thing = thing.func
     if isinstance(thing, type) or not callable(thing):

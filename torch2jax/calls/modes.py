@@ -108,7 +108,7 @@ class _Observer(Feature):
 
 
 observer: Callable[[], Feature | None] = _observer.get
-"""What a call that begins now is seen by."""
+"""Returns the feature that observes a call which begins now; None if there is none."""
 
 
 @contextlib.contextmanager

@@ -32,7 +32,8 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Session:
-    """What an outermost call and the calls that its code makes have in common: it lasts as long as the outermost call.
+    """The state that an outermost call shares with the calls that its code makes; it lives as long as the outermost
+    call.
 
     Args:
         attempt: which run of its function it is.
@@ -42,14 +43,14 @@ class Session:
         self.attempt = attempt
         self.constants, self.settings = Constants(), ChangedSettings()
         self.ends: list[Callable[[], None]] = []
-        """What is to be called at the end."""
+        """Functions to call at the end."""
         self.transformations: list = []
         self.paths: list = [attempt.path]
         self.passes: list = []
         self.registered: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.outermost: Any = None
-        """What JAX traces with, and the tape, outside of all transformations that the code has begun."""
+        """The trace and the tape outside of all transformations that the code has entered."""
 
     # What few calls need is made for those alone.
 
@@ -59,7 +60,7 @@ class Session:
 
     @functools.cached_property
     def stand_ins(self) -> StandIns:
-        """What PyTorch has seen in place of tensors, where it asks for no values."""
+        """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
         return StandIns()
 
     @functools.cached_property
@@ -113,7 +114,7 @@ class _WithoutTape(contextlib.AbstractContextManager):
 
 
 class Nesting:
-    """What a call knows of that.
+    """The place of a call among the calls around it.
 
     Args:
         outer: the call around this one, or None.
@@ -122,17 +123,17 @@ class Nesting:
     """
 
     features: Features
-    """What code uses that acts on each operator: where there is nothing, an operator is what its plan says."""
+    """The features that code has entered, which act on each operator: without any, an operator's plan says all."""
     attempt: Attempt
-    """Which run of the function it is."""
+    """The run of the function."""
     constants: Constants
-    """What stands for tensors from outside."""
+    """The call's tensors for tensors from outside."""
     transformations: list[Transformation]
     """The transformations of JAX that its code has begun and is inside of, the innermost last."""
     outermost: tuple[Any, Tape | None]
-    """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
+    """The trace and the tape outside of all transformations that the code has entered."""
     is_backward = False
-    """Whether it runs the backward of a custom function, in which PyTorch records nothing as a rule."""
+    """True if it runs the backward of a custom function, in which PyTorch records nothing by default."""
     if TYPE_CHECKING:
         tape: Tape | None
         """What its own derivatives are taken from; None as long as the code asks for none."""

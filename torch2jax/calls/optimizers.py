@@ -65,7 +65,7 @@ def expect_own(thing: Any) -> None:
 
 
 def _is_around(thing: Any, own: Iterable[Any]) -> bool:
-    """Whether an optimizer has the groups of one of the call's, as a wrapper of it has, that has not begun as one."""
+    """Returns True if an optimizer shares the parameter groups of one of the call's, as a wrapper does."""
     groups = getattr(thing, "param_groups", None)
     return groups is not None and any(getattr(x, "param_groups", None) is groups for x in own)
 
@@ -115,7 +115,7 @@ def _abstract_where_traced(optimizer: Optimizer, keeps_scalars: bool):
 
 
 def _has_steps_of_pytorch(optimizer: Optimizer) -> bool:
-    """Whether ``capturable`` is PyTorch's option; an optimizer that only has its name may ask for CUDA's tensors."""
+    """True if ``capturable`` is PyTorch's option; in other optimizers the name may mean that they need CUDA tensors."""
     classes = (cls for cls in type(optimizer).__mro__ if issubclass(cls, Optimizer) and cls is not Optimizer)
     return any(cls.__module__.startswith("torch.optim.") for cls in classes)
 
@@ -355,7 +355,7 @@ def _taken(value: Any) -> Any:
 
 
 def _written(optimizer: Optimizer) -> Iterator[Slot]:
-    """Where an optimizer has parameters, and what it keeps."""
+    """The slots of an optimizer's parameters, groups and state."""
     for i, group in enumerate(optimizer.param_groups):
         for j, _ in enumerate(group["params"]):
             yield Slot(group["params"], j, f"param_groups.{i}.params.{j}")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .dispatch import Call
 
 bypassed: collections.Counter[str] = collections.Counter()
-"""How often the long way served, by reason."""
+"""The number of calls without a plan, by reason."""
 
 PLAIN = (Torchish,)
 """The classes of arguments that override PyTorch, where these are plain tensors of a call alone."""
@@ -73,7 +73,7 @@ def clear() -> None:
 
 
 def run_planned(call: "Call", function: Callable, types: Iterable[type], args: tuple, kwargs: dict | None) -> Any:
-    """What a function gives by its plan; `NOT_PLANNED` where it has none.
+    """The result of a function by its plan; `NOT_PLANNED` where it has none.
 
     Args:
         types: those of arguments that override PyTorch.
@@ -134,7 +134,7 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
 
 
 def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str | None:
-    """Why a function's call has no plan whatever the metadata are; None where it may have one."""
+    """The reason why calls of a function never have a plan, whatever the metadata; None where they may have one."""
     if type(rule) is OverloadedRule:
         try:
             return unplanned(resolved(function, rule, args, kwargs)[1])
@@ -151,7 +151,7 @@ def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str 
 
 
 def _are_known(call: "Call", tensors: list[Torchish]) -> bool:
-    """Whether PyTorch computes with tensors, whose values no traced input decides."""
+    """Returns True if PyTorch computes with tensors: their values depend on no traced input."""
     for tensor in tensors:  # no generator, which is a call of its own
         if tensor._node.known is None:
             return False
@@ -244,7 +244,7 @@ def _first(
     tensors: list[Torchish],
     is_eager: bool,
 ) -> Any:
-    """What a function gives that has no plan yet; its plan, or the reason why it has none, is there from now on."""
+    """The result of a function without a plan; afterwards there is its plan, or the reason why it has none."""
     if len(_plans) >= _MOST:
         _plans.clear()
     if function is _WRITE or is_view(function):
@@ -267,7 +267,7 @@ def _first(
 
 
 def _is_basic(subscript: Any) -> bool:
-    """Whether a subscript gives a view whatever it is of."""
+    """Returns True if a subscript gives a view of any tensor."""
     items = subscript if type(subscript) is tuple else (subscript,)
     return all(type(item) in _BASIC for item in items)
 
@@ -285,7 +285,7 @@ def _first_filled(key: tuple, call: "Call", function: Callable, args: tuple, kwa
 
 
 def _first_with_memory(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, is_eager: bool) -> Any:
-    """What a function gives by the long way, of which a plan is made."""
+    """The result of a function by the general path, from which a plan is made."""
     result = call.dispatch(function, args, kwargs)
     try:
         if function is not _WRITE:

@@ -38,7 +38,7 @@ class Numbers(NamedTuple):
 
     value: int = 1
     is_wide: bool = False
-    """Whether int32 stands for int64, as it does in arrays."""
+    """True if int32 stands for int64, as it does in arrays."""
 
 
 def other_numbers() -> list[Numbers]:
@@ -55,7 +55,7 @@ def refusal_of(
     device: str,
     whole: Numbers = Numbers(),  # noqa: B008
 ) -> Exception | None:
-    """What PyTorch raises for such tensors on a device, if it does."""
+    """PyTorch's error for such tensors on a device; None if it raises none."""
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
             run = _asked(call, func, args, kwargs, device, whole)
@@ -159,7 +159,7 @@ def explain_rule(error: Exception, func: Any, rule: Any) -> None:
 
 
 def _is_raised_here(error: BaseException) -> bool:
-    """Whether code of this package, and none of the user's that it has called, has led to an error of JAX's."""
+    """Returns True if code of this package, and not user code that it has called, has caused an error of JAX."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     files = [file for file in files if not is_jax(file)]
     return bool(files) and is_translator(files[-1])
@@ -214,12 +214,12 @@ def _is_jagged(args: tuple, kwargs: dict) -> bool:
 
 
 def _is_of_arguments(func: Any, rule: Any) -> bool:
-    """Whether a function's refusals are of its arguments: one that is written in Python may run the user's code."""
+    """True if a function's errors are about its arguments: one that is written in Python may run the user's code."""
     if rule is None or isinstance(rule, TensorRule):
         return not isinstance(func, types.FunctionType)
     return isinstance(rule, ArrayRule) and not rule.random and func is not rule.body
 
 
 def _lacks_kernel(refused: Exception) -> bool:
-    """Whether PyTorch has nothing to run on a device: it then lists what it has, kernels for meta tensors among it."""
+    """True if PyTorch has no kernel for a device: the error then lists those that it has, "Meta" among them."""
     return isinstance(refused, NotImplementedError) and "meta" in str(refused).lower()

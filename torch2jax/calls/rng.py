@@ -45,7 +45,7 @@ class Stream:
 
     @contextlib.contextmanager
     def within(self, mapped: Mapped):
-        """What is drawn within is drawn by a function that ``torch.vmap`` maps."""
+        """Draws random numbers as within a function that ``torch.vmap`` maps."""
         self.mapped.append(mapped)
         try:
             yield

@@ -43,9 +43,9 @@ class ChangedSettings:
         self.suspended: list[list[str]] = []
         """The devices whose regions were left when others began, for each that lasts."""
         self.changes: list[Callable[[], None]] = []
-        """What undoes each change of an object from outside the call, and takes itself from here."""
+        """Functions that each undo a change of an object from outside the call, and leave this list."""
         self.parametrizations: dict[Any, torch.Tensor] = {}
-        """What ``torch.nn.utils.parametrize.cached()`` keeps within the call."""
+        """The cache of ``torch.nn.utils.parametrize.cached()`` within the call."""
         self.handles: list[RemovableHandle] = []
         """Those of the hooks that the call has registered, also on objects from outside."""
         self._default_device = _default_device_context()
@@ -64,7 +64,7 @@ class ChangedSettings:
             self._autocast = enabled, dtypes, torch.is_autocast_cache_enabled(), _nesting()
 
     def undo_later(self, undo: Callable[[], None]) -> None:
-        """Lets the end of the call undo a change of an object from outside."""
+        """Registers a function that undoes a change of an object from outside when the call ends."""
 
         def undone() -> None:
             self.changes.remove(undone)
@@ -217,7 +217,7 @@ def _is_bf16_supported(including_emulation: bool = True):
 
 
 class _Parametrizations:
-    """What ``parametrize.cached()`` keeps within a call: the call's own, for the tensors are its."""
+    """The cache of ``parametrize.cached()`` within a call: one for each call, because the tensors belong to it."""
 
     def get(self, key: Any):
         call = current()

@@ -1,4 +1,4 @@
-"""What runs around the body of a rule on arrays: tensors to arrays, promotion, dtypes of the results.
+"""The code around the body of a rule on arrays: tensors to arrays, promotion, dtypes of the results.
 
 The body of an `ArrayRule` takes jax arrays where PyTorch takes tensors and gives jax arrays.
 """
@@ -55,10 +55,10 @@ class ArrayRule:
     function: Callable | None = None
     """The function of PyTorch's that the rule computes as PyTorch does; None if it may do otherwise."""
     of_unknown: Callable | None = None
-    """What gives the result of traced values where `concrete` is set, or where `prepare` refuses them."""
+    """Computes the result for traced values where `concrete` is set, or where `prepare` refuses them."""
 
     expect_results: Callable[[Any], None] | None = None
-    """What refuses results of a user's body that are not those of its operator."""
+    """Raises an error if the results of a user's body are not those that the operator returns."""
 
     def __init__(self, body: Callable, name: str, options: RuleOptions):
         self.body, self.name, self.options = body, name, options
@@ -161,7 +161,7 @@ class ArrayRule:
             self.expect(self._examined(args, kwargs), args, kwargs)
 
     def takes_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a tensor is given where PyTorch takes its number."""
+        """Returns True if a tensor is passed where PyTorch takes a number, which is that of the tensor."""
         found = [args[place] if place < len(args) else kwargs.get(name) for place, name in self._integers]
         return any(map(_has_tensor, found))
 
@@ -238,7 +238,7 @@ class ArrayRule:
         return layout if when == "prefer" or any(lift(x)._node.layout == layout for x in first) else None
 
     def _drawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        """What is drawn with a known key is known itself."""
+        """The known value of numbers drawn with a known key; None if an argument is not known."""
         knowns = knowns_of(args[1:]), knowns_of(kwargs)
         if UNKNOWN in jax.tree.leaves(knowns, is_leaf=lambda x: x is UNKNOWN):
             return None
@@ -254,7 +254,8 @@ class ArrayRule:
     def planned(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[PromotionPlan, Pointwise, list, dict, list[Torchish]]:
-        """What a pointwise rule does around its body, the operands and options of that, and tensors among the options.
+        """The promotion plan of a pointwise rule, its declaration, the body's operands and options, and tensors among
+        the options.
 
         Raises:
             RuntimeError, TypeError: the function is not defined for these arguments.

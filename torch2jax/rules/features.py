@@ -51,7 +51,7 @@ def serves(kind: type, rank: int) -> Callable[[S], S]:
 
 @functools.lru_cache(maxsize=256)  # classes are made in functions too
 def servers_of(types: tuple[type, ...]) -> tuple[Served, ...]:
-    """What serves functions of arguments of these classes, one after the other."""
+    """The functions that handle arguments of these classes, in the order of precedence."""
     return tuple(server for _, kind, server in _servers if any(issubclass(x, kind) for x in types))
 
 
@@ -69,12 +69,12 @@ def serves_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
 
 
 def run_without_values(error: WithoutValuesError, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives that has met an argument without values."""
+    """The result of a function that has met an argument without values."""
     return _without_values[type(error)](error, call, function, args, kwargs)
 
 
 NEXT: Any = object()
-"""What a feature gives that has nothing to say: the next one is asked, then the rule."""
+"""The result of a feature that does not handle a function: the next feature is asked, then the rule."""
 
 
 class Feature:
@@ -84,9 +84,9 @@ class Feature:
     """
 
     rank = 50
-    """Where it is on the stack: the lowest is asked first."""
+    """The position on the stack: the lowest is asked first."""
     is_shared = False
-    """Whether calls within its call have it too, and hand it to the call around."""
+    """True if calls within its call have it too, and pass it to the call around."""
     overridden: frozenset[str] = frozenset()
     """The names of its methods that do something."""
 
@@ -96,17 +96,17 @@ class Feature:
         )
 
     def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
-        """What a function gives, before anything else is asked; or `NEXT`."""
+        """The result of a function, before anything else is asked; or `NEXT`."""
         del call, function, types, args, kwargs
         return NEXT
 
     def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
-        """What a function gives in place of its rule, where no class of its arguments has a say; or `NEXT`."""
+        """The result of a function in place of its rule, where no class of its arguments handles it; or `NEXT`."""
         del call, function, args, kwargs
         return NEXT
 
     def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
-        """What a function or an ATen operator gives, where no region casts its operands any more; or `NEXT`."""
+        """The result of a function or an ATen operator whose operands autocast has already cast; or `NEXT`."""
         del call, function, args, kwargs
         return NEXT
 
@@ -115,12 +115,12 @@ class Feature:
         del call, function, args
 
     def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
-        """What a rule gives; or `NEXT`."""
+        """The result of a rule; or `NEXT`."""
         del call, function, rule, args, kwargs
         return NEXT
 
     def concerns(self, function: Any) -> bool:
-        """Whether `run_operator` may do something for a function."""
+        """Returns True if `run_operator` may handle a function."""
         del function
         return True
 
@@ -136,7 +136,7 @@ class Features(list[Feature]):
     rules: tuple[Feature, ...] = ()
 
     def push(self, feature: Feature) -> None:
-        """Lets a feature act from now on, if it does not."""
+        """Adds a feature, if it is not there."""
         if not any(feature is other for other in self):
             self.append(feature)
             self._sort()

@@ -78,7 +78,7 @@ class EquationsByTypes:
         self._kept: dict[tuple, _Equations] = {}
 
     def find(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], Any] | None:
-        """What adds the body's equations for such arrays, and gives its results; None if they are not kept."""
+        """A function that adds the body's equations for such arrays and returns its results; None if not cached."""
         found = self._kept.get(tuple([array.aval for array in arrays]))
         return None if found is None or found.context != trace_context() else found.add
 
@@ -108,7 +108,7 @@ class EquationsByTypes:
 
 
 def _operand(traced: Any, places: dict[int, int]) -> int | _Literal | None:
-    """What an equation takes: a value by its place, or a number; None if it is anything else."""
+    """An operand of an equation: the index of a value, or a literal; None if it is anything else."""
     place = places.get(id(traced.val))
     if place is not None:
         return place
@@ -165,7 +165,7 @@ class _BodyCall(NamedTuple):
 
     @property
     def takes_arrays(self) -> bool:
-        """Whether the body takes the arrays, one after the other, and nothing else."""
+        """True if the body takes the arrays, one after the other, and nothing else."""
         is_bound = isinstance(self.body, _Partial) or self.kwargs is not None
         return not is_bound and all(isinstance(x, _ArraySlot) and x.index == i for i, x in enumerate(self.args))
 
@@ -211,7 +211,7 @@ def template(body: Callable, args: Sequence[Any], kwargs: dict, arrays: list) ->
 
 
 def run_inlined(inlined: "Inlined", arrays: list, name: str):
-    """What a body gives for its arrays, without leaving a nested call in a graph."""
+    """The result of a body for its arrays, without a nested call in the graph."""
     if are_staged(arrays) and is_traced(arrays[0]):
         with jax.named_scope(name):
             return inlined.staged(*arrays)
@@ -224,14 +224,14 @@ def run_inlined(inlined: "Inlined", arrays: list, name: str):
 
 
 class Scalars(Feature):
-    """What has been computed of scalars alone while it is on a call's stack, which then serves again."""
+    """The results of bodies of scalars alone, reused while this feature is on a call's stack."""
 
     def __init__(self):
         self.computed: dict[Any, tuple[Any, list]] = {}
 
 
 def _scalars() -> Scalars | None:
-    """What has been computed of scalars alone, where the same is computed for every parameter."""
+    """The cache of results of scalars alone, where each parameter repeats the same computation; None elsewhere."""
     call = current()
     return None if call is None else call.scalars
 
@@ -286,7 +286,7 @@ class AsksForValues(Exception):
 
 
 def _are_few(equations: list | None) -> TypeGuard[list]:
-    """Whether to paste equations takes longer than to run what adds them: they are up to two operations."""
+    """Returns True if the equations are up to two operations: running the body is then faster than pasting them."""
     return (
         equations is not None
         and len(equations) <= 2
@@ -304,7 +304,7 @@ class Inlined:
         self._pasted_in: Callable = lambda: None  # a weak reference: an id would be that of a later program too
         self._asks = False
         self.ready: Callable | None = None
-        """What `eager` does from now on, once it has been compiled."""
+        """The function that `eager` calls once the body has been compiled."""
         self._is_short: bool | None = None  # not known yet
         self._equations = EquationsByTypes()
 

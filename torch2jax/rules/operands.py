@@ -31,7 +31,7 @@ _TO_FLOAT = (Promotion.INT_TO_FLOAT, Promotion.INT_TO_FLOAT_ONCE)
 
 
 def has_numpys(args: tuple, kwargs: dict) -> bool:
-    """Whether an argument is numpy's."""
+    """Returns True if an argument is NumPy's."""
     return not _KINDS.isdisjoint(map(type, args)) or (
         bool(kwargs) and not _KINDS.isdisjoint(map(type, kwargs.values()))
     )
@@ -193,7 +193,7 @@ def as_result(
 
 
 def of_dtype(array: Any, dtype: Any, tensors: list) -> tuple[Any, torch.dtype]:
-    """What a body has computed from `tensors`, and its dtype, which is PyTorch's; these decide it if it is None."""
+    """The result of a body, in PyTorch's dtype, and that dtype; if None, the dtypes of `tensors` decide it."""
     if dtype is None:
         return array, logical(array.dtype, tuple([tensor.dtype for tensor in tensors]))
     wanted = canonical(dtype)

@@ -35,7 +35,7 @@ from .pointwise import PromotionPlan, in_layout
 from .rule import OverloadedRule, Reflected, is_of_metadata
 
 NOT_PLANNED: Any = object()
-"""What stands for the result of a call that the long way is to serve."""
+"""The result of a call that has no plan: the general path runs."""
 
 _SEVERAL = (tuple, list, np.ndarray)
 _ANY_ARRAY = np.float32(0)  # nothing is read while a plan is made
@@ -47,7 +47,7 @@ class Bypass(Exception):
 
 
 class ArrayPlan:
-    """What is done with operands of some metadata.
+    """The plan of an operator for operands of some metadata.
 
     Args:
         rule: whose body gives the arrays.
@@ -89,7 +89,7 @@ class ArrayPlan:
         self._outcome: tuple | None = None  # and what PyTorch says of it: shape, size, dtype, strides, order in memory
 
     def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
-        """What the rule gives.
+        """The result of the rule.
 
         Args:
             tensors: all in the arguments.
@@ -128,7 +128,7 @@ class ArrayPlan:
         is_eager: bool,
         dtype: torch.dtype,
     ) -> PhysicalArray | None:
-        """What the rule gives, as it is held; None if that is no tensor of a dtype."""
+        """The result of the rule as a physical array; None if it is not one tensor of that dtype."""
         result = self._computed(args, kwargs, tensors, arrays, is_eager)
         if type(result) is not ArrayImpl or result.aval is not self._aval:
             if result is None or isinstance(result, (tuple, list, np.ndarray)):
@@ -217,7 +217,7 @@ class ArrayPlan:
 
 
 class _StridesByShape(dict):
-    """What gives the strides of results from their shapes."""
+    """The strides of results, by their shapes."""
 
     def __call__(self, shape: Sequence[int]) -> Any:
         return self[tuple(shape)]
@@ -305,7 +305,7 @@ def plan_of(meant: Meant) -> ArrayPlan:
 
 
 def unplanned(rule: Any) -> str | None:
-    """Why no call that a rule serves has a plan; None where one may have."""
+    """The reason why no call of a rule has a plan; None where one may have."""
     while type(rule) in _FORMS:
         rule = rule.rule
     if type(rule) is not ArrayRule:
@@ -377,7 +377,7 @@ full_at_once = jax.jit(lax.broadcast, static_argnums=1)
 
 
 class FilledPlan:
-    """How a tensor of one value comes about.
+    """The plan of a tensor that is filled with one value.
 
     Args:
         value: a scalar of the array's dtype.

@@ -55,7 +55,7 @@ def result_strides(operands: Sequence[Operand], shape: tuple[int, ...]) -> tuple
 
 
 def _is_like(operand: Operand, strides: tuple[int, ...]) -> bool:
-    """Whether it has these strides, where its dimensions have more than one element."""
+    """Returns True if an operand has these strides in the dimensions of more than one element."""
     if 0 in operand.shape:
         return True
     return all(x == y for x, y, size in zip(operand.strides, strides, operand.shape, strict=True) if size != 1)
@@ -96,7 +96,7 @@ def _compare(one: int, other: int, strides: list[list[int]], shape: tuple[int, .
 
 
 class PromotionPlan(NamedTuple):
-    """What the metadata of the operands decides: dtypes, shapes and layouts of a pointwise operation."""
+    """The dtypes, shapes and layouts of a pointwise operation, which the metadata of the operands decides."""
 
     compute: torch.dtype
     result: torch.dtype
@@ -107,7 +107,7 @@ class PromotionPlan(NamedTuple):
     """Those of the result; None if it is contiguous."""
 
     def leaves(self, operands: Sequence[Any]) -> bool:
-        """Whether these operands, once in the layout, are what the body of a rule computes with."""
+        """Returns True if the body computes with these operands as they are, once in the layout."""
         if any(not isinstance(x, torch.Tensor) or canonical(x.dtype) != canonical(self.compute) for x in operands):
             return False
         return all(x.ndim == 0 or x.shape == self.shape for x in operands)
@@ -231,7 +231,7 @@ class Pointwise(NamedTuple):
     body: Callable
     shape: tuple[int, ...]
     unpromoted: int
-    """How many of the first operands keep their dtype."""
+    """The number of first operands that keep their dtype."""
     compute: torch.dtype
     result: torch.dtype
 
@@ -326,7 +326,7 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _seems_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the channels are innermost in memory and the images outermost, perhaps with gaps."""
+    """Returns True if the channels are innermost in memory and the images outermost, perhaps with gaps."""
     if strides[1] == 0 or 0 in shape:
         return False
     least = 0

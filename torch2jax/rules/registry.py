@@ -96,7 +96,7 @@ def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callabl
 
 
 class ByLength(NamedTuple):
-    """What a function does with numbers that data decide; see `implements_by_length`."""
+    """The rule of a function for numbers that data decide; see `implements_by_length`."""
 
     rule: Callable
     value: int | None
@@ -147,7 +147,7 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
 
 
 def lookup_selected(function: Callable[..., Any]) -> Callable | None:
-    """What a function does with a `selection.Selected`, where that is declared; an operator may be so by its name."""
+    """The rule of a function for a `selection.Selected`, or None; that of an operator may be declared by name."""
     found = _selected_rules.get(function)
     if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
         packet = function.overloadpacket if isinstance(function, OpOverload) else function
@@ -156,7 +156,7 @@ def lookup_selected(function: Callable[..., Any]) -> Callable | None:
 
 
 def lookup_moved(function: Callable[..., Any]) -> Callable | None:
-    """What a function does with a `moved.Moved`, where that is declared."""
+    """The rule of a function for a `moved.Moved`, if there is one."""
     return _moved_rules.get(function)
 
 
@@ -169,12 +169,12 @@ def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
 
 
 def lookup_by_length(function: Callable[..., Any]) -> ByLength | None:
-    """What a function does with data-dependent numbers, where that is declared."""
+    """The rule of a function for data-dependent numbers, if there is one."""
     return _rules_by_length.get(function)
 
 
 def is_provided(rule: Any) -> bool:
-    """Whether a rule is the package's, and does what PyTorch does."""
+    """Returns True if a rule is the package's, and computes what PyTorch does."""
     body = getattr(rule, "body", None)
     while body is None and hasattr(rule, "rule"):  # a form of another
         rule = rule.rule

@@ -137,7 +137,7 @@ _running = threading.local()
 
 
 def replace_forward(cls: type, lookup: Callable) -> None:
-    """Lets ``cls.forward`` ask for a rule of `cls` within translated calls, also where a subclass inherits it.
+    """Makes ``cls.forward`` look for a rule of `cls` within translated calls, also where a subclass inherits it.
 
     Args:
         lookup: gives the rule of the class, or None.
@@ -227,14 +227,14 @@ def results_of(function: Any, name: str, place: str) -> Callable[[Any], None] | 
 
 
 def _kind(result: Any) -> str:
-    """What a body gave, in words."""
+    """The type of a body's result, in words."""
     if isinstance(result, (tuple, list)):
         return f"a {type(result).__name__} of {len(result)}"
     return "an array" if isinstance(result, (jax.Array, np.ndarray)) else f"a {type(result).__name__}"
 
 
 def _written(function: Any, name: str) -> str | None:
-    """What a function writes to, in words; None if it has a form that writes to nothing, or is unknown."""
+    """The arguments that a function writes to, in words; None if it is unknown or has a form that writes to none."""
     if isinstance(function, (OpOverload, OpOverloadPacket)):
         writes = [[x.name for x in schema.arguments if x.is_write and not x.is_out] for schema in schemas(function)]
         return ", ".join(map(repr, writes[0])) if writes and all(writes) else None
@@ -242,7 +242,7 @@ def _written(function: Any, name: str) -> str | None:
 
 
 def _says_that_it_writes(name: str) -> bool:
-    """Whether a function's name is that of an in-place form: ``add_``, ``__iadd__``, ``__setitem__``."""
+    """Returns True if a function has the name of an in-place form: ``add_``, ``__iadd__``, ``__setitem__``."""
     if not name.endswith("__"):
         return name.endswith("_")
     plain = f"__{name[3:]}"  # of ``__iadd__``; ``__invert__`` and ``__index__`` have none
