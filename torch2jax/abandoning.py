@@ -26,9 +26,9 @@ class Abandoned(BaseException):
     """
 
     ends_call = True
-    """Whether that is the whole call, and the code does nothing of use any more."""
+    """True if it ends the whole call, after which the code does nothing useful."""
     most = 16
-    """How often code may handle one that ends the call."""
+    """The number of times that code may catch one that ends the call."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -38,7 +38,7 @@ class Abandoned(BaseException):
 class _WaitingPath(Protocol):
     @property
     def patience(self) -> "Patience":
-        """How often code may handle what ends it."""
+        """The number of times that code may catch what ends it."""
         ...
 
 
@@ -71,7 +71,7 @@ def _given(error: BaseException, key: Any, allowed: int) -> None:
 
 
 class Patience:
-    """How often code may handle what ends it."""
+    """The number of times that code may catch what ends it."""
 
     def __init__(self):
         self._given: Counter = Counter()
@@ -151,7 +151,7 @@ def _ignore(*_: Any) -> None:
 
 
 def _is_between(frame: FrameType) -> bool:
-    """Whether Python is about to take up an exception, or to leave it behind: what is raised there stays with it."""
+    """True if Python is about to catch or to drop an exception: one that is raised there keeps it as its context."""
     return frame.f_code.co_code[frame.f_lasti] in _BETWEEN
 
 

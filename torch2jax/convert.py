@@ -40,7 +40,9 @@ K = TypeVar("K")
 
 
 class _Unknown:
-    """What no function returns. One whose result is not known to a type checker is taken to return even that."""
+    """A type that no function returns. For a type checker, a result of unknown type may be even this. One whose result
+    is not known to a type checker is taken to return even that.
+    """
 
 
 class _OfUnknown(Protocol[P]):
@@ -56,7 +58,7 @@ class _OfTensor(Protocol[P]):
 
 
 class _Options(TypedDict, total=False):
-    """How code is translated; see `t2j`."""
+    """The options of a translation; see `t2j`."""
 
     on_missing: str
     call_torch: Sequence[Any]
@@ -447,4 +449,4 @@ def _mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None],
 
 
 def _stays(leaf: Any) -> None:
-    """What is of neither side stays as it is within a tree."""
+    """Accepts a leaf of neither side, which stays as it is within a tree."""

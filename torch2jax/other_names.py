@@ -43,7 +43,7 @@ INSTEAD: dict[str, tuple[str, str]] = {
 
 
 def error_of(module: str, name: str) -> Exception:
-    """What `module` raises for an attribute that it lacks: for ``from module import name``, what that raises.
+    """The exception for an attribute that `module` lacks: for ``from module import name``, an ImportError.
 
     Called by the module's ``__getattr__``.
     """

@@ -171,7 +171,7 @@ def _lack(owner, name: str) -> None:
 
 
 def expect_targets() -> None:
-    """Lets what is to be exchanged and is not there be an error, also what was so before: for tests.
+    """Makes missing targets errors, including those found missing before: for tests.
 
     Raises:
         AttributeError: names the first of them.
@@ -183,7 +183,7 @@ def expect_targets() -> None:
 
 
 def absent() -> list[tuple[Any, str]]:
-    """What was to be exchanged, and is not there in this release of PyTorch: owners and names."""
+    """The targets that this release of PyTorch lacks: owners and names."""
     return list(_absent)
 
 
@@ -248,7 +248,7 @@ class _Exchanges:
 
 
 def _reader(owner: Any) -> Callable[[str, Any], Any]:
-    """What gives an attribute that an object has itself, or another value."""
+    """Returns the function from a name to an object's own attribute, or a default."""
     return functools.partial(getattr, owner) if isinstance(owner, types.FunctionType) else vars(owner).get
 
 
@@ -322,7 +322,7 @@ def _all_undone():
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets what is imported within a call see PyTorch's own functions, if it notes them."""
+    """An import hook: modules imported within a call see PyTorch's own functions, if they keep references to them."""
 
     def find_spec(self, fullname, path, target=None):
         if fullname not in _NOTING:

@@ -110,7 +110,7 @@ def _described(module: Any) -> str:
 
 
 def hides_frames() -> bool:
-    """Whether JAX hides its frames; torch2jax then hides its own."""
+    """Returns True if JAX hides its frames; torch2jax then hides its own."""
     mode: Any = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]
     return mode not in ("off", "remove_frames")  # with the latter JAX shows both, and needs all of them
 

@@ -244,7 +244,7 @@ class _SpecialisedCalls(TellsOfArguments):
         return jax.tree.unflatten(known.structure, call_torch(known.function, known.results, *arrays))
 
     def _dtype(self, index: int, dtype: np.dtype):
-        """What PyTorch takes an array to be: int64 like the example, although JAX holds it as int32."""
+        """The dtype of an array in PyTorch: int64 as in the example, although JAX holds it as int32."""
         if index < len(self._dtypes) and canonical(self._dtypes[index]) == dtype:
             return self._dtypes[index]
         return dtype_j2t(dtype)

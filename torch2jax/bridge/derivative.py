@@ -178,7 +178,7 @@ def batched(function: TorchFunction, axes: tuple[int | None, ...]) -> TorchFunct
 
 
 def _edges(results: Iterable[torch.Tensor]) -> list[tuple]:
-    """Where in autograd's graph some tensors come from: nodes, and which results of these they are."""
+    """The edges of autograd's graph that tensors come from: nodes, and the indices of their results."""
     edges = [get_gradient_edge(result) for result in results if result.requires_grad]
     return [(edge.node, edge.output_nr) for edge in edges]
 
@@ -195,12 +195,14 @@ def _all_edges(edges: Iterable) -> Iterator[tuple]:
 
 
 def _reach(leaves: Iterable[torch.Tensor], edges: Iterable) -> bool:
-    """Whether a result at one of the edges came of one of the leaves, though its gradient be None."""
+    """Returns True if one of the leaves leads to a result at one of the edges, though its gradient be None."""
     return not set(_edges(leaves)).isdisjoint(_all_edges(edges))
 
 
 def _may_be_nonzero(cotangent: torch.Tensor) -> bool:
-    """Whether a gradient of zero might be wrong. JAX asks with zeros where it cannot know them, as in a scan."""
+    """True if a gradient of zero might be wrong. JAX asks with zeros where it cannot know them, as in a scan. JAX asks
+    with zeros where it cannot know them, as in a scan.
+    """
     try:
         return bool(cotangent.any())
     except RuntimeError:  # within torch.vmap, which does not tell

@@ -42,7 +42,8 @@ def check_dtypes(dtypes: Sequence[torch.dtype], x64: bool) -> None:
 
 
 def argument_of(tensor: torch.Tensor, x64: bool) -> np.ndarray | jax.Array:
-    """What a jitted function takes for a tensor; on the CPU it shares the tensor's memory where the layout allows it.
+    """The argument of a jitted function for a tensor; on the CPU it shares the tensor's memory where the layout allows
+    it.
 
     On the CPU that is a numpy array: ``jit`` reads it without a copy, and an array of JAX's takes 20 µs to make.
 

@@ -33,7 +33,7 @@ _SMALL = 1 << 15  # bytes; above it, PyTorch's own copy is faster than memmove
 
 
 class Buffer:
-    """How memory at some address becomes a tensor, determined once for each argument or result."""
+    """A converter from memory at some address to a tensor, made once for each argument or result."""
 
     __slots__ = ("bytes_type", "dtype", "nbytes", "shape", "view")
 
@@ -215,15 +215,17 @@ _Address = c_size_t.from_address
 
 @dataclasses.dataclass(frozen=True)
 class BridgeOptions:
-    """What a user chose once for a function and all its derivatives."""
+    """The options that a user chose for a function and all its derivatives."""
 
     vmap_method: str = "sequential"
     use_torch_vjp: bool | None = True
-    """Whether `torch.func.vjp` takes gradients where it can; None to say nothing where it cannot."""
+    """True if `torch.func.vjp` takes gradients where it can; None not to warn where it cannot."""
     method: str = "ffi"
     lock: Any = False
     programs: Callable[[], dict | None] = lambda: None
-    """Where compiled programs of single calls are kept. Not in what they call, which they would keep alive for ever."""
+    """Returns the cache of compiled single calls. What they call does not hold it, or would keep them alive for ever.
+    Not in what they call, which they would keep alive for ever.
+    """
 
 
 class TorchFunction:
@@ -308,7 +310,7 @@ class Site:
 
     @property
     def identity(self) -> str | None:
-        """What tells the site from those of other functions, or of other shapes; None if nothing does."""
+        """A key that differs for sites of other functions or shapes; None if the function has no identity."""
         function = self.function
         if function.identity is None:
             return None

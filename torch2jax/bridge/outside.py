@@ -61,7 +61,7 @@ class _Made(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """What a call gives and does, but for values."""
+    """The form of a call's results and writes, without values."""
 
     structure: Any
     leaves: tuple
@@ -198,7 +198,7 @@ class _Piece:
         self._by_trying: dict[Any, tuple[_Form, TorchFunction]] = {}
 
     def run(self, tensors: list) -> tuple[_Form, list]:
-        """What the call gives for `tensors`: its form, and the arrays of its results."""
+        """The result of the call for `tensors`: its form, and the arrays of its results."""
         knowns = [tensor.known for tensor in tensors]
         if all(known is not None for known in knowns):
             form, reals = self._in_pytorch(lambda: self._observe([*map(_real, knowns)]))
@@ -297,7 +297,7 @@ class _Piece:
 
     @staticmethod
     def _in_pytorch(job: Callable) -> Any:
-        """What `job` gives where nothing of the translation is in force."""
+        """The result of `job`, run where no part of the translation is active."""
         given: list = []
         wide = has_doubles()
 
@@ -315,7 +315,9 @@ def _example(shape: tuple[int, ...], dtype: torch.dtype, step: int) -> torch.Ten
 
 
 def _value_for_shapes(known: Any) -> bytes | None:
-    """What of a known tensor may decide on shapes: lists of integers. A single one is a counter more often than not."""
+    """The values of a known tensor if they may decide shapes: lists of integers. A single one is mostly a counter. A
+    single one is a counter more often than not.
+    """
     if known is None:
         return None
     array = np.asarray(evaluate(known))

@@ -181,7 +181,7 @@ def _lower(
 
 
 def _is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
-    """Whether XLA may split the program over devices around the call, outside of ``shard_map``."""
+    """Returns True if XLA may split the program over devices around the call, outside of ``shard_map``."""
     context = ctx.module_context.axis_context
     manual = getattr(context, "manual_axes", frozenset())
     return not manual and getattr(context, "num_devices", 1) > 1

@@ -20,7 +20,7 @@ from ..tensors.trees import flatten
 
 
 class _LeafKind(enum.Enum):
-    """Where a traced leaf was."""
+    """The origin of a traced leaf: a tensor or an array."""
 
     TENSOR = "tensor"
     ARRAY = "array"
@@ -268,7 +268,7 @@ class JaxProgram:
 
 
 class _PullbackResiduals(NamedTuple):
-    """What is known of a pullback while it is traced."""
+    """The structure of a pullback, found while it is traced."""
 
     structure: Any
     sources: tuple[int | None, ...]

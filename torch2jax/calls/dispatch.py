@@ -435,10 +435,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return self.last_resort.missing(func, args, kwargs)
 
     def is_own_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-        """Returns True if the body of a function is running, and calls the function again in a way that `_body` does
-        not serve.
+        """Returns True if the body of a function is running and calls the function again, which would never end.
 
-        It would come back for ever.
+        Only where it does so in a way that `_body` does not answer.
         """
         return any(func is running and _same_first(args, given) for running, given in self._bodies)
 

@@ -53,7 +53,7 @@ class CapturedState:
         self.storages: list[Storage] = []
         self._places: dict[int, int] = {}
         self.originals: list[torch.Tensor] = []
-        """What the tensors stand for, themselves if for nothing."""
+        """The tensors that these stand for; a tensor that stands for none is its own."""
         self.host: dict[int, torch.Tensor] = {}
         """The tensors of PyTorch's own, by the numbers of the storages that hold their values."""
         self._shape: list = []
@@ -68,7 +68,7 @@ class CapturedState:
             self._stand_alone()
 
     def _stand_alone(self) -> None:
-        """Lets a row be the same, whatever matrix it is a row of, where only the row is reached."""
+        """Gives a row a storage of its own if only the row is reached: one program then serves any matrix."""
         if all(type(tensor._node) is Storage for tensor in self.tensors):
             return
         counts = Counter(self._shape[at][1] for at in self._at)
@@ -135,7 +135,7 @@ class CapturedState:
 
     @property
     def all_arrays(self) -> list:
-        """What the storages hold: arrays, or what waits to be put in another order."""
+        """The contents of the storages: arrays, or `Reordered` ones."""
         arrays = [*map(shown, self.storages)]
         return arrays if self._beyond is None else self._beyond.all_arrays + arrays
 
@@ -151,7 +151,7 @@ class CapturedState:
 
     @property
     def signature(self) -> tuple:
-        """What the trace depends on, apart from the metadata of `storages`."""
+        """The part of the trace's key that does not concern `storages`."""
         return tuple(self._shape)
 
     def _visit(self, value: Any) -> None:
@@ -235,7 +235,7 @@ class CapturedState:
         return entry if entry is not None or self._beyond is None else self._beyond._memory(memory)
 
     def described(self) -> tuple:
-        """What the trace depends on of the storages."""
+        """The part of the trace's key that concerns the storages."""
         return tuple([self._described(storage) for storage in self.storages])
 
     def _described(self, storage: Storage) -> tuple:
@@ -276,12 +276,12 @@ class GuardedState(CapturedState):
         self._versions: list[int] = []
         self.arrays: list = []
         self.number: Any = None
-        """What stands for it, as long as it has not changed, in the keys of programs."""
+        """The key of the state in those of programs, as long as it has not changed."""
         self._shape_number: Any = None  # and for its signature, which many objects make up
 
     @property
     def is_settled(self) -> bool:
-        """Whether its tensors have memory of the call's, from its beginning: others are told apart in each call."""
+        """True if all tensors are on memory that the call had from the beginning; others are compared in each call."""
         nodes = self._nodes
         return not self.host and all(type(x) is Storage and type(x.lazy(None, None)) is not Reordered for x in nodes)
 
@@ -308,7 +308,7 @@ class GuardedState(CapturedState):
                 self._views.append(items)
 
     def is_current(self, roots: Sequence | None = None) -> bool:
-        """Whether the objects hold what they did, and are those that they are to be."""
+        """Returns True if the objects hold what they held, and are the `roots`."""
         return (
             (roots is None or (len(roots) == len(self._roots) and all(map(is_, roots, self._roots))))
             and not self.host

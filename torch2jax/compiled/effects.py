@@ -56,7 +56,7 @@ class Rebuilt:
 
 
 class _StaticNode:
-    """What is the same each time."""
+    """A node that is the same each time."""
 
     __slots__ = ("value",)
 
@@ -182,7 +182,7 @@ class _NewTensor:
 
 
 class Effects:
-    """What a part changes, and what it gives.
+    """The changes that a part makes, and its result.
 
     Args:
         reached: what it could reach before.
@@ -201,7 +201,7 @@ class Effects:
         self._kept: list = []  # which keep their ids
         self._memories: dict[int, _NewStorage] = {}
         self.needs_objects = False
-        """Whether it has objects that were there before."""
+        """True if it has objects that were there before."""
         self.result = self._describe(result)
         self.changes: list[tuple[int, ObjectCodec, Any, list]] = []
         for value in changed:

@@ -24,7 +24,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import CPU, Torchish, make_tensor, with_strides, wrap
 
 NO, YES, WANTING = 0, 1, 2
-"""What a tensor is: none of these; one; one that requires grad."""
+"""The states of a tensor: not PyTorch's own; PyTorch's own; PyTorch's own that requires grad."""
 
 
 def state_of(value: Any) -> int:
@@ -105,7 +105,7 @@ class Memories:
         self.shown: dict[int, torch.Tensor] = {}
         """The tensors that have memory which views on JAX show, by that memory."""
         self.is_blurred = False
-        """Whether memory of a tensor that is said not to require grad may do so."""
+        """True if memory of a tensor that is said not to require grad may do so."""
 
     def write_back(self, value: torch.Tensor, array: Any, wants: bool) -> None:
         """Writes to one of PyTorch's own what was written to the tensor that stood for it.
@@ -127,7 +127,7 @@ class Memories:
             write(value, array)
 
     def receive(self, value: torch.Tensor, storage: Storage, wants: bool) -> None:
-        """Lets one of PyTorch's own have what a part has written to a storage that stood for its memory.
+        """Writes to one of PyTorch's own tensors what a part has written to the storage that stood for its memory.
 
         Floating-point values, as a cache has, are JAX's from then on, if nobody else has that memory.
         """
@@ -136,7 +136,7 @@ class Memories:
             self.write_back(value, storage.read(), wants)
 
     def give_up_all(self, values: tuple) -> None:
-        """Lets PyTorch's own among some values be tensors of JAX's, where one is to have the memory of another.
+        """Turns PyTorch's own among some values into tensors of JAX's, where one must share the memory of another.
 
         Raises:
             NotImplementedError: the memory of one is that of others too.
@@ -149,7 +149,8 @@ class Memories:
                 raise _shared_already()
 
     def share(self, value: torch.Tensor, tensor: Torchish) -> None:
-        """Lets one of PyTorch's own be the tensor of JAX's that stood for it, as another has its memory now.
+        """Turns one of PyTorch's own into the tensor of JAX's that stood for it, because another one shares its memory
+        now.
 
         Where others have the memory of the first too, neither may be written to as long as they all are there.
         """
@@ -163,7 +164,7 @@ class Memories:
         memory.follow(self._refuse)
 
     def _give_up(self, value: torch.Tensor) -> None:
-        """Lets one of PyTorch's own be a tensor of JAX's from now on, unless others share its memory."""
+        """Turns one of PyTorch's own into a tensor of JAX's, unless others share its memory."""
         self._replace(value, lambda: in_place_of(value, tensor_to_array(value, copy=False)))
 
     def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:

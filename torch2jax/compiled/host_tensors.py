@@ -49,7 +49,7 @@ class HostTensors:
         self._orders = Orders(self.donated.has, self.owns)
 
     def owns(self, value: object) -> bool:
-        """Whether a tensor is one of PyTorch's own that the code around parts has made."""
+        """Returns True if a tensor is one of PyTorch's own that code around parts has made."""
         return state_of(value) != NO
 
     def _taken(self, result: Any, wants: bool = False) -> Any:
@@ -71,7 +71,7 @@ class HostTensors:
         return result
 
     def _copy_of(self, tensor: Torchish) -> torch.Tensor:
-        """What a tensor has, as PyTorch's own.
+        """A copy of a tensor's values, as PyTorch's own tensor.
 
         One that may well be asked for again, since it is from outside, or of few elements as the end token is, has the
         same copy each time, until it is written to.

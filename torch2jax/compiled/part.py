@@ -32,7 +32,9 @@ _LONGEST = 60
 
 
 def listed(function: Callable, module: Any, args: tuple, kwargs: dict) -> dict[str, str]:
-    """What a call gets, and what its module holds, by the paths to it. PyTorch's overrides must be off meanwhile."""
+    """The arguments of a call and the contents of its module, by path. PyTorch's overrides must be off. PyTorch's
+    overrides must be off meanwhile.
+    """
     names = list(inspect.signature(function).parameters) if callable(function) else []
     found: dict[str, str] = {"gradients": "on" if torch.is_grad_enabled() else "off"}
     seen: set[int] = set()
@@ -72,7 +74,7 @@ def _extended(path: str, value: Any, head: Any, number: int) -> str:
 
 
 def difference(before: dict[str, str], now: dict[str, str]) -> str:
-    """What is not the same."""
+    """The entries that differ, in words."""
     lines = [
         f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"
         for path in (*now, *(path for path in before if path not in now))
@@ -169,7 +171,7 @@ class Parts:
         return Parts, (self._chosen,)
 
     def take_over(self, skeleton: torch.nn.Module) -> None:
-        """Lets the parts of `skeleton`, a copy of the module, run by their programs."""
+        """Makes the parts of `skeleton`, a copy of the module, run by their programs."""
         for (path, method), part in self._parts.items():
             module: Any = skeleton.get_submodule(path)
             if isinstance(module, torch.jit.ScriptModule):
@@ -296,7 +298,7 @@ class _Running(Hidden):
 
 
 def _may_compile(call: Call) -> bool:
-    """Whether a part runs by a program now: not where JAX, a tape or something else is to see what it does."""
+    """True if a part may run by a program now: not where JAX, a tape or a mode must see its operators."""
     host = call.constants.host
     if host is None or not host.is_active:
         return False
@@ -304,7 +306,7 @@ def _may_compile(call: Call) -> bool:
 
 
 def _settings(call: Call) -> tuple:
-    """What else decides a trace."""
+    """The settings that decide a trace, besides the arguments."""
     region, key = autocast.region(), call.stream.state.key
     return (
         torch.is_grad_enabled(),

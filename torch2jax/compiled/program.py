@@ -47,7 +47,7 @@ class _WrittenStorage(NamedTuple):
 
 
 def _standing(tensor: Torchish, storage: Storage) -> Torchish:
-    """Lets a view show a storage of its own; gives what is to be restored."""
+    """Puts a view on a storage of its own; returns a tensor from which to restore it."""
     before = at_the_place_of(tensor)
     set_geometry(tensor, make_tensor(storage, tensor.shape, tensor.dtype, tensor.stride(), 0, tensor._label))
     tensor._node = storage

@@ -28,14 +28,14 @@ from ..tensors.tensor import Torchish, make_tensor
 from ..translation import this_call
 
 REORDERING = {torch.index_select: 3, torch.Tensor.index_select: 3, torch.Tensor.__getitem__: 2}
-"""What may reorder, and the number of its arguments."""
+"""The functions that may reorder rows, with the number of their arguments."""
 _INDICES = (torch.int64, torch.int32)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("dim",))
 @dataclasses.dataclass(frozen=True)
 class RowOrder:
-    """Which rows follow each other along a dimension."""
+    """An order of rows along a dimension."""
 
     rows: jax.Array
     dim: int
@@ -47,7 +47,7 @@ class RowOrder:
 
 
 class Reordered(LazyArray):
-    """What holds an array in another order, which it gets no sooner than asked.
+    """A lazy array that puts the rows of another one in order when it is needed.
 
     Args:
         array: no tracer.
@@ -76,7 +76,7 @@ class Reordered(LazyArray):
 
 
 def physical_of(storage: Storage) -> PhysicalArray | Reordered:
-    """What a storage holds; an array that waits is not put in order for that."""
+    """The contents of a storage; a `Reordered` array stays as it is."""
     physical = storage.lazy(None, None)
     return physical if type(physical) is Reordered else storage.physical
 
@@ -88,7 +88,7 @@ def shown(storage: Storage) -> Any:
 
 
 class Orders:
-    """What finds reorderings among the functions that are called around parts.
+    """A detector of reorderings among the functions that are called around parts.
 
     Args:
         is_written: tells whether an array is what a part has written to.
@@ -176,7 +176,7 @@ class DonatedArrays:
 
 
 def references_alone() -> int:
-    """What `sys.getrefcount` tells of an argument that the caller has in one variable, and nobody else.
+    """The result of `sys.getrefcount` for an argument to which the caller's variable is the only reference.
 
     Asked each time: it is more while another evaluator of Python's frames is in force, as that of ``torch.compile``.
     """

@@ -30,7 +30,7 @@ _TURN = 200  # so many attempts from the smallest sizes, by turns away from what
 
 
 class SizesError(ValueError):
-    """What a function does depends on symbolic sizes in a way that no program has."""
+    """The behavior of a function depends on symbolic sizes in a way that no program has."""
 
 
 class NotAnExpressionError(ValueError):
@@ -38,7 +38,7 @@ class NotAnExpressionError(ValueError):
 
 
 class Sizes:
-    """What is known of the symbols in the shapes of arguments.
+    """The symbols in the shapes of arguments, with samples of their values.
 
     Args:
         shapes: the shapes, some of whose dimensions are symbolic, of one scope.
@@ -130,7 +130,9 @@ class Sizes:
         return found
 
     def _allows(self, name: str, sample: dict[str, int], more: int) -> bool:
-        """Whether the constraints on a symbol allow a sample, where there are to be so many `more` than at least."""
+        """Returns True if the constraints on a symbol allow a sample; inequalities must hold with a margin of
+        `more`.
+        """
         for constraint in self.scope._explicit_constraints:
             if name in constraint.diff._get_vars():
                 size = int(constraint.diff._evaluate({name: np.int64(size) for name, size in sample.items()}))
@@ -154,7 +156,7 @@ _SPLIT = frozenset((torch.split, Tensor.split))
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 Readings = list[tuple[int, ...]]
-"""What code has read of the sizes of tensors, one tuple for each time."""
+"""The sizes of tensors that code has read, one tuple for each reading."""
 
 
 @contextlib.contextmanager
@@ -167,7 +169,7 @@ def reading() -> Iterator[Readings]:
 
 @contextlib.contextmanager
 def asking(samples: Sequence[Readings], sizes: Sizes) -> Iterator[None]:
-    """Lets translated code ask nothing of sizes within whose answer the constraints do not decide.
+    """Raises an error if translated code asks something of sizes that the constraints do not decide.
 
     Args:
         samples: what it has read in a run for each of the samples of `sizes`; this is one more run for the first.
@@ -219,7 +221,7 @@ class _Reading(TorchFunctionMode):
 
 
 class _Comparisons:
-    """What code reads, one reading after another, and what it asked that is undecided."""
+    """The sizes that code reads, one reading after another, and the undecided comparisons that it made."""
 
     def __init__(self, readings: list[tuple]):
         self.remaining = readings[::-1]

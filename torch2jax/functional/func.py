@@ -51,13 +51,13 @@ class Transformation(ABC):
     """
 
     is_forward = False
-    """Whether it takes derivatives forwards: ``no_grad`` within the function makes no constants then."""
+    """True if it is forward-mode: ``no_grad`` within the function makes no constants then."""
 
     takes_gradients = False
-    """Whether it takes derivatives backwards."""
+    """True if it is reverse-mode."""
 
     is_functorchs = True
-    """Whether it asks of custom functions what `torch.func` does; not where autograd batches gradients."""
+    """True if it treats custom functions as `torch.func` does; False where autograd batches gradients."""
 
     def __init__(self, call: Call):
         expect_unrecorded("a transformation")
@@ -95,7 +95,7 @@ class Transformation(ABC):
             self.end()
 
     def end(self) -> None:
-        """Lets go of the arrays of the trace that ends."""
+        """Releases the arrays of the trace that ends."""
         self._arguments, self.given = [outer for outer, *_ in self.given], []
 
     @contextlib.contextmanager
@@ -120,7 +120,7 @@ class Transformation(ABC):
         return inner
 
     def owns(self, array: jax.Array) -> bool:
-        """Whether an array is the level's own."""
+        """Returns True if an array is the level's own."""
         array = self.call.leaving(array)
         return isinstance(array, jax.core.Tracer) and getattr(array._trace, "tag", self) is self.tag
 
@@ -135,11 +135,11 @@ class Transformation(ABC):
         return found
 
     def is_new(self, tensor: Torchish) -> bool:
-        """Whether a tensor's memory is of the function's own making, or an argument's."""
+        """Returns True if a tensor's memory was made within the function, or for one of its arguments."""
         return tensor._node.storage.memory.number > self._since
 
     def take(self, tensor: torch.Tensor) -> Any:
-        """What stands for a result until `put`: the tensor itself, unless its array has to leave through JAX."""
+        """The placeholder of a result until `put`: the tensor itself, unless its array must leave through JAX."""
         lifted = self.call.lift(tensor)
         if not self.owns(lifted.physical.array):
             return self.unowned(lifted)
@@ -208,7 +208,7 @@ class _DerivativeTransformation(Transformation):
 
     @property
     def arrays(self) -> list:
-        """What is differentiated with respect to: to each device of `jax.shard_map` its own."""
+        """The arrays to differentiate with respect to: varying over the axes of `jax.shard_map`."""
         axes = axes_in_types()
         return [varying(tensor.physical.array, axes) for tensor in self.inputs]
 
@@ -498,7 +498,7 @@ def _tool_of_linearize(tool: Any):
 
 
 def _traced_by_linearize(trace: Any):
-    """What `linearize` calls with tangents: its function, linear at the primals."""
+    """The function that `linearize` applies to tangents: its own, linear at the primals."""
     known = inspect.getclosurevars(trace).nonlocals
     func, primals = known["func"], tree_unflatten(known["flat_primals"], known["primals_argspec"])
     level = _Forward(primals, {})

@@ -69,7 +69,7 @@ def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
 def batched_view(
     outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish, out_dim: int, array: jax.Array
 ) -> Torchish | None:
-    """What views `outer`, whose examples lie along `dim`, as `example` views `inner`, one of them.
+    """A view of `outer`, whose examples lie along `dim`, that is to it what `example` is to `inner`, one of them.
 
     None if no view does: where one example can be viewed so, all in memory need not be.
 
@@ -144,7 +144,7 @@ class Mapped(NamedTuple):
     randomness: str
     """``"same"`` for each example, ``"different"``, or ``"error"``."""
     axis_name: str | None
-    """How JAX knows the dimension of the examples; needed where they are to be different."""
+    """JAX's name of the dimension of the examples; needed where their random numbers must differ."""
     level: Transformation
 
 
@@ -283,7 +283,7 @@ class Batch(Transformation):
         return _Output(number, len(self._outputs[number]) - 1, out_dim % ndim, alias)
 
     def _alias(self, tensor: Torchish) -> "_Alias | None":
-        """What the tensor is of an argument, if it is a view of one."""
+        """The argument that the tensor is a view of, and how; None if it is none."""
         for (outer, origin, _, inner), dim in zip(self.given, self.dims, strict=True):
             kinds = kinds_between(origin._node, tensor._node)
             if kinds is not None or (tensor._node.storage is origin._node and not tensor._node.storage.is_outgrown):
@@ -336,7 +336,7 @@ class _Alias:
 
 
 class _Output:
-    """Where a result is to be put."""
+    """The place of a result."""
 
     def __init__(self, number: int, index: int, out_dim: int, alias: _Alias | None):
         self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
@@ -424,7 +424,7 @@ def _load_nothing() -> None:
 def _vmap_of_autograd(
     func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
 ):
-    """What autograd batches gradients with; results may be None."""
+    """The vmap that autograd batches gradients with; results may be None."""
 
     def mapped(*args: Any):
         outputs: Any = None
@@ -488,7 +488,7 @@ def innermost_batch(args: tuple) -> Batch | None:
 
 
 def run_rule(rule: Callable, args: tuple, batch: Batch) -> Any:
-    """What a function gives for one example, by its rule for all of them, which runs outside of the batch.
+    """The result of a function for one example, by its rule for all of them, which runs outside of the batch.
 
     Raises:
         RuntimeError: the rule does not give an output, and where that has the examples.

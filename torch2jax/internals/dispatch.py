@@ -1,4 +1,4 @@
-"""How PyTorch dispatches: operators, modes, and the contexts and switches that turn parts of it off and on.
+"""PyTorch's dispatch: operators, modes, and the contexts and switches that turn parts of it off and on.
 
 PyTorch contexts that turn parts of its dispatch off and on, for the thread that enters them.
 
@@ -51,14 +51,14 @@ dispatch_tls_local_exclude_set = torch._C._dispatch_tls_local_exclude_set
 """The keys that the dispatcher leaves out on this thread."""
 
 is_torch_function_enabled = torch._C._is_torch_function_enabled
-"""Whether classes of tensors are asked by ``__torch_function__``."""
+"""Returns True if ``__torch_function__`` of tensor classes is enabled."""
 
 disabled_torch_function_impl = torch._C._disabled_torch_function_impl
 """The ``__torch_function__`` of a class that wants none: calls run as if its tensors were plain ones."""
 
 
 len_torch_function_stack = torch._C._len_torch_function_stack
-"""How many modes of functions are entered on this thread."""
+"""The number of function modes on this thread's stack."""
 
 get_function_stack_at = torch._C._get_function_stack_at
 """One of them by its place, from the outermost on."""
@@ -76,7 +76,7 @@ TorchDispatchMode = _python_dispatch.TorchDispatchMode
 """The class of modes of operators."""
 
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
-"""How many of these are entered on this thread, those of PyTorch's own included."""
+"""The number of dispatch modes on this thread's stack, PyTorch's own included."""
 
 get_current_dispatch_mode_stack = _python_dispatch._get_current_dispatch_mode_stack
 """All of them, the outermost first."""
@@ -110,7 +110,7 @@ HigherOrderOperator = torch._ops.HigherOrderOperator
 """The class of operators on functions, as of ``torch.ops.higher_order.cond``; its ``py_kernels`` are by keys."""
 
 DispatchKey = torch._C.DispatchKey
-"""What kernels are registered for."""
+"""The keys that kernels are registered for."""
 
 DispatchKeySet = torch._C.DispatchKeySet
 """Several of these, the highest of which a call goes to."""
@@ -122,13 +122,13 @@ dispatch_dump = torch._C._dispatch_dump
 """A text with a line for each kernel of an overload: its key, and where it was registered."""
 
 dispatch_has_kernel = torch._C._dispatch_has_kernel
-"""Whether there is an operator of this name."""
+"""Returns True if there is an operator of this name."""
 
 dispatch_has_kernel_for_dispatch_key = torch._C._dispatch_has_kernel_for_dispatch_key
-"""Whether an overload has a kernel that was registered for just this key."""
+"""Returns True if an overload has a kernel that was registered for just this key."""
 
 dispatch_has_computed_kernel_for_dispatch_key = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-"""Whether an overload would run under this key, by a kernel for it or by one for several."""
+"""Returns True if an overload would run under this key, by a kernel for it or by one for several."""
 
 jit_get_schemas_for_operator = torch._C._jit_get_schemas_for_operator
 """The signatures of all overloads of an operator, by its name."""
@@ -137,10 +137,10 @@ jit_resolve_packet = torch._C._jit_resolve_packet
 """The name of the overload that takes these arguments."""
 
 find_torch_dispatch_rule = simple_registry.find_torch_dispatch_rule
-"""What a library registered for an operator and a class of tensors or modes, None without."""
+"""The rule that a library registered for an operator and a class of tensors or modes; None without."""
 
 mutated_args_kwargs = utils.mutated_args_kwargs
-"""Which arguments an operator writes to, by its signature: numbers of places, and names."""
+"""The arguments that an operator writes to, by its signature: positions, and names."""
 
 nn: Any = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue]
 """The module of the functions in C++ that `torch.nn.functional` calls, each named as its operator."""

@@ -58,7 +58,7 @@ class Gathered(NamedTuple):
 
 
 def is_fully_sharded(kind: type) -> bool:
-    """Whether a class of modules is one that `fully_shard` has made."""
+    """Returns True if a class of modules is one that `fully_shard` has made."""
     module = sys.modules.get(_FSDP)
     base = getattr(module, "FSDPModule", None)
     return base is not None and issubclass(kind, base)
@@ -98,7 +98,7 @@ def drop_processes(module: torch.nn.Module) -> None:
 
 
 def _forward_method(method: Any) -> Any:
-    """What runs a method as a forward pass (``register_fsdp_forward_method``)."""
+    """A method that runs as a forward pass (``register_fsdp_forward_method``)."""
     function = getattr(method, "__func__", method)
 
     @functools.wraps(function)
@@ -117,17 +117,17 @@ def _groups_of(state: Any) -> list[Any]:
 
 
 def reduces_gradients(state: Any) -> bool:
-    """Whether gradients are averaged after the next backward pass (``set_requires_gradient_sync``)."""
+    """Returns True if gradients are averaged after the next backward pass (``set_requires_gradient_sync``)."""
     return all(group.reduce_grads for group in _groups_of(state))
 
 
 def is_of_several(state: Any) -> bool:
-    """Whether the state is that of a list of modules."""
+    """Returns True if the state is that of a list of modules."""
     return len(state._modules) > 1
 
 
 class StateOfCopy:
-    """What the methods of a wrapped module find as its state within calls: they note there what code asks for.
+    """The state of a wrapped module within calls: its methods note there what code asks for.
 
     Args:
         policy: the `MixedPrecisionPolicy`.
@@ -233,7 +233,7 @@ def _places(parameter: Any) -> Iterator[Gathered]:
 
 
 class Decision(NamedTuple):
-    """How an operator runs on parts."""
+    """The way in which an operator runs on parts."""
 
     operator: Any
     args: tuple
@@ -250,14 +250,14 @@ def spec_of(mesh: Any, placements: tuple, shape: tuple[int, ...], stride: tuple[
 
 
 def is_spec(thing: object) -> bool:
-    """Whether a thing is such a spec."""
+    """Returns True if a thing is such a spec."""
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
     return isinstance(thing, DTensorSpec)
 
 
 def decided(operator: Any, args: tuple, kwargs: dict) -> Decision:
-    """What PyTorch decides for an operator.
+    """PyTorch's decision for an operator.
 
     Args:
         args, kwargs: its arguments, with specs for `DTensor`s.
@@ -286,7 +286,7 @@ def decided(operator: Any, args: tuple, kwargs: dict) -> Decision:
 
 
 def needs_whole_operands(operator: Any) -> bool:
-    """Whether PyTorch does more for an operator than to run it on parts, so that it runs on whole operands here."""
+    """True if PyTorch does more for an operator than to run it on parts, so that it runs on whole operands here."""
     from torch.distributed.tensor import DTensor
 
     return operator in DTensor._op_dispatcher._custom_op_handlers and operator not in _ON_PARTS

@@ -28,4 +28,4 @@ def loop_that_carries(tree: Any) -> str | None:
 
 
 KEEP_ALIVE: types.CodeType = copy._keep_alive.__code__  # pyright: ignore[reportAttributeAccessIssue]
-"""What `copy.deepcopy` has to let nothing end meanwhile: it writes to a list in a dictionary of its own."""
+"""The function that `copy.deepcopy` keeps objects alive with: it writes to a list in a dictionary of its own."""

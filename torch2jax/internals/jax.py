@@ -34,20 +34,20 @@ NullAccum = ad.NullAccum
 """One that wants nothing, for an input without a gradient."""
 
 Store = linear_util.Store
-"""What a transformed function leaves for who called it, once; ``_val`` is that."""
+"""A box for what a transformed function leaves for its caller, once; ``_val`` is the value."""
 
 EqualStore = linear_util.EqualStore
 """The same, as often as it is equal."""
 
 VJPNode: Any = getattr(ad, "VJPNode", ())
-"""What JAX has had since 0.11 around a step that it will only ever transpose, as a call of what was jitted."""
+"""JAX's node, since 0.11, around a step that it will only ever transpose, such as a call of a jitted function."""
 
 remat_p = ad_checkpoint.remat_p
 """The primitive of `jax.checkpoint`, whose ``jaxpr`` takes its operands, and has no constants."""
 
 
 def checks_manual_axes() -> bool:
-    """Whether `jax.shard_map` notes in types over which axes values differ (``check_vma``), where code is."""
+    """Returns True if `jax.shard_map` tracks in types over which axes values differ (``check_vma``) here."""
     return config._check_vma.value
 
 
@@ -61,25 +61,25 @@ ArrayImpl = array.ArrayImpl
 """The class of arrays that are no tracers."""
 
 EvalTrace = core.EvalTrace
-"""What computes at once."""
+"""The trace that computes at once."""
 
 eval_trace = core.eval_trace
 """The one of it that there is, for all threads."""
 
 DynamicJaxprTrace = partial_eval.DynamicJaxprTrace
-"""What notes equations, as under `jax.jit`: in its ``frame``, for tracers that ``new_arg`` makes."""
+"""The trace that records equations, as under `jax.jit`: in its ``frame``, for tracers that ``new_arg`` makes."""
 
 DynamicJaxprTracer = partial_eval.DynamicJaxprTracer
 """An array of it: ``val`` is a variable or a number, ``parent`` the equation that computes it, None of an input."""
 
 LinearizeTrace = ad.LinearizeTrace
-"""What computes primals in its parent, and notes what is linear in tangents in its ``tangent_trace``."""
+"""The trace that computes primals in its parent, and records what is linear in tangents in its ``tangent_trace``."""
 
 LinearizeTracer = ad.LinearizeTracer
 """An array of it: ``primal`` and ``tangent``."""
 
 BatchTrace = batching.BatchTrace
-"""What computes all examples in its parent, under `jax.vmap`: ``axis_data`` has its size and name."""
+"""The trace that computes all examples in its parent, under `jax.vmap`: ``axis_data`` has its size and name."""
 
 BatchTracer = batching.BatchTracer
 """An array of it: ``val`` with the dimension ``batch_dim``, or None if all examples share it."""
@@ -102,7 +102,7 @@ prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lo
 
 
 ShardingTypeError = core.ShardingTypeError
-"""What is raised of operands that lie on the explicit axes of a mesh in ways that do not go together."""
+"""The error for operands that lie on the explicit axes of a mesh in ways that do not go together."""
 
 
 def varying_axes(value) -> frozenset[str]:

@@ -25,7 +25,7 @@ get_enum = _reduction.get_enum
 """The number that operators of losses take for "none", "mean" or "sum"; its errors for anything else."""
 
 load_from_state_dict = torch.nn.Module._load_from_state_dict
-"""What loads a module's own tensors, where its class has nothing else for that."""
+"""The default that loads a module's own tensors, where its class does not override it."""
 
 adafactor = _adafactor
 """The module of `torch.optim.Adafactor`, in which something is exchanged."""
@@ -34,7 +34,7 @@ sparse_adam = _functional
 """That of the step of `torch.optim.SparseAdam`."""
 
 import_dotted_name = torch._import_dotted_name
-"""What ``"torch.FloatTensor"`` names."""
+"""Returns the object that a name like ``"torch.FloatTensor"`` names."""
 
 disable_dynamo = torch._disable_dynamo
 """A decorator: PyTorch's compiler, which is imported with the first call, leaves the function alone."""
@@ -48,7 +48,7 @@ ALLOWED_DETERMINISM_CHECKS = checkpoint._allowed_determinism_checks_to_fns
 
 
 def checkpoint_debug_enabled() -> bool | None:
-    """What `torch.utils.checkpoint.set_checkpoint_debug_enabled` set, None without."""
+    """The value that `torch.utils.checkpoint.set_checkpoint_debug_enabled` set; None without."""
     return checkpoint._checkpoint_debug_enabled
 
 

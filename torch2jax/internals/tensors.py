@@ -33,7 +33,7 @@ StorageBase = torch._C.StorageBase
 """The class of C++ below ``torch.UntypedStorage``, with its methods."""
 
 storage_use_count = torch._C._storage_Use_Count
-"""How many own a storage, by its ``_cdata``."""
+"""The number of owners of a storage, by its ``_cdata``."""
 
 to_dlpack = torch._C._to_dlpack
 """A tensor's memory as a capsule of DLPack, without a version."""
@@ -46,7 +46,7 @@ FakeTensorMode = fake_tensor.FakeTensorMode
 
 
 ELEMENTWISE_TYPE_PROMOTION_KIND = _common.ELEMENTWISE_TYPE_PROMOTION_KIND
-"""How an operator's dtypes follow from its arguments': ``DEFAULT``, ``INT_TO_FLOAT``, ``ALWAYS_BOOL``, …"""
+"""The rule from dtypes of arguments to those of an operator: ``DEFAULT``, ``INT_TO_FLOAT``, ``ALWAYS_BOOL``, …"""
 
 elementwise_dtypes = _common.elementwise_dtypes
 """The dtypes that an elementwise operator computes in and gives, for tensors and numbers."""
@@ -86,7 +86,7 @@ tree_map_only = _pytree.tree_map_only
 """The same for leaves of a class, with all others as they are."""
 
 tree_any = _pytree.tree_any
-"""Whether a predicate holds for any leaf."""
+"""Returns True if a predicate holds for any leaf."""
 
 treespec_pprint = _pytree.treespec_pprint
 """A structure as text, as errors show it."""

@@ -25,7 +25,7 @@ from torch.autograd import forward_ad
 _C: Any = torch._C
 
 are_functorch_transforms_active = torch._C._are_functorch_transforms_active
-"""Whether this thread is within any of PyTorch's transformations."""
+"""Returns True if this thread is within any of PyTorch's transformations."""
 
 peek_interpreter_stack = _C._functorch.peek_interpreter_stack
 """The innermost of these, None without."""
@@ -65,13 +65,13 @@ assert_non_empty_tensor_output = _eager_transforms.assert_non_empty_tensor_outpu
 """The error for a function that gives no tensors, or something else."""
 
 jvp_str = _eager_transforms.jvp_str
-"""How errors call the transformation."""
+"""The name of the transformation in errors."""
 
 make_fx = _eager_transforms.make_fx
-"""What `torch.func.linearize` traces its function with."""
+"""The tracer of `torch.func.linearize`."""
 
 split_const_subgraphs = _eager_transforms.const_fold.split_const_subgraphs
-"""What it leaves of that what is linear with."""
+"""Splits off the part of its graph that does not depend on tangents."""
 
 doesnt_support_saved_tensors_hooks = _vmap.doesnt_support_saved_tensors_hooks
 """A decorator: within the function, hooks on what derivatives keep are an error."""
@@ -80,10 +80,10 @@ unwrap_batched = _vmap._unwrap_batched
 """A function's results for all examples, with their batch dimensions where ``out_dims`` has them; its errors."""
 
 VmapInfo = _autograd_function.VmapInfo
-"""What an autograd function's ``vmap`` gets: ``batch_size`` and ``randomness``."""
+"""The first argument of an autograd function's ``vmap``: ``batch_size`` and ``randomness``."""
 
 has_overridden_vmap_rule = _autograd_function.has_overridden_vmap_rule
-"""Whether an autograd function has a ``vmap`` of its own."""
+"""Returns True if an autograd function has a ``vmap`` of its own."""
 
 validate_vmap_returns_tuple_of_two_elements = _autograd_function.validate_vmap_returns_tuple_of_two_elements
 """The error for a ``vmap`` that gives no pair of outputs and their batch dimensions."""
@@ -94,7 +94,7 @@ wrap_outputs_maintaining_identity = _autograd_function.wrap_outputs_maintaining_
 # Batches of gradients.
 
 is_legacy_batchedtensor = _C._functorch.is_legacy_batchedtensor
-"""Whether a tensor is a batch of the older vmap."""
+"""Returns True if a tensor is a batch of the older vmap."""
 
 add_batch_dim = torch._add_batch_dim
 """A batch of a tensor, from its dimension and the level."""
@@ -104,7 +104,7 @@ set_grad_enabled = torch._C._set_grad_enabled
 """Sets whether autograd records on this thread, and asks modes of functions about it."""
 
 is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
-"""Whether operators on this thread take tangents along."""
+"""Returns True if operators on this thread compute tangents too."""
 
 set_fwd_grad_enabled = forward_ad._set_fwd_grad_enabled
 """A context in which they do, or do not."""
@@ -134,7 +134,7 @@ def run_backward(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tens
 
 
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
-"""Whether this thread is within a region, of any device."""
+"""Returns True if this thread is within an autocast region, of any device."""
 
 autocast_supported_devices = torch._C._autocast_supported_devices
 """The types of devices that have regions."""

@@ -85,10 +85,10 @@ class Misfit(Exception):
 
 
 class Surroundings(NamedTuple):
-    """What is known of a program around its loop."""
+    """The facts about a program around its loop."""
 
     parts: Mapping[Var, Part]
-    """What is a part of an array."""
+    """The values that are parts of an array."""
     used: set[Var]
     """The values that statements outside of the iterations use."""
     constants: Mapping[Var, Any]
@@ -193,7 +193,9 @@ class _Fitting:
         return made
 
     def _origin(self, atoms: Sequence[Atom], iteration: int) -> Any:
-        """Where in the iterations an operand is made, with how many iterations ago in place of the iteration."""
+        """The place in the iterations where an operand is made; its iteration is counted back from the one that uses
+        it.
+        """
         place = self._place(atoms[iteration])
         return place and place._replace(iteration=iteration - place.iteration)
 
@@ -298,7 +300,7 @@ class _Fitting:
 
 
 def _has_zeros(aval: Any) -> bool:
-    """Whether ordinary zeros of a type exist."""
+    """Returns True if a type has ordinary zeros."""
     is_number = not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     return is_number and aval == jax.core.ShapedArray(aval.shape, aval.dtype)
 
@@ -323,12 +325,12 @@ def _key(atom: Atom) -> Any:
 
 
 def is_small(aval: Any, *, is_constant: bool = False) -> bool:
-    """Whether values of a type are stacked: they are copied for it, constants once, and others in each step."""
+    """True if values of a type are stacked: they are copied for that, constants once, and others in each step."""
     return aval.size * aval.dtype.itemsize <= (_FEW_CONSTANT_BYTES if is_constant else _FEW_BYTES)
 
 
 def own(what: str, aval: Any) -> str:
-    """Why iterations that each take a large array of their own are not a loop."""
+    """The reason why iterations that each take a large array of their own are not a loop."""
     return f"{what} takes a different array of {aval.str_short()} in each iteration"
 
 

@@ -24,7 +24,7 @@ Atom = Any
 
 
 def key_of(atom: Atom) -> Any:
-    """What tells operands apart."""
+    """A key that two operands have in common if they are equal."""
     if isinstance(atom, Var):
         return atom
     value = np.asarray(atom.val)
@@ -32,7 +32,7 @@ def key_of(atom: Atom) -> Any:
 
 
 def is_same_step(one: JaxprEqn, other: JaxprEqn, *, with_params: bool = True) -> bool:
-    """Whether two equations compute the same of operands alike."""
+    """Returns True if two equations compute the same for operands of the same types."""
     return (
         one.primitive is other.primitive
         and _avals(one.invars) == _avals(other.invars)

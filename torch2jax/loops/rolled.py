@@ -112,7 +112,7 @@ def _candidates(numbers: np.ndarray, largest: int, iterations: int, ends: np.nda
 
 
 def _longest(flags: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
-    """Where the stretch of truths begins that covers most, and how long it is."""
+    """The start and the length of the run of true values that covers most equations."""
     bounds = np.flatnonzero(np.concatenate(([True], ~flags, [True])))
     starts, lengths = bounds[:-1], np.diff(bounds) - 1
     at = int(np.argmax(ends[starts + lengths] - ends[starts]))
@@ -136,7 +136,7 @@ def noting_loops() -> Iterator[list[str]]:
 
 
 class RollingReport:
-    """What became of the iterations in a program: of how many, of how many equations each.
+    """The log of what became of iterations in a program: their number, and their equations.
 
     Args:
         is_silent: whether nobody is told.
@@ -173,7 +173,7 @@ class Wanted(NamedTuple):
     """The fewest equations that they have together, with those within: what is short compiles fast, and may run faster,
     as it is."""
     with_convolutions: bool = True
-    """Whether also those whose convolutions XLA does not prepare for a CPU, where they run five times slower then."""
+    """True if loops may have convolutions that XLA does not prepare for a CPU: they run five times slower in a loop."""
 
 
 EVERY = Wanted(iterations=4, least=128)
@@ -203,7 +203,7 @@ def rolled(
 
 
 def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: Wanted = EVERY) -> bool:
-    """Whether some equations, all of whose results may be used, contain loops."""
+    """Returns True if some equations, all of whose results may be used, contain loops."""
     likeness = Likeness()
     report = RollingReport(is_silent=True)
     if not _may_have_loops(steps, likeness, wanted):
@@ -233,7 +233,7 @@ def _convolve(steps: Iterable[JaxprEqn]) -> bool:
 
 
 def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
-    """Whether a dimension has no number, as in programs for export."""
+    """Returns True if a dimension has no number, as in programs for export."""
     avals: list[Any] = [var.aval for step in steps for var in step.outvars]
     kinds = {type(size) for aval in avals for size in getattr(aval, "shape", ())}
     return bool(kinds - {int})
@@ -250,7 +250,7 @@ class _Roller:
         """Of statements in iterations that are no loop, by their ids: the iterations, and why they are none."""
 
     def roll(self) -> int:
-        """How many loops there are, each of which takes the place of its iterations."""
+        """Replaces iterations by loops; returns the number of loops."""
         count = 0
         for _ in range(_TRIES):
             numbers = self._likeness.numbers(self._statements)
@@ -370,7 +370,7 @@ def _at_the_end(numbers: np.ndarray, run: Run) -> Run:
 
 
 def _is_movable(before: list, iteration: list[JaxprEqn], iterations: list[list[JaxprEqn]]) -> bool:
-    """Whether an equation among those of an iteration, which uses their results, may move behind the loop."""
+    """Returns True if an equation among those of an iteration, which uses their results, may move behind the loop."""
     made = {var for step in iteration for var in step.outvars}
     late: set[Var] = set()
     for statement in before:
@@ -383,7 +383,7 @@ def _is_movable(before: list, iteration: list[JaxprEqn], iterations: list[list[J
 
 
 def _parts(statements: Sequence) -> dict[Var, Part]:
-    """What of the results of statements is a part of an array."""
+    """The results of statements that are parts of an array."""
     parts: dict[Var, Part] = {}
     for statement in statements:
         if isinstance(statement, JaxprEqn):

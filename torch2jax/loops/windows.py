@@ -17,7 +17,7 @@ Read = Callable[[Any], Any]
 
 
 def reader(values: dict[Var, Any]) -> Read:
-    """What gives the values of operands."""
+    """Returns the function from an operand to its value."""
     return lambda atom: atom.val if isinstance(atom, Literal) else values[atom]
 
 
@@ -35,7 +35,7 @@ def shape_of(atom: Any) -> tuple[int, ...]:
 
 
 def part_made_by(step: JaxprEqn, place: int, parts: dict[Var, Part]) -> Part | None:
-    """Which part of an array an equation gives, if it takes one.
+    """The part of an array that an equation's result is, if it is one.
 
     Args:
         place: of the result.
@@ -83,7 +83,7 @@ def _is_reshape(step: JaxprEqn) -> bool:
 
 
 def _is_expansion(step: JaxprEqn) -> bool:
-    """Whether a broadcast only adds dimensions of one element."""
+    """Returns True if a broadcast only adds dimensions of one element."""
     return (
         len(step.invars) == 1
         and step.params.get("sharding") is None
@@ -92,7 +92,7 @@ def _is_expansion(step: JaxprEqn) -> bool:
 
 
 def _is_sum_of_one(step: JaxprEqn) -> bool:
-    """Whether a sum only takes away dimensions of one element."""
+    """Returns True if a sum only removes dimensions of one element."""
     return all(shape_of(step.invars[0])[axis] == 1 for axis in step.params["axes"])
 
 
@@ -218,7 +218,7 @@ class Table(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What iterations take, in their order: slices of one array for some, separate arrays for others."""
+    """The operands of iterations, in order: slices of one array for some, separate arrays for others."""
 
     rows: tuple[Windows | Table, ...]
 

@@ -64,7 +64,7 @@ class FullySharded:
 
     @property
     def is_synced(self) -> bool:
-        """Whether gradients are averaged after the next backward pass."""
+        """True if gradients are averaged after the next backward pass."""
         return reduces_gradients(self.told)
 
     def enter(self, module: torch.nn.Module, whole: Any) -> None:
@@ -101,7 +101,7 @@ def own_state(module: torch.nn.Module) -> FullySharded | None:
 
 
 def set_state(module: torch.nn.Module, state: FullySharded) -> None:
-    """Lets a module have a state."""
+    """Sets the state of a module."""
     vars(module)[_STATE] = state
 
 

@@ -67,7 +67,7 @@ def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_layers(state: Any) -> bool:
-    """Whether a state has entries for all layers."""
+    """Returns True if a state has entries for all layers together."""
     return isinstance(state, Mapping) and any(isinstance(name, str) and _word_of_layers(name) for name in state)
 
 

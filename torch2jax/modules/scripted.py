@@ -57,7 +57,7 @@ _CPU = torch.device("cpu")
 
 
 def _has(code: Any, kind: str) -> bool:
-    """Whether a script, or one that it calls, has a node of a kind."""
+    """Returns True if a script, or one that it calls, has a node of a kind."""
     graph = code.inlined_graph  # the nodes live as long
     return bool(graph.findAllNodes(kind))
 

@@ -41,7 +41,7 @@ from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
 
 def original(thing: Any) -> Any:
-    """What is translated in place of a thing: mostly itself.
+    """The thing that is translated in place of another: mostly itself.
 
     An exported program is the module that it unlifts to, with its names of parameters and buffers. A method of a
     TorchScript module is a method of that.
@@ -136,7 +136,7 @@ class Skeleton:
         return memo
 
     def _in_place_of_tensors(self, call: Call) -> dict[int, Any]:
-        """What the module of a call within a call has in place of its tensors, as with `torch.func.functional_call`.
+        """The tensors that the module of a nested call has in place of its own, as with `torch.func.functional_call`.
 
         A tensor of the calls stands there itself. Nothing stands for the module's own tensors in the rest of the code.
         """
@@ -245,7 +245,7 @@ def refuse_fsdp() -> NoReturn:
 
 
 def _kind_of(tensor: torch.Tensor) -> Literal["wrapper", "meta", "sparse", "dense"]:
-    """What decides how a tensor of a module enters a call."""
+    """The kind of a module's tensor that decides how it enters a call."""
     if type(tensor) not in OF_NO_SUBCLASS and is_wrapper(tensor):
         return "wrapper"
     if tensor.is_meta:
@@ -318,7 +318,7 @@ def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
 
 @functools.lru_cache(maxsize=256)  # classes are made in functions too
 def _copies_attributes(kind: type) -> bool:
-    """Whether a copy of an object of a class has copies of its attributes, as those of `torch.nn.Module`, no more."""
+    """True if a copy of an object of a class copies its attributes and nothing else, as that of a `torch.nn.Module`."""
     return (
         kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
@@ -348,7 +348,7 @@ def _memory(tensor: Any) -> int:
 
 
 def _is_written(tensor: Any, before: Any) -> bool:
-    """Whether the buffer that a call began with was written to, or another stands in its place."""
+    """Returns True if the buffer that a call began with was written to or replaced."""
     return tensor is not before or (isinstance(before, Torchish) and before._writes[0] > 0)
 
 
@@ -388,7 +388,7 @@ class _Named:
 
 
 def name_scopes(skeleton: torch.nn.Module) -> None:
-    """Lets the operations of a module's parts bear their names."""
+    """Names the operations of a module's parts by their paths."""
     stack, made = [""], this_call().settings.modules.made
     for path, module in skeleton.named_modules():
         made[id(module)] = weakref.ref(module)

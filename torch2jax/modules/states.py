@@ -66,7 +66,7 @@ class StateNames:
         return ties({name: self.tensors[name] for name in names if name in self.tensors})
 
     def is_whole(self, name: str) -> bool:
-        """Whether a name is one of all of a tensor, not of a part or a view of one."""
+        """Returns True if a name is one of a whole tensor, not of a part or a view."""
         tie = self.ties.get(name)
         return tie is None or tie.is_same
 
@@ -127,7 +127,7 @@ class StateNames:
         raise RuntimeError(told + self._remedy(state, unknown))
 
     def _remedy(self, state: Mapping[str, Any], unknown: Sequence[str]) -> str:
-        """What to do about unknown names of which one sees where they are from; or nothing."""
+        """The advice on unknown names whose origin is seen; or ""."""
         nested = next((name for name in unknown if isinstance(state[name], Mapping)), None)
         if nested is not None:
             return (
@@ -147,7 +147,7 @@ class StateNames:
         return ""
 
     def _is_extra(self, name: str) -> bool:
-        """Whether a module's own ``get_extra_state`` gives what has this name."""
+        """Returns True if a module's own ``get_extra_state`` makes the entry of this name."""
         return name in self.persistent and name.rpartition(".")[2] == "_extra_state"
 
     def _one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -191,7 +191,7 @@ def _is_ordered(state: Mapping[str, Any]) -> bool:
 
 
 def _is_one(array: Any, other: Any) -> bool:
-    """Whether two entries are one array, or tensors of the same memory."""
+    """Returns True if two entries are one array, or tensors of the same memory."""
     return array is other or bool(ties({"": array, "other": other}).get("other", _NO_TIE).is_same)
 
 
@@ -199,7 +199,7 @@ _NO_TIE = Tie("", False)
 
 
 def _is_equal(array: Any, other: Any) -> bool:
-    """Whether two entries are the same object, or have the same values if these are known."""
+    """Returns True if two entries are the same object, or have the same values if these are known."""
     if _is_one(array, other):
         return True
     if any(is_traced(x) or isinstance(x, jax.ShapeDtypeStruct) for x in (array, other)):
@@ -211,7 +211,7 @@ def _is_equal(array: Any, other: Any) -> bool:
 
 
 def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What of a state is trained, and the rest, each tensor under one name.
+    """The trained entries of a state, and the rest, each tensor under one name.
 
     Args:
         state: by default the module's own.
@@ -256,7 +256,7 @@ def _array_of(tensor: torch.Tensor) -> Any:
 
 
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What `torch.nn.DataParallel`, `torch.compile` and trainers put before the names of a state."""
+"""The prefixes that `torch.nn.DataParallel`, `torch.compile` and trainers put before the names of a state."""
 
 
 def _expect_mapping(state: Any) -> None:
@@ -341,7 +341,7 @@ def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module
 
 
 def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
-    """Whether the part of a module that has a tensor of this name would load one of another shape."""
+    """True if the module that has the tensor of this name would load a tensor of another shape."""
     path, _, own = path.rpartition(".")
     part = module.get_submodule(path) if isinstance(module, torch.nn.Module) else None
     load = load_from_state_dict

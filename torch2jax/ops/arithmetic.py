@@ -126,7 +126,7 @@ def _check_divisor(input, other, *, rounding_mode: str | None = "floor") -> None
 
 
 def _bits_of(value) -> int:
-    """How many bits there are of the whole numbers that a number is combined with."""
+    """The number of bits of the integers that a number is combined with."""
     is_of_integers = isinstance(value, torch.Tensor) and value.dtype != torch.bool
     return torch.iinfo(held_as(value.dtype)).bits if is_of_integers else 64
 

@@ -30,13 +30,13 @@ def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float
 
 
 IS_BOUND_INSIDE = _derivative(lambda x: torch.clamp(x, min=0.0), 0.0) == 1
-"""Whether `clamp` is the identity at a bound that is a number: up to 2.13; it is constant there in 2.15."""
+"""True if `clamp` has derivative 1 at a bound that is a number: up to 2.13; in 2.15 it is 0."""
 
 IS_TIE_SHARED = _derivative(lambda x, bound: torch.clamp(x, min=bound), 0.0, 0.0) == 0.5
-"""Whether a number and a bound that is a tensor share the derivative of `clamp` where they are equal: in 2.15."""
+"""True if a number and a bound that is a tensor share the derivative of `clamp` where they are equal: in 2.15."""
 
 IS_FMAX_SHARED = _derivative(torch.fmax, 0.0, 0.0) == 0.5
-"""Whether equal numbers share the derivative of `fmax` and `fmin`: in 2.15."""
+"""True if equal numbers share the derivative of `fmax` and `fmin`: in 2.15."""
 
 
 def _takes(function: Callable[[], torch.Tensor]) -> bool:
@@ -49,7 +49,7 @@ def _takes(function: Callable[[], torch.Tensor]) -> bool:
 
 
 ARE_BOUNDS_FITTED = _takes(lambda: torch.clamp(torch.zeros(1, dtype=torch.int8, device="cpu"), max=300))
-"""Whether `clamp` takes integers beyond the dtype, where they bound nothing: in 2.15."""
+"""True if `clamp` takes integers beyond the dtype, which then bound nothing: in 2.15."""
 
 
 def _length_of_a_range() -> int:
@@ -60,11 +60,10 @@ def _length_of_a_range() -> int:
 ARE_VOLUMES_BICUBIC = _takes(
     lambda: torch.grid_sampler_3d(torch.zeros(1, 1, 2, 2, 2), torch.zeros(1, 1, 1, 1, 3), 2, 0, False)
 )
-"""Whether `grid_sample` interpolates volumes with cubes: in 2.15."""
+"""True if `grid_sample` has bicubic interpolation for volumes: in 2.15."""
 
 ARE_RANGES_TRUNCATED = _length_of_a_range() == 5
-"""Whether a range of int64 is that of its numbers without their fractions: up to 2.13; in 2.15 it is as of any other
-dtype."""
+"""True if a range of int64 is that of its truncated arguments: up to 2.13; in 2.15 it is as for other dtypes."""
 
 DTYPES_OF_COUNTS = frozenset(
     dtype

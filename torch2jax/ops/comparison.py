@@ -102,7 +102,7 @@ def _with_bounds(*names: str) -> Callable[..., tuple[tuple, dict]] | None:
 
 
 def _is_tensor(bound) -> bool:
-    """Whether PyTorch is given a tensor: a number may be one here, which a traced tensor has given."""
+    """Returns True if PyTorch gets a tensor; a tensor may also stand for a number here, one that `item()` gave."""
     return isinstance(bound, torch.Tensor) and getattr(bound, "stands_for", None) is None
 
 
@@ -178,7 +178,7 @@ def fmin(input, other):
 
 
 def _of_numbers(chosen, is_first, input, other):
-    """What is chosen of two, the other one where one is not a number."""
+    """The chosen one of two numbers; the other one if one is NaN."""
     if not bounds.IS_FMAX_SHARED:
         return where(lax.bitwise_or(is_first(input, other), lax.ne(other, other)), input, other)
     either = chosen(input, other)  # whose derivative is shared at ties

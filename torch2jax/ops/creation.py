@@ -237,7 +237,7 @@ def empty(*size, dtype=None, memory_format=None, **options):
 
 
 def unwritten(dtype: torch.dtype) -> bool | int | float | complex:
-    """What is in memory that nothing was written to: as in PyTorch what shows, where algorithms are deterministic."""
+    """The value of memory that nothing was written to: 0, or PyTorch's fill value for deterministic algorithms."""
     if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
         return 0
     if dtype.is_complex:
@@ -491,7 +491,7 @@ def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=None):
 
 
 def _is_buffer(obj) -> bool:
-    """Whether PyTorch reads the memory of an object that is no array."""
+    """Returns True if PyTorch reads the memory of an object that is no array."""
     if isinstance(obj, (torch.Tensor, jax.Array, np.ndarray, np.generic)):
         return False
     try:

@@ -34,7 +34,7 @@ def _requires_grad(self):
 
 
 def _shows_what_requires_grad(tensor) -> bool:
-    """Whether it is a view, made without gradients, of a tensor that requires grad: to PyTorch a leaf that does too."""
+    """True if a tensor is a view of one that requires grad, made without gradients: PyTorch reports a leaf."""
     made = tensor._restriction
     if made is None or made.kind not in ("no_grad", "inference") or tensor._viewed is None:
         return False

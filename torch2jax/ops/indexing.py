@@ -83,7 +83,8 @@ def _expect_index(index, name: str, *, long: bool = False, error: type[Exception
 
 
 class _Along(NamedTuple):
-    """How indices meet an operand: along `dim`, one for each element of the other dimensions, or for all of `windows`.
+    """The way in which indices meet an operand: along `dim`, one for each element of the other dimensions, or for all
+    of `windows`.
 
     The indices have the operand's dimensions without `windows`, and its sizes but along `dim`.
     """
@@ -320,7 +321,7 @@ class _Elements:
         return reshape(self.along.gather(self.part(self.input, self.region), self.index), self.result_shape)
 
     def updates(self, src):
-        """What is scattered, for every element of the index."""
+        """The values to scatter, one for each element of the index."""
         if not isinstance(src, (jax.Array, np.ndarray)):
             return lax.full(self.shape, src, self.input.dtype)
         same_dtype(self.input, src, "scatter")

@@ -85,7 +85,7 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
 
 
 def _rows(jagged):
-    """Which row each element is of."""
+    """The row of each element."""
     places = torch.arange(jagged._values.shape[1])
     return torch.searchsorted(jagged._offsets, places, right=True) - 1
 

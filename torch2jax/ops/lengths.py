@@ -190,7 +190,7 @@ def _expand_of_chosen(self, *sizes):
 
 
 def _as_long(chosen, dim: int, size: int) -> Any:
-    """What was chosen, where that is one or as many as a size, as so many."""
+    """A selection of length one or `size`, as `size` rows."""
     front = compacted(led_by(chosen, dim))
     places = torch.where(front.length == 1, 0, torch.arange(size).clamp(max=max(len(front.rows) - 1, 0)))
     rows: Any = front.safe()

@@ -127,9 +127,8 @@ def _expect_dtype(name: str, scales, dtype) -> None:
 
 
 def _blocks() -> tuple[int, bool]:
-    """How many rows PyTorch's kernels pack together on this machine, and whether those half of that apart share bytes.
-
-    Neighbours share them otherwise.
+    """The number of rows that PyTorch's kernels pack together on this machine, and whether rows half of that apart
+    share a byte; neighbours share one otherwise.
     """
     capability = torch.backends.cpu.get_cpu_capability()
     return 64 if capability == "AVX512" else 32, capability in ("AVX512", "AVX2")

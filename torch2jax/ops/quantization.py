@@ -60,7 +60,7 @@ def _clamped(level, low: int, high: int):
 
 
 def _value(level, scale, zero_point, axis: int | None):
-    """What a level stands for, in the dtype of the scale."""
+    """The real value of a level, in the dtype of the scale."""
     level, zero_point = cast(level, scale.dtype), cast(zero_point, scale.dtype)
     return lax.mul(lax.sub(level, _spread(zero_point, level, axis)), _spread(scale, level, axis))
 
@@ -308,7 +308,7 @@ _FUSE = InnerRule(_fuse, "fused_moving_avg_obs_fake_quant")
 
 
 def switch(flag):
-    """Whether a switch, a tensor of one element, is on: a bool where that is known, else a tensor."""
+    """The state of a switch, a tensor of one element: a bool if it is known, else a tensor."""
     flag = current().lift(flag)
     values = known_values(flag)
     return flag.reshape(()) != 0 if values is None else bool(values.item())

@@ -42,7 +42,7 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
 
 
 def _bounds(lengths, axis: int):
-    """Where each segment begins, and where the last one ends."""
+    """The first index of each segment, and the end of the last one."""
     return torch.nn.functional.pad(lengths.cumsum(axis), (1, 0))
 
 

@@ -258,7 +258,7 @@ def reshape(input, *shape):
 
 
 def _is_length_of(number, chosen: Selected, times: int = 1) -> bool:
-    """Whether a number is as many as were chosen, so many times."""
+    """Returns True if a number is `times` the length of a selection."""
     return is_same_number(number, chosen.number * times)
 
 
@@ -338,7 +338,7 @@ _PUT_BEHIND = InnerRule(_put_behind, "cat")
 
 
 def _is_behind(lead, others) -> bool:
-    """Whether rows of known numbers are put behind what was chosen, in compact order, along one dimension."""
+    """Returns True if tensors of known length are concatenated behind a flat selection in compact order."""
     is_flat = isinstance(lead, Selected) and lead.is_compact and not isinstance(lead.rows, Chosen)
     return is_flat and not any(isinstance(x, Chosen) for x in others)
 
@@ -405,7 +405,7 @@ def getitem(self, index):
 
 
 def is_whole(index) -> bool:
-    """Whether a tensor in a subscript says places, and is no mask."""
+    """Returns True if a tensor in a subscript has indices, not a mask."""
     return is_integral(index.dtype) and index.dtype != torch.bool
 
 
@@ -453,7 +453,7 @@ def setitem(self, index, value):
 
 
 def _is_of_whole_rows(index: tuple) -> bool:
-    """Whether a subscript has a mask, and everything behind it."""
+    """Returns True if a subscript is a mask, and full slices after it."""
     rest = [item for item in index[1:] if item is not Ellipsis]
     return isinstance(index[0], torch.Tensor) and all(isinstance(x, slice) and x == slice(None) for x in rest)
 
@@ -516,7 +516,7 @@ def reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neut
 
 
 def count_of(chosen: Selected, dims: tuple[int, ...]):
-    """How many elements go into one of a reduction's."""
+    """The number of elements in one group of a reduction."""
     sizes = [chosen.rows.shape[dim + chosen.mask.ndim - 1] for dim in dims if dim > 0]
     per_row = math.prod(size for size in sizes if not is_traced_number(size))
     count = chosen.mask.sum()

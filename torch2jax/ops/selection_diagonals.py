@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 
 
 def _above(x: Any) -> Any:
-    """How far above the diagonal each element is of matrices ``(..., n, k)``."""
+    """The distance of each element above the diagonal of matrices ``(..., n, k)``."""
     return index_along(x, x.ndim - 1) - index_along(x, x.ndim - 2)
 
 

@@ -250,7 +250,7 @@ def view(input, *shape):
 
 
 def _fits(sizes: tuple, count: int) -> bool:
-    """Whether a part of a shape holds so many elements."""
+    """Returns True if a part of a shape holds so many elements."""
     known = math.prod(size for size in sizes if size != -1)
     return known > 0 and count % known == 0 if -1 in sizes else known == count
 
@@ -312,7 +312,7 @@ def _by_moved(tensor, items: list):
 
 
 def of_dims(chosen, items: list):
-    """What a subscript gives that says one thing for each dimension, of which one may be by a tensor."""
+    """The result of a subscript with one item for each dimension, of which one may be a tensor."""
     front, at = front_of(chosen)
     items = [*items, *[slice(None)] * (chosen.ndim - len([x for x in items if x is not None]))]
     tensors = [x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]
@@ -341,12 +341,12 @@ def of_dims(chosen, items: list):
 
 
 def _leads(item) -> bool:
-    """Whether an item of a subscript leaves it to data how long its dimension is."""
+    """Returns True if the dimension of a subscript's item has a length that data decide."""
     return isinstance(item, (slice, Selected)) or _is_unknown(item)
 
 
 def _dims_given(item) -> int:
-    """How many dimensions an item of a subscript gives, of one."""
+    """The number of dimensions that an item of a subscript for one dimension gives."""
     if isinstance(item, Tensor) and not is_traced_number(item):
         return 1 if item.dtype == torch.bool else item.ndim
     return int(item is None or isinstance(item, slice))
@@ -565,7 +565,7 @@ def chunk(input, chunks, dim=0):
 
 
 def _are_whole_rows(items: list) -> bool:
-    """Whether a subscript is one of each row, by one tensor at most."""
+    """Returns True if a subscript takes part of each row, by one tensor at most."""
     is_whole = bool(items) and isinstance(items[0], slice) and items[0] == slice(None)
     return is_whole and len([x for x in items if isinstance(x, Tensor)]) < 2
 

@@ -54,7 +54,7 @@ def viewed(input: Selected, shape: tuple) -> Any:
 
 
 def _between(sizes, places: list[int]) -> list[int]:
-    """How many elements there are before, between and behind some dimensions."""
+    """The number of elements before, between and after some dimensions."""
     starts, stops = (0, *(place + 1 for place in places)), (*places, len(sizes))
     return [math.prod(sizes[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
@@ -70,7 +70,7 @@ def flattened(input: Selected, start: int, end: int) -> Any:
 
 
 def chosen_of(input: Any, mask: Any) -> Selected:
-    """What a mask with several data-dependent dimensions chooses of a tensor."""
+    """The elements of a tensor that a mask with several data-dependent dimensions chooses."""
     for dim in unknown_dims(mask):
         is_shared = dim in unknown_dims(input)
         input, mask = aligned_along([input, mask], [dim if is_shared else None, dim], "a subscript by a mask")
@@ -144,7 +144,7 @@ def write(target: Any, items: list, value: Any) -> None:
 
 
 def _written_along(target: Any, dim: int, item: Any, is_it: Any, value: Any):
-    """What is written where, as far as one more item of a subscript says."""
+    """The mask of the elements written to and the values, after one more item of a subscript."""
     behind = target.ndim - 1 - dim
     length = target.shape[dim]
     if isinstance(item, slice):

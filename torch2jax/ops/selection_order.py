@@ -86,7 +86,7 @@ for _functions in (
 
 
 def _in_order(rows, mask, descending: bool):
-    """Where the rows are that were chosen, in the order of each column; then the others."""
+    """The indices of the chosen rows in the order of each column; then those of the others."""
     mask = lax.broadcast_in_dim(cast(mask, np.int8), rows.shape, (0,))
     positions = lax.broadcasted_iota(canonical(torch.int64), rows.shape, 0)
     operands = (mask if descending else 1 - mask, lax.stop_gradient(rows), positions)
@@ -100,12 +100,12 @@ _PLACES = InnerRule(_in_order, "sort", dtype=torch.int64)
 
 
 def places_in_order(input: Selected, descending: bool = False) -> torch.Tensor:
-    """Where the rows are that were chosen, in the order of each column; then the others."""
+    """The indices of the chosen rows in the order of each column; then those of the others."""
     return with_room(lambda rows: _PLACES((rows, input.mask.flatten(), descending), {}), _flat(input))
 
 
 def _first(input: Selected, rows: torch.Tensor) -> Selected:
-    """What begins with as many rows as were chosen."""
+    """A selection of the first rows, as many as were chosen."""
     return first(rows, input.length)
 
 
@@ -184,7 +184,7 @@ def flip(input, *args, dims=None):
 
 
 def _backwards(input: Selected) -> Selected:
-    """What was chosen, in the other order, where it was chosen."""
+    """The chosen elements in reverse order, at the same places."""
     from_the_end = (input.mask.sum() - 1 - _ranks(input)).clamp(min=0)
     return _like(input, compacted(input).rows[from_the_end])
 

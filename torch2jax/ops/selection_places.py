@@ -1,4 +1,4 @@
-"""Where a mask of unknown values is true: ``nonzero`` under jit, and subscripts and scatters by what it gives."""
+"""The indices of a traced mask's true elements: ``nonzero`` under jit, and subscripts and scatters by them."""
 
 import functools
 from typing import Any
@@ -35,7 +35,7 @@ def _places(mask: Torchish) -> tuple[Selected, ...]:
 
 
 def _gives_places(function, of_places) -> None:
-    """Lets a function whose result is as long as values say give what `of_places` makes of unknown ones."""
+    """Makes a function like ``nonzero`` return the result of `of_places` for traced values."""
     rule: Any = lookup(function)
 
     def of_unknown(input, **kwargs):
@@ -137,7 +137,7 @@ def _without_numbers(target, index):
 
 
 def has_mask(index) -> bool:
-    """Whether a mask of unknown values is one of several items of a subscript."""
+    """Returns True if a traced mask is one of several items of a subscript."""
     return isinstance(index, tuple) and any(map(_is_unknown_mask, index))
 
 
@@ -156,7 +156,7 @@ def with_places(index: tuple) -> tuple:
 
 
 def _is_where_mask_is(target: Tensor, places: list[Selected]) -> bool:
-    """Whether places are those of a tensor's own elements for which the mask over it is true."""
+    """Returns True if indices are those of a tensor's own elements for which the mask over it is true."""
     shape = tuple(places[0].mask.shape)
     if len(places) != len(shape) or tuple(target.shape[: len(shape)]) != shape:
         return False
@@ -209,7 +209,7 @@ def _scattered(target, places: list[Selected], values, accumulate: bool):
 
 
 def _for_row(target, values, row_ndim: int):
-    """What is written to places, as a selection or a tensor whose dtype and dimensions are seen to fit."""
+    """The values to write at indices: a selection or a tensor of a checked dtype and number of dimensions."""
     if not isinstance(values, Selected):
         values = torch.as_tensor(values, dtype=None if isinstance(values, Tensor) else target.dtype)
         if values.ndim == 0:

@@ -28,7 +28,7 @@ def _at(input: Selected, number: torch.Tensor, keepdim: bool):
 
 
 def _count_of_numbers(input: Selected) -> torch.Tensor:
-    """How many of each column were chosen and are no nan."""
+    """The number of chosen elements of each column that are not NaN."""
     is_number = input.rows.eq(input.rows) & input.spread_mask()
     return is_number.flatten(0, input.mask.ndim - 1).sum(0)
 

@@ -87,7 +87,7 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
 
 
 def _known_size(chosen: Selected, start, stop) -> int | None:
-    """How long a slice is that is within what was chosen in any case, as the bounds of its length tell."""
+    """The length of a slice that lies within the selection in any case, by the bounds of its length; else None."""
     if not all(x is None or type(x) is int for x in (start, stop)):
         return None
     if start is not None and start < 0 and (stop is None or start <= stop < 0):
@@ -226,7 +226,7 @@ def getitem(self, index):
 
 
 def _is_unknown_in_row(index) -> bool:
-    """Whether a tensor in a subscript, behind the first place, is a selection, or a mask of unknown values."""
+    """Returns True if a tensor in a subscript, after the first item, is a selection, or a traced mask."""
     return isinstance(index, Selected) or (index.dtype == torch.bool and known_values(current().lift(index)) is None)
 
 
@@ -299,7 +299,7 @@ def _write_element(chosen: Selected, place, value) -> None:
 
 
 def sliced_by_unknown(self: Tensor, index) -> Any:
-    """What a subscript gives whose slices have ends that are traced; None if there are none in front."""
+    """The result of a subscript with slices with traced ends; None if the first item is not such a slice."""
     cut = spanned(self, index)
     if cut is not None:
         return cut[0][cut[1]]

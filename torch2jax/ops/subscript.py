@@ -152,7 +152,7 @@ def _is_unknown_scalar(item) -> bool:
 
 
 def _is_unknown_mask(self, index) -> bool:
-    """Whether a subscript is but a mask of unknown values, over the first dimensions."""
+    """Returns True if a subscript is a traced mask over the first dimensions, and nothing else."""
     if not isinstance(index, torch.Tensor) or index.dtype != torch.bool or index.ndim == 0:
         return False
     return self.shape[: index.ndim] == index.shape and known_values(current().lift(index)) is None
@@ -163,7 +163,7 @@ def _is_flag(item) -> bool:
 
 
 def _dims_taken(item) -> int:
-    """How many dimensions of a tensor one item of a subscript speaks of."""
+    """The number of dimensions of a tensor that an item of a subscript takes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     if isinstance(item, (list, tuple)):
@@ -246,7 +246,7 @@ def _facts(input: Torchish, indices) -> tuple[list, tuple[int, ...]]:
 
 
 def _is_staged(*operands) -> bool:
-    """Whether an operation on these is traced, so that its form matters more than the time to find it."""
+    """Returns True if an operation on these is staged: its form matters more than the time to find it."""
     return any(isinstance(x, Torchish) and is_traced(x.physical.array) for x in operands)
 
 
@@ -300,7 +300,7 @@ def _as_found(_shape: tuple[int, ...], *_args: object, strides=None, **_options:
 
 
 def _part(input: Torchish, indices) -> torch.Tensor | None:
-    """What several known indices choose, where each walks through a dimension of its own, as `numpy.ix_` makes them."""
+    """The elements that several known indices choose, each along a dimension of its own, as with `numpy.ix_`."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     if len(dims) < 2 or dims[-1] - dims[0] >= len(dims) or not _is_staged(input):
         return None
@@ -360,7 +360,7 @@ def _only_mask(indices) -> int | None:
 
 
 def _has_count(values, after: int) -> bool:
-    """Whether `values` has a dimension for the true elements of a mask with `after` dimensions behind it."""
+    """True if `values` has a dimension for the true elements of a mask with `after` dimensions after it."""
     return values.ndim > after and values.shape[values.ndim - after - 1] != 1
 
 

@@ -35,14 +35,14 @@ class Span(NamedTuple):
     """A number, or a scalar array of which a traced input decides."""
     size: int
     is_one: bool = False
-    """Whether it is one element, whose dimension goes."""
+    """True if it is one element, without the dimension."""
     is_negative: bool = False
-    """Whether the start may be counted from the end."""
+    """True if the start may be counted from the end."""
     is_in_doubt: bool = False
-    """Whether PyTorch's slice may be shorter."""
+    """True if PyTorch's slice may be shorter."""
 
     def in_view(self, count: int, is_told: bool) -> tuple[Any, bool, Any]:
-        """Where it begins, whether that may be negative, and whether PyTorch's slice is as long.
+        """The start, whether that may be negative, and whether PyTorch's slice is as long.
 
         Args:
             count: the size of the dimension.
@@ -121,7 +121,7 @@ def _told(part: Any, fits: Any) -> Any:
 
 
 def as_number(value: Any) -> Any:
-    """What a subscript has as an end of a slice: a tensor is a number, of Python's if it is known."""
+    """The value of an end of a slice: a tensor is its number, a Python int if it is known."""
     if is_traced_number(value) and value.is_floating_point():
         raise TypeError("slice indices must be integers or None or have an __index__ method")
     if not isinstance(value, Tensor) or is_traced_number(value):
@@ -174,7 +174,7 @@ def spanned(self: Tensor, index, value: Any = None) -> tuple[Tensor, tuple] | No
 
 
 def _is_as_long(value: Any, spans: dict[int, Span], left: list, ndim: int) -> bool:
-    """Whether a tensor that is written has the length of each slice, so that PyTorch refuses a shorter slice."""
+    """Returns True if a tensor to write has the length of each slice: PyTorch refuses it for a shorter slice."""
     if not isinstance(value, Tensor) or not all(isinstance(item, slice) for item in left):
         return False
     kept = [dim for dim in range(ndim) if dim not in spans or not spans[dim].is_one]
@@ -204,7 +204,7 @@ def _span_of_slice(item: slice, count: int) -> Span | None:
 
 
 def _distance(stop: Any, start: Any) -> int | None:
-    """How far two traced numbers are apart in any case; None where nothing tells."""
+    """The difference of two traced numbers if it is the same in any case; else None."""
     found = distance(stop, start)
     if found is None:
         one, other = seen(stop), seen(start)

@@ -71,7 +71,7 @@ _TURNS = "for a range, write `i = 0`, `while i < n:` and `i += 1` at its end, wh
 
 
 def _instead_of(conversion: str, tensor) -> str:
-    """What stays traced in place of a conversion to a number of Python's."""
+    """The advice to keep a value traced, in place of a conversion to a Python number."""
     if formats_text():
         return HOW_TO_PRINT
     if type(tensor) is Item:
@@ -114,14 +114,14 @@ def item(self):
 
 
 def _gives_numbers(tensor: Torchish) -> bool:
-    """Whether code may compute with elements of a traced tensor as with Python's numbers."""
+    """Returns True if code may compute with elements of a traced tensor as with Python numbers."""
     is_real = tensor.dtype != torch.bool and not tensor.dtype.is_complex
     return is_real and current().paths[-1].can_answer(tensor)
 
 
 @implements_tensors(aten.item.default, aten._local_scalar_dense.default, tags=[Tag.READS])
 def _item_of_operators(self):
-    """Where PyTorch's parser takes a tensor for a number, too, as in ``torch.arange(x.max())``."""
+    """Serves ``item()``, which PyTorch's parser calls for a tensor in place of a number: ``torch.arange(x.max())``."""
     if not current().attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
         raise NeedsLengths  # of a size
     return _scalar(self, "Tensor.item()", f"if it is a size, write tensor.item() in its place, {_NUMBER}")
@@ -151,7 +151,7 @@ def _float(self):
 
 
 def _convertible(tensor, ask: Callable[[], Any]) -> Any:
-    """What is asked; where it is traced, code starts again, converted: there it gets a number that stays traced."""
+    """The result of `ask`; if that is traced, the code starts again, converted, and gets a traced number there."""
     try:
         return ask()
     except TracedValueError:
@@ -189,7 +189,7 @@ def _index(self):
 
 
 def _may_decide(tensor) -> bool:
-    """Whether a tensor has a whole number that is traced."""
+    """Returns True if a tensor has a traced integer."""
     if not is_integral(tensor.dtype) or tensor.dtype == torch.bool:
         return False
     lifted = current().lift(tensor)

@@ -63,7 +63,7 @@ def constrained(
 
 
 def _multiplies(part: torch.nn.Module) -> bool:
-    """Whether a module has weights of two dimensions or more, as products and tables do: what others give follows."""
+    """True if a module has weights of two dimensions or more, as products and tables: the results of others follow."""
     return any(weight.ndim > 1 for weight in part.parameters(recurse=False))
 
 

@@ -1,4 +1,4 @@
-"""Where a translation first differs from PyTorch: the operator, the module that calls it, and the line."""
+"""A search for the first difference between a translation and PyTorch: the operator, its module, and the line."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Bisection:
-    """How far a translation agrees with PyTorch.
+    """The extent to which a translation agrees with PyTorch.
 
     Attributes:
         subject: the model and its inputs.
@@ -62,12 +62,12 @@ class Bisection:
 
     @property
     def agrees(self) -> bool:
-        """Whether all calls agree."""
+        """True if all calls agree."""
         return self.step is None
 
     @property
     def verdict(self) -> str:
-        """What is wrong, in a sentence."""
+        """The problem, in a sentence."""
         if self.step is None:
             return "every operator agrees with PyTorch"
         if self.error:

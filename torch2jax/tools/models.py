@@ -154,7 +154,7 @@ def build(
 def subject_of(
     target: Subject | torch.nn.Module | Callable | str, args: tuple = (), kwargs: Mapping[str, Any] | None = None
 ) -> Subject:
-    """What a tool is given, as a model with its inputs.
+    """The model and inputs that a tool is given.
 
     Raises:
         SpecError: it is none of these, or there are no inputs.
@@ -206,7 +206,8 @@ def _built(spec: str, has_inputs: bool) -> Subject:
 
 @functools.cache
 def define_vision_operators() -> bool:
-    """Lets torchvision, if there, be imported though its compiled library does not load beside this build of PyTorch.
+    """Makes torchvision importable, if it is installed, though its compiled library does not load beside this build of
+    PyTorch.
 
     The library defines operators that the package looks up when it is imported; their schemas are enough for that.
     Other libraries import torchvision when it is installed, so this comes before them.
@@ -332,7 +333,7 @@ _LIBRARIES: dict[str, Callable[[str], Subject]] = {
 
 
 def _of_code(where: str, name: str, has_inputs: bool) -> Subject:
-    """What a module, or a file, has under a name."""
+    """The object under a name in a module or file."""
     module, spec = (_of_file(Path(where)) if where.endswith(".py") else _imported(where)), f"{where}:{name}"
     found: Any = module
     for part in name.split("."):
@@ -414,7 +415,7 @@ def _requires_arguments(function: Callable) -> bool:
 
 
 def read_branches(texts: list[str]) -> dict[str, bool]:
-    """What is to be answered to conditions on traced values, by places: texts such as ``model.py:forward=False``."""
+    """The answers to conditions on traced values, by place, from texts such as ``model.py:forward=False``."""
     branches = {}
     for text in texts:
         place, _, given = text.rpartition("=")

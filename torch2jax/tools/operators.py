@@ -16,7 +16,7 @@ from ..rules.rule import MetadataRule
 
 
 class Route(enum.Enum):
-    """How a function is implemented in JAX; the values are the names in reports."""
+    """The implementation of a function in JAX; the values are the names in reports."""
 
     RULE = "torch-level rule"
     METADATA = "metadata"

@@ -22,7 +22,7 @@ _BUSY = 0.2  # of the time, between rounds
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """How long one way of running a model takes.
+    """The time that one way of running a model takes.
 
     Attributes:
         name: the name of the way.
@@ -42,13 +42,13 @@ class Timing:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the rounds differ little: else the machine is busy, and the times say little."""
+        """True if the rounds differ little: else the machine is busy, and the times say little."""
         return self.seconds is None or self.spread is None or self.spread <= _BUSY * self.seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """How long a model takes.
+    """The time that a model takes.
 
     Attributes:
         subject: the model and its inputs.

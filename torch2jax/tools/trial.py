@@ -26,7 +26,7 @@ _FLOOR = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """How a group of arrays compares with PyTorch's tensors.
+    """The comparison of a group of arrays with PyTorch's tensors.
 
     Args:
         count: the number of arrays that were compared.
@@ -128,7 +128,7 @@ class Trial:
         return dict(distinct({**_parameters(self.target), **_buffers(self.target)}))
 
     def leaves(self) -> dict[str, torch.Tensor]:
-        """What gradients are taken for: the trainable parameters, and the inputs of floating point."""
+        """The tensors to take gradients for: the trainable parameters, and the inputs of floating point."""
         trainable = {name: tensor for name, tensor in _parameters(self.target).items() if tensor.requires_grad}
         return {**trainable, **differentiable(self.inputs)}
 

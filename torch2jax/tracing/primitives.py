@@ -23,7 +23,7 @@ class LevelEnd(Exception):
 
 
 def stop_levels(array: Any, dependencies: Sequence[Any], count: int):
-    """What was computed of the values of `dependencies` alone, but depends on what these came from.
+    """An array that the code computed from the values of `dependencies` alone, though it depends on their origin.
 
     Args:
         array: has no part in the first `count` levels.
@@ -34,7 +34,7 @@ def stop_levels(array: Any, dependencies: Sequence[Any], count: int):
 
 
 def stops_levels(step: Any) -> bool:
-    """Whether a step of a linear program is where `stop_levels` ends it."""
+    """Returns True if a step of a linear program is where `stop_levels` ends it."""
     return step.primitive is _level_end_p
 
 
@@ -167,7 +167,7 @@ ad.primitive_transposes[_of_once_p] = _twice
 
 
 class Undecided:
-    """Whether code was told of an input that it requires no grad, though JAX may differentiate it yet."""
+    """A record of whether code was told that an input requires no grad, though JAX may still differentiate it."""
 
     is_asked = False
 

@@ -48,7 +48,7 @@ class Added:
         return self._program.frame.tracing_eqns
 
     def is_enough(self) -> bool:
-        """Whether there are as many as iterations have to have together."""
+        """Returns True if there are as many equations as the iterations of a loop must have together."""
         return len(self._steps) - self._count >= self._wanted.iterations and total(self._held()) >= self._wanted.least
 
     def has_loops(self) -> bool:
@@ -58,7 +58,7 @@ class Added:
         return has_loops(steps, self._constants(), self._wanted)
 
     def roll(self, leaves: list) -> None:
-        """Lets loops compute the arrays in a list, which are to be kept by nobody else."""
+        """Replaces iterations by loops that compute the arrays in a list, to which nothing else may refer."""
         report = RollingReport()
         if not self._may_have_loops(report):
             return
@@ -119,7 +119,7 @@ class Added:
         return False
 
     def _own_array(self, steps: list, run: Run) -> str | None:
-        """Why iterations are no loop, if the last two take large arrays from outside, each its own."""
+        """The reason why iterations are no loop, if the last two take large arrays from outside, each its own."""
         made = {var for step in steps for var in step.outvars}
         constants = self._program.frame.constvar_to_val
         for at in range(run.stop - run.period, run.stop):
@@ -165,7 +165,7 @@ class Added:
         return steps, values
 
     def _keep_used(self, before: list, after: list) -> None:
-        """Lets the program have the new equations, and of the old ones those that someone else still uses.
+        """Adds the new equations to the program, and keeps those of the old ones that something still uses.
 
         Code may have put tensors aside, as hooks that note what layers give.
         """
@@ -185,7 +185,7 @@ def without_owners(steps: Iterable) -> list[weakref.ref]:
 
 
 def are_in_use(steps: Iterable[weakref.ref]) -> bool:
-    """Whether anything uses what some of these equations make."""
+    """Returns True if anything uses the results of some of these equations."""
     for generation in (1, 2):
         if all(step() is None for step in steps):
             return False
@@ -274,13 +274,13 @@ class Rolling:
     def __init__(self, wanted: Wanted):
         self._wanted = wanted
         self._expects_loops = False
-        """Whether the last call within derivatives or batches had loops."""
+        """True if the last call within derivatives or batches had loops."""
         self._puts_aside = False
-        """Whether the code lets others have what it computes, beside its results."""
+        """True if the code lets others have what it computes, beside its results."""
 
     @classmethod
     def of(cls, loops: str) -> "Rolling | None":
-        """What `t2j` is told to do with loops.
+        """The search for loops that the option `loops` of `t2j` asks for; None for no loops.
 
         Raises:
             ValueError: it is nothing that `t2j` takes.
@@ -294,7 +294,7 @@ class Rolling:
         return None if wanted is None else cls(wanted)
 
     def run(self, code: Callable[[Any], T], given: Any, is_repeatable: bool, has_layers: bool = False) -> T:
-        """What some code gives, of which the program that JAX traces has the loops.
+        """The result of some code, with loops in the program that JAX traces.
 
         Args:
             given: a tree with arrays, which `code` gets.
@@ -365,7 +365,7 @@ class _Alone:
             self._program = found
 
     def result(self) -> Any:
-        """What the code gives, computed with loops."""
+        """The result of the code, computed with loops."""
         found = iter(evaluated(self._program, self._values))
         form, static, is_array = self._end
         return form.unflatten([next(found) if x else leaf for x, leaf in zip(is_array, static, strict=True)])

@@ -33,10 +33,10 @@ class StreamState(NamedTuple):
 
     key: jax.Array | None
     taken: int
-    """How many keys were derived from that one."""
+    """The number of keys derived from that one."""
     seed: int | None
     before: Any = 0
-    """How many had been, where that number is traced."""
+    """The number of keys derived before, where that number is traced."""
 
 
 def closed_over(*values: Any, kind: type[T] = Torchish) -> list[T]:
@@ -92,7 +92,7 @@ def _owned_by(value: Any) -> Iterator[Any]:
 
 
 UNSUITED = (Uncontained, TracedValueError, jax.errors.JAXTypeError)
-"""What `TraceScope.trace` raises where code cannot run in a trace of its own; nothing has been changed then."""
+"""The exceptions of `TraceScope.trace` for code that cannot run in its own trace; nothing has changed then."""
 
 
 class TraceScope:
@@ -157,7 +157,7 @@ class TraceScope:
         return arrays
 
     def close(self, arrays: list) -> Any:
-        """What the function gave or raised, now with arrays of the trace outside.
+        """The result or the exception of the function, now with arrays of the trace outside.
 
         Args:
             arrays: those that `trace` gave, as they are outside.

@@ -65,12 +65,12 @@ def shadow_of(call: Call, whole: Any) -> Any:
 
 
 def give_shadow(call: Call, whole: Any, shadow: torch.Tensor) -> None:
-    """Lets a tensor that wraps others have the derivatives of a plain one, in this run of the code."""
+    """Sets a plain tensor that carries the derivatives of a wrapper, in this run of the code."""
     setattr(whole, _SHADOW, (call.attempt, shadow))
 
 
 def _give(whole: Any, shadow: torch.Tensor) -> None:
-    """Lets the gradient of a shadow be that of the tensor, or a part of it."""
+    """Moves the gradient of a shadow to the wrapper, as its gradient or a part of it."""
     gradient, shadow.grad = shadow.grad, None
     whole.grad = gradient if whole.grad is None else whole.grad + gradient
 

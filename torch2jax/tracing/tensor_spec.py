@@ -109,7 +109,7 @@ def laid_out(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
 
 
 def _explicit(array: Any, spec: PartitionSpec, kinds: dict[str, AxisType]) -> PartitionSpec:
-    """What the type of the array becomes: there is nothing that XLA could choose."""
+    """The array's type after the constraint: nothing is left to XLA."""
     now = jax.typeof(array).sharding.spec
     wanted = _of_kind(spec, kinds, AxisType.Explicit)
     given = zip(wanted, (*now, *[None] * (len(wanted) - len(now))), strict=True)

@@ -1,4 +1,4 @@
-"""What JAX is tracing, and the tangents that it computes meanwhile.
+"""JAX's current trace, and the tangents that it computes meanwhile.
 
 Python's garbage collector while JAX traces: it finds next to nothing there.
 
@@ -109,7 +109,7 @@ def unvaried(array: Any) -> Any:
 
 
 def is_float(array: Any) -> bool:
-    """Whether an array's dtype has derivatives."""
+    """Returns True if an array's dtype is differentiable."""
     return jnp.issubdtype(array.dtype, jnp.inexact)
 
 
@@ -118,7 +118,7 @@ def current_trace():
 
 
 def is_transforming() -> bool:
-    """Whether a transformation of JAX is going on."""
+    """Returns True if a transformation of JAX is active."""
     return not trace_ctx.is_top_level()
 
 
@@ -150,7 +150,7 @@ def is_zero(cotangent: object) -> bool:
 
 
 def examples_in(array: Any, tag: object) -> tuple[Any, int | None]:
-    """What the batch of a tag has for an array, without derivatives taken since, and the dimension of its examples.
+    """The batch that an array is an example of, under the batch trace of a tag, and the dimension of its examples.
 
     That is None if the array is no example.
     """
@@ -186,7 +186,7 @@ def values_of_examples(array: Any) -> np.ndarray | None:
 
 
 def decides(array: Any, trace: Any) -> bool:
-    """Whether an array is one value where JAX computes with `trace`: no other program, and no batch, is in between."""
+    """True if an array has one value where JAX computes with `trace`: no other program, and no batch, is in between."""
     now: Any = current_trace()
     while now is not trace:
         if now is None or isinstance(now, DynamicJaxprTrace):
@@ -205,7 +205,7 @@ def _stack(trace: Any) -> Iterator[Any]:
 
 
 def may_differentiate(trace: Any) -> bool:
-    """Whether JAX may take derivatives of what it computes with a trace, now or later."""
+    """Returns True if JAX may take derivatives of what it computes with a trace, now or later."""
     return not all(isinstance(x, (EvalTrace, BatchTrace)) for x in _stack(trace))
 
 
@@ -225,12 +225,12 @@ _DERIVED = (ad.JVPTracer, LinearizeTracer)
 
 
 def is_differentiated(array: object) -> bool:
-    """Whether JAX is taking a derivative with respect to what an array came from."""
+    """Returns True if JAX is taking a derivative with respect to something that an array depends on."""
     return any(isinstance(x, _DERIVED) and not is_zero(x.tangent) for x in _layers(array))
 
 
 def is_from_outside(array: Any, program: object) -> bool:
-    """Whether an array is of a trace outside of a program that JAX is at."""
+    """Returns True if an array is of a trace outside of a program that JAX is tracing."""
     tags = set()  # by their ids: JAX's tags are all equal
     for trace in _stack(current_trace()):
         tags.add(id(getattr(trace, "tag", trace)))
@@ -261,7 +261,7 @@ def without_tangents(array: Any, tags: Collection):
 
 
 class Bookmark:
-    """How much the programs that are being traced hold by now."""
+    """The length of each program that is being traced, to see or to undo what was added since."""
 
     def __init__(self):
         self._programs: list[tuple[list, int]] = []

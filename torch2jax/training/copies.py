@@ -34,7 +34,7 @@ from .places import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_pla
 
 
 class Layout(NamedTuple):
-    """What of a state is no array."""
+    """The part of a state that is no array."""
 
     things: list[Any]
     """The objects. In the place of tensors they have the user's, or `Made` where the user's objects lack them."""
@@ -68,7 +68,7 @@ def sharing(first: str, second: str) -> str:
 
 
 def start(thing: Any) -> None:
-    """Lets a scaler make what it otherwise makes when it first scales."""
+    """Makes a scaler create the tensors that it otherwise creates when it first scales."""
     if isinstance(thing, GradScaler) and thing.is_enabled() and thing._scale is None:
         thing._lazy_init_scale_growth_tracker(torch.device(thing._device))
 
@@ -296,7 +296,7 @@ class Copies(_Copying):
     # What is copied.
 
     def of_tensor(self, tensor: Any) -> Any:
-        """What stands for a tensor of the objects, with its own values."""
+        """The call's tensor for a tensor of the objects, with its own values."""
         return entering(self._call, tensor, is_own=True) if is_wrapper(tensor) else self._call.lift_own(tensor)
 
     def of_module(self, module: torch.nn.Module) -> Any:
@@ -362,7 +362,7 @@ def write(
     given: Mapping[Key, Any],
     own: Mapping[Key, Any],
 ) -> None:
-    """Lets objects be as in a state: tensors that there are keep their identity, and containers theirs."""
+    """Sets objects to a state: tensors and containers that exist keep their identity."""
     things, live = dict(zip(names, objects, strict=True)), dict(places(names, objects))
     memo = {id(made): thing for made, thing in zip(layout.things, objects, strict=True)}
 

@@ -400,7 +400,7 @@ class StatefulFunction(TellsOfArguments):
         return _nested(self._names, state)
 
     def _is_scheduled(self, key: Key) -> bool:
-        """Whether a scheduler sets what is there, which are numbers however it computes them."""
+        """Returns True if a scheduler sets the value: it is a number, however it is computed."""
         thing, _, path = stepper_of(key, self._steppers)
         if path.startswith("param_groups."):
             return key in self._starts and any(isinstance(x, LRScheduler) for x in self._steppers.values())
@@ -502,7 +502,7 @@ class StatefulFunction(TellsOfArguments):
         return found, members
 
     def _shared(self, key: Key) -> Key | None:
-        """What one counter for all parameters is under."""
+        """The key of the counter that all parameters share; None if there is none."""
         thing, inner, path = stepper_of(key, self._steppers)
         steps = path.split(".", 2)
         if not isinstance(thing, Optimizer) or len(steps) < 3 or steps[0] != "state":
@@ -550,7 +550,7 @@ class StatefulFunction(TellsOfArguments):
 
 
 class _Found(Exception):
-    """What `init` has found out about the structures of a state, which it makes anew then."""
+    """Raised when `init` has found structures of the state that were not known: it makes the state again."""
 
     def __init__(
         self,
@@ -591,7 +591,7 @@ def _memory(tensor: Any) -> int:
 
 
 def _is_same(value: Any, array: Any, other: Any, other_array: Any) -> bool:
-    """Whether two scalars are one, or are known to be equal."""
+    """Returns True if two scalars are the same, or are known to be equal."""
     if array is other_array:
         return True
     if array.dtype != other_array.dtype:

@@ -36,12 +36,12 @@ class _PaddedDims(NamedTuple):
 
 
 class Rooms:
-    """How much room the selections among the results of some branches have, so that all have as much."""
+    """The bounds of selections among the results of branches: one for all branches, so that their shapes agree."""
 
     def __init__(self):
         self._rooms: dict[int, dict[int, int]] = {}
         self.has_grown = False
-        """Whether a branch has needed more than was known."""
+        """True if a branch has needed a larger bound than was known."""
 
     def opened(self, place: int, result: Any) -> tuple[_PaddedDims | None, list]:
         """A result as tensors that have the room of all branches: it, and a length for each such dimension."""
@@ -102,7 +102,7 @@ class Tensors:
 
     @property
     def signature(self) -> tuple:
-        """What two functions must have in common to have results alike."""
+        """The properties that two functions must share to have results of one structure."""
         return self.spec, [
             kind if isinstance(kind, _PaddedDims) or kind is None else bool(kind) for kind in self._kinds
         ]

@@ -66,7 +66,7 @@ class GenerateError(TracedValueError):
 
 
 def _is_traced(*values: Any) -> bool:
-    """Whether code is traced, or one of some tensors."""
+    """Returns True if code is traced, or one of some tensors."""
     return this_call().stages or any(map(_is_decided_later, values))
 
 
@@ -204,7 +204,7 @@ class _Decoding:
         self._ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         self._is_data_decided = any(type(criterion).__name__ != "MaxLengthCriteria" for criterion in criteria)
         self.fixed: dict[str, Any] = kwargs
-        """What the model takes beside the tokens that is the same in all iterations."""
+        """The model's arguments beside the tokens that are the same in all iterations."""
         self._grown: dict[str, torch.Tensor] = {}  # what is longer in each, with room for all
         self._lengths: dict[str, int] = {}  # after the first
         self._before: dict[str, Any] = {}  # what objects are like
@@ -303,7 +303,7 @@ class _Decoding:
         self.fixed = {name: value for name, value in after.items() if name not in self._grown}
 
     def _sized(self, values: Any, count: Any, length: int) -> Any:
-        """What has grown as often as iterations have ended, from its room."""
+        """The valid part of an array whose last dimension has room for all iterations: `count` more than `length`."""
         array = self._call.lift(values).read()
         order = (array.ndim - 1, *range(array.ndim - 1))
         with self._call.inside():
@@ -343,7 +343,7 @@ _WHOLE = (torch.Tensor, type, types.FunctionType, types.MethodType)  # what is n
 
 
 def _outline(roots: dict[str, Any]) -> dict[str, Any]:
-    """What objects are like at any depth, by paths, but for the values of tensors."""
+    """The contents of objects at any depth, by path, without the values of tensors."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
     left = [*roots.items()]

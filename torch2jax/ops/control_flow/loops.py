@@ -50,7 +50,7 @@ class TensorCarry:
 
     @property
     def arrays(self) -> list:
-        """What is carried into the first step."""
+        """The arrays that are carried into the first step."""
         pairs = zip(self._tensors, self.given, strict=True)
         return [_literal(tensor.physical.arranged(given.spec.layout)) for tensor, given in pairs]
 
@@ -68,7 +68,7 @@ class TensorCarry:
         return any(given.spec.wants_grad for given in self.given)
 
     def tensors(self, arrays: Sequence) -> list[Torchish]:
-        """What a step gets."""
+        """The tensors that a step gets."""
         tensors = [given.spec.tensor(array) for given, array in zip(self.given, arrays, strict=True)]
         return [Number.of(x) if is_number else x for x, is_number in zip(tensors, self._is_number, strict=True)]
 
@@ -162,7 +162,7 @@ def count_steps(condition: Any, body: Any, known: list) -> int | None:
 
 
 class _Needs:
-    """What some results of a program need, and the program of these alone.
+    """The inputs and equations that some results of a program depend on, and the program of these alone.
 
     Args:
         program: a closed jaxpr.
@@ -295,7 +295,7 @@ class _Direction:
         self._reverse = reverse
 
     def take(self) -> bool:
-        """Whether the scan that asks first goes backwards; those within it do not."""
+        """Returns True if the scan that asks first goes backwards; scans within it do not."""
         reverse, self._reverse = self._reverse, False
         return reverse
 
@@ -350,7 +350,7 @@ def _scan_blocks(operator: str, function: Callable, init: Sequence, xs: Sequence
 
 
 class _Slices:
-    """What is gone through along its first dimension."""
+    """Tensors that a loop goes through along their first dimension."""
 
     def __init__(self, tensors: list[Torchish]):
         self.length = tensors[0].shape[0]
@@ -397,7 +397,7 @@ def _trace_scan(
 
 @runs_instead_of(torch_associative_scan, with_original=True)
 def _associative_scan(original, combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
-    """Where PyTorch has a kernel of its own, for CUDA, any function will do."""
+    """Accepts any function, also for ``"pointwise"``, the mode of PyTorch's own kernel for CUDA."""
     mode = "generic" if combine_mode == "pointwise" else combine_mode
     return original(combine_fn, xs, dim, reverse, mode)
 

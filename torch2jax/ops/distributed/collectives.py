@@ -89,7 +89,7 @@ def _all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fa
 
 
 def _in_one(tensor: torch.Tensor) -> torch.Tensor:
-    """What can be put together along its first dimension."""
+    """A tensor that can be concatenated along its first dimension."""
     return tensor.unsqueeze(0) if tensor.ndim == 0 else tensor
 
 
@@ -216,7 +216,7 @@ def _expect_list(name: str, objects: Any, count: int) -> None:
 
 
 def _of_all(thing: Any, group: MeshGroup) -> list[Any]:
-    """What each device of a group has in the place of an object."""
+    """The objects that the devices of a group have, one for each."""
     leaves, structure = tree_flatten(thing)
     gathered: dict[int, torch.Tensor] = {}
 

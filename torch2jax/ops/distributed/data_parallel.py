@@ -55,7 +55,7 @@ class Exchanged:
 
 
 def averaged(parameter: torch.Tensor, group: MeshGroup, when: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """What a module computes with in the place of a parameter.
+    """The value of a parameter in a module's computation.
 
     Args:
         when: its gradients are averaged over a group: ``"now"``, ``"later"`` or ``"never"``.
@@ -130,7 +130,7 @@ _OPTIONS = inspect.signature(DistributedDataParallel)
 
 @stands_in(DistributedDataParallel, "__init__")
 def _init(self, *args, **kwargs):
-    """What the wrapper is asked for in code; there is no reducer and no process to agree with."""
+    """The attributes of the wrapper that code reads; there is no reducer and no process to agree with."""
     options = _OPTIONS.bind(*args, **kwargs).arguments
     torch.nn.Module.__init__(self)
     module, process_group, mesh = (options.get(name) for name in ("module", "process_group", "device_mesh"))
@@ -191,7 +191,7 @@ def _averaged(wrapper: DistributedDataParallel, group: MeshGroup) -> Iterator[tu
 
 
 def _group_of(wrapper: DistributedDataParallel) -> MeshGroup | None:
-    """What a wrapper's group stands for; None outside of a mesh.
+    """The mesh group of a wrapper; None outside of a mesh.
 
     Raises:
         ValueError: it is a group that stands for nothing.

@@ -34,7 +34,7 @@ HOW = (
 
 
 def axes_told(groups: Any) -> tuple[tuple[Any, Axes], ...]:
-    """What `t2j` is told of groups, as pairs of a group, or None for the default one, and axes.
+    """The argument `groups` of `t2j`, as pairs of a group, or None for the default one, and axes.
 
     Raises:
         TypeError: it is nothing that `t2j` takes.
@@ -151,7 +151,7 @@ def group_of_axes(axes: Axes) -> MeshGroup:
 
 
 def default_group() -> MeshGroup | None:
-    """What the default group stands for where the code is: as it was told, or all axes of `jax.shard_map`."""
+    """The default group at this place in the code: the one that `t2j` was given, or all axes of `jax.shard_map`."""
     call = current()
     if call is None:
         return None
@@ -161,7 +161,7 @@ def default_group() -> MeshGroup | None:
 
 
 def is_alone() -> bool:
-    """Whether code for several devices is traced for one, without a mesh."""
+    """Returns True if code for several devices is traced for one, without a mesh."""
     try:
         return lax.axis_size(ALONE) == 1
     except NameError:
@@ -169,7 +169,7 @@ def is_alone() -> bool:
 
 
 def expect_group(group: Any = None) -> MeshGroup:
-    """What a group stands for, that is None for the default one, itself, or its name.
+    """The mesh group of a process group, of None (the default one), of itself, or of its name.
 
     Raises:
         ValueError: it stands for nothing.

@@ -1,4 +1,4 @@
-"""What collectives on tensors share: operands, results, writes, and waiting.
+"""The common part of collectives on tensors: operands, results, writes, and waiting.
 
 How functions of `torch.distributed` find their implementation.
 
@@ -42,7 +42,7 @@ def serves(*functions: Any) -> Callable[[Callable], Callable]:
 
 
 def _asks(function: Any) -> bool:
-    """Whether a function asks if somebody overrides it."""
+    """Returns True if a function looks for `__torch_function__` overrides of its arguments."""
     inner = function
     while hasattr(inner, "__wrapped__"):
         inner = inner.__wrapped__
@@ -58,7 +58,7 @@ def index_along(axes: Axes) -> jax.Array:
 
 
 def all_reduce(x: jax.Array, axes: Axes, op: str) -> jax.Array:
-    """What a reduction of the arrays of all devices along some axes gives, on each.
+    """The reduction of the arrays of all devices along some axes, on each device.
 
     Args:
         op: ``"sum"``, ``"avg"``, ``"min"``, ``"max"``, ``"product"``, ``"band"``, ``"bor"`` or ``"bxor"``.
@@ -136,7 +136,7 @@ _OF_PARTS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def reduce(x: jax.Array, axes: Axes, op: str, target: int) -> jax.Array:
-    """What `all_reduce` gives, on one device; the others have what they had."""
+    """The result of `all_reduce` on one device; the others keep their arrays."""
     found = all_reduce(x, axes, op)
     x = lax.stop_gradient(x)  # PyTorch leaves open what they have
     return lax.select_n(lax.eq(index_along(axes), target), *_alike(x, found))
@@ -182,7 +182,7 @@ def all_to_all(x: jax.Array, axes: Axes) -> jax.Array:
 
 
 def permute(x: jax.Array, axes: Axes, targets: tuple[int, ...]) -> jax.Array:
-    """What the device has sent whose target this one is; zeros where there is none."""
+    """The array of the device whose target this one is; zeros if there is none."""
     return lax.ppermute(x, axes, [(source, target) for source, target in enumerate(targets) if target >= 0])
 
 
@@ -263,7 +263,7 @@ def scattered(tensor: torch.Tensor, op: Any, group: MeshGroup) -> torch.Tensor:
 def exchanged(
     tensor: torch.Tensor, group: MeshGroup, output_sizes: Any = None, input_sizes: Any = None
 ) -> torch.Tensor:
-    """What all devices have for this one, one after the other along the first dimension.
+    """The parts that all devices have for this one, concatenated along the first dimension.
 
     Args:
         output_sizes: how many rows come from each.
@@ -341,5 +341,5 @@ class Done(dist.Work):
 
 
 def finished(is_async: bool, *results: torch.Tensor) -> Done | None:
-    """What a collective gives that has written its results."""
+    """The result of a collective that has written its results."""
     return Done(results) if is_async else None

@@ -30,7 +30,7 @@ _aten = torch.ops.aten
 
 
 class _Probe(torch.Tensor):
-    """What PyTorch's C++ finds in the place of a `DTensor`: its whole shape, and no values."""
+    """The stand-in for a `DTensor` in PyTorch's C++: its whole shape, and no values."""
 
     local: Any
     parts: PartLayout
@@ -64,7 +64,7 @@ def _whole_stride(local: torch.Tensor, layout: PartLayout) -> tuple[int, ...]:
 
 
 def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
-    """What a function of PyTorch's C++ gives for `DTensor`s and others.
+    """The result of a function of PyTorch's C++ for `DTensor`s and others.
 
     Raises:
         RuntimeError: it got a `DTensor` and another tensor that is no number.
@@ -194,7 +194,7 @@ def _unserved(operator: Any, what: str) -> NotImplementedError:
 
 
 def _decided(operator: Any, count: int, args: tuple, kwargs: dict) -> Decision:
-    """What PyTorch decides, with whole operands where it would give what cannot be moved and differentiated.
+    """PyTorch's decision, with whole operands where its result could not be moved and differentiated.
 
     Args:
         count: the number of dimensions of the mesh.
@@ -242,7 +242,7 @@ def _along(results: Any, dim: int) -> list[Any]:
 
 
 def _how_met(results: list[Any], begins_means: bool) -> str:
-    """How the cotangents of whole operands are reduced, by the placements of results; not at all if these are whole."""
+    """The reduction of whole operands' cotangents, by the placements of results; none if these are whole."""
     if all(x.is_replicate() for x in results):
         return ""
     return "avg" if not begins_means and any(map(_is_average, results)) else "sum"

@@ -73,7 +73,7 @@ def _attend_rows(query, mask, first=None, *, key, value, is_causal, scale, drop,
 
 
 def rows_at_a_time(shape) -> int | None:
-    """How many rows of scores of a shape ``(*batch, queries, keys)`` to compute at a time, None for all of them."""
+    """The number of rows of scores of shape ``(*batch, queries, keys)`` to compute at a time; None for all of them."""
     count, (least, most) = math.prod(shape), _ROWS
     if count <= _LARGE:
         return None
@@ -250,7 +250,7 @@ def scaled_dot_product_attention(
 def _scaled_dot_product_flash_attention_for_cpu(
     query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None
 ):
-    """What exported graphs have for attention on a CPU: its output, and the logarithm of what its weights sum to."""
+    """Attention on a CPU in exported graphs: the output, and the logarithm of the sum of its weights."""
     if dropout_p != 0:
         raise RuntimeError("scaled_dot_product_attention_flash_attention: Currently do not support dropout > 0")
     output = torch.nn.functional.scaled_dot_product_attention(
@@ -297,7 +297,7 @@ def multi_head_attention_forward(*args, **kwargs):
 
 
 def _is_plain(given) -> bool:
-    """Whether the call is valid and uses what is common; PyTorch's body serves the others, and raises its errors."""
+    """Returns True if the call is valid and uses common options; for others PyTorch's body runs, and raises."""
     query, key, value, mask, padding = given.query, given.key, given.value, given.attn_mask, given.key_padding_mask
     if any(x.dim() != 3 for x in (query, key, value)):
         return False
@@ -445,7 +445,7 @@ def _transformer_encoder_layer_fwd(
     mask=None,
     mask_type=None,
 ):
-    """What a script of ``nn.TransformerEncoderLayer`` calls in evaluation, on ``(batch, time, features)``."""
+    """The layer that scripts of ``nn.TransformerEncoderLayer`` call in evaluation, on ``(batch, time, features)``."""
     functional = torch.nn.functional
     activation = functional.gelu if use_gelu else functional.relu
 

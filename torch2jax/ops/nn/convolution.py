@@ -30,7 +30,7 @@ def per_dimension(value, count: int, what: str) -> tuple[int, ...]:
 
 
 class _ChannelLayout(NamedTuple):
-    """Where a convolution's input and output hold their channels: the one place that decides how it is laid out."""
+    """The layout of a convolution's input and output, with the channels last or not: the one place that decides it."""
 
     channels_last: bool
 
@@ -57,7 +57,7 @@ class _ChannelLayout(NamedTuple):
 
 
 def _with_batch(function):
-    """Lets a layer on ``(batch, channels, *spatial)`` take input without the batch as well."""
+    """Makes a layer on ``(batch, channels, *spatial)`` accept input without the batch as well."""
 
     @functools.wraps(function)
     def layer(input, weight, *args, channels_last=False):

@@ -25,7 +25,7 @@ _FEW_ELSEWHERE = 100_000
 
 
 def _kept(boxes, scores, groups, iou_threshold) -> Selected:
-    """What is kept of boxes, each in its group, or all in one."""
+    """The boxes that non-maximum suppression keeps, each in its group, or all in one."""
     given = [x for x in (boxes, scores, groups) if isinstance(x, Selected)]
     if given:
         given = aligned(given, "torchvision::nms")
@@ -44,7 +44,7 @@ def _kept(boxes, scores, groups, iou_threshold) -> Selected:
 
 
 def is_unknown(*tensors) -> bool:
-    """Whether some tensors have values that are traced, or a data-dependent length."""
+    """Returns True if some tensors are traced, or have a data-dependent length."""
     return any(isinstance(x, Selected) or (isinstance(x, Torchish) and is_traced(x.read())) for x in tensors)
 
 
@@ -165,7 +165,7 @@ def _cubic(index, sizes, count: int):
 
 
 def _peaks(maps, heights, widths):
-    """Where maps are largest, each enlarged by bicubic interpolation to a size of its own, and what they are there.
+    """The positions and values of the maxima of maps, each enlarged by bicubic interpolation to a size of its own.
 
     No enlarged map is ever there: it is computed row by row, of some columns each.
 

@@ -26,7 +26,7 @@ _ALPHA = 1.7580993408473766
 
 
 def _is_known(p) -> bool:
-    """Whether a probability is a number; else it is an array of one, which is traced."""
+    """Returns True if a probability is a number; else it is a traced array of one element."""
     return isinstance(p, float | int)
 
 
@@ -50,7 +50,7 @@ def _factor(value, input):
 
 
 def _mask(key, input, p, features: bool):
-    """Which elements stay; with `features` a channel of a sample stays or goes as a whole."""
+    """The mask of elements that stay; with `features`, whole channels of a sample stay or go."""
     if not features:
         return _kept(key, p, input.shape)
     return lax.broadcast_in_dim(_kept(key, p, input.shape[:2]), input.shape, (0, 1))

@@ -48,7 +48,8 @@ def take_rows(table, indices):
 
 
 def sharding_of_rows(table, indices) -> NamedSharding | None:
-    """How rows lie on explicit axes: as the indices and the columns do, None if these are on one axis or on none.
+    """The sharding of rows on explicit axes: that of the indices and the columns; None if these are on one axis or on
+    none.
 
     JAX asks for it, though a table that is split by rows leaves no other choice.
     """
@@ -68,7 +69,7 @@ class Rows(NamedTuple):
 
 
 def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad_by_freq: bool) -> Rows | None:
-    """Lets the rows that indices choose require grad in the place of a table; None where nothing asks for that.
+    """A table of the rows that indices choose, which requires grad in place of the whole; None where none is needed.
 
     Only what the code itself differentiates by a backward pass has a sparse gradient. One that JAX takes from outside
     is an array of the table's shape.

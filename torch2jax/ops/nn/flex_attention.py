@@ -124,7 +124,7 @@ def _without_compiler():
 
 @stands_in(torch_flex, "_validate_device")
 def _take_any_device(query, key, value) -> None:
-    """What PyTorch's kernels lack on some devices is there on all: gradients."""
+    """Accepts any device: the gradients that some of PyTorch's kernels lack exist on all of them."""
 
 
 _create_empty_block_mask: Any = vars(torch_flex)["_create_empty_block_mask"]

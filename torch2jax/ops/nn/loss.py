@@ -245,7 +245,7 @@ def _picked(x, target, axis: int):
 
 
 def _is_class(x, target, axis: int):
-    """Where along an axis the class of each target is."""
+    """The one-hot mask of the class of each target along an axis."""
     classes = lax.broadcasted_iota(target.dtype, x.shape, axis)
     return lax.eq(classes, jnp.broadcast_to(lax.expand_dims(target, (axis,)), x.shape))
 

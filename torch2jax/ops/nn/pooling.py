@@ -43,12 +43,12 @@ class _Span(NamedTuple):
     count: int
 
     def positions(self) -> np.ndarray:
-        """Where each place of each window lies, clamped to the input: ``(window, count)``."""
+        """The input index of each place of each window, clamped to the input: ``(window, count)``."""
         places = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride - self.low
         return np.clip(places, 0, self.size - 1)
 
     def first_inside(self) -> np.ndarray:
-        """Which place of each window is the first that is no padding: ``(window, count)``."""
+        """The mask of each window's first place that is no padding: ``(window, count)``."""
         inside = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride >= self.low
         return inside & ~np.concatenate([np.zeros_like(inside[:1]), inside[:-1]])
 
@@ -313,7 +313,7 @@ def _avg_pool(
 
 
 def _counted(span: _Span, count_include_pad: bool) -> np.ndarray:
-    """How many elements each window's sum along one dimension is divided by."""
+    """The number of elements that each window's sum along one dimension is divided by."""
     start = np.arange(span.count) * span.stride - span.low
     end = np.minimum(start + span.window, span.size + span.low)
     if not count_include_pad:
@@ -394,7 +394,7 @@ def _output_sizes(sizes, output_size) -> tuple[int, ...]:
 
 
 def _adaptive_bounds(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each window starts and ends."""
+    """The first index of each window, and the one after its last."""
     index = np.arange(count)
     return index * size // count, -(-(index + 1) * size // count)
 
@@ -579,7 +579,7 @@ def _fractional_samples(random_samples, lead: tuple[int, ...], count: int):
 
 
 def _fractional_starts(sample, size: int, count: int, window: int):
-    """Where the windows along one dimension start: ``(..., count)``."""
+    """The first index of each window along one dimension: ``(..., count)``."""
     last = jnp.full((*sample.shape, 1), size - window, np.int32)
     if count == 1:
         return last
@@ -646,7 +646,7 @@ def _check_unpooled(count: int, input, indices, output_size, *args, **kwargs) ->
 
 
 def _alerting(name: str):
-    """Lets PyTorch say that an operation may give different results, for who has asked to be told."""
+    """Makes a `prepare` that gives PyTorch's alert for an operation with results that may differ from run to run."""
 
     def prepare(*args, **kwargs):
         alert_not_deterministic(name)

@@ -27,7 +27,7 @@ class _Cell(NamedTuple):
     step: Callable
     states: int
     folds_bias: bool
-    """Whether the hidden bias may be added to the projected input, once for all steps."""
+    """True if the hidden bias may be added to the projected input, once for all steps."""
 
 
 def _parts(gates, count: int):
@@ -234,7 +234,7 @@ def _known_sizes(batch_sizes) -> tuple[int, ...]:
 
 
 def _valid(batch_sizes):
-    """Which sequences are still running at each step: ``(time, batch)``."""
+    """The mask of the sequences still running at each step: ``(time, batch)``."""
     sizes = np.asarray(batch_sizes, np.int32)
     shape = (len(sizes), int(sizes[0]))
     return lax.lt(lax.broadcasted_iota(np.int32, shape, 1), lax.broadcast_in_dim(sizes, shape, (0,)))

@@ -159,7 +159,7 @@ def _sizes(spatial, output_size, scales):
 
 
 def _ratio(size, output_size, factor, real=np.float32):
-    """How many input elements make one output element, rounded as PyTorch rounds it."""
+    """The number of input elements for one output element, rounded as PyTorch rounds it."""
     return real(1 / factor) if factor is not None and factor > 0 else real(size) / real(output_size)
 
 

@@ -16,7 +16,7 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 
 
 def _tensor(value, dtype=None) -> torch.Tensor:
-    """What is given, as PyTorch takes lists, too."""
+    """The argument as a tensor; it may be a list."""
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value) if dtype is None else torch.tensor(value, dtype=dtype)
     return current().lift(value) if dtype is None else current().lift(value).to(dtype)
@@ -126,7 +126,7 @@ def _compressed(layout, first, plain, values, size, dtype, checks: bool | None, 
 
 
 def _expect_parts_fit(layout, first, plain, values, size, is_checked: bool) -> None:
-    """Lets PyTorch itself check the parts of a compressed layout: their values too, where asked for, and known.
+    """Checks the parts of a compressed layout in PyTorch itself: their values too, if asked for, and known.
 
     Raises:
         RuntimeError: they do not fit together, or to the size.

@@ -39,7 +39,7 @@ class _Order(NamedTuple):
     which: np.ndarray | None
     """The place of each among those that are given; None if they are in order."""
     begins: np.ndarray
-    """Where each row begins."""
+    """The index of each row's first element."""
     columns: np.ndarray
 
 

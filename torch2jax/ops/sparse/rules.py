@@ -1,4 +1,4 @@
-"""What rules of sparse tensors are made of: how they are declared, and the places of a tensor's elements."""
+"""The declaration of rules of sparse tensors, and the indices of a tensor's elements."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -240,7 +240,7 @@ def coalesced(tensor: Sparse) -> Sparse:
 
 
 def within(tensor: Sparse) -> torch.Tensor | None:
-    """Which elements do not pad, of the shape of the last index; None where all are known to be there."""
+    """The mask of elements that are no padding, of the shape of the last index; None if there is no padding."""
     if known_places(tensor.index[0]) is not None:
         return None
     if tensor.kind is torch.sparse_coo:
@@ -265,7 +265,7 @@ def filled(tensor: Sparse, elements: torch.Tensor) -> Sparse:
 
 
 def room(tensor: Sparse) -> int:
-    """How many elements there are room for."""
+    """The number of elements that there is room for."""
     return tensor.index[-1].shape[-1]
 
 
