@@ -40,9 +40,7 @@ K = TypeVar("K")
 
 
 class _Unknown:
-    """A type that no function returns. For a type checker, a result of unknown type may be even this. One whose result
-    is not known to a type checker is taken to return even that.
-    """
+    """A type that no function returns. For a type checker, a result of unknown type may be even this."""
 
 
 class _OfUnknown(Protocol[P]):

@@ -80,9 +80,7 @@ class Attempt:
         self.asked = [] if asked is None else asked
         self.fits: Torchish | None = None
         """True, as a tensor, if all that data decide fits. Code writes to it as to any tensor, so that loops carry it,
-        and checkpoints and branches return it. None where lengths are not heeded from the beginning. Only where lengths
-        are heeded from the beginning.
-        """
+        and checkpoints and branches return it. None where lengths are not heeded from the beginning."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
         self.left_pytorch: SourceLine | None = None
         """The line where code first took floats out of PyTorch, as NumPy arrays or Python lists."""
@@ -202,8 +200,7 @@ class Runs:
         self._depth = 0
         self._foreseen: int | None = None
         """The depth of the tape that eager runs begin with. A traced program begins without one that it may not use:
-        its graph would differ. A program has none that it may not use: its graph would be another.
-        """
+        its graph would differ."""
         self._is_settled = False
         """True if the first run of a call has reached its end: outside of transformations, later ones do not look for
         state that they might have to restore.

@@ -200,9 +200,7 @@ def _reach(leaves: Iterable[torch.Tensor], edges: Iterable) -> bool:
 
 
 def _may_be_nonzero(cotangent: torch.Tensor) -> bool:
-    """True if a gradient of zero might be wrong. JAX asks with zeros where it cannot know them, as in a scan. JAX asks
-    with zeros where it cannot know them, as in a scan.
-    """
+    """True if a gradient of zero might be wrong. JAX asks with zeros where it cannot know them, as in a scan."""
     try:
         return bool(cotangent.any())
     except RuntimeError:  # within torch.vmap, which does not tell

@@ -223,9 +223,7 @@ class BridgeOptions:
     method: str = "ffi"
     lock: Any = False
     programs: Callable[[], dict | None] = lambda: None
-    """Returns the cache of compiled single calls. What they call does not hold it, or would keep them alive for ever.
-    Not in what they call, which they would keep alive for ever.
-    """
+    """Returns the cache of compiled single calls. What they call does not hold it: that would keep them for ever."""
 
 
 class TorchFunction:

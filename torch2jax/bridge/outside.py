@@ -315,9 +315,7 @@ def _example(shape: tuple[int, ...], dtype: torch.dtype, step: int) -> torch.Ten
 
 
 def _value_for_shapes(known: Any) -> bytes | None:
-    """The values of a known tensor if they may decide shapes: lists of integers. A single one is mostly a counter. A
-    single one is a counter more often than not.
-    """
+    """The values of a known tensor if they may decide shapes: lists of integers. A single one is mostly a counter."""
     if known is None:
         return None
     array = np.asarray(evaluate(known))

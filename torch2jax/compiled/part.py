@@ -32,9 +32,7 @@ _LONGEST = 60
 
 
 def listed(function: Callable, module: Any, args: tuple, kwargs: dict) -> dict[str, str]:
-    """The arguments of a call and the contents of its module, by path. PyTorch's overrides must be off. PyTorch's
-    overrides must be off meanwhile.
-    """
+    """The arguments of a call and the contents of its module, by path. PyTorch's overrides must be off."""
     names = list(inspect.signature(function).parameters) if callable(function) else []
     found: dict[str, str] = {"gradients": "on" if torch.is_grad_enabled() else "off"}
     seen: set[int] = set()

@@ -109,9 +109,7 @@ class RuleOptions:
     promote: PromoteSpec = None
     """The promotion of the positional parameters of the body (the operands) to a common dtype; they are broadcast too.
     None if they are not promoted. Keyword-only parameters are no operands, though a call may pass them by position too.
-    A function of the operands returns the kind where they decide it. A function of these gives the kind where they
-    decide it.
-    """
+    A function of the operands returns the kind where they decide it."""
     unpromoted: int = 0
     """The number of first operands that are broadcast, but keep their dtype (the condition of a where)."""
     takes: TakesSpec = None
@@ -145,8 +143,7 @@ class RuleOptions:
     are contiguous, and those of a promoting rule as PyTorch has them for its operands, of which a number is one."""
     has_own_values: bool = False
     """True if PyTorch's function may give other values, as the sign of an eigenvector, so that the body computes known
-    values too. Always true for rules of users. It does for all rules of users.
-    """
+    values too. Always true for rules of users."""
     tags: Iterable[Tag] = ()
     """The tags of the functions, beyond those that follow from PyTorch's schemas."""
 

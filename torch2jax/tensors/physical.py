@@ -82,7 +82,7 @@ class LazyArray:
 
     @property
     def is_long(self) -> bool:
-        """True if a constant is shorter than the steps that lead to it; this also bounds the recursion of `physical`."""
+        """True if a constant is shorter than the steps that lead to it; this also bounds `physical`'s recursion."""
         return self.depth > _MOST_STEPS
 
     @property

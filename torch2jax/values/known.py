@@ -198,7 +198,7 @@ def _by_either(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _by_rule(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
-    """The result of a rule for real tensors, computed by JAX: a rule of the user's, or one that chooses unlike PyTorch."""
+    """The result for real tensors, computed by JAX, of a user's rule or one that chooses unlike PyTorch."""
     call = this_call()
     with call.inside(), call.outside(), evaluating(), call.at(None):
         result = run_named(function, rule, map_values(_tensor, args), map_values(_tensor, kwargs))
@@ -317,7 +317,7 @@ class _OperandSnapshot(NamedTuple):
 
     @property
     def source(self) -> tuple["_LazyOperation", int] | None:
-        """The operation that gives the array, and the index there, where the array's values differ from the known ones."""
+        """The operation that gives the array, and its index there, if the array's values are not the known ones."""
         return self.lazy.source if isinstance(self.lazy, LazyArray) and self.is_narrowed else None
 
     def tensor(self) -> Torchish:

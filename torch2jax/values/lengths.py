@@ -221,7 +221,7 @@ def tensor_of(value: Any) -> Any:
 
 
 def _by_length(func: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Callable, tuple, dict] | None:
-    """The rule of a function for data-dependent numbers, and its arguments; None if it has no rule, or gets no such number."""
+    """A function's rule for data-dependent numbers, and its arguments; None if there is no such rule or number."""
     found = registry.lookup_by_length(func)
     if found is None:
         return None
