@@ -43,7 +43,7 @@ class _WaitingPath(Protocol):
 
 
 class AbandonableCall(Protocol):
-    """A call as what abandons a run of its code sees it."""
+    """The attributes of a call that are used when a run of its code is abandoned."""
 
     @property
     def paths(self) -> Sequence[_WaitingPath]:
@@ -52,7 +52,7 @@ class AbandonableCall(Protocol):
 
 
 class NeedsLengths(Abandoned):
-    """Data-dependent lengths have to be heeded from the beginning: Python has looked up ``len`` before."""
+    """Data-dependent lengths must be supported from the beginning of the run: Python has looked up ``len`` before."""
 
 
 class NeedsNumbers(Abandoned):
@@ -60,7 +60,7 @@ class NeedsNumbers(Abandoned):
 
 
 def refused(error: Exception, place: Any) -> None:
-    """Is called with an error, before it is raised, for what code asks for at a place, and may well go on without."""
+    """Called with an error before it is raised, if it answers a request that code may well do without."""
     _given(error, (type(error), place), _MANY)
 
 
@@ -79,7 +79,7 @@ class Patience:
         self._lines = 0
 
     def give(self, error: BaseException, key: Any, allowed: int) -> None:
-        """Is called before an exception is raised, of which so many of one key may be handled."""
+        """Called before an exception is raised; allows code to catch `allowed` exceptions of one key."""
         self._given[key] += 1
         if self._given[key] <= allowed:
             return
@@ -95,7 +95,7 @@ class Patience:
             )
 
     def end(self) -> None:
-        """Is called when the code is over."""
+        """Called when the code is over."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -147,7 +147,7 @@ class _ExceptionWatch:
 
 
 def _ignore(*_: Any) -> None:
-    """Traces nothing that is called from now on."""
+    """Ignores all later trace events."""
 
 
 def _is_between(frame: FrameType) -> bool:

@@ -110,7 +110,7 @@ def _numpy(values: torch.Tensor | np.ndarray) -> np.ndarray:
 
 
 def _memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory that nobody else has, which JAX takes over on the CPU; a mapped file may change."""
+    """Memory without other owners, which JAX takes over on the CPU; a mapped file may change."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

@@ -1,4 +1,4 @@
-"""`t2j` and `j2t`: which object becomes what."""
+"""`t2j` and `j2t`: conversions of functions, modules and values."""
 
 import functools
 import types
@@ -417,7 +417,7 @@ def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
 
 
 def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
-    """As `j2t`; `expect` refuses what is of neither side, and no tree."""
+    """As `j2t`; `expect` refuses objects of neither side that are no trees."""
     if isinstance(thing, (jax.Array, np.ndarray)):
         call = current()
         return array_to_tensor(thing, copy=copy) if call is None else call.lift(thing)

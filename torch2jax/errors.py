@@ -176,7 +176,7 @@ def _is_within(part: tuple, whole: dis.Positions | None) -> bool:
 
 
 def _innermost_of(error: BaseException) -> tuple[str, str] | None:
-    """The file that an exception comes from, and what Python was doing there."""
+    """The file that an exception comes from, and the operation of Python that raised it."""
     traceback: types.TracebackType | None = error.__traceback__
     if traceback is None:
         return None
@@ -418,7 +418,7 @@ _AXES_HINT = (
 
 
 def hint_at_axes(error: Exception) -> None:
-    """Tells what to do about what JAX says of types that have shardings, if an error says it."""
+    """Adds advice on JAX's sharded types to an error about them."""
     if type(error).__name__ == "ShardingTypeError" and _AXES_HINT not in getattr(error, "__notes__", ()):
         error.add_note(_AXES_HINT)
 

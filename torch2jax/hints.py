@@ -1,4 +1,4 @@
-"""Notes on errors of Python, PyTorch and JAX whose own message does not say what to do.
+"""Notes on errors of Python, PyTorch and JAX whose own messages do not say what to do.
 
 Nothing here runs before a call has failed.
 """
@@ -426,7 +426,7 @@ def _static(failure: _Failure) -> str | None:
 
 
 def _dtype_of_numbers(value: Any, *, takes_floats: bool) -> str | None:
-    """The dtype of an argument that may have been a Python number, a flag, or a tuple of them; None of others."""
+    """The dtype of an argument that may have been a Python number, a flag, or a tuple of them; else None."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     if not parts or not all(_may_be_of_jit(x) for x in parts):
         return None

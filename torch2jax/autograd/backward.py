@@ -60,7 +60,7 @@ def with_parts(tensors: Sequence[Torchish]) -> list[Torchish]:
 
 
 def joined(tensors: Sequence[Torchish], gradients: Sequence[Any]) -> tuple[list[Torchish], list[Any]]:
-    """Tensors that are no parts, and their gradients with those of their parts added."""
+    """The tensors that are no parts of a leaf, and their gradients, to which those of their parts are added."""
     wholes: list[Torchish] = []
     found: list[Any] = []
     of_parts: dict[int, list] = {}
@@ -253,7 +253,7 @@ class BackwardOfTensors(Backward):
         self.dependencies = [array for array in (x.physical.array for x in given) if tape.has(array)]
 
     def gradients(self, wanted: list[Torchish]) -> tuple:
-        """Those with respect to tensors, None for what does not lead to the outputs."""
+        """The gradients of the tensors; None for those that do not lead to the outputs."""
         self._expect_within(wanted)
         for tensor in wanted:
             self.tape.expect_captured_alone(self.outputs, tensor)
@@ -282,7 +282,7 @@ class BackwardOfTensors(Backward):
         return tuple(results)
 
     def _expect_within(self, wanted: list[Torchish]) -> None:
-        """Refuses a derivative that leads from a scope through what was computed before it: that part would be lost.
+        """Refuses a derivative from within a scope that leads through computations before it: that part would be lost.
 
         Raises:
             Uncontained: it does.
@@ -301,7 +301,7 @@ class BackwardOfTensors(Backward):
         return [[*nodes, *self.given] for nodes in used]
 
     def _expect_recorded(self, tensor: Torchish, variable: Var | None) -> None:
-        """Refuses a derivative with respect to what another tape has recorded: it is not zero.
+        """Refuses a derivative with respect to tensors that another tape has recorded: it is not zero.
 
         Raises:
             Uncontained: that is the tape outside of a scope; `NeedsLeaves` if the scope may take in the leaf.

@@ -57,7 +57,7 @@ class BackwardPass:
         return not self.ends or id(node) in self.ends or bool(reaches([node], self.ends))
 
     def call_back(self) -> None:
-        """Calls what is to be called at the end, and what that adds."""
+        """Runs the callbacks of the end, and those that they add."""
         for callback in self.callbacks:
             callback()
 
@@ -245,7 +245,7 @@ def retain(tensor: Torchish) -> None:
 
 
 def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_graph: bool) -> None:
-    """Adds a gradient to that of a tensor which requires grad by itself, where `source` begins."""
+    """Adds a gradient to that of a leaf, whose node is `source`."""
     with torch.enable_grad():
         for hook in list(source.prehooks.values()):
             gradient = replaced(of_user(hook)((gradient,)), gradient)

@@ -45,7 +45,7 @@ class DualLevel(Feature):
             self._call.tape.adopt()
 
     def leave(self) -> None:
-        """Ends the level: what is left of it has values only."""
+        """Ends the level: its tensors keep their values, without tangents."""
         self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
         kept = [storage for storage in kept if not storage.is_lost]
@@ -85,7 +85,7 @@ class DualLevel(Feature):
             return values if tangent is None else self._tangents.dual(values, lax.stop_gradient(tangent))
 
     def dual(self, tensor: Torchish, tangent: torch.Tensor) -> Torchish:
-        """A tensor on the same memory with a tangent, which follow what is written to each other.
+        """A tensor on the same memory with a tangent; writes to either keep both up to date.
 
         Raises:
             RuntimeError: one of them has a tangent already, or the tangent is of another shape.
@@ -137,7 +137,7 @@ class DualLevel(Feature):
         return self._tangents.tangent(self._lowered(tensor.physical.array))
 
     def complete(self, tensor: Torchish, operands: Iterable[Torchish]) -> None:
-        """Gives what was computed from dual tensors a tangent of zero, if it has none."""
+        """Sets the tangent of a tensor that depends on dual ones to zero, if it has none."""
         if not is_fwd_grad_enabled():
             return
         if any(map(self.has_tangent, operands)) and not self.has_tangent(tensor):
@@ -161,7 +161,7 @@ class DualLevel(Feature):
 
 
 class _Pair:
-    """A dual tensor and its tangent: what is written to one is written to the other."""
+    """A dual tensor and its tangent, which follow each other's writes."""
 
     def __init__(self, level: DualLevel, dual: Torchish, tangent: Torchish):
         self.level, self.tangent = level, tangent

@@ -123,7 +123,7 @@ class _BoundForward:
 
 
 def _mark(context: FunctionCtx, inputs: Sequence[object], output: object) -> None:
-    """Makes C return what `apply` gave as it is."""
+    """The `setup_context` that makes C++ return the result of `apply` unchanged."""
     results = [x for x in (output if isinstance(output, tuple) else (output,)) if isinstance(x, torch.Tensor)]
     context.mark_non_differentiable(*results)
     context.mark_dirty(*(x for x in results if any(x is given for given in inputs)))
@@ -171,7 +171,7 @@ def _is_operators(cls: type[torch.autograd.Function]) -> bool:
 
 
 class _FunctionNode(Node):
-    """The ``grad_fn`` of what a function gave."""
+    """The ``grad_fn`` of a function's result."""
 
     __slots__ = ("ends",)
 
@@ -274,7 +274,7 @@ class _Application:
         return results if isinstance(output, tuple) else results[0]
 
     def _whole(self, call: Call, whole: Any, shadow: Any) -> Any:
-        """A result that wraps others, whose derivative is that of its shadow."""
+        """A result that is a wrapper, whose derivative is that of its shadow."""
         return cut(call, whole, shadow) if is_traced(shadow.read()) else whole
 
     def _check_written(self, ctx: Context, results: tuple) -> None:

@@ -53,7 +53,7 @@ class Start(NamedTuple):
     """The state of the random stream."""
     memory: int
     node: int
-    """Numbers below those of memories and nodes that it has made."""
+    """Lower bounds of the numbers of memories and nodes that the run has made."""
 
     @classmethod
     def of(cls, call: Call, args: tuple) -> "Start":
@@ -149,7 +149,7 @@ class Residuals:
         around = [] if has_jvp else closed_over(start.args, attributes)
         given = {id(x) for x in inputs.values()}
         self.around = [x for x in around if id(x) not in given and _may_be_differentiated(x)]
-        """Tensors that are no arguments: weights of a module, say, which a pass within the backward comes by."""
+        """Tensors from around, such as a module's weights, through which a backward pass within the backward leads."""
         origins = {id(x): ("input", i) for i, x in enumerate((*inputs.values(), *self.around))}
         origins |= {id(x): ("output", i) for i, x in enumerate(outputs)}
         for dirty in ctx.dirty_tensors:  # what they held before is gone
@@ -242,7 +242,7 @@ class Residuals:
     def context_with(
         self, residuals: list, wanted: tuple[bool, ...], *, forwards: bool = False
     ) -> Iterator[tuple[Context, dict[int, Torchish]]]:
-        """The context of the function, in which the inputs that were saved are again what they were.
+        """The context of the function, in which saved inputs are the input tensors again.
 
         So a backward may go through what they are part of, as the parameters of a module. With it come the inputs that
         gradients may be left at, by their numbers.
@@ -292,7 +292,7 @@ class Residuals:
     def _context_and_originals(
         self, tensors: list, wanted: tuple[bool, ...], saved: tuple
     ) -> tuple[Context, Any, list]:
-        """The context; what the forward has to run with again, if so; and inputs with what stands for each."""
+        """The context; arguments to run the forward with again, or None; and the inputs, each with its tensor here."""
         is_at_home, originals = self._is_at_home(), self._living()
         pairs = [
             (x, tensors[place])
@@ -334,7 +334,7 @@ class Residuals:
 
 
 class _WholeSlot:
-    """The place of a tensor that wraps others: the slots of its inner tensors, and that of its shadow."""
+    """The slot of a wrapper: the slots of its inner tensors, and that of its shadow."""
 
     def __init__(self, inner: Wrapped, shadow: TensorSlot | None):
         self.inner, self.shadow = inner, shadow

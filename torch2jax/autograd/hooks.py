@@ -107,7 +107,7 @@ class _InPlaceOfJax(Backward):
         return self.level.variable(self.tape.primal(array, self.number))
 
     def cotangents(self, attempt: Attempt, under_way: BackwardPass) -> list:
-        """Those of the arrays that are wanted."""
+        """The cotangents of the wanted arrays."""
         sources = {source: tensor for array, tensor, source in attempt.given if _is_among(array, self._wanted)}
         others = {id(x): self._place_of(y) for x, y in self._begun if _is_among(x, self._wanted)}
         self.accumulated = {source.variables[self.number] for source in sources}

@@ -39,7 +39,7 @@ from .retrace import Code, NeedsHooks, run_anew
 
 
 class NeedsInputs(Abandoned):
-    """The code asks what depends on which inputs JAX differentiates."""
+    """The code asks a question whose answer depends on the inputs that JAX differentiates."""
 
 
 class NeedsArray(Abandoned):
@@ -56,7 +56,7 @@ class Pass(NamedTuple):
     wanted: list
     """The arrays whose cotangents it gives."""
     cotangents: list
-    """Those of the results of a floating dtype, None for zero."""
+    """The cotangents of the floating-point results; None for zero."""
 
 
 class RunKnowledge:
@@ -70,14 +70,14 @@ class Inputs:
     """The facts about the arrays from outside that a run begins with; this class has none yet."""
 
     passes: tuple[Pass, ...] = ()
-    """The backward passes that the run makes at its end, each from what the one before gave."""
+    """The backward passes at the end of the run, each with respect to results of the one before."""
     is_over = False
     """True if the call has ended, and the run is for a derivative that JAX takes later."""
     is_forwards = False
     """True if the run is for a forward-mode derivative alone, which no hook sees."""
 
     def begin(self) -> None:
-        """Is called when a run begins."""
+        """Called when a run begins."""
 
     def entering(self, array: Any) -> Any:
         """The array that the run uses in place of one from outside."""
@@ -89,7 +89,7 @@ class Inputs:
         return False
 
     def ask(self, tensor: Torchish) -> None:
-        """Is called before the answer is that a tensor requires no grad.
+        """Called before code is told that a tensor requires no grad.
 
         Raises:
             NeedsInputs: it may do so, in a derivative.
@@ -98,7 +98,7 @@ class Inputs:
             raise NeedsInputs
 
     def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
-        """Is called before the code registers hooks on the gradient of a tensor, or of a node.
+        """Called before code registers hooks on the gradient of a tensor, or of a node.
 
         Raises:
             NeedsInputs, NeedsHooks: that gradient may be JAX's.
@@ -193,7 +193,7 @@ def is_tensor_differentiated(tensor: Torchish) -> bool:
 
 
 def ask(tensor: Torchish) -> None:
-    """Is called before code is told that a tensor requires no grad.
+    """Called before code is told that a tensor requires no grad.
 
     Raises:
         BaseException: to `told`.
@@ -216,7 +216,7 @@ def requires_grad(tensor: Torchish) -> bool:
 
 
 def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> Any:
-    """Runs the code, which is told the inputs that are differentiated, and returns its result.
+    """Runs the code, knowing the inputs that JAX differentiates, and returns its result.
 
     Args:
         run: gives a tree of arrays and other things for a tree like `given`. It can run again and again.
@@ -248,7 +248,7 @@ class _TreeOfRun(NamedTuple):
 
     structure: Any
     static: list
-    """The leaves that are no arrays; `_ARRAY` in the places of these."""
+    """The leaves, with `_ARRAY` in place of arrays."""
 
     @property
     def positions(self) -> list[bool]:

@@ -59,7 +59,7 @@ Axes = frozenset[str]
 
 
 def own_axes(operands: Iterable[Torchish]) -> Axes:
-    """The axes over which devices have derivatives of their own of what is computed of some tensors.
+    """The axes over which derivatives differ from device to device, for a result of these tensors.
 
     There are none where the code itself differentiates none of these.
     """
@@ -108,7 +108,7 @@ ad.primitive_transposes[_none_p] = lambda _, *tangents, aval: [None] * len(tange
 
 
 class _StepInputs(list):
-    """The inputs of a step, with what else is known of it: JAX's own steps take no attributes."""
+    """The inputs of a step with attributes, which JAX's own steps cannot have."""
 
     number = 0
     """The way back takes the step with the highest first: how many steps were made before."""
@@ -138,7 +138,7 @@ def keep_with(tangent: DynamicJaxprTracer, value: object) -> bool:
 
 
 def _step_of(tangent: DynamicJaxprTracer) -> LinearStep | None:
-    """The step that gave a tangent, which `_LinearTrace` has noted; None of an input."""
+    """The step that computed a tangent, as `_LinearTrace` has recorded it; None for an input."""
     return cast(Any, tangent.parent)
 
 
@@ -160,7 +160,7 @@ class _LinearTrace(DynamicJaxprTrace):
         self._numbers = itertools.count()
 
     def process_primitive(self, primitive: Primitive, tracers: Sequence[Tracer], params: dict[str, Any], /):
-        """Records a step as it is, so that a rule's body is pasted in: its own steps tell what they keep."""
+        """Records a step without a nested call, so that a rule's body is inlined: its own steps say what they keep."""
         return super().process_primitive(
             cast(Any, primitive).prim if isinstance(primitive, VJPNode) else primitive, tracers, params
         )
@@ -173,7 +173,7 @@ class _LinearTrace(DynamicJaxprTrace):
 
 
 class Linearization:
-    """One linearization of what is computed while its trace is current.
+    """One linearization of all that is computed while its trace is current.
 
     Args:
         below: the trace that the values themselves are computed with.
@@ -196,7 +196,7 @@ class Linearization:
         return LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
 
     def without_derivative(self, array: jax.Array, origins: Iterable):
-        """An array of the same values that leads back to what it came from, though its derivative there is zero."""
+        """An array of the same values whose derivative is zero, but which a backward pass follows to its origins."""
         tangents = [x.tangent for x in origins if self.has(x)]
         if not tangents:
             return self.leaf(array)
@@ -393,7 +393,7 @@ class _Transposition:
                 cotangents[var] = accumulator.freeze()
 
     def _find_constant(self, tracer: DynamicJaxprTracer, constants: dict, beside: list) -> None:
-        """Adds a value of the way forward, or the steps that compute it from such, to what a program begins with."""
+        """Adds a primal value, or the steps that compute it from others, to the inputs of a program."""
         step = tracer.parent
         if step is None:
             constant = self._constant(self._level.constant_of(tracer))
@@ -420,7 +420,7 @@ def _variables_of(step: LinearStep) -> list[Var]:
 
 
 def _popped(cotangents: dict[Var, Any], var: Var) -> Any:
-    """The cotangent of a variable, typed as JAX's transposes expect: what code gives (ones, a hook's) need not be."""
+    """The cotangent of a variable, typed as JAX's transposes expect; one from code, such as ones, need not be."""
     cotangent = cotangents.pop(var)
     return cotangent if is_zero(cotangent) else matched(cotangent, varying_axes(var))
 

@@ -155,7 +155,7 @@ class OuterState:
         self._before: dict[int, tuple[Any, Kind, Any]] = {}
         self._caches: dict[int, tuple[Any, Any]] = {}
         self._filled: set[int] = set()
-        """The caches of functions, by their ids, that have what a run has put there."""
+        """The ids of caches of functions that a run has filled."""
         self._namespaces: set[int] = set()
         self._context = contextvars.copy_context()
         self.runs = 0
@@ -166,7 +166,7 @@ class OuterState:
         """True if a run has met a condition on a traced value."""
 
     def begin(self) -> None:
-        """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
+        """Called before each run: notes the state before the first one, and restores it before each later one."""
         self.runs, self.ended_by = self.runs + 1, None
         if self.runs > 1:
             self._restore()
@@ -175,7 +175,7 @@ class OuterState:
             self._roots = None
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Calls a function with the context variables that were there before the first run; what it sets stays."""
+        """Calls a function with the context variables from before the first run; those that it sets stay set."""
         if self.runs == 1:
             return function(*args)
         context = self._context.copy()
@@ -209,7 +209,7 @@ class OuterState:
                 kind.put(value, taken)
 
     def also(self, changes: list[tuple[bool, Any, Kind, Any]]) -> None:
-        """Notes what a run has changed besides: objects, and what they held."""
+        """Notes further changes by a run: objects, and what they held."""
         for _, value, kind, before in changes:
             self._before.setdefault(id(value), (value, kind, before))
 

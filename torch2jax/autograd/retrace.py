@@ -102,7 +102,7 @@ class _RunAnew(Primitive):
             return code(*args[count:], is_last=True)
 
     def to_lojax(self, *args: Any, program: ClosedJaxpr, refusal: Exception | None, **_: Any) -> list:
-        """The program itself. JAX 0.12 asks for it where what `jax.numpy` now has as one operation becomes several.
+        """Returns the program itself. JAX 0.12 asks for it when it lowers an operation of `jax.numpy` to several.
 
         It does once no derivative is to come.
         """

@@ -1,4 +1,4 @@
-"""The runs of a function: each finds out what the next must know, until one reaches the end.
+"""The runs of a function: each finds out something for the next one, until a run reaches the end.
 
 A call begins without a tape, unless its code names one (`foreseen.py`), without knowledge of its inputs, and as plain
 Python. What needs one of them abandons the run, and the function runs again with it, from then on at once. So code that
@@ -129,7 +129,7 @@ class Attempt:
         storage.write(PhysicalArray(lax.bitwise_and(storage.read(), fits), None), None)
 
     def expect_hook(self, hooks: Any, tensor: Torchish | None = None) -> None:
-        """Is called before hooks on the gradient of a tensor, or of a node, are registered.
+        """Called before hooks on the gradient of a tensor, or of a node, are registered.
 
         Raises:
             BaseException: to `Runs`, the gradient may be JAX's.
@@ -146,12 +146,12 @@ class Attempt:
             self.inputs.expect_hook(tensor, hooks)
 
     def note_made(self, value: Any) -> None:
-        """Is called with an object of the package's, before code writes to it."""
+        """Called with an object of the package's, before code writes to it."""
         if self.converts:
             note_made(value)
 
     def note_given(self, array: Any, tensor: Torchish) -> None:
-        """Notes what stands for an array that is differentiated, and requires grad by itself."""
+        """Notes the leaf for an array that JAX differentiates."""
         if self.passes and self.is_differentiated(array) and isinstance(tensor.history, Source):
             self.given.append((array, tensor, tensor.history))
 
@@ -168,7 +168,7 @@ class Attempt:
             tensor.start_history()
 
     def abandon(self) -> None:
-        """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
+        """Removes derivatives, which no other run knows, from this run's tensors; traced tensors end with it."""
         tape, self.left = this_call().tape, []
         for source in self.begun:
             tensor = source.variable
@@ -187,7 +187,7 @@ class Attempt:
 
 
 class Runs:
-    """The runs of a function, whose first ones find out how deep a tape it needs, and what it asks.
+    """The runs of a function. The first ones find out the depth of the tape and what the code asks.
 
     Args:
         policy: how conditions on traced values are answered.

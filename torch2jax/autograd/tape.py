@@ -1,4 +1,4 @@
-"""The tape: what `.backward()` and `torch.autograd.grad` of translated code differentiate.
+"""The tape: the record that `.backward()` and `torch.autograd.grad` of translated code differentiate.
 
 A call begins without one; the first query that needs it abandons the run, by `NeedsTape` (`runs.py`).
 
@@ -63,7 +63,7 @@ class Hooked:
 
     spec: TensorSpec
     history: Callable[[], Node | None]
-    """Gives that of the tensor, as long as it lives."""
+    """Returns the tensor's history, as long as the tensor lives."""
     hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
     nodes: list[Node] = field(default_factory=list)
     """The operations that gave the tensor, whose hooks come after its own."""
@@ -260,7 +260,7 @@ class Tape(Feature):
         return values
 
     def tracked(self, array: jax.Array, origins: Sequence = ()):
-        """The array with a place at every level, also where it has no derivative with respect to what it came from.
+        """The array with a variable at every level, even where it has no derivative with respect to its origins.
 
         What a tape around knows has its place there alone: a place here would be where its derivatives begin.
         """
@@ -340,7 +340,7 @@ class Tape(Feature):
         return hooked
 
     def show(self, node: Node) -> None:
-        """Calls the hooks of a node from now on."""
+        """Registers a node whose hooks backward passes must call."""
         nodes = self.hooked(node.end, node).nodes
         if not any(node is other for other in nodes):
             nodes.append(node)

@@ -75,7 +75,7 @@ def _narrowed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def results_of(arrays: Sequence[jax.Array]) -> tuple[torch.Tensor, ...]:
-    """The tensors of the results of a JAX program, on their memory. Nobody else may hold these arrays.
+    """The result tensors of a JAX program, on the memory of its arrays, to which nothing else may refer.
 
     On the CPU it waits for them, so that PyTorch may write to what the program read; on a GPU, PyTorch's stream waits.
 
@@ -145,7 +145,7 @@ def _is_transformed() -> bool:
 
 
 class _ProgramCall:
-    """A program, and what one call of it takes beside tensors.
+    """A program, and the arguments of one call of it beside tensors.
 
     Args:
         active: the tensors to keep a pullback for, if PyTorch's own autograd alone follows the call.
@@ -178,7 +178,7 @@ class _ProgramCall:
     def pull(
         self, pullback: Any, wanted: Sequence[int], tensors: Sequence, gradients: Sequence
     ) -> tuple[torch.Tensor, ...]:
-        """The gradients of the tensors at `wanted` from those of the differentiable results."""
+        """The gradients of the tensors at `wanted`, given those of the differentiable results."""
         places = tuple([self.active.index(index) for index in wanted])
         with where_tensors_are(tensors):
             arrays = self._arguments(tensors)

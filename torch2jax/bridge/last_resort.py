@@ -1,4 +1,4 @@
-"""The last resort of `t2j`: PyTorch runs operators without a rule, and what the user names."""
+"""The last resort of `t2j`: PyTorch runs operators without a rule, and functions that the user names."""
 
 import dataclasses
 import functools
@@ -202,7 +202,7 @@ class LastResort(Feature):
             self._called[name] = user_location()
 
     def report(self) -> None:
-        """Warns of what was called since the last report and had not been before."""
+        """Warns of functions that PyTorch has run for the first time since the last report."""
         new = {name: place for name, place in list(self._called.items()) if name not in self._reported}
         if new:
             self._reported.update(new)

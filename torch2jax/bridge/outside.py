@@ -36,7 +36,7 @@ _VALUES = (bool, int, float, complex, np.generic, np.ndarray)
 
 
 class _Refused(Exception):
-    """PyTorch would run the call, but what came of it would be wrong here."""
+    """PyTorch would run the call, but with a wrong result here."""
 
 
 class _DependsOnData(Exception):
@@ -75,7 +75,7 @@ class _Form(NamedTuple):
 
 
 class Outside:
-    """Runs calls in PyTorch, and remembers what it found out about each signature.
+    """A runner of calls in PyTorch, with a cache of its findings by signature.
 
     Args:
         vmap_method: how JAX batches the calls; see `torch2jax`.
@@ -96,7 +96,7 @@ class Outside:
         transforms: bool = True,
         depth: int = _ANY_DEPTH,
     ) -> Any:
-        """Calls `function` on the real tensors of its arguments, now or whenever what is being traced runs.
+        """Calls `function` on the real tensors of its arguments: now, or when the program that is being traced runs.
 
         Args:
             function: an operator, or what is like a function of PyTorch; hashable.

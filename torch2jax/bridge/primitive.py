@@ -1,4 +1,4 @@
-"""The JAX primitive that stands for a call of PyTorch: one equation, with its derivative and its batched forms.
+"""The JAX primitive of a call of PyTorch: one equation, with its derivative and its batched forms.
 
 The derivative is a second primitive that is linear in its tangents. It cannot be evaluated, only transposed: PyTorch
 code has reverse-mode gradients here and no forward mode. Where it is left over, its lowering says so.
@@ -144,7 +144,7 @@ def _evaluate(*arrays: jax.Array, function: TorchFunction, results: tuple[Result
 def _run_watched(
     program: Callable[..., list[jax.Array]], arrays: Sequence[jax.Array], function: TorchFunction
 ) -> list[jax.Array]:
-    """Runs the program of a call where JAX runs what is within programs step by step: that would be this call again."""
+    """Runs the program of a call where JAX runs programs step by step: the call itself would come back here."""
     config: Any = jax.config
     wanted = {"nan": config.jax_debug_nans, "inf": config.jax_debug_infs}
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):

@@ -128,7 +128,7 @@ class Kept(OrderedDict):
 
 
 class JaxProgram:
-    """A function ``(constants, *arrays) -> list of arrays`` and what JAX's transformations make of it.
+    """A function ``(constants, *arrays) -> list of arrays`` with its transformations by JAX.
 
     Each of these is again a program, made once, so that all compose to any depth: the vjp of a batched jvp is one
     compiled function. Arrays are concrete; `constants` is a tuple of arrays without derivatives.
@@ -165,7 +165,7 @@ class JaxProgram:
         return not any(result.weak_type for result in results)
 
     def linearize(self, active: Indices, constants: tuple, arrays: Sequence) -> tuple[list, Any]:
-        """The results, and what `pull` needs to differentiate them with respect to the arrays at `active`."""
+        """The results, and the residuals of `pull` for derivatives with respect to the arrays at `active`."""
         run = self._derived.obtain(("linearize", active), lambda: self._compiled(self._linearized(active)))
         results, pullback = self._in_mode(run, constants, *arrays)
         if not self.jit:  # a compiled program is done when its results are; one of several may still read arguments
@@ -173,7 +173,7 @@ class JaxProgram:
         return results, pullback
 
     def pull(self, pullback: Any, wanted: Indices, constants: tuple, arrays: Sequence, cotangents: Sequence) -> list:
-        """PyTorch's gradients with respect to those of the active arrays at `wanted`.
+        """PyTorch's gradients with respect to the arrays at `wanted`, which are indices among the active ones.
 
         Args:
             pullback: what `linearize` gave for `constants` and `arrays`.
@@ -315,7 +315,7 @@ def _pulling(wanted: Indices) -> Callable:
 
 
 def _gradients(pullback: Any, primals: Sequence[jax.ShapeDtypeStruct | jax.Array], cotangents: Sequence) -> list:
-    """PyTorch's gradients are the conjugates of JAX's cotangents; None stands for zeros."""
+    """PyTorch's gradients, the conjugates of JAX's cotangents; None for zeros."""
     cotangents = [
         jnp.zeros(primal.shape, primal.dtype) if cotangent is None else jnp.conj(cotangent)
         for primal, cotangent in zip(primals, cotangents, strict=True)

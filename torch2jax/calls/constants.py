@@ -107,7 +107,7 @@ class Constants:
         return self.host is not None and self.host.owns(value)
 
     def lifting(self, reached: CapturedState) -> contextlib.AbstractContextManager:
-        """A context in which tensors stand for those of PyTorch's own (`HostTensors`) that they were made for."""
+        """A context in which PyTorch's own tensors (`HostTensors`) are the call's tensors that were made for them."""
         if self.host is None:
             return contextlib.nullcontext()
         pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
@@ -115,7 +115,7 @@ class Constants:
         return self.host.lifting(lifted)
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
-        """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
+        """As `lift`, for a tensor that the call may write to, since nothing outside refers to it."""
         lifted = self.lift(tensor)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number = False, next_number()
@@ -145,16 +145,16 @@ class Constants:
         return entry is not None and entry[1]._node.storage.memory.given is tensor
 
     def storages(self) -> list[Storage]:
-        """Those of all that stands for tensors from outside."""
+        """The storages of all tensors from outside."""
         return [lifted._node.storage for _, lifted in self._tensors.values()]
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor of this call that stands for one from outside, if there is one already, or else that one."""
+        """The call's tensor for one from outside, if there is one already; else the tensor itself."""
         known = self._known(tensor)
         return tensor if known is None else known
 
     def lift(self, value: Any) -> Torchish:
-        """The tensor of this call that stands for a tensor or array from outside: a constant."""
+        """The call's tensor for a tensor or array from outside: a constant."""
         if isinstance(value, Torchish):
             return value
         if isinstance(value, torch.Tensor):
@@ -185,7 +185,7 @@ class Constants:
         return lifted
 
     def given(self, array: jax.Array | np.ndarray, dtype: torch.dtype) -> Torchish:
-        """As `lift_argument`, of an array that stands for a wider dtype."""
+        """As `lift_argument`, for an array of a narrower dtype than `dtype`."""
         if isinstance(array, jax.Array):
             return self._given(array, dtype)
         with DisableTorchFunction():
@@ -194,7 +194,7 @@ class Constants:
             return self.lift_argument(tensor)
 
     def _given(self, array: jax.Array, dtype: torch.dtype | None = None) -> Torchish:
-        """The tensor that stands for an array from outside; its dtype is that of the array if none is given."""
+        """The call's tensor for an array from outside; its dtype is that of the array by default."""
         attempt = this_call().attempt
         array = attempt.entering(array)
         lifted = wrap(array, dtype or dtype_j2t(array.dtype))
@@ -252,7 +252,7 @@ class Constants:
         return self.stages_in(current_trace())
 
     def stages_in(self, trace: object) -> bool:
-        """As `stages`, of what JAX is tracing now."""
+        """As `stages`, for JAX's current trace."""
         if self._is_graph is None or self._is_graph[0] is not trace:
             self._is_graph = (trace, is_transforming() and is_traced(lax.full((), 0.0)))
         return self._is_graph[1]
@@ -272,7 +272,7 @@ class Constants:
         return lifted
 
     def _copied(self, tensor: torch.Tensor) -> tuple[torch.Tensor, jax.Array]:
-        """A copy of a tensor, of which nothing changes when PyTorch writes to it after the call, and its array.
+        """A copy of a tensor, which PyTorch's writes after the call do not change, and the array of the copy.
 
         JAX may still be computing then, or keep the values in a graph or for a derivative.
         """
@@ -368,14 +368,15 @@ def _is_within(tensor: torch.Tensor, around: torch.Tensor) -> bool:
 
 
 def _without_history(view: Torchish, tensor: torch.Tensor) -> Torchish:
-    """A view that stands for a tensor: without a history if that has none, as after ``weight.detach()``."""
+    """A view for a tensor: without a history if the tensor has none, as after ``weight.detach()``."""
     if view.history is not None and not tensor.requires_grad:
         view._node = view._node.detached()
     return view
 
 
 def _region_of(dtype: torch.dtype, base: Torchish, tensor: torch.Tensor) -> Torchish | None:
-    """A view of what stands for the storage of `tensor`; None if its bytes are not where PyTorch has them.
+    """A view of the call's tensor for the storage of `tensor`; None if the bytes are laid out otherwise than in
+    PyTorch.
 
     Args:
         dtype: that of the tensor which `base` stands for; `base` may have been given another.

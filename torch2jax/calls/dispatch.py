@@ -220,7 +220,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return self._session.pickled
 
     def inside(self) -> "_Inside":
-        """Intercepts again what is called within, where PyTorch has suspended it."""
+        """A context in which functions are intercepted again, where PyTorch has suspended that."""
         return _Inside(self)
 
     def __torch_function__(
@@ -305,7 +305,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             return run_without_values(error, self, func, args, kwargs)
 
     def dispatch_past_overrides(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Serves what PyTorch's C++ calls without asking whether an argument overrides it."""
+        """Dispatches functions that PyTorch's C++ calls without a look for overrides."""
         if func in MAKERS:
             expect_classes()
         for feature in self.features.past_overrides:
@@ -386,7 +386,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             raise
 
     def _run_on_constants(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict) -> Any:
-        """Runs a rule on what no input of the call decides: neither does one decide what it makes and writes."""
+        """Runs a rule on arguments that depend on no input of the call, and marks its results and writes as such."""
         number = next_number()
         result = run_named(func, rule, args, kwargs)
         if Tag.RANDOM not in rule.tags and Tag.RANDOM not in registry.tags_of(func):

@@ -1,4 +1,4 @@
-"""Steps of optimizers with traced counters while 64-bit types are on: each number is what Python has in PyTorch.
+"""Steps of optimizers with traced counters while 64-bit types are on, with the numbers that Python computes in PyTorch.
 
 PyTorch takes counters out of tensors and computes with Python's numbers. Here such a number is an `Item`, in double
 precision, and PyTorch's own formulas run. Two of them ask what a counter has reached: RAdam's and ASGD's. These follow
@@ -99,7 +99,7 @@ class _OfTensors(type):
 
 
 class _NoNumber(metaclass=_OfTensors):
-    """``Tensor``, to whoever asks whether something is one: a number that stands for Python's is none."""
+    """A ``Tensor`` class for `isinstance` in optimizers: a tensor that stands for a Python number is no instance."""
 
 
 for _name in ("adam", "adagrad", "sgd"):

@@ -195,7 +195,7 @@ def _redispatch(operator: Any, keyset: object, *args: Any, **kwargs: Any):
 
 @stands_in(torch._C, "_any_requires_grad")
 def _any_requires_grad(*args: Any, **kwargs: Any):
-    """As PyTorch's; of what JAX traces it may ask for the derivative."""
+    """As PyTorch's function; it may raise a request for the derivatives of traced tensors."""
     tensors = [this_call().lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     return any(x.history is not None or is_traced(x.read()) for x in tensors)
 

@@ -115,7 +115,7 @@ class ViewPlan:
 
 
 def view_plan_of(base: Torchish, view: Any) -> ViewPlan:
-    """The plan by which a view has come about.
+    """The plan that makes a given view of a base.
 
     Raises:
         Bypass: it is none, or more than that.
@@ -192,7 +192,7 @@ class WritePlan:
 
 
 def write_plan_of(meant: Meant) -> WritePlan:
-    """The plan of a call that writes what a rule gives to its first argument.
+    """The plan of a call that writes the result of a rule to its first argument.
 
     Raises:
         Bypass: it is none, or has none.

@@ -1,4 +1,4 @@
-"""PyTorch's own code within a call: bodies of Python functions, operators that C++ calls, and what observes them.
+"""PyTorch's own code within a call: bodies of Python functions, operators from C++, and observers of both.
 
 The bodies of PyTorch's Python functions, which run in a call without their check for overrides.
 

@@ -79,7 +79,7 @@ class Session:
 
 
 class FeatureSlot:
-    """An attribute of a call for a feature of which there is one at a time: None as long as code does not use it.
+    """An attribute of a call for a feature that is there once at most: None as long as code does not use it.
 
     It only takes what is assigned. What has no `__get__` costs a reader nothing.
     """
@@ -188,7 +188,7 @@ class Nesting:
             self.tape = before
 
     def leaving(self, array: Any):
-        """An array as it leaves the code that runs `nested`: without what is recorded there."""
+        """An array as it leaves the code that runs `nested`: without derivatives recorded there."""
         tape = self._opened[-1]
         return array if tape is None else tape.primal(array)
 
@@ -230,7 +230,7 @@ class Nesting:
         return True
 
     def outside(self) -> contextlib.AbstractContextManager[None]:
-        """A context for what is no part of the code in transformations, as a constant that it is the first to use."""
+        """A context outside of the code's transformations, for what is no part of them, such as a constant."""
         trace, tape = self.outermost
         is_there = self.tape is tape and journal() is None and current_trace() is trace
         return _NOTHING if is_there else self._outside()

@@ -41,7 +41,7 @@ def adopt(thing: object) -> None:
 
 
 def expect_own(thing: Any) -> None:
-    """Refuses to change what is somebody else's.
+    """Refuses to change an optimizer, scheduler or scaler that is not the call's.
 
     Raises:
         RuntimeError: the call has neither made nor copied it.
@@ -317,7 +317,7 @@ def _update_own(self: Any, new_scale: Any = None):
 
 @stands_in(GradScaler, "_maybe_opt_step")
 def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any):
-    """Steps, and takes the step back where a gradient was not finite; what that is, is known later."""
+    """Steps, and undoes the step where a gradient was not finite, which is traced."""
     found: Any = sum(optimizer_state["found_inf_per_device"].values())
     if not is_unknown(found) or not is_traced(found.read()):
         return _maybe_step(self, optimizer, optimizer_state, *args, **kwargs)
@@ -380,7 +380,7 @@ def _values_of(owner: Any, path: str) -> Iterator[Slot]:
 
 
 class _Recorded(dict):
-    """The state of one parameter; notes what its entries are at first."""
+    """The state of one parameter, which records the first value of each entry."""
 
     def __init__(self, made: dict, momentum: bool):
         super().__init__()
@@ -405,7 +405,7 @@ class _Recorded(dict):
 
 @contextmanager
 def _recording(optimizer: Optimizer, made: dict[tuple[int, Any], Any]):
-    """Notes what entries of the optimizer's state are at first, by the dictionary that has them and their names.
+    """Records the first values of entries of the optimizer's state, by their dictionary and name.
 
     None for those that are made of traced values. Other optimizers than PyTorch's may do anything in a first step.
     """

@@ -69,7 +69,7 @@ class Before:
         tables = self.attributes.get("_parameters"), self.attributes.get("_buffers")
         self.tensors = [x for table in tables if table for x in table.values() if x is not None]
         self.containers: dict[int, tuple[Any, Any, bool]] = {}
-        """Those in it, a copy of each, and whether it is one of PyTorch's: but its own empty ones, which most are."""
+        """Its containers, each with a copy, and whether it is PyTorch's own; empty ones of PyTorch are left out."""
         nested = []
         for container, is_of_pytorch in self._own():
             if container and type(container) is not tuple:
@@ -196,7 +196,7 @@ class OuterModules:
         return before
 
     def will_change(self, module: _Module, name: str | None = None) -> None:
-        """Is called before the call changes a module, or an attribute of it."""
+        """Called before the call changes a module, or an attribute of it."""
         before = self.meet(module)
         if before is not None:
             before.users[self] = True

@@ -1,4 +1,4 @@
-"""The cache of plans: what a call of a PyTorch function does, decided once for the metadata of its arguments.
+"""The cache of plans: an operator's work, decided once for the metadata of its arguments.
 
 A program calls the same functions on the same shapes again and again. The key of a plan has
 
@@ -166,7 +166,7 @@ def _passed(reason: str) -> Any:
 def _describe(
     values: Iterable, key: list, tensors: list[Torchish], arrays: list, is_eager: bool, reads: bool
 ) -> str | None:
-    """Adds what arguments have to say to a key, and their tensors and arrays; the reason if there can be no plan.
+    """Adds the metadata of arguments to a key, and collects tensors and arrays; returns a reason if there is no plan.
 
     The arrays are those of the shape that tensors have, None for others. Where JAX traces, these are nodes that
     nothing is read from before it is known that the graph is to have it, or None.

@@ -42,7 +42,7 @@ class Numbers(NamedTuple):
 
 
 def other_numbers() -> list[Numbers]:
-    """Those by which what is of the default ones alone is told apart."""
+    """Other numbers than the default ones, to find out if an error is about these numbers alone."""
     x64 = has_doubles()
     return [Numbers(value=0)] + [Numbers(is_wide=True)] * (not x64)
 
@@ -112,7 +112,7 @@ _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; othe
 _OF_PYTORCHS_INSIDE = re.compile(
     r"[Ii]nternal error|INTERNAL ASSERT|SymInt|NestedTensorImpl|empty_strided not supported"
 )
-"""In messages that say how PyTorch is made, not what to do: the rule's own is better."""
+"""Words of messages that are about PyTorch's internals: the rule's own message is better."""
 
 
 def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
@@ -168,7 +168,7 @@ def _is_raised_here(error: BaseException) -> bool:
 def refuse_as_pytorch(
     call: "Call", func: Any, args: tuple, kwargs: dict, error: Exception, *, is_of_values: bool = False
 ) -> None:
-    """Raises what PyTorch does for tensors of these shapes and dtypes, whatever their values are.
+    """Raises PyTorch's error for tensors of these shapes and dtypes, whatever their values are.
 
     Args:
         error: why the call cannot be served. JAX's own words for it are left out.

@@ -59,7 +59,7 @@ class Stream:
 
     @property
     def generators(self) -> list[torch.Generator]:
-        """Those that it has drawn from."""
+        """The generators that numbers were drawn from."""
         return [generator for generator, _ in self._generators.values()]
 
     @property
@@ -124,7 +124,7 @@ class Stream:
         return wrap(_bytes_of(self._key), torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Goes on from what `get_state` gave."""
+        """Sets the state to one from `get_state`."""
         state = this_call().lift(state)
         array = state.read() if state.known is None else evaluate(state.known)
         self._key, self._taken, self._before = _key_from(array, self._key) if array.size else None, 0, 0
@@ -173,7 +173,7 @@ _folded_at_once = jax.jit(jax.random.fold_in)  # an eager one takes ten times as
 
 
 def _where_known(array: object):
-    """Evaluates at trace time what is made of a known array: what a known key draws is known."""
+    """A context that evaluates operations on a known array at trace time: numbers drawn with a known key are known."""
     return contextlib.nullcontext() if is_traced(array) else evaluating()
 
 

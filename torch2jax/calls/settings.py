@@ -39,7 +39,7 @@ class ChangedSettings:
 
     def __init__(self):
         self.default_dtype: torch.dtype | None = None
-        """The call's own; None if that of the process."""
+        """The default dtype that the call has set; None for that of the process."""
         self.suspended: list[list[str]] = []
         """The devices whose regions were left when others began, for each that lasts."""
         self.changes: list[Callable[[], None]] = []
@@ -47,7 +47,7 @@ class ChangedSettings:
         self.parametrizations: dict[Any, torch.Tensor] = {}
         """The cache of ``torch.nn.utils.parametrize.cached()`` within the call."""
         self.handles: list[RemovableHandle] = []
-        """Those of the hooks that the call has registered, also on objects from outside."""
+        """The handles of hooks that the call has registered, also on objects from outside."""
         self._default_device = _default_device_context()
         self._autocast: Any = None
 
@@ -57,7 +57,7 @@ class ChangedSettings:
         return OuterModules()
 
     def keep_autocast(self) -> None:
-        """Is called before a setting of autocast's changes."""
+        """Called before a setting of autocast changes."""
         if self._autocast is None:
             enabled = [(device, torch.is_autocast_enabled(device)) for device in _DEVICES]
             dtypes = [(device, torch.get_autocast_dtype(device)) for device in _DEVICES]
@@ -73,7 +73,7 @@ class ChangedSettings:
         self.changes.append(undone)
 
     def restore(self) -> list[Change]:
-        """Puts back what was there before the call, and returns what stays changed in modules."""
+        """Restores the state before the call; returns the changes in modules that stay."""
         stays = self.put_back(everything=False)
         context = _default_device_context()
         if context is not self._default_device:
@@ -92,7 +92,7 @@ class ChangedSettings:
         return stays
 
     def put_back(self, everything: bool) -> list[Change]:
-        """Puts back what objects from outside were, the last change first.
+        """Restores objects from outside, the last change first.
 
         Args:
             everything: also what may stay, as another run of the same code is to find it as this one did.

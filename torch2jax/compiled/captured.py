@@ -1,4 +1,4 @@
-"""The state that a compiled part captures: objects, tensors and storages, and what its trace depends on."""
+"""The state that a compiled part captures: objects, tensors and storages that its trace depends on."""
 
 import itertools
 from collections import Counter, OrderedDict
@@ -48,7 +48,7 @@ class CapturedState:
         self.first_tensor = 0 if beyond is None else beyond.first_tensor + len(beyond.tensors)
         self.first_storage = 0 if beyond is None else beyond.first_storage + len(beyond.storages)
         self.objects: list = []
-        """Those that hold others."""
+        """The objects that hold others."""
         self.tensors: list[Torchish] = []
         self.storages: list[Storage] = []
         self._places: dict[int, int] = {}
@@ -99,7 +99,7 @@ class CapturedState:
         return None
 
     def _shared(self, storage: Storage) -> int:
-        """A number for the memory of a storage: that of the first storage there."""
+        """The number of a storage's memory: that of the first storage with this memory."""
         place = self.place_of(storage.memory)
         return self._places.setdefault(id(storage.memory), self._places[id(storage)]) if place is None else place
 
@@ -145,7 +145,7 @@ class CapturedState:
             self._beyond.lend(place)
 
     def note_written(self, place: int, storage: Storage, array: Any) -> None:
-        """Takes note of what a storage holds, which is like what it held before."""
+        """Notes the new contents of a storage, which have the same form as the old ones."""
         if self._beyond is not None and place < self.first_storage:
             self._beyond.note_written(place, storage, array)
 
@@ -209,7 +209,7 @@ class CapturedState:
         self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, restriction))
 
     def _standing_for(self, value: torch.Tensor) -> tuple[Torchish, torch.Tensor | None]:
-        """The tensor of the call for another, and for one of PyTorch's own what has its memory."""
+        """The call's tensor for another; for one of PyTorch's own also the tensor that owns its memory."""
         constants = this_call().constants
         host, memory = constants.host, value.untyped_storage()._cdata
         if host is None or not host.owns(value):
@@ -320,7 +320,7 @@ class GuardedState(CapturedState):
         )
 
     def refresh(self, numbered: Callable[[tuple], int]) -> None:
-        """Takes note of what the storages hold by now."""
+        """Notes the present contents of the storages."""
         is_current = self.number is not None and [*map(_version_of, self.storages)] == self._versions
         if is_current and all(map(is_, map(_held_of, self.storages), self._physical)):
             return

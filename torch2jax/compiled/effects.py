@@ -32,7 +32,7 @@ class Restoration:
                 self._contents.append((value, codec, head, list(items)))
 
     def changed(self) -> list:
-        """Those that hold something else by now."""
+        """The objects whose contents have changed."""
         return [value for value, codec, head, items in self._contents if not _holds(codec.open(value), head, items)]
 
     def restore(self) -> None:
@@ -196,7 +196,7 @@ class Effects:
     def __init__(self, captured: CapturedState, changed: list, result: Any):
         self._captured: Any = captured
         self.arrays: list = []
-        """Those that it takes to make it again."""
+        """The arrays that are needed to repeat the effects."""
         self._described: dict[int, Any] = {}
         self._kept: list = []  # which keep their ids
         self._memories: dict[int, _NewStorage] = {}
@@ -212,7 +212,7 @@ class Effects:
         self._captured, self._kept, self._described, self._memories = None, [], {}, {}
 
     def make(self, rebuilt: Rebuilt) -> Any:
-        """Puts into objects what was put there, and gives the result."""
+        """Repeats the changes of objects, and returns the result."""
         for place, codec, head, items in self.changes:
             fill: Any = codec.fill
             fill(rebuilt.objects[place], head, [item.make(rebuilt) for item in items])

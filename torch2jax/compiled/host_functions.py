@@ -219,7 +219,7 @@ class HostFunctions(HostTensors, Feature):
         return self._taken(result)
 
     def dispatch(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
-        """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
+        """Runs a function in PyTorch, or on JAX; writes on JAX to PyTorch's own tensors are copied back to them."""
         kind = kind_of(function)
         if kind is FunctionKind.WRITES_IF_TOLD:
             kind = kind_as_told(function, args, kwargs)
@@ -435,7 +435,7 @@ def _is_as_wanted(tensor: Torchish, *options: object, **named: object) -> bool:
 
 
 def _gather(value: Any, tensors: list) -> bool:
-    """Gathers the tensors of an argument; false if it has something else that PyTorch would not take for what it is."""
+    """Gathers the tensors of an argument; False if it has an object that PyTorch would understand otherwise."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return True

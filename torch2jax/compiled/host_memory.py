@@ -1,4 +1,4 @@
-"""PyTorch's own memory around compiled parts: what parts write to it, and how it becomes JAX's.
+"""PyTorch's own memory around compiled parts: how parts write to it, and how it becomes JAX's.
 
 Which tensors around compiled parts are PyTorch's own, and whether they require grad: an attribute says so.
 
@@ -59,7 +59,7 @@ def copied_values(tensor: Torchish) -> torch.Tensor:
 
 
 def _in_order_of(tensor: Torchish, values: torch.Tensor) -> torch.Tensor:
-    """The values in memory as PyTorch would have those of a tensor, so that what it computes of them is too."""
+    """The values with the strides that PyTorch's tensor would have, so that results have PyTorch's strides too."""
     strides = dense_strides(tensor)
     return values if strides is None else with_strides(values, strides)
 
@@ -108,7 +108,7 @@ class Memories:
         """True if memory of a tensor that is said not to require grad may do so."""
 
     def write_back(self, value: torch.Tensor, array: Any, wants: bool) -> None:
-        """Writes to one of PyTorch's own what was written to the tensor that stood for it.
+        """Copies writes to the call's tensor back to the tensor of PyTorch's own for which it was made.
 
         Args:
             wants: whether that requires grad.
@@ -200,6 +200,6 @@ def _shared_already() -> NotImplementedError:
 
 
 def _at_storage(value: torch.Tensor, storage: Storage) -> Torchish:
-    """A tensor of the call like one of PyTorch's own, which holds what a storage does."""
+    """A tensor of the call like one of PyTorch's own, with the contents of a storage."""
     shape = storage.physical.shape
     return make_tensor(storage, shape, value.dtype, dense_strides(value) if shape == value.shape else None, None, CPU)

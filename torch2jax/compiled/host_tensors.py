@@ -1,4 +1,4 @@
-"""Small tensors around compiled parts: real PyTorch tensors, and the tensors of a call that stand for them.
+"""Small tensors around compiled parts: real PyTorch tensors, with tensors of the call made for them on demand.
 
 Python around compiled parts counts, compares, concatenates, and cuts out what it wants: small tensors, of another
 shape each time. Each shape would be one more program for XLA. So these are real tensors, that a part takes as arrays:
@@ -92,7 +92,7 @@ class HostTensors:
         return entry[2]
 
     def lift(self, value: torch.Tensor) -> Torchish:
-        """The tensor of the call that stands for one of PyTorch's own, for as long as the function at hand runs.
+        """The call's tensor for one of PyTorch's own, while a function runs.
 
         Raises:
             Uncontained: it runs in a trace that does not take the tensor for an argument.
@@ -109,7 +109,7 @@ class HostTensors:
 
     @contextlib.contextmanager
     def lifting(self, lifted: dict[int, tuple[torch.Tensor, Torchish]]):
-        """A context in which tensors of the call stand for PyTorch's own, given by the ids of these; for no others."""
+        """A context in which PyTorch's own tensors with these ids have tensors of the call, and no others."""
         before, self._is_closed = self._is_closed, True
         self._lifted.append(lifted)
         try:

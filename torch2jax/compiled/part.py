@@ -152,7 +152,7 @@ def _named(module: torch.nn.Module, parts: dict[str, torch.nn.Module], name: str
 
 
 def _own_methods(module: torch.nn.Module) -> list[str]:
-    """The methods of a module that its code has written, not those of PyTorch's classes."""
+    """The methods that a module's own code defines, without those of PyTorch's classes."""
     bases = [base for base in type(module).__mro__ if base.__module__.partition(".")[0] not in ("torch", "builtins")]
     functions = (types.FunctionType, classmethod)
     return [name for base in bases for name, x in vars(base).items() if isinstance(x, functions) and name[:2] != "__"]
@@ -268,7 +268,7 @@ class _Running(Hidden):
         return lasting
 
     def _compiled(self, key: tuple, args: tuple, kwargs: dict, captured: CapturedState) -> Any:
-        """The program for a signature; None if the part is to run as it is, which shows what is the matter.
+        """The program for a signature; None if the part runs uncompiled, after a warning.
 
         `_LOCATED` if it asks where tensors are.
         """

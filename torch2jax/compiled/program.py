@@ -29,7 +29,7 @@ _MANY = 4  # ways to put what is given in order
 
 
 def _held_elsewhere(tensors: list, constants: Any) -> list:
-    """Those that others have besides this list and `constants`, which remembers them: the rest was made just now."""
+    """The tensors to which something beside this list and `constants` refers; the others were made just now."""
     made: list[Any] = [object()]
     remembered = (made[0],)
     alone = sys.getrefcount(made[0])
@@ -165,7 +165,7 @@ class PartProgram:
         key: jax.Array | None,
         stream: Any,
     ) -> None:
-        """Takes down what was written to, and how many random numbers were drawn."""
+        """Notes the written storages, and the number of random numbers drawn."""
         self._written = []
         for place, (storage, entered) in enumerate(zip(storages, arrays, strict=True)):
             array, layout = storage.physical
@@ -231,7 +231,7 @@ class PartProgram:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
 
     def run(self, call: Call, captured: CapturedState) -> Any:
-        """Runs the program, and leaves behind what the function would have left."""
+        """Runs the program, and applies the effects of the function."""
         if self._outer:
             captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
         around: Any = call.constants.host  # which is there wherever parts are compiled
@@ -272,7 +272,7 @@ class PartProgram:
         return self._left.make(Rebuilt(captured, objects, storages, results[len(self._written) :]))
 
     def _taken(self, storages: Sequence[Storage], arrays: list) -> tuple[RowOrder | None, ...]:
-        """The orders in which the program is to put what is given to it; what else waits for one is put there.
+        """The orders in which the program puts the rows of its inputs; other waiting inputs are put in order here.
 
         For each combination of dimensions the program is compiled once more: it takes a few.
         """

@@ -1,4 +1,4 @@
-"""Reordered rows of what parts have written: the next part's program reorders them if it takes them.
+"""Reordered rows of arrays that parts have written: the next part's program reorders them if it takes them.
 
 Between two steps of a search by beams each cache goes on with the rows of those that were chosen. An expert does this
 within the step, where it costs no call and no copy.
@@ -82,7 +82,7 @@ def physical_of(storage: Storage) -> PhysicalArray | Reordered:
 
 
 def shown(storage: Storage) -> Any:
-    """An array that a storage holds, or what waits to be put in another order."""
+    """The contents of a storage: an array, or a `Reordered` one."""
     physical = physical_of(storage)
     return physical if type(physical) is Reordered else physical.array
 
@@ -145,7 +145,7 @@ def _row_index(index: object) -> Any:
 
 
 class DonatedArrays:
-    """The arrays that programs have made for what they write to, and may be given to the next one to be destroyed."""
+    """The arrays that programs have made for storages that they write to: the next program may destroy them."""
 
     def __init__(self):
         self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

@@ -1,4 +1,4 @@
-"""Symbolic sizes, the samples that stand for them, and what Python code asks of them.
+"""Symbolic sizes, the samples of their values, and the questions that Python code asks of them.
 
 PyTorch's functions are as good for one size as for another, and JAX checks the graph. Between them is Python code,
 which sees integers. The integers that it reads of tensors in several runs tell what they depend on; in one more run it
@@ -161,7 +161,7 @@ Readings = list[tuple[int, ...]]
 
 @contextlib.contextmanager
 def reading() -> Iterator[Readings]:
-    """Notes what translated code reads of sizes within."""
+    """Records the sizes that translated code reads within."""
     found: Readings = []
     with entered_around_code(lambda: _Reading(found)):
         yield found
@@ -240,7 +240,7 @@ class _Comparisons:
             self.note(f"{asked}: say so in a constraint, as one for jax.export.symbolic_shape")
 
     def note(self, what: str) -> None:
-        """Notes what code does that is not for all sizes."""
+        """Notes an action of the code that depends on the size."""
         told = f"{user_place()} {what}"
         if not self.have_ended and told not in self.undecided:
             self.undecided.append(told)
@@ -266,7 +266,7 @@ class _Asking(TorchFunctionMode):
         return self._known((result,))[0]
 
     def _known(self, sizes: Sequence[int]) -> list[int]:
-        """The next sizes that were read, which know what they depend on."""
+        """The next sizes that were read, with the expressions that they depend on."""
         if not self._comparisons.remaining:
             raise SizesError("the code does something different each time that it runs")
         expressions = self._comparisons.remaining.pop()
@@ -316,7 +316,7 @@ def _stripped(value: Any):
 
 
 class _Size(int):
-    """An integer that knows what it depends on."""
+    """An integer with the expression that it depends on."""
 
     _expression: Any
     _comparisons: _Comparisons

@@ -125,7 +125,7 @@ class Transformation(ABC):
         return isinstance(array, jax.core.Tracer) and getattr(array._trace, "tag", self) is self.tag
 
     def unowned(self, tensor: Torchish) -> Torchish:
-        """A tensor whose array is not the level's own, as it is outside: without what only the function recorded."""
+        """A tensor whose array is not the level's own, as it is outside: without what the function recorded."""
         array, layout = tensor.physical
         below = self.call.leaving(array)
         if below is array:
@@ -163,12 +163,12 @@ class Transformation(ABC):
         return tree_unflatten([self.take(leaf) for leaf in leaves], spec)
 
     def taken(self) -> list:
-        """The arrays of what was taken."""
+        """The arrays of the taken results."""
         arrays, self._arrays = self._arrays, []
         return arrays
 
     def put(self, tree: Any, arrays: Sequence[jax.Array]) -> Any:
-        """A tree of what `take` gave, as tensors."""
+        """A tree of results from `take`, as tensors."""
         leaves, spec = tree_flatten(tree)
         tensors = [spec.result(array) for spec, array in zip(self._specs, arrays, strict=True)]
         return tree_unflatten([tensors[leaf.index] if isinstance(leaf, TensorSlot) else leaf for leaf in leaves], spec)
@@ -181,7 +181,7 @@ class Transformation(ABC):
         ]
 
     def write_back(self, arrays: list) -> None:
-        """Writes to the arguments what the function wrote."""
+        """Writes to the arguments the values that the function wrote."""
         for outer, array in zip(self._arguments, arrays, strict=True):
             if array is not None:
                 write_in_place(outer, wrap(array, outer.dtype))
@@ -354,7 +354,7 @@ def _cotangent(index: int, gradient: Any, spec: TensorSpec, value: Any):
 
 
 def _typed(array: Any, other: Any):
-    """The array, as one whose values differ over the axes over which those of another do."""
+    """The array, typed as varying over the axes over which another one varies."""
     return varying(array, varying_axes(other))
 
 
@@ -422,7 +422,7 @@ def _jvp(
 
 
 def _moved(level: Transformation, outputs: list, specs: list[TensorSpec | Torchish], strict: bool) -> list:
-    """The arrays of the outputs that the inputs move, and in `specs` those of all, or the outputs that they do not."""
+    """The arrays of the outputs that depend on the inputs; `specs` gets their forms, or the outputs that do not."""
     arrays = []
     for output in outputs:
         lifted = level.call.lift(output)
@@ -440,7 +440,7 @@ def _moved(level: Transformation, outputs: list, specs: list[TensorSpec | Torchi
 
 
 def tangent_array(tangent: Any, primal: Torchish, spec: TensorSpec):
-    """The array of a tangent, as that of its primal is held.
+    """The array of a tangent, in the layout of its primal.
 
     Raises:
         ValueError: one of them is not floating point or complex.
@@ -482,7 +482,7 @@ def _standard_basis(tensors: Sequence[torch.Tensor], tensor_numels: Sequence[int
 
 
 def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.Tensor:
-    """Of an identity matrix, `rows` from `start`, and as many columns from `begin` as `tensor` has elements."""
+    """A block of an identity matrix: `rows` from `start`, and as many columns from `begin` as `tensor` has elements."""
     whole = torch.eye(max(start + rows, begin + tensor.numel()), dtype=tensor.dtype, device=tensor.device)
     return whole[start : start + rows, begin : begin + tensor.numel()]
 

@@ -56,7 +56,7 @@ def example_among(outer: Torchish, spec: TensorSpec, dim: int, array: jax.Array)
 
 
 def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
-    """The views that lead from one node to another, the first on top of `root`; None if it is none of its."""
+    """The views that lead from one node to another, the first on top of `root`; None if the node is no view of it."""
     kinds = []
     while node is not root:
         if isinstance(node, Storage):
@@ -125,7 +125,7 @@ def _write_one(kinds: Kinds, array: jax.Array, value: jax.Array) -> Any:
 
 
 def _geometry(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Geometry | None:
-    """The strides and the offset of what views all examples as `example` views `inner`, one of them; None if none do.
+    """Strides and offset of the view of all examples that is on each as `example` on `inner`; None if there is none.
 
     An example has the strides that it has among the others, and perhaps a memory of its own.
     """
@@ -264,7 +264,7 @@ class Batch(Transformation):
         return TensorSpec.of(lifted)._replace(layout=None, strides=None).result(array)
 
     def unbatch(self, tensor: torch.Tensor, out_dim: int) -> Any:
-        """A result with the dimension of the examples; what stands for it until the arrays have left JAX."""
+        """A result with the dimension of the examples, or a placeholder until the arrays have left JAX."""
         ndim = tensor.dim() + 1
         if not -ndim <= out_dim < ndim:
             raise IndexError(
@@ -343,13 +343,13 @@ class _Output:
 
 
 def batch_of(tensor: Torchish) -> Batch | None:
-    """The batch that code is in whose example a tensor is; None if it is in none, or the tensor none of its."""
+    """The innermost batch, if the tensor is an example of it; else None."""
     levels = this_call().transformations
     return levels[-1] if levels and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor) else None
 
 
 def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the examples of every ``torch.vmap`` that is going on, for what is one answer for all."""
+    """A tensor with the examples of all active ``torch.vmap``s, for a decision that all examples share."""
     lifted = this_call().lift(tensor)
     for level in reversed(this_call().transformations):
         if isinstance(level, Batch):

@@ -97,7 +97,7 @@ DeviceContext = _device.DeviceContext
 """The class of ``with torch.device(...)`` as a mode of functions."""
 
 DEVICE_CONTEXT = torch._GLOBAL_DEVICE_CONTEXT
-"""Has what `torch.set_default_device` entered on this thread as ``device_context``, if it was called at all."""
+"""Its ``device_context`` is what `torch.set_default_device` entered on this thread, if it was called at all."""
 
 
 OpOverload = torch._ops.OpOverload
@@ -113,7 +113,7 @@ DispatchKey = torch._C.DispatchKey
 """The keys that kernels are registered for."""
 
 DispatchKeySet = torch._C.DispatchKeySet
-"""Several of these, the highest of which a call goes to."""
+"""A set of keys, of which a call goes to the highest."""
 
 dispatch_get_all_op_names = torch._C._dispatch_get_all_op_names
 """The names of all overloads, as ``aten::add.Tensor``."""
@@ -150,7 +150,7 @@ parse_to = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
 
 
 DISABLED = "__dynamo_disable"
-"""The attribute of a function in which PyTorch keeps what it calls instead, once the compiler is imported."""
+"""The attribute of a function for the one that PyTorch calls instead, once the compiler is imported."""
 
 _code = torch._disable_dynamo(lambda: None).__code__  # which all of them share, and no other function has
 _cell = _code.co_freevars.index("fn")

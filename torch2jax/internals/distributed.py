@@ -25,7 +25,7 @@ c10d = distributed_c10d
 """The module of process groups and of the collectives over them."""
 
 c10d_logger = _logger
-"""The module that logs what goes wrong there."""
+"""The module that logs errors of process groups."""
 
 world = distributed_c10d._world
 """All that PyTorch knows of process groups: the default one, and the ranks and names of each. What comes in its place
@@ -82,7 +82,7 @@ def state_of(module: Any) -> Any:
 
 
 def drop_processes(module: torch.nn.Module) -> None:
-    """Takes from a copy of such a module what concerns processes alone, and what joins it to the module."""
+    """Removes from a copy of such a module all that concerns processes, and its links to the module."""
     for name, method in list(vars(module).items()):
         if isinstance(method, types.MethodType) and method.__func__.__globals__["__name__"].startswith(_FSDP):
             vars(module)[name] = types.MethodType(_forward_method(inspect.unwrap(method.__func__)), module)
@@ -170,7 +170,7 @@ _COMMUNICATION = ("NoneType", "DefaultAllGather", "DefaultReduceScatter")
 
 
 class _GroupSettings(types.SimpleNamespace):
-    """Those of a group of parameters, which XLA gathers when it wants to."""
+    """The settings of a group of parameters, which XLA gathers when it wants to."""
 
     def __init__(self, **given: Any):
         super().__init__(**_DEFAULTS | given)
@@ -239,7 +239,7 @@ class Decision(NamedTuple):
     args: tuple
     """As those given, with the specs that operands are to have."""
     results: Any
-    """The spec of each result; None for what is no tensor."""
+    """The spec of each result; None for a result that is no tensor."""
 
 
 def spec_of(mesh: Any, placements: tuple, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Any:

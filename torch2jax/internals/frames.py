@@ -11,7 +11,7 @@ from jax import lax
 
 _LOOPS = {inspect.unwrap(loop).__code__ for loop in (lax.scan, lax.while_loop)}  # as which `lax.fori_loop` runs
 _CARRIES = ("init", "init_flat", "init_val", "init_val_flat")
-"""The variables in which JAX's loops have what they carry: a tree or, later on, what has its ``unflatten()``."""
+"""The variables of JAX's loops for the carried values: a tree or, later on, an object with ``unflatten()``."""
 
 
 def loop_that_carries(tree: Any) -> str | None:

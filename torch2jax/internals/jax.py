@@ -1,4 +1,4 @@
-"""JAX's traces, programs and derivatives, where its public modules have nothing for what is wanted of them.
+"""JAX's traces, programs and derivatives, where its public modules lack something.
 
 JAX's programs and derivatives, where `jax.extend` and `jax.interpreters` have nothing for what is wanted of them.
 
@@ -28,7 +28,7 @@ backward_pass3 = ad.backward_pass3
 """Transposes a jaxpr: gradients of its results go to accumulators, one for each of its inputs."""
 
 ValAccum = ad.ValAccum
-"""An accumulator that adds up what it is given, for ``freeze()`` to give."""
+"""An accumulator of a sum, which ``freeze()`` returns."""
 
 NullAccum = ad.NullAccum
 """One that wants nothing, for an input without a gradient."""
@@ -55,10 +55,10 @@ trace_ctx = core.trace_ctx
 """This thread's state: ``trace`` is the innermost one, ``is_top_level()`` whether that computes at once."""
 
 trace_context = config.trace_context
-"""All of JAX's settings that have a say in what it traces, as one value: `jax.jit` keeps programs by it."""
+"""All of JAX's settings that affect tracing, as one value: `jax.jit` keeps programs by it."""
 
 ArrayImpl = array.ArrayImpl
-"""The class of arrays that are no tracers."""
+"""The class of concrete arrays."""
 
 EvalTrace = core.EvalTrace
 """The trace that computes at once."""
@@ -70,7 +70,7 @@ DynamicJaxprTrace = partial_eval.DynamicJaxprTrace
 """The trace that records equations, as under `jax.jit`: in its ``frame``, for tracers that ``new_arg`` makes."""
 
 DynamicJaxprTracer = partial_eval.DynamicJaxprTracer
-"""An array of it: ``val`` is a variable or a number, ``parent`` the equation that computes it, None of an input."""
+"""A tracer of it: ``val`` is a variable or a literal, ``parent`` the equation that computes it; None for an input."""
 
 LinearizeTrace = ad.LinearizeTrace
 """The trace that computes primals in its parent, and records what is linear in tangents in its ``tangent_trace``."""
@@ -86,7 +86,7 @@ BatchTracer = batching.BatchTracer
 
 
 def source_of(tracer) -> Any:
-    """The traceback of the line that computes a tracer of `DynamicJaxprTrace`, None of other tracers."""
+    """The traceback of the line that computes a tracer of `DynamicJaxprTrace`; None for other tracers."""
     found = getattr(tracer, "_line_info", None)
     return None if found is None or found.traceback is None else found.traceback.as_python_traceback()
 
@@ -98,7 +98,7 @@ extend_axis_env_nd = core.extend_axis_env_nd
 """A context in which axes of these names and sizes are there, for collective operations."""
 
 prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lowering
-"""The set of primitives whose lowering is told for which devices it is."""
+"""The primitives whose lowering needs to know its devices."""
 
 
 ShardingTypeError = core.ShardingTypeError

@@ -19,7 +19,7 @@ from torch.optim import _adafactor, _functional
 from torch.utils import checkpoint
 
 C: Any = torch._C
-"""The module of all that is C++, for what is exchanged in it by more than one name."""
+"""The module of PyTorch's C++ functions, for those that are replaced there under more than one name."""
 
 get_enum = _reduction.get_enum
 """The number that operators of losses take for "none", "mean" or "sum"; its errors for anything else."""
@@ -31,7 +31,7 @@ adafactor = _adafactor
 """The module of `torch.optim.Adafactor`, in which something is exchanged."""
 
 sparse_adam = _functional
-"""That of the step of `torch.optim.SparseAdam`."""
+"""The module of the step of `torch.optim.SparseAdam`."""
 
 import_dotted_name = torch._import_dotted_name
 """Returns the object that a name like ``"torch.FloatTensor"`` names."""
@@ -44,7 +44,7 @@ DEFAULT_DETERMINISM_MODE = checkpoint._DEFAULT_DETERMINISM_MODE
 """The ``determinism_check`` where none is given."""
 
 ALLOWED_DETERMINISM_CHECKS = checkpoint._allowed_determinism_checks_to_fns
-"""Those that may be given are its keys."""
+"""A dictionary whose keys are the allowed checks."""
 
 
 def checkpoint_debug_enabled() -> bool | None:
@@ -53,7 +53,7 @@ def checkpoint_debug_enabled() -> bool | None:
 
 
 identity = _flex._identity
-"""The function of scores that stands for none."""
+"""The `score_mod` that leaves scores as they are."""
 
 vmap_for_bhqkv = _flex._vmap_for_bhqkv
 """A function of one score, by `torch.vmap` one of all, along batch, heads, queries and keys."""
@@ -71,4 +71,4 @@ associative_scan_module: Any = importlib.import_module("torch._higher_order_ops.
 """The module of `associative_scan`, whose parent has the function under that name."""
 
 utils = _utils
-"""The module of what operators of control flow compile themselves with."""
+"""The module with which operators of control flow compile themselves."""

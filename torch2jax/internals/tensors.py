@@ -27,7 +27,7 @@ convert = _tensor._convert
 """A function's results, with its tensors of a derived class."""
 
 swap_tensor_impl = torch._C._swap_tensor_impl  # pyright: ignore[reportAttributeAccessIssue]
-"""Exchanges what two objects are tensors of."""
+"""Exchanges the C++ tensors of two Python objects."""
 
 StorageBase = torch._C.StorageBase
 """The class of C++ below ``torch.UntypedStorage``, with its methods."""

@@ -33,7 +33,7 @@ peek_interpreter_stack = _C._functorch.peek_interpreter_stack
 # Modules in which something is exchanged: no name is taken from one elsewhere.
 
 eager_transforms = _eager_transforms
-"""The module of derivatives: `torch.func.grad` and others look up here, when they are called, what computes them."""
+"""The module of derivatives, in which `torch.func.grad` and others look up their implementations when called."""
 
 
 def forward_mode_module(name: str) -> types.ModuleType:
@@ -42,7 +42,7 @@ def forward_mode_module(name: str) -> types.ModuleType:
 
 
 vmap_module = _vmap
-"""The module of `torch.vmap`, which looks up here what runs all examples."""
+"""The module of `torch.vmap`, in which it looks up the function that runs all examples."""
 
 vmap_internals = _vmap_internals
 """The module of the older vmap, that `torch.autograd` batches gradients with."""
@@ -59,7 +59,7 @@ slice_argnums = _eager_transforms._slice_argnums
 """The arguments that ``argnums`` chooses; its errors where there are none."""
 
 assert_non_empty_list_of_tensors = _eager_transforms.assert_non_empty_list_of_tensors
-"""The error for what is to be a list of tensors, and is not."""
+"""The error for an argument that must be a list of tensors, and is not."""
 
 assert_non_empty_tensor_output = _eager_transforms.assert_non_empty_tensor_output
 """The error for a function that gives no tensors, or something else."""
@@ -74,7 +74,7 @@ split_const_subgraphs = _eager_transforms.const_fold.split_const_subgraphs
 """Splits off the part of its graph that does not depend on tangents."""
 
 doesnt_support_saved_tensors_hooks = _vmap.doesnt_support_saved_tensors_hooks
-"""A decorator: within the function, hooks on what derivatives keep are an error."""
+"""A decorator: within the function, hooks on saved tensors are an error."""
 
 unwrap_batched = _vmap._unwrap_batched
 """A function's results for all examples, with their batch dimensions where ``out_dims`` has them; its errors."""
@@ -123,7 +123,7 @@ LegacyVariableBase = torch._C._LegacyVariableBase
 
 
 def run_backward(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]):
-    """The gradients of inputs, by PyTorch's own engine, whatever stands for ``torch.autograd.grad``; or None.
+    """The gradients of inputs by PyTorch's own engine, whatever replaces ``torch.autograd.grad``; or None.
 
     What the engine computes may be differentiated again.
     """
@@ -140,13 +140,13 @@ autocast_supported_devices = torch._C._autocast_supported_devices
 """The types of devices that have regions."""
 
 set_autocast_enabled = torch._C.set_autocast_enabled
-"""Makes what follows a region of a device, or none."""
+"""Begins or ends a region on a device, for all that follows."""
 
 set_autocast_dtype = torch._C.set_autocast_dtype
-"""Sets what regions of a device cast to."""
+"""Sets the dtype that regions of a device cast to."""
 
 set_autocast_cache_enabled = torch._C.set_autocast_cache_enabled
-"""Sets whether what has been cast is kept for the next use."""
+"""Sets whether casts are cached."""
 
 autocast_increment_nesting = torch._C.autocast_increment_nesting
 """Goes into one more region, and gives how many there are."""

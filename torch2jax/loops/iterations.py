@@ -72,7 +72,7 @@ _FEW_CONSTANT_BYTES = 2**16  # of constants: a loop that takes its weights from 
 
 
 class Misfit(Exception):
-    """The iterations are no loop.
+    """Raised if the iterations are no loop.
 
     Args:
         iteration: the one that is unlike those before it.
@@ -269,7 +269,7 @@ class _Fitting:
     # What comes out.
 
     def _outcome(self) -> tuple[list[Atom], list[Var], list[JaxprEqn]]:
-        """The results of the body, those of the loop, and the equations that take these apart."""
+        """The results of the body and of the loop, and the equations that split the latter into the former values."""
         behind: list[JaxprEqn] = []
         finals: dict[Var, Var] = {}
         stacked: list[tuple[Var, Var]] = []

@@ -135,7 +135,7 @@ class Likeness:
         self._of_params: dict[int, tuple[Any, Any]] = {}
 
     def numbers(self, statements: Sequence) -> np.ndarray:
-        """One for each statement; what has effects, and what is no equation, is like no other."""
+        """A number for each statement, equal for like ones; effects, and all but equations, are like no other."""
         found, known = [], self._of_steps
         for statement in statements:
             if not isinstance(statement, JaxprEqn) or statement.effects:

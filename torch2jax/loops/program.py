@@ -52,7 +52,7 @@ class Loop(NamedTuple):
     carries: list[Carry]
     scanned: list[Scanned]
     body: Program
-    """Its results are the next carries, and then what is stacked."""
+    """Its results are the next carries, and then the values to stack."""
     outvars: list[Var]
 
     has_effects = False
@@ -127,7 +127,7 @@ def free(program: Program) -> set[Var]:
 
 
 def pruned(program: Program) -> Program:
-    """The program without what nothing needs."""
+    """The program without dead code."""
     needed = {atom for atom in program.results if isinstance(atom, Var)}
     kept = []
     for statement in reversed(program.statements):
@@ -141,7 +141,7 @@ def pruned(program: Program) -> Program:
 
 
 def run_steps(steps: Sequence[JaxprEqn], values: dict[Var, Any]) -> None:
-    """Computes equations in the current trace of JAX, and adds to the values what they give."""
+    """Computes equations in JAX's current trace, and adds their results to the values."""
     made = [var for step in steps for var in step.outvars]
     known = set(made)
     taken = list(dict.fromkeys(x for step in steps for x in step.invars if isinstance(x, Var) and x not in known))

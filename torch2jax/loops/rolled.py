@@ -152,7 +152,7 @@ class RollingReport:
         self._tell(f"{iterations} iterations of {equations} equations stay unrolled: {reason}")
 
     def undone(self, reason: str) -> None:
-        """Notes that what was rolled stays unrolled."""
+        """Notes that the loops found are discarded."""
         self._tell(f"all iterations stay unrolled: {reason}")
 
     def _tell(self, text: str) -> None:
@@ -170,16 +170,17 @@ class Wanted(NamedTuple):
     iterations: int
     """The fewest."""
     least: int
-    """The fewest equations that they have together, with those within: what is short compiles fast, and may run faster,
-    as it is."""
+    """The fewest equations that they have together, with nested ones: short programs compile fast unrolled, and may run
+    faster.
+    """
     with_convolutions: bool = True
     """True if loops may have convolutions that XLA does not prepare for a CPU: they run five times slower in a loop."""
 
 
 EVERY = Wanted(iterations=4, least=128)
-"""All that may be worth it."""
+"""All loops that may save time."""
 LONG = Wanted(iterations=4, least=256, with_convolutions=False)
-"""Those that are, wherever they run."""
+"""Loops that are faster wherever they run."""
 
 _TRIES = 64
 _SPLITS = 4
@@ -247,7 +248,7 @@ class _Roller:
         self._constants, self._report, self._likeness = constants, report, likeness
         self._wanted = wanted
         self._left: dict[int, tuple[Any, str]] = {}
-        """Of statements in iterations that are no loop, by their ids: the iterations, and why they are none."""
+        """The iterations of statements that are no loop, by id, and the reason."""
 
     def roll(self) -> int:
         """Replaces iterations by loops; returns the number of loops."""
@@ -338,7 +339,7 @@ class _Roller:
         return _Found(before, iterations, loop, behind, after)
 
     def _with_earlier(self, found: "_Found") -> "_Found":
-        """As found, with the iterations before the first that other equations are among."""
+        """A loop extended by earlier iterations, whose equations are mixed with others."""
         while (iteration := earlier_iteration(found.iterations, found.before, self._likeness)) is not None:
             inside = set(map(id, iteration))
             before = [x for x in found.before if id(x) not in inside]

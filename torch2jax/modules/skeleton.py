@@ -190,7 +190,7 @@ class Skeleton:
         return self._call.array_of(self._call.lift(tensor))
 
     def warn_of_lost_buffers(self, kept: Sequence[Any] | None = None) -> None:
-        """Warns of buffers that the call has written, where nobody is given what they hold now.
+        """Warns of buffers that the call has written, if their new values are returned to nobody.
 
         Args:
             kept: the tensors of the state that is given; None if none is.
@@ -222,7 +222,7 @@ class Skeleton:
 
 
 def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
-    """The tensor of a call for an entry of a state, which stands for a tensor of this dtype."""
+    """The call's tensor for an entry of a state, whose tensor in the module has this dtype."""
     if isinstance(value, torch.Tensor):
         try:
             return call.lift(value)
@@ -235,7 +235,7 @@ def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
 
 
 def refuse_fsdp() -> NoReturn:
-    """Says what there is in the place of the old wrapper, which keeps parameters as parts of one flat tensor."""
+    """Refuses the old FSDP wrapper, which keeps parameters as parts of one flat tensor, and names its successor."""
     raise NotImplementedError(
         "FullyShardedDataParallel keeps the parameters of a module as parts of one flat tensor; wanted "
         "torch.distributed.fsdp.fully_shard, or the module without a wrapper: specs = sharding.specs(module, mesh, "
@@ -254,7 +254,7 @@ def _kind_of(tensor: torch.Tensor) -> Literal["wrapper", "meta", "sparse", "dens
 
 
 def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-    """A copy of a module's Python structure, with what `memo` has for the ids of its tensors in their place.
+    """A copy of a module's Python structure, in which `memo` gives the replacements of its tensors, by id.
 
     What has been copied is added to `memo`.
     """

@@ -61,7 +61,7 @@ class StateNames:
 
     @cached_property
     def ties(self) -> dict[str, Tie]:
-        """Names that stand for no tensor of their own. Of several the first in ``state_dict()`` is not among them."""
+        """The names that share memory with an earlier name in ``state_dict()``, each with its tie to that."""
         names = dict.fromkeys([*self.persistent, *self.tensors])
         return ties({name: self.tensors[name] for name in names if name in self.tensors})
 
@@ -71,7 +71,7 @@ class StateNames:
         return tie is None or tie.is_same
 
     def first(self, name: str) -> str:
-        """The name that stands for all names of a tensor."""
+        """The first name of the tensor with this name."""
         tie = self.ties.get(name)
         return name if tie is None else tie.first
 
@@ -98,7 +98,7 @@ class StateNames:
         return self._one_of_each({} if state is None else self._of_inner(state))
 
     def _of_inner(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A state with what files have by names as ``weight.scale``: the arrays of a tensor that wraps others, in one.
+        """The state with wrappers for entries that files have by inner names, such as ``weight.scale``.
 
         Raises:
             RuntimeError: it has some of such a tensor's arrays, and lacks others.
