@@ -80,8 +80,7 @@ def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, Any],
 
 
 def expect_of_pytorch(leaf: Any) -> None:
-    """Refuses objects that `t2j` cannot translate. Numbers and arrays are the same in JAX. Numbers and arrays are the
-    same in JAX.
+    """Refuses objects that `t2j` cannot translate. Numbers and arrays are the same in JAX.
 
     Raises:
         TypeError: it is such a thing.

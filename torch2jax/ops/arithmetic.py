@@ -221,7 +221,7 @@ def fmod(input, other):
 
 
 def _powered_dtypes(input, other):
-    """Numbers; the exponent of integers is not negative, and theirs and that of half precision is held by the dtype."""
+    """The dtypes of a power; checks that an exponent fits those of integers and of half precision."""
     if isinstance(input, torch.Tensor):
         if type(other) is int and is_integral(input.dtype):
             if other < 0:
@@ -568,7 +568,9 @@ def _bits(x):
 
 
 def _exponent(x):
-    """That of each number as `frexp` has it: 0 for what has none. XLA takes what is below the least normal for zero."""
+    """The exponent of each number as in `frexp`, 0 where there is none. XLA takes what is below the least normal for
+    zero.
+    """
     bits, fraction = _bits(x)
     information = jnp.finfo(x.dtype)
     bias, width = information.maxexp - 1, bits.dtype.itemsize * 8
@@ -616,7 +618,7 @@ def ldexp(input, other):
 
 @jax.custom_jvp
 def _scaled_by_two(x, exponent):
-    """``x * 2**exponent``, by powers of a third each: the whole one may be what XLA flushes to zero, or infinite."""
+    """``x * 2**exponent``, by three factors: XLA may flush the whole power to zero, or it may be infinite."""
     most = 3 * (jnp.finfo(x.dtype).maxexp - 2)
     exponent = lax.clamp(like(x, -most), exponent, like(x, most))
     third = trunc(lax.div(exponent, like(x, 3)))

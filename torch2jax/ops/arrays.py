@@ -179,7 +179,7 @@ def axis_of(array, dim: int) -> int:
 
 
 def spread(reduced, array, axes: tuple[int, ...]):
-    """Broadcasts what was reduced over `axes` of `array` back over them."""
+    """Broadcasts a reduction over `axes` of `array` back over them."""
     return lax.broadcast_in_dim(reduced, array.shape, [i for i in range(array.ndim) if i not in axes])
 
 

@@ -214,7 +214,7 @@ def _adam_step(parameter, gradient, average, square, largest, state_step, *, lr,
 
 
 def _counted(step):
-    """A counter as a number of Python's, of which PyTorch computes in double precision, where there is such."""
+    """A counter as a Python number, with which PyTorch computes in double precision, if JAX has that."""
     return step.item() if has_doubles() else step
 
 

@@ -23,7 +23,7 @@ from ..translation import current
 
 
 def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float:
-    """That of a function with respect to its first argument."""
+    """The derivative of a function with respect to its first argument."""
     with DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
         x, *others = (torch.tensor(number, device="cpu", requires_grad=True) for number in numbers)
         return torch.autograd.grad(function(x, *others), x)[0].item()
@@ -70,7 +70,7 @@ DTYPES_OF_COUNTS = frozenset(
     for dtype in INTEGERS
     if _takes(lambda: torch.repeat_interleave(torch.ones(1, dtype=dtype, device="cpu")))  # noqa: B023
 )
-"""Those that `repeat_interleave` takes of how often each is repeated: 32 and 64 bits; 16 bits as well in 2.15."""
+"""The dtypes of counts that `repeat_interleave` takes: 32 and 64 bits; 16 bits as well in 2.15."""
 
 
 def known_values(tensor: Torchish) -> np.ndarray | None:
@@ -83,7 +83,7 @@ def known_values(tensor: Torchish) -> np.ndarray | None:
 
 
 def seen(tensor) -> np.ndarray | None:
-    """The values of a tensor, or of what stands for one, in a first dimension that a batch has its examples in.
+    """The values of a tensor, stacked along a new first dimension for the examples of a batch.
 
     It has size one where there is no batch. None where a program decides the values.
     """

@@ -78,7 +78,7 @@ class Selection:
         self._policy = policy
 
     def __call__(self, func, args: tuple, kwargs: dict, result) -> None:
-        """Names what a rule gave for a function, if the policy keeps it."""
+        """Names the results of a rule, if the policy saves them."""
         tensors = [x for x in flatten(result)[0] if isinstance(x, Torchish)]
         fresh = [x for x in tensors if isinstance(x._node, Storage) and is_traced(x.physical.array)]
         if not fresh:

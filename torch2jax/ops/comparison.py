@@ -53,25 +53,25 @@ comparing = functools.partial(predicate, takes=REALS_AND_BOOL)
 
 @jax.custom_jvp
 def at_least(x, bound):
-    """``lax.max`` whose derivative is all that of `x` at a tie."""
+    """``lax.max`` with the whole derivative at a tie going to `x`."""
     return lax.max(x, bound)
 
 
 @jax.custom_jvp
 def at_most(x, bound):
-    """``lax.min`` whose derivative is all that of `x` at a tie."""
+    """``lax.min`` with the whole derivative at a tie going to `x`."""
     return lax.min(x, bound)
 
 
 @jax.custom_jvp
 def _above(x, bound):
-    """``lax.max`` whose derivative is none of that of `x` at a tie."""
+    """``lax.max`` with no derivative at a tie going to `x`."""
     return lax.max(x, bound)
 
 
 @jax.custom_jvp
 def _below(x, bound):
-    """``lax.min`` whose derivative is none of that of `x` at a tie."""
+    """``lax.min`` with no derivative at a tie going to `x`."""
     return lax.min(x, bound)
 
 

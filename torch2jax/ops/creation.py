@@ -60,7 +60,7 @@ def made_of(
     requires_grad: bool = False,
     strides: tuple[int, ...] | None = None,
 ) -> Torchish:
-    """The tensor of what ``body(*args)`` makes from Python values: an operation in the graph, with known values.
+    """The tensor of the array ``body(*args)`` of Python values: an operation in the graph, with known values.
 
     Args:
         make: gives the same in PyTorch, from the dtype.
@@ -449,7 +449,9 @@ def as_tensor(data, dtype=None, device=None):
 
 
 def _reads_memory(name: str) -> Callable[[Callable], Callable]:
-    """Declares what code has for a function of PyTorch's that no override reaches; the package's own calls reach it."""
+    """Declares a replacement for a PyTorch function that no override reaches; the package's own calls reach the
+    original.
+    """
     original = getattr(torch, name)
 
     def register(body: Callable) -> Callable:
@@ -502,7 +504,7 @@ def _is_buffer(obj) -> bool:
 
 
 def _expect_memory(obj, dtype: torch.dtype | None) -> None:
-    """Refuses what a tensor cannot be on the memory of.
+    """Refuses an object on whose memory no tensor can be.
 
     Raises:
         ValueError: it has no memory, or holds another dtype.
@@ -634,7 +636,7 @@ def _linspace_dtype(name: str, start, end, dtype: torch.dtype | None) -> torch.d
 
 
 def _exact_dtype(dtype: torch.dtype) -> torch.dtype:
-    """That in which a range is computed, if its numbers are not known: no integers and not half precision."""
+    """The dtype in which a range of unknown numbers is computed: neither an integer type nor half precision."""
     if is_integral(dtype):
         return torch.get_default_dtype()
     return torch.float32 if dtype.itemsize == 2 else dtype

@@ -49,7 +49,7 @@ def requires_grad_(self, requires_grad=True):
 
 
 def _expect_no_transformation(name: str, likewise: str = "") -> None:
-    """Refuses what PyTorch does within no function that `torch.func` or `torch.vmap` transforms.
+    """Refuses functions that PyTorch refuses within `torch.func` and `torch.vmap`.
 
     Raises:
         RuntimeError: it is within one.
@@ -142,7 +142,7 @@ def _output_nr(self):
 
 
 def _expect_no_history(tensor, made: Restriction) -> None:
-    """Refuses to tell how values came about of which autograd does not know: the view's memory has been written to."""
+    """Refuses to report the history of a view whose memory was written to unseen by autograd."""
     if any(isinstance(x, Torchish) and x.history is not None for x in (tensor._viewed, tensor)):
         raise RuntimeError(_REFUSED_HISTORIES[made.kind].format(kind=made.kind, name=made.name, number=made.number))
 

@@ -33,7 +33,7 @@ IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def progression(values: np.ndarray) -> slice | None:
-    """The slice that a list of indices, none of them negative, amounts to, if there is one."""
+    """The slice with the elements of a list of indices, none of them negative, if there is one."""
     if values.ndim != 1 or values.size == 0:
         return None
     first, step = int(values[0]), int(values[1]) - int(values[0]) if values.size > 1 else 1
@@ -65,7 +65,7 @@ def from_front(indices, size: int):
 
 
 def same_dtype(input, source, name: str) -> None:
-    """Raises unless what is written has the dtype of what it is written to."""
+    """Raises an error if a written value has another dtype than its target."""
     if input.dtype != source.dtype:
         raise RuntimeError(
             f"{name}: expected the source to have the dtype of the input, {input.dtype}, but got {source.dtype}"
@@ -476,7 +476,7 @@ def _check_rows(input, dim, index, *args, negative: bool = False, **kwargs) -> N
 
 
 def _check_selected(input, dim, index) -> None:
-    """Raises what PyTorch's index_select raises where there are no such rows: its ways to take them differ in that."""
+    """Raises the errors of PyTorch's index_select for missing rows: its other functions raise others."""
     dim, shape = axis_of(input, dim), input.shape
     size = shape[dim] if shape else 1
     if index.numel() and size == 0:
@@ -620,7 +620,7 @@ def put(input, index, source, accumulate=False):
 
 
 def in_order_of(mask, values, dim: int):
-    """`values` along `dim` spread over the true elements of `mask`, in order; other elements get what is meaningless.
+    """`values` along `dim`, moved to the true elements of `mask`, in order; other elements are meaningless.
 
     The dimension `dim` of the result is that of the flattened mask.
     """

@@ -1,4 +1,4 @@
-"""Tensors with data-dependent lengths: what makes them, from a size that is traced."""
+"""Tensors with data-dependent lengths: the functions that make them from a traced size."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def bounded(number, what: str) -> tuple[int, Any]:
 
 
 def _sized(make, shape, what: str) -> Any:
-    """A tensor of a shape of which data decide some sizes.
+    """A tensor of a shape in which data decide some sizes.
 
     Args:
         make: gives a tensor of a shape with the bounds for these sizes.

@@ -140,7 +140,7 @@ def _first(failed):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def hermitian_of(a, lower=True):
-    """The matrix that one triangle of `a` stands for; its derivative is that of the hermitian part of `a`."""
+    """The hermitian matrix with one triangle of `a`; its derivative is that of the hermitian part of `a`."""
     rows, columns = (lax.broadcasted_iota(np.int32, a.shape, dim) for dim in (a.ndim - 2, a.ndim - 1))
     return lax.select(lax.ge(rows, columns) if lower else lax.le(rows, columns), a, adjoint(a))
 

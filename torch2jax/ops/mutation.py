@@ -109,7 +109,7 @@ def resize_(self, *size, memory_format=None):
 
 
 def _show_unwritten(tensor: Torchish, before: int) -> None:
-    """Fills what memory has grown by with what shows that, where algorithms are deterministic."""
+    """Fills the new part of grown memory as PyTorch does where algorithms are deterministic."""
     storage, value = tensor._node.storage, unwritten(tensor.dtype)
     more = storage.memory.size - before
     if value and more > 0 and storage.dtype == canonical(tensor.dtype):
@@ -173,7 +173,7 @@ def _takes_gradient(tensor: Torchish, value: Torchish) -> bool:
 
 
 def _with_derivatives_summed(before: PhysicalArray, value: Torchish):
-    """The values, whose gradients are summed, and cast, to those of what was there before."""
+    """The values, with gradients that are summed and cast to the shape and dtype from before."""
     array, expanded = value.read(), jnp.broadcast_to(before.arranged(None), value.shape)
     expanded = expanded if value.is_complex() else jnp.real(expanded)
     return with_derivatives_of(cast(expanded, array.dtype), array)

@@ -1,4 +1,4 @@
-"""Observers of ``torch.ao.quantization``: what they have seen, and whether they are on, if that is traced.
+"""Observers of ``torch.ao.quantization``: their statistics, and their switches, which may be traced.
 
 Each condition on a switch would double the paths through a network that has many of them. They choose between tensors
 instead.

@@ -53,7 +53,7 @@ def _round(array):
 
 
 def _clamped(level, low: int, high: int):
-    """A level within the bounds, and whether it was; what is no number is the lowest, as in PyTorch."""
+    """A level within the bounds, and whether it was within; NaN becomes the lowest, as in PyTorch."""
     low, high = like(level, low), like(level, high)
     is_above, is_below = lax.ge(level, low), lax.le(level, high)
     return where(is_above, lax.min(level, high), low), lax.bitwise_and(is_above, is_below)
@@ -224,7 +224,7 @@ _SMALLEST_SCALE = 6.1e-5
 
 
 def _moved(running, value, rate: float):
-    """A running extremum after a batch; the first is that of the batch."""
+    """A running extremum after a batch; the first one is the batch's."""
     moved = lax.add(running, lax.mul(like(running, rate), lax.sub(value, running)))
     return where(lax.eq(lax.abs(running), like(running, np.inf)), value, moved)
 
@@ -350,7 +350,7 @@ def _fused(
 
 
 def _start_channels(count: int, running_min, running_max, scale, zero_point) -> None:
-    """Gives what is kept of each channel its size, where nothing has been seen yet."""
+    """Sets the size of statistics for each channel, before anything was observed."""
     if running_min.numel():
         return
     running_min.resize_(count).fill_(np.inf)

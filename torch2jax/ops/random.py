@@ -303,7 +303,7 @@ def randperm(n, *, dtype=torch.int64, **options):
 
 
 def _fills(functional, in_place, takes: Takes | None = None) -> Callable[[Callable], Callable]:
-    """Declares ``draw(tensor, ..., generator)`` to be what an in-place operator writes, and its functional form."""
+    """Declares ``draw(tensor, ..., generator)`` as an in-place operator, and its functional form."""
 
     def register(draw: Callable) -> Callable:
         def fill(self, *args, generator=None):
@@ -392,7 +392,7 @@ def random(input, *bounds, generator=None):
 
 
 def _expect_range(dtype: torch.dtype, low: int, high: int) -> None:
-    """Refuses numbers from `low` up to, but without, `high` where `dtype` does not hold them, and warns of gaps."""
+    """Refuses numbers of the range from `low` to `high`, excluded, that `dtype` does not hold, and warns of gaps."""
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     if dtype == torch.bool:

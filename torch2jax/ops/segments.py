@@ -130,7 +130,7 @@ def _(segments, primals, tangents):
 
 
 def _before(data, segment, axis: int, *, reverse: bool = False):
-    """The product of what comes before each element in its segment."""
+    """The product of the elements before each element in its segment."""
 
     def joined(left, right):
         return right[0], jnp.where(left[0] == right[0], left[1] * right[1], right[1])

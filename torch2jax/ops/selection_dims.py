@@ -198,7 +198,7 @@ def squeeze(input, dim=None):
 
 
 def joined(input) -> Selected:
-    """The dimensions up to the first that was chosen as one, which begins with those of the first index."""
+    """The first dimensions, up to the selected one, merged; elements of the first index come first."""
     at = min(unknown_dims(input))
     front = led_by(input, at)
     if at == 0:
@@ -363,7 +363,7 @@ _NOTHING: Any = object()
 
 
 def _with_dims(function, place: int, default=_NOTHING):
-    """Takes the dimensions out of the arguments behind the first, and gives them with what puts others there."""
+    """Splits the dimensions from a call's arguments; returns them, and a function that puts others in their place."""
 
     def taken(args: tuple, kwargs: dict):
         if "dim" in kwargs:
@@ -491,7 +491,7 @@ def stack(tensors, dim=0):
 
 
 def by_unknown(tensor, items: list) -> Any:
-    """A subscript of which one item says what data decide, and no other has a tensor; None if it is none such."""
+    """The result of a subscript with one data-dependent item, and no tensor beside it; None for other subscripts."""
     found = [i for i, item in enumerate(items) if _is_unknown(item)]
     if not found or len([x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]) > 1:
         return None

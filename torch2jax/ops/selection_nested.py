@@ -79,7 +79,7 @@ def chosen_of(input: Any, mask: Any) -> Selected:
 
 
 def places_in(condition: Any) -> tuple[Selected, ...]:
-    """For each dimension, the index of what is true, or not zero, among those that were chosen."""
+    """For each dimension, the indices of the elements of a selection that are true, or not zero."""
     found, (tensor, fronts) = merged(condition, condition.ndim), unnested(condition)
     mask: Any = found.mask & (tensor if tensor.dtype == torch.bool else tensor != 0)
     places = []
@@ -100,7 +100,7 @@ def element_of_nested(rows: Any, place: torch.Tensor, is_there: torch.Tensor) ->
 
 
 def by_places(chosen: Any, indices: list, rest: list) -> Any:
-    """A subscript by places along several dimensions, the first, of which data decide some."""
+    """The result of a subscript by indices along the first dimensions, some of which have data-dependent lengths."""
     found, fronts = unnested(in_compact_order(chosen))
     count = len(indices)
     if any(isinstance(index, Chosen) and len(unknown_dims(index)) > 1 for index in indices):
@@ -166,7 +166,7 @@ def _written_along(target: Any, dim: int, item: Any, is_it: Any, value: Any):
 
 
 def _from_the_front(places: Any, front: Selected | None) -> Any:
-    """Places among what was chosen, without negative ones."""
+    """Indices into a selection, without negative ones."""
     if front is None or not isinstance(places, torch.Tensor):
         return places
     return torch.where(places < 0, front.length + places, places)

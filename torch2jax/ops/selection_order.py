@@ -24,7 +24,7 @@ Tensor = torch.Tensor
 
 
 def _flat(chosen: Selected, fill=None) -> torch.Tensor:
-    """All rows, one after the other; those that were not chosen are `fill`, if that is given."""
+    """All rows, one after the other, with `fill`, if it is given, in place of those that were not chosen."""
     rows = chosen.rows if fill is None else torch.where(chosen.spread_mask(), chosen.rows, fill)
     return rows.flatten(0, chosen.mask.ndim - 1)
 
@@ -154,7 +154,7 @@ def _topk(input, k, largest=True, sorted=True):
 
 
 def _topk_of_as_many(input, k, largest=True, sorted=True):
-    """The first of all in order, as many as data decide."""
+    """The first elements in order, a data-dependent number of them."""
     del sorted
     return torch.return_types.topk([part(x, None, k) for x in _sort(input, largest)])
 

@@ -1,4 +1,4 @@
-"""Padding by lengths that data decide, and of what has such a length: `pad`, `pad_sequence`."""
+"""Padding by data-dependent lengths, and of tensors with such lengths: `pad`, `pad_sequence`."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def pad(input, pad, mode="constant", value=None):
 
 
 def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
-    """A tensor with so many more elements along the first dimension: a plain one, where it is seen how long it is.
+    """A tensor extended along the first dimension: a plain one, if its length is known.
 
     Less than none takes elements away.
     """

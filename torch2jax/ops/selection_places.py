@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 
 
 def _places(mask: Torchish) -> tuple[Selected, ...]:
-    """For each dimension, the index of what a mask is true for."""
+    """For each dimension, the indices of a mask's true elements."""
     grid = torch.meshgrid(*map(torch.arange, mask.shape), indexing="ij")
     return tuple(select(index, mask) for index in grid)
 
@@ -107,7 +107,7 @@ def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
 
 
 def _led_by_places(index, of_one: bool = True) -> tuple[list[Selected], list] | None:
-    """The places that a subscript begins with, and what else it has; None if it does not begin so.
+    """The indices that a subscript begins with, and the rest of it; None if it does not begin so.
 
     Args:
         of_one: whether they are to be of one mask.
@@ -148,7 +148,7 @@ def _is_unknown_mask(item) -> bool:
 
 
 def with_places(index: tuple) -> tuple:
-    """A subscript in which places stand for the masks of unknown values."""
+    """A subscript with indices in place of traced masks."""
     items = []
     for item in index:
         items.extend(torch.where(item) if _is_unknown_mask(item) else [item])
@@ -192,7 +192,7 @@ _SCATTER = InnerRule(_scatter, "index_put")
 
 
 def _scattered(target, places: list[Selected], values, accumulate: bool):
-    """A tensor with values at places, of one mask or of masks that choose as many."""
+    """A tensor with values at the indices of one mask, or of masks with equally many true elements."""
     of_row = target.shape[len(places) :]
     values = _for_row(target, values, len(of_row))
     found = [*places, values] if isinstance(values, Selected) else places
@@ -273,7 +273,7 @@ def _into_chosen(function):
 
 
 def _write(target, result):
-    """Writes what a function gave of a target to it."""
+    """Writes a function's result for a target to that target."""
     if not isinstance(target, Selected):
         return write_in_place(target, result)
     target.overwrite(in_order_of(result, target.mask), result.is_safe)
@@ -289,7 +289,7 @@ def index_add(input, dim, index, source, *, alpha=1):
 
 
 def _scattering(function, what: str):
-    """A function that scatters along the first dimension, with a row more for what was not chosen."""
+    """A function that scatters along the first dimension, with one more row for the elements that were not chosen."""
 
     @_into_chosen
     @functools.wraps(function, assigned=["__name__"], updated=[])
@@ -340,7 +340,7 @@ def index_copy(input, dim, index, source):
 
 
 def in_place(function):
-    """The function of a target that writes to it what `function` gives."""
+    """The in-place form of `function`."""
     return lambda self, *args, **kwargs: _write(self, function(self, *args, **kwargs))
 
 

@@ -53,7 +53,7 @@ def _room(start, stop, count: int) -> tuple[int, int]:
 
 
 def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
-    """``chosen[start:stop:step]``, of which any may be a data-dependent number; a tensor if its size is known."""
+    """``chosen[start:stop:step]`` with data-dependent ends; a plain tensor if its size is known."""
     if is_traced_number(step):
         raise TracedValueError("a slice's step")
     if type(start) in (int, type(None)) and start in (None, 0) and stop is None and step == 1:
@@ -104,7 +104,7 @@ def _is_known(start) -> bool:
 
 
 def _in_compact_order(chosen: Selected, count: torch.Tensor, places: slice, begin: torch.Tensor | None) -> Selected:
-    """A part that begins with its rows, as a view of what was chosen.
+    """A part that begins with its rows, as a view of the selection.
 
     Args:
         count: how many rows it has.
@@ -158,7 +158,7 @@ def _is_number(item) -> bool:
 
 
 def _element(chosen: Selected, place) -> torch.Tensor:
-    """``chosen[place]``: PyTorch refuses a place that there is not, which is no number here."""
+    """``chosen[place]``; for a missing place PyTorch raises an error, and this is NaN, if the dtype has it."""
     place = tensor_of(place) if not isinstance(place, Tensor) or is_traced_number(place) else place
     place = torch.where(place < 0, chosen.length + place, place)
     rank = chosen.mask.reshape(-1).cumsum(0) - 1
@@ -169,7 +169,7 @@ def _element(chosen: Selected, place) -> torch.Tensor:
 
 
 def _by_tensors(chosen, items: list):
-    """A subscript by tensors of integers, in front, of which some are selections."""
+    """A subscript that begins with integer tensors, some of which are selections."""
     count = next((i for i, item in enumerate(items) if not isinstance(item, Tensor)), len(items))
     indices, rest = items[:count], items[count:]
     if any(isinstance(item, Tensor) for item in rest) or not all(map(is_whole, indices)):
@@ -258,7 +258,7 @@ def setitem(self, index, value):
 
 
 def _write_at(chosen: Selected, index: Selected, value) -> None:
-    """Writes to some places among what was chosen."""
+    """Writes to elements at indices into a selection."""
     mask: Any = chosen.mask.reshape(-1)
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if not chosen.is_compact:

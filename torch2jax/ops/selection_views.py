@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def rows_at(rows: Any, places: torch.Tensor, count: torch.Tensor) -> Any:
-    """The view of some rows ``(n, ...)``, of which the first are there.
+    """The view of rows ``(n, ...)``, of which the first few are valid.
 
     Args:
         places: ``(k,)``, within the rows.

@@ -264,7 +264,7 @@ def _prepare_read(input, indices):
 
 
 def _strides_of_read(input: Torchish, indices) -> tuple[int, ...] | None:
-    """The strides of what indices choose, None if they are contiguous."""
+    """The strides of the elements that indices choose; None if they are contiguous."""
     own, given = _operand(input), tuple([None if index is None else _operand(index) for index in indices])
     if not any(given) or all(x is None or x.strides == strides_of_shape(x.shape) for x in (own, *given)):
         return None
@@ -368,7 +368,7 @@ def _has_count(values, after: int) -> bool:
 
 
 def _entries(shape, indices, negative) -> tuple:
-    """The indices as jax takes them, none of them negative."""
+    """The indices as JAX takes them, none of them negative."""
     entries = []
     for dim, index in enumerate(indices):
         if index is None:
@@ -385,7 +385,7 @@ def _region(indices) -> tuple[int, slice] | None:
 
 
 def _result_shape(shape, entries) -> tuple[int, ...]:
-    """The shape of what the entries, none of them a part of a dimension, choose."""
+    """The shape of the elements that the entries, none of them a slice, choose."""
     at = [dim for dim, entry in enumerate(entries) if not isinstance(entry, slice)]
     shapes = [np.shape(entries[dim]) for dim in at]
     try:
@@ -460,7 +460,7 @@ def _expanded(values, shape):
 
 
 def _expect_room(values, shape) -> None:
-    """Refuses values of a shape that does not broadcast to what is written to."""
+    """Refuses values of a shape that does not broadcast to the written part."""
     try:
         fits = np.broadcast_shapes(values, shape) == tuple(shape)
     except ValueError:
@@ -504,7 +504,7 @@ def _put_where(input, dim: int, mask, values, accumulate):
 
 
 def _without_masks(shape, indices, values):
-    """Masks of unknown values as indices of a fixed number, of which those too many are out of bounds."""
+    """Traced masks as indices of a fixed number, of which the surplus ones are out of bounds."""
     count = min(index.size for index in indices if _is_mask(index))
     result = []
     for index in indices:

@@ -32,7 +32,7 @@ class Span(NamedTuple):
     """The part of a dimension that a view has."""
 
     start: Any
-    """A number, or a scalar array of which a traced input decides."""
+    """A number, or a scalar array that a traced input decides."""
     size: int
     is_one: bool = False
     """True if it is one element, without the dimension."""
@@ -62,7 +62,7 @@ class Span(NamedTuple):
 
 
 def spanning(input: Tensor, spans: dict[int, Span], is_expected: bool = False) -> Torchish:
-    """The view of what lies in one span of each of some dimensions.
+    """The view of one span along each of some dimensions.
 
     Where a span does not fit, what is read and written is nan; integers are what JAX's gathers give for what is not
     there.
@@ -143,7 +143,7 @@ def items_of(index, ndim: int) -> list:
 
 
 def spanned(self: Tensor, index, value: Any = None) -> tuple[Tensor, tuple] | None:
-    """The view for slices that begin at traced places and have known lengths, and what is left of a subscript.
+    """The view for slices with traced starts and known lengths, and the rest of the subscript.
 
     So is the part of a device, ``x[rank * n : (rank + 1) * n]``. None where there are no such slices.
 
@@ -184,7 +184,7 @@ def _is_as_long(value: Any, spans: dict[int, Span], left: list, ndim: int) -> bo
 
 
 def _span_of_slice(item: slice, count: int) -> Span | None:
-    """The span of a slice whose length is known; None of one that is left to others."""
+    """The span of a slice with a known length; None for other slices."""
     step = 1 if item.step is None else item.step
     start, stop = as_number(item.start), as_number(item.stop)
     if is_traced_number(start) and is_traced_number(stop):

@@ -197,7 +197,7 @@ def _may_decide(tensor) -> bool:
 
 
 _MOST_NUMBERS = 64
-"""Elements of a traced tensor that are made numbers, each of which is a slice."""
+"""The largest number of a traced tensor's elements that become numbers: each one is a slice."""
 
 
 @implements_tensors(Tensor.tolist, tags=[Tag.READS])
@@ -230,7 +230,7 @@ def numpy(self, *, force=False):
 
 
 def _expect_no_gradient(tensor: Torchish) -> None:
-    """Refuses what loses a gradient that the code, or JAX around the call, takes."""
+    """Refuses a conversion that loses a gradient which the code, or JAX around the call, takes."""
     if not torch.is_grad_enabled() or not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         return
     if tensor.history is not None or (tensor.known is None and is_tensor_differentiated(tensor)):
@@ -241,7 +241,7 @@ def _expect_no_gradient(tensor: Torchish) -> None:
 
 
 def lent_values(tensor, what: str) -> np.ndarray:
-    """As `values`, read-only: the array shows what is written to the tensor."""
+    """As `values`, as a read-only array that follows writes to the tensor."""
     return lend(current().lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
 
 
@@ -321,7 +321,7 @@ def _deepcopy(self, memo):
 
 
 def _copied_with_its_memory(tensor: Torchish, memo, is_new: bool) -> Torchish:
-    """A copy that shares memory with the copies of what `tensor` shares it with.
+    """A copy that shares memory with the copies of the tensors with which `tensor` shares it.
 
     Args:
         is_new: whether it is the first tensor of its memory that is copied, and no view.

@@ -30,7 +30,7 @@ from ...values.traced_numbers import Number, number_of
 
 
 class _PaddedDims(NamedTuple):
-    """The kind of a result of which data decide how long some dimensions are: it is an array with these lengths."""
+    """The kind of a result with data-dependent dimensions: an array with room for the bound, and the lengths."""
 
     dims: tuple[int, ...]
 
@@ -259,7 +259,7 @@ def strict_mode(callable, operands):
 
 
 def flex_gemm(gemm_op, body_fn, gemm_args, gemm_kwargs, kernel_options):
-    """A product and what becomes of it, in one kernel of PyTorch's; XLA fuses what it can."""
+    """A product and its epilogue, in one kernel of PyTorch's; XLA fuses what it can."""
     del gemm_op, gemm_kwargs, kernel_options  # which the body knows, and which are for the kernel
     return body_fn(*gemm_args)
 

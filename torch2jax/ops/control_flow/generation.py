@@ -271,7 +271,9 @@ class _Decoding:
     def _choose(
         self, outputs: Any, ids: Any, unfinished: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """The next token, as transformers chooses it: all tokens, who goes on, and what the model takes then."""
+        """The next token, as transformers chooses it: all tokens, the unfinished rows, and the model's next
+        arguments.
+        """
         config = self._config
         note_made(kwargs)
         kwargs = of_user(self._model._update_model_kwargs_for_generation)(
@@ -290,7 +292,7 @@ class _Decoding:
         return ids, unfinished, kwargs
 
     def _sort(self, after: dict[str, Any], more: int) -> None:
-        """Tells what grows from what stays."""
+        """Separates the arguments that grow with each token from those that stay."""
         before = self.fixed
         for name, value in after.items():
             old = before.get(name)
@@ -322,7 +324,7 @@ class _Decoding:
         return _outline({"model": self._model, "logits_processor": self._processor, **self.fixed})
 
     def _expect_alike(self, after: dict[str, Any]) -> None:
-        """Refuses what changes other than in the values of tensors.
+        """Refuses changes other than in the values of tensors.
 
         Args:
             after: what the model takes.

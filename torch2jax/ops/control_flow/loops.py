@@ -56,7 +56,7 @@ class TensorCarry:
 
     @property
     def known(self) -> list:
-        """Of the arrays, those that no traced input decides, and None for others."""
+        """The known values of the arrays; None for those that a traced input decides."""
         pairs = zip(self._tensors, self.given, strict=True)
         return [
             None if tensor.known is None else PhysicalArray(evaluate(tensor.known), None).arranged(given.spec.layout)
@@ -73,7 +73,7 @@ class TensorCarry:
         return [Number.of(x) if is_number else x for x, is_number in zip(tensors, self._is_number, strict=True)]
 
     def check(self, values: Sequence) -> None:
-        """Refuses what a step has given.
+        """Checks the results of a step.
 
         Raises:
             RuntimeError: it is not like what the step got.
@@ -81,7 +81,7 @@ class TensorCarry:
         self._check([_given(_lifted(value)) for value in values])
 
     def next(self, effects: BlockEffects, arrays: Sequence, found: list[Given]) -> list:
-        """The arrays of what a step gives, as the next one gets them."""
+        """The arrays of a step's results, as the next step gets them."""
         self._check(found)
         if not self._is_arranged:  # in the order of dimensions that a step gives, once that is known
             self._is_arranged, before = True, self.given
@@ -192,7 +192,7 @@ class _Needs:
         return [value for _, value in self._constants]
 
     def run(self, inputs: list) -> list:
-        """The results, for inputs of which only those needed are looked at."""
+        """The results, for inputs of which only the needed ones are used."""
         return eval_jaxpr(self._jaxpr, self.constants, *inputs)
 
 
@@ -289,7 +289,7 @@ def _while(goes_on: Callable, take_step: Callable, state: tuple, known: list) ->
 
 
 class _Direction:
-    """That of the next scan."""
+    """The direction of the next scan."""
 
     def __init__(self, *, reverse: bool):
         self._reverse = reverse

@@ -172,7 +172,7 @@ def _expect_parts(name: str, parts: Any, group: MeshGroup) -> None:
 
 
 def _expect_times(name: str, large: torch.Tensor, small: torch.Tensor, group: MeshGroup) -> None:
-    """Expects one tensor to have as many elements as others on all devices together."""
+    """Checks that one tensor has as many elements as others on all devices together."""
     if large.numel() != small.numel() * group.size():
         raise ValueError(
             f"{name} got tensors of shapes {tuple(large.shape)} and {tuple(small.shape)}; wanted {group.size()} "
@@ -181,7 +181,7 @@ def _expect_times(name: str, large: torch.Tensor, small: torch.Tensor, group: Me
 
 
 def _shared(thing: Any, share: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of an object, with what `share` makes of the tensors and traced numbers in it."""
+    """A copy of an object in which `share` has replaced the tensors and traced numbers."""
     leaves, structure = tree_flatten(thing)
     return tree_unflatten([_shared_leaf(leaf, share) for leaf in leaves], structure)
 
@@ -273,7 +273,7 @@ def _scatter_object_list(
 
 
 def _scattered(parts: list[Any], source: int, group: MeshGroup) -> Any:
-    """A device's one of some leaves: whole numbers that differ become traced, what is no tensor has to be equal.
+    """A device's leaf among those of all: integers that differ become traced; other objects must be equal.
 
     Raises:
         ValueError: they are not.
@@ -364,7 +364,7 @@ class _Mail:
         self._wanted.append(wanted)
 
     def end(self) -> None:
-        """Refuses what is left, where nothing else has gone wrong.
+        """Refuses messages that nobody received, unless another error is raised.
 
         Raises:
             RuntimeError: a message has met nobody who wants it.

@@ -181,7 +181,7 @@ def _forward(self, *inputs, **kwargs):
 
 
 def _averaged(wrapper: DistributedDataParallel, group: MeshGroup) -> Iterator[tuple[int, torch.Tensor]]:
-    """By the ids of parameters, what the module computes with."""
+    """The values of parameters in the module's computation, by the ids of the parameters."""
     for name, parameter in wrapper.module.named_parameters():
         if not (parameter.is_floating_point() or parameter.is_complex()):
             continue

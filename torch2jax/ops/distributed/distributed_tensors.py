@@ -38,7 +38,7 @@ class PartLayout(NamedTuple):
     mesh: Any
     """The `DeviceMesh`."""
     groups: tuple[MeshGroup, ...]
-    """Those of its dimensions."""
+    """The groups of the mesh's dimensions."""
     placements: tuple
 
     def whole_shape(self, shape: Iterable[int]) -> torch.Size:
@@ -343,7 +343,7 @@ def _expect_default(name: str, grad_placements: Any) -> None:
 
 
 def _expect_one_view(name: str, mesh: Any, placements: tuple, instead: str) -> None:
-    """Expects what a process has of a tensor to be what all of them have.
+    """Checks that the local view of a process is the same on all of them.
 
     Raises:
         NotImplementedError: it is a part.

@@ -96,7 +96,7 @@ _captured: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, FullySharded]]] =
 
 
 def _state_of_captured(module: torch.nn.Module, state: Any) -> FullySharded:
-    """That of a module that code uses without having been given it, whose parameters are put back when the call ends.
+    """The state of a module that code uses though it is no argument; its parameters are restored when the call ends.
 
     Raises:
         NotImplementedError: it is one of a list of modules that were wrapped together, whose hooks count their passes.

@@ -90,7 +90,7 @@ def _extreme(x: jax.Array, axes: Axes, is_largest: bool) -> jax.Array:
 
 @_extreme.defjvp
 def _(axes, is_largest, primals, tangents):
-    """Those that are the extreme have equal parts of the derivative, as in `torch.amax`."""
+    """The derivative is shared equally by all devices with the extreme value, as in `torch.amax`."""
     (x,), (tangent,) = primals, tangents
     found = _extreme(x, axes, is_largest)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -177,7 +177,7 @@ def reduce_scatter(x: jax.Array, axes: Axes, op: str) -> jax.Array:
 
 
 def all_to_all(x: jax.Array, axes: Axes) -> jax.Array:
-    """Part after part along the first dimension, what each device has for this one."""
+    """The parts that all devices have for this one, concatenated along the first dimension."""
     return lax.all_to_all(x, axes, 0, 0, tiled=True)
 
 
@@ -215,7 +215,7 @@ def op_name(op: Any, dtype: torch.dtype) -> str:
 
 
 def computed(name: str, body: Callable[..., Any], tensors: Sequence[torch.Tensor], *args: Any) -> Any:
-    """The tensor, or a list of them, of what a function of arrays gives for those of tensors.
+    """The tensor, or a list of them, with the result of a function of arrays for those of tensors.
 
     It is traced where the mesh is, also for tensors whose values are known. Where the code differentiates it, each
     device has a derivative of its own, as each process has in PyTorch.
@@ -299,7 +299,7 @@ def _expect_equal(name: str, sizes: Any, tensor: torch.Tensor, group: MeshGroup)
 
 
 def write(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes what a collective gives into a tensor, which may be a parameter: PyTorch's do not ask.
+    """Writes the result of a collective to a tensor, which may be a parameter: PyTorch's collectives do not ask.
 
     Raises:
         ValueError: they are of different dtypes or sizes.

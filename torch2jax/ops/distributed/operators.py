@@ -51,7 +51,7 @@ def _probe(local: torch.Tensor, layout: PartLayout) -> _Probe:
 
 
 def _whole_stride(local: torch.Tensor, layout: PartLayout) -> tuple[int, ...]:
-    """The strides of the whole, whose dimensions lie in the order of those of a part."""
+    """The strides of the whole, whose dimensions are in memory in the order of a part's."""
     strides = list(local.stride())
     for group, placement in zip(layout.groups, layout.placements, strict=True):
         if placement.is_shard():
@@ -165,7 +165,7 @@ def _local(value: Any) -> Any:
 
 
 def _expect_served(operator: Any, args: tuple, kwargs: dict) -> None:
-    """Refuses what parts do not decide.
+    """Refuses operators whose result the parts alone do not decide.
 
     Raises:
         NotImplementedError: it draws random numbers for a split tensor, or writes to ``out=``.
@@ -215,7 +215,7 @@ def _decided(operator: Any, count: int, args: tuple, kwargs: dict) -> Decision:
 
 
 def _unknown(decision: Decision, count: int) -> list[int]:
-    """The dimensions of a mesh along which placements are none of those that can be moved and differentiated."""
+    """The mesh dimensions with a placement that can be neither moved nor differentiated."""
     specs = [x for x in tree_leaves((decision.args, decision.results)) if is_spec(x)]
     return [i for i in range(count) if not all(_is_known(spec.placements[i]) for spec in specs)]
 
@@ -299,7 +299,7 @@ class _Met(torch.autograd.Function):
 
 
 class _Summand(torch.autograd.Function):
-    """A whole tensor as a sum of equal parts; the cotangent of each is that of the sum."""
+    """A whole tensor as a sum of equal parts; the cotangent of each part is that of the whole."""
 
     @staticmethod
     def forward(ctx, local, count):
@@ -311,7 +311,7 @@ class _Summand(torch.autograd.Function):
 
 
 class _OfMean(torch.autograd.Function):
-    """A device's mean, of which the mean over devices has not been made."""
+    """The mean of a device's elements, before the mean over devices."""
 
     @staticmethod
     def forward(ctx, local, count):
@@ -324,7 +324,7 @@ class _OfMean(torch.autograd.Function):
 
 
 def _result(local: Any, spec: Any, layout: PartLayout, means: list[bool]) -> Any:
-    """The probe of what an operator gives on parts, or a list of them.
+    """The probe of an operator's result on parts, or a list of them.
 
     Args:
         means: for each dimension of the mesh, whether the operator begins means along it.

@@ -115,7 +115,7 @@ class _DataDecideError(Exception):
 
 
 class _Places:
-    """Finds what traced numbers are at each place of a mesh, by the steps that compute them."""
+    """The values of traced numbers at each place of a mesh, found from the steps that compute them."""
 
     def __init__(self, axes: tuple[str, ...], sizes: tuple[int, ...]):
         self._axes, self._sizes = axes, sizes
@@ -194,7 +194,7 @@ class _Places:
 
 
 class _Beside:
-    """A table of PyTorch's by process groups, which has those of a mesh too.
+    """A table of PyTorch's by process group, extended by the groups of a mesh.
 
     Args:
         table: PyTorch's own.
@@ -242,7 +242,7 @@ class _DeviceNumbers:
 
 
 class _World:
-    """As PyTorch's own; in translated calls the default group is that of the mesh around it."""
+    """PyTorch's `_World`, in which the default group within translated calls is that of the mesh around."""
 
     @property
     def default_pg(self) -> Any:

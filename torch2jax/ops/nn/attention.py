@@ -60,7 +60,7 @@ def attention(query, key, value, mask=None, is_causal=False, scale=None, drop=No
 
 
 def _attend_rows(query, mask, first=None, *, key, value, is_causal, scale, drop, rng):
-    """The result for some rows, the first of which is number `first`, None if they are all.
+    """The result for some rows, of which the first has the index `first`; None for all rows.
 
     The sum of the exponentials divides the result instead of the weights: the pass over all weights is saved, here
     and in the gradient.

@@ -52,7 +52,7 @@ def _overlap(box, others):
 
 
 def greedy(boxes, scores, groups, is_there, iou_threshold: float):
-    """Non-maximum suppression among the boxes that are there, each in its group, where nobody knows how many are kept.
+    """Non-maximum suppression among the valid boxes, each in its group, with a data-dependent number of results.
 
     It takes as many iterations as boxes are kept, and no memory for pairs.
 
@@ -201,7 +201,7 @@ def ps_roi_align(input, rois, spatial_scale, pooled_height, pooled_width, sampli
 
 
 def _by_position(name: str, input, pooled_height: int, pooled_width: int):
-    """The input with its channels as those of the result, and as one for each bin."""
+    """The input with its channels split into those of the result, and one for each bin."""
     images, channels, height, width = input.shape
     if channels % (pooled_height * pooled_width):
         raise RuntimeError(

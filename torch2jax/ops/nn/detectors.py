@@ -88,7 +88,7 @@ def decode(original, self, rel_codes, boxes):
 
 @runs_instead_of("torchvision.models.detection.transform:GeneralizedRCNNTransform.torch_choice", with_original=True)
 def torch_choice(original, self, k):
-    """Of one, nothing is drawn, as which of several would not be known."""
+    """Returns a single size without a draw: the choice among several would be random."""
     return k[0] if len(k) == 1 else original(self, k)
 
 
@@ -122,7 +122,7 @@ def _enlarged(first, last, size: int, count: int, dtype: torch.dtype):
 
 @runs_instead_of("torchvision.models.detection.roi_heads.paste_masks_in_image", with_original=True)
 def paste_masks_in_image(original, masks, boxes, img_shape, padding=1):
-    """All at once, also where their sizes are traced."""
+    """Pastes all masks at once, also where their sizes are traced."""
     if not is_unknown(masks, boxes):
         return original(masks, boxes, img_shape, padding)
     code = sys.modules["torchvision.models.detection.roi_heads"]
@@ -231,5 +231,5 @@ def _keypoints(maps, rois):
 
 @runs_instead_of("torchvision.models.detection.roi_heads.heatmaps_to_keypoints", with_original=True)
 def heatmaps_to_keypoints(original, maps, rois):
-    """All at once, also where the sizes of the regions are traced."""
+    """Processes all regions at once, also where their sizes are traced."""
     return _of_each(_keypoints, maps, rois) if is_unknown(maps, rois) else original(maps, rois)

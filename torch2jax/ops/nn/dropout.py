@@ -63,7 +63,7 @@ def keep_some(key, input, p, features: bool = False):
 
 
 def _keep_moments(key, input, p, features: bool = False):
-    """Dropout that keeps mean and variance of what was standardized, as SELU needs it."""
+    """Dropout that keeps the mean and variance of standardized input, as SELU needs it."""
     if _is_known(p):
         scale = 1 / math.sqrt((_ALPHA**2 * p + 1) * (1 - p))
     else:
@@ -75,7 +75,7 @@ def _keep_moments(key, input, p, features: bool = False):
 
 
 def expect_probability(p) -> Any:
-    """A probability as rules take it. What is none is refused, as by PyTorch; a tensor that is traced is taken for one.
+    """A probability as rules take it. A known one outside of [0, 1] is refused, as by PyTorch; a traced one is not.
 
     PyTorch takes no derivative with respect to it.
     """

@@ -33,7 +33,7 @@ from ..values import values
 
 
 def take_rows(table, indices):
-    """``table[indices]`` on the first dimension; what is out of range is NaN (or the least value) where traced."""
+    """``table[indices]`` on the first dimension; rows out of range are NaN (or the least value) where traced."""
     mode = lax.GatherScatterMode.FILL_OR_DROP if is_traced(indices) else lax.GatherScatterMode.PROMISE_IN_BOUNDS
     told = sharding_of_rows(table, indices)
     if told is not None:
@@ -283,7 +283,7 @@ def _with_sparse_gradient(
 
 
 def _expect_dimensions(weight, indices, offsets) -> None:
-    """Is asked before values are: PyTorch knows shapes first."""
+    """Checks the dimensions, before values are checked: PyTorch's order."""
     for tensor, name, wanted, counts in (
         (indices, "input", "a 1D or 2D", (1, 2)),
         (offsets, "offsets", "a 1D", (1,)),

@@ -142,7 +142,7 @@ _apply_kernel_options: Any = vars(torch_flex)["_apply_kernel_options"]
 
 @stands_in(torch_flex, "_apply_kernel_options")
 def _options(query, key, value, return_lse, kernel_options, return_aux=None) -> dict:
-    """PyTorch's, but for what its kernels lack on some devices: the largest score."""
+    """PyTorch's options, with the largest score too, which its kernels lack on some devices."""
     wants_most = return_aux is not None and return_aux.max_scores
     if wants_most and (kernel_options or {}).get("BACKEND") != "FLASH":
         return_aux = return_aux._replace(max_scores=False)

@@ -107,7 +107,7 @@ def _axes(array, count: int, channels_last: bool, error: type[Exception] = Runti
 
 
 def _expect_elements(array, count: int) -> None:
-    """Refuses an input that has none in another dimension than the batch."""
+    """Refuses an input without elements, except along the batch."""
     if 0 in array.shape[array.ndim - count - 1 :]:
         raise RuntimeError(
             f"Expected {count + 1}D or {count + 2}D (batch mode) tensor with optional 0 dim batch size for input. "
@@ -193,7 +193,7 @@ def _place_of_largest(places, positions, begins=None):
 
 
 def _largest_and_position(places, positions, begins=None):
-    """The first of each window's largest, or the last NaN, as in PyTorch, and what stands in its place."""
+    """The first of each window's largest values, or the last NaN, as in PyTorch, and its position."""
     (largest, *places), (position, *positions) = places, positions
     for place, other, begin in zip(places, positions, begins or itertools.repeat(None), strict=False):
         is_larger = _either(lax.bitwise_or(lax.gt(place, largest), lax.ne(place, place)), begin)
@@ -424,7 +424,7 @@ def _adaptive_avg_pool(input, count, output_size, channels_last=False):
 
 
 def _mean_of_equal_parts(array, counts: dict[int, int]):
-    """The means of equal parts along some dimensions, of which there are so many along each."""
+    """The means of equal parts along some dimensions; each has a number of parts."""
     if all(array.shape[axis] == count for axis, count in counts.items()):
         return array
     shape, inner = [], []
@@ -568,7 +568,7 @@ def _fractional_max_pool(input, count, kernel_size, output_size, random_samples)
 
 
 def _fractional_samples(random_samples, lead: tuple[int, ...], count: int):
-    """The samples of each batch and channel, of which there may be some for a larger batch."""
+    """The samples of each batch and channel, from samples that may be for a larger batch."""
     batch, channels = (1, *lead)[-2:]
     shape = random_samples.shape
     if len(shape) != 3 or shape[0] < batch or shape[1:] != (channels, count):

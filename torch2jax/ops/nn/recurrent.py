@@ -70,7 +70,7 @@ _CELLS = {
 
 
 def _project(cell: _Cell, input, w_ih, b_ih, b_hh):
-    """The input's part of the gates, and what remains of the hidden bias."""
+    """The input's part of the gates, and the part of the hidden bias that is left for each step."""
     input = cast(input, w_ih.dtype)
     if b_ih is not None and cell.folds_bias:
         return linear(input, w_ih, lax.add(b_ih, b_hh)), None

@@ -263,7 +263,7 @@ def _rounded(x, dtype):
 
 
 def _centers(count, ratio, align_corners):
-    """The places in the input, in elements, that the output elements stand for."""
+    """The coordinates in the input, in elements, of the output elements."""
     index = np.arange(count, dtype=ratio.dtype)
     half = ratio.dtype.type(0.5)
     return index * ratio if align_corners else (index + half) * ratio - half

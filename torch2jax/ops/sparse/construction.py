@@ -23,7 +23,7 @@ def _tensor(value, dtype=None) -> torch.Tensor:
 
 
 def _of_values(text: str) -> RuntimeError:
-    """An error about values of indices, of which PyTorch, asked with others in their place, knows nothing."""
+    """An error about values of indices. PyTorch, asked with other values, does not raise it."""
     error = RuntimeError(text)
     vars(error)["is_of_values"] = True
     return error
@@ -267,7 +267,7 @@ def _expect_own_layout(name: str, like: Sparse, layout: torch.layout | None) -> 
 
 
 def _fills(name: str) -> None:
-    """Of compressed layouts PyTorch has these at the places of the elements, of COO only as a strided tensor."""
+    """Declares a filling function of sparse tensors: with a compressed layout, or strided, as COO's must be."""
     function = getattr(torch, name)
 
     def rule(input, *args, dtype=None, layout=None, requires_grad=False, **options):
