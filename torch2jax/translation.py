@@ -41,7 +41,7 @@ def enter(call: C) -> C:
 
 
 def leave() -> None:
-    """Ends what the last `enter` began."""
+    """Pops the call of the last `enter`."""
     calls_of_thread.stack.pop()
 
 

@@ -393,7 +393,7 @@ def _fits(call: Call) -> Any:
 
 
 def _nothing(dtype: torch.dtype) -> int | bool:
-    """The integer that stands for a missing one."""
+    """The integer returned for a missing one."""
     if dtype == torch.bool:
         return True
     info = torch.iinfo(dtype)

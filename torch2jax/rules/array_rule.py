@@ -120,7 +120,7 @@ class ArrayRule:
             return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out, by_index=by_index)
 
     def _expect_no_gradients(self, result: Any, out: Any) -> None:
-        """Refuses to write what requires grad, or to what does, as PyTorch does for all forms with ``out=``."""
+        """Refuses ``out=`` if the results or the target require grad, as PyTorch does."""
         tensors = [x for each in (result, out) for x in (each if isinstance(each, (tuple, list)) else (each,))]
         is_recorded = torch.is_grad_enabled() and not this_call().is_backward
         if is_recorded and any(lift(x).history is not None for x in tensors):
@@ -135,7 +135,7 @@ class ArrayRule:
             )
 
     def without_placement(self, kwargs: dict) -> tuple[dict, Any, torch.device | None]:
-        """The keywords that the body may know, what the result is to be written to, and where it is to be."""
+        """The keywords that the body accepts, the target of the result, and its device."""
         if not kwargs:
             return kwargs, None, None
         kwargs = dict(kwargs)
@@ -281,7 +281,7 @@ class ArrayRule:
         return *self._pointwise(operands, kwargs), operands, kwargs, factors
 
     def _pointwise(self, operands: Sequence[Any], kwargs: dict[str, Any]) -> tuple[PromotionPlan, Pointwise]:
-        """The plan for operands, and the body for what it makes of these."""
+        """The promotion plan for operands, and the body that computes with them as planned."""
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
         if self.strides is not None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..errors import WithoutValuesError
 
 Served = Callable[[Any, Any, tuple, dict], Any]
-"""Gives what a function gives, of the call, the function, its arguments and keywords; or `Changed`."""
+"""Returns a function's result, given the call, the function, its arguments and keywords; or `Changed`."""
 S = TypeVar("S", bound=Served)
 W = TypeVar("W", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ _without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
 
 
 class Changed(NamedTuple):
-    """The arguments with which a function goes on to what serves another of their kinds, and to its rule."""
+    """New arguments, with which the next handlers of the function and its rule continue."""
 
     args: tuple
     kwargs: dict
@@ -56,7 +56,7 @@ def servers_of(types: tuple[type, ...]) -> tuple[Served, ...]:
 
 
 def serves_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
-    """Declares the decorated function to serve what has an argument of which an error tells that it has no values.
+    """Declares the decorated function as the handler of functions that met an argument without values.
 
     It gets the error, the call, the function, its arguments and keywords.
     """
@@ -78,7 +78,8 @@ NEXT: Any = object()
 
 
 class Feature:
-    """Acts on what code calls, by the methods that it overrides; by being there alone, on whether plans serve.
+    """A behavior that acts on the functions that code calls, by the methods that it overrides; where one is, plans may
+    not apply.
 
     The first argument of each is the call whose code calls the function: the feature's own, or one within that.
     """
@@ -129,7 +130,7 @@ class Features(list[Feature]):
     """The stack of a call: empty as long as its code uses no feature."""
 
     first: tuple[Feature, ...] = ()
-    """Those that override `Feature.run_first`; the others are of the other methods."""
+    """The features that override `Feature.run_first`; the other attributes list those of the other methods."""
     instead: tuple[Feature, ...] = ()
     operators: tuple[Feature, ...] = ()
     past_overrides: tuple[Feature, ...] = ()
@@ -147,13 +148,13 @@ class Features(list[Feature]):
         self._sort()
 
     def shared(self) -> "Features":
-        """Those that a call within has from the beginning."""
+        """The features that a nested call has from the beginning."""
         found = Features([feature for feature in self if feature.is_shared])
         found._sort()
         return found
 
     def return_to(self, outer: "Features") -> None:
-        """Hands the stack of the call around what goes on there, as the call of this one ends."""
+        """Passes shared features to the stack of the outer call, as this call ends."""
         for feature in self:
             if feature.is_shared:
                 outer.push(feature)

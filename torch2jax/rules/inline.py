@@ -39,7 +39,7 @@ class _Literal(NamedTuple):
 
 
 class _Equation(NamedTuple):
-    """One equation of a jaxpr, whose operands are told by their places."""
+    """One equation of a jaxpr, with the indices of its operands."""
 
     primitive: Any
     params: dict[str, Any]
@@ -56,7 +56,7 @@ class _Equations(NamedTuple):
     results: tuple[int, ...]
     """The places of the body's results among the values."""
     kind: type | None
-    """Of the sequence that these are in; None for one result alone."""
+    """The type of the sequence of results; None for one result alone."""
 
     def add(self, arrays: Sequence[Any]) -> Any:
         values = [*arrays]
@@ -83,7 +83,7 @@ class EquationsByTypes:
         return None if found is None or found.context != trace_context() else found.add
 
     def keep(self, arrays: Sequence[Any], equations: Sequence[Any], result: Any) -> None:
-        """Keeps the equations that a body has added for arrays, if nothing else has a say in them."""
+        """Caches the equations that a body has added for arrays, if they depend on nothing else."""
         if any(isinstance(array.val, jax.extend.core.Literal) for array in arrays):
             return  # JAX casts the number itself, and the equations have what came of it
         places = {id(array.val): place for place, array in enumerate(arrays)}
@@ -310,7 +310,7 @@ class Inlined:
 
     @classmethod
     def of(cls, call: _BodyCall) -> "Inlined":
-        """That of a call, or of an equal one.
+        """The inlined body of a call, shared by equal calls.
 
         Raises:
             TypeError: a constant among its arguments cannot be hashed.
@@ -340,7 +340,9 @@ class Inlined:
         return result
 
     def staged(self, *arrays: Any):
-        """Runs as it is what is short, or seldom in the program that JAX traces; the rest once, to be pasted in."""
+        """Runs a body as it is if it is short, or rare in the program being traced; else traces it once and inlines
+        that.
+        """
         add = self._equations.find(arrays)
         if add is not None:
             return add(arrays)
@@ -359,7 +361,7 @@ class Inlined:
         return result
 
     def eager(self, *arrays: Any):
-        """Runs op by op what is seldom called, or asks for values; the rest as one compiled program."""
+        """Runs a body op by op if it is called rarely, or asks for values; else as one compiled program."""
         self._calls += 1
         if self._asks or self._calls <= _SELDOM:
             return self.run(*arrays)

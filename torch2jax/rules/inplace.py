@@ -213,7 +213,7 @@ def _store(tensor: Torchish, value: Torchish) -> None:
 
 
 def _cast(value: Torchish, target: Torchish) -> tuple[PhysicalArray | LazyArray, Any]:
-    """The values as `target` holds them, and what is known of these."""
+    """The values in the dtype of `target`, and their known value."""
     known, dtype = value.known, canonical(target.dtype)
     is_plain = target.history is None and value.history is None and not target._node.storage.differentiable
     if is_plain and isinstance(known, torch.Tensor) and value.dtype == target.dtype and this_call().is_lazy:
@@ -228,7 +228,7 @@ def _cast(value: Torchish, target: Torchish) -> tuple[PhysicalArray | LazyArray,
 
 
 def expect_in_its_mode(tensor: Torchish) -> None:
-    """Refuses to change what was made in inference mode outside of it.
+    """Refuses to change a tensor from inference mode outside of it.
 
     Raises:
         RuntimeError: it was.
@@ -241,7 +241,7 @@ def expect_in_its_mode(tensor: Torchish) -> None:
 
 
 def expect_writable(tensor: Torchish, values: tuple[Torchish, ...] = ()) -> None:
-    """Refuses to write to a tensor, or to change what it views, with gradients on.
+    """Refuses a write that PyTorch refuses with gradients on: to a leaf, or through some views.
 
     Args:
         tensor: is to be written to.
@@ -323,7 +323,7 @@ def _overlap(a: Torchish, b: Torchish, fully: bool) -> bool:
 
 
 def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
-    """The keywords of a call with ``out=``, of whose dtype are sums and the like that are told no other."""
+    """The keywords of a call with ``out=``, with its dtype for sums and the like if they get no other."""
     if kwargs.get("dtype") is None and "dtype" in rule.names.options and isinstance(kwargs["out"], torch.Tensor):
         return {**kwargs, "dtype": kwargs["out"].dtype}
     return kwargs
@@ -332,7 +332,7 @@ def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
 def write_out(
     result: Any, out: Any, operands: Iterable[Any] = (), *, exact: bool = False, by_index: bool = False
 ) -> Any:
-    """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that.
+    """Writes a rule's result to the ``out=`` argument, which takes its shape, and returns that.
 
     With `exact` it must have the dtype of what is written, else one that this casts to. With `by_index` it must share
     no memory with the operands, as those that are read one element after the other.

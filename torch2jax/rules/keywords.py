@@ -28,11 +28,11 @@ class BodyParameters(NamedTuple):
     """The parameters of a rule's body."""
 
     places: tuple[str, ...]
-    """Those that may be given by place, in order."""
+    """The positional parameters, in order."""
     options: tuple[str, ...]
-    """Those that may not, though PyTorch may take them so."""
+    """The keyword-only parameters, though PyTorch may take them by position."""
     known: frozenset[str]
-    """All that may be given by keyword."""
+    """All keywords."""
     spread: str = ""
     """The name of any more that the body takes by place, if it does."""
     is_open: bool = False
@@ -40,7 +40,7 @@ class BodyParameters(NamedTuple):
 
     @classmethod
     def of(cls, body: Callable, known: Iterable[str] = (), skipped: int = 0) -> "BodyParameters":
-        """Those of a function but for the first so many, and others that the rule itself takes by keyword."""
+        """The parameters of a function without the first `skipped`, and further keywords that the rule itself takes."""
         if isinstance(body, types.FunctionType) and not vars(body):  # which wraps nothing; signatures take long to make
             code = body.__code__
             end = code.co_argcount + code.co_kwonlyargcount

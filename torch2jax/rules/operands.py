@@ -96,7 +96,7 @@ def lift(value: Any) -> Torchish:
 
 
 def lifted(value: Any) -> Any:
-    """`value` with tensors of this call for all that stand for them."""
+    """`value` with the call's tensors in place of all tensors and arrays from outside."""
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return value
@@ -164,7 +164,7 @@ def as_result(
     strides: Any = None,
     name: str = "Unknown",
 ) -> Any:
-    """The tensor for what the rule `name` computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
+    """The tensor for an array that rule `name` computed from `tensors`; `dtype` is PyTorch's, None if they decide."""
     if array is None:
         return None
     if isinstance(array, np.ndarray):  # of a body that works with values

@@ -49,7 +49,7 @@ NO_TAGS: Tags = frozenset()
 
 @functools.cache
 def operators_of(function: Callable[..., Any]) -> tuple[OpOverload, ...]:
-    """The overloads of an operator, or of what PyTorch's dispatcher has under a name, if anything."""
+    """The overloads of an operator, or of the operators with a name."""
     packet = getattr(torch.ops.aten, function, None) if isinstance(function, str) else function
     if isinstance(packet, OpOverload):
         return (packet,)

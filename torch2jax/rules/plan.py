@@ -189,7 +189,7 @@ class ArrayPlan:
         return tensor
 
     def _wrapped_all(self, results: tuple, tensors: list[Torchish]) -> Any:
-        """As `_wrapped`, of several results, none of which a pointwise operator has given."""
+        """As `_wrapped`, for several results, none of a pointwise operator."""
         dtypes, parts = self._dtype if isinstance(self._dtype, tuple) else (self._dtype,) * len(results), []
         for array, dtype in zip(results, dtypes, strict=True):
             if array is None:
@@ -206,7 +206,7 @@ class ArrayPlan:
         return self.rule.result_type(parts) if self.rule.result_type else tuple(parts)
 
     def _in_dtype(self, array: Any, dtype: Any, tensors: list[Torchish]) -> tuple[Any, torch.dtype]:
-        """As `of_dtype`, which gives for operands of the plan's metadata what it has given."""
+        """As `of_dtype`, with the conversion that was found for the plan's metadata."""
         known = self._logical
         if known is not None and known[0] == array.dtype:
             return array, known[1]
@@ -228,20 +228,20 @@ def _shape_of(array: Any, layout: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 class Meant(NamedTuple):
-    """A call that is to have a plan: what it means, and what it was given."""
+    """A call to make a plan for, with its resolved rule and arguments."""
 
     rule: Any
-    """That of the function that its arguments choose."""
+    """The rule of the overload that the arguments choose."""
     args: tuple
     kwargs: dict
     given: list[Torchish]
-    """Its tensors in their order, each once: one that recurs has another of its metadata in its place."""
+    """Its distinct tensors in order; one that occurs twice is replaced by another one of its metadata."""
     check: Callable[[tuple, dict], None]
-    """Refuses the values of arguments as they are given."""
+    """Raises an error for wrong values of the original arguments."""
 
     @classmethod
     def of(cls, function: Callable, rule: Any, args: tuple, kwargs: dict) -> "Meant":
-        """That of a call of a function.
+        """Resolves the call of a function.
 
         Raises:
             Bypass: it can have no plan.
@@ -370,7 +370,7 @@ def resolved(function: Callable, rule: Any, args: tuple, kwargs: dict) -> tuple[
 
 
 FILLED: dict[Callable, Callable[..., Any]] = {}
-"""Such functions, and what gives the value from their arguments."""
+"""Functions that fill a tensor, each with the function from its arguments to the value."""
 
 full_at_once = jax.jit(lax.broadcast, static_argnums=1)
 """A new array of a scalar everywhere. Each call gives one of its own, since users may donate it."""

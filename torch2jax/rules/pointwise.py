@@ -34,7 +34,7 @@ class Operand(NamedTuple):
 
 
 def result_strides(operands: Sequence[Operand], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of what a pointwise function gives for operands that broadcast to a shape."""
+    """The strides of a pointwise function's result, for operands that broadcast to a shape."""
     plain = strides_of_shape(shape)
     if all(operand.shape == shape for operand in operands):
         if all(_is_like(operand, plain) for operand in operands):
@@ -102,9 +102,9 @@ class PromotionPlan(NamedTuple):
     result: torch.dtype
     shape: tuple[int, ...]
     layout: tuple[int, ...] | None
-    """The order in which the dimensions are held, None if that of the shape."""
+    """The order in which the dimensions are held; None for that of the shape."""
     strides: tuple[int, ...] | None
-    """Those of the result; None if it is contiguous."""
+    """The strides of the result; None if it is contiguous."""
 
     def leaves(self, operands: Sequence[Any]) -> bool:
         """Returns True if the body computes with these operands as they are, once in the layout."""
@@ -114,12 +114,12 @@ class PromotionPlan(NamedTuple):
 
 
 class _TensorMetadata(NamedTuple):
-    """Those of a tensor."""
+    """The metadata of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
-    """None if they are those of its shape."""
+    """None if they are those of a contiguous tensor."""
     layout: tuple[int, ...] | None
 
 
@@ -137,7 +137,7 @@ def planned(kind: Promotion, unpromoted: int, operands: Sequence[Any]) -> Promot
 
 
 def strides_besides(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Strides that the shape does not tell; a dimension of one may have any, and they count in those of a result."""
+    """The strides, if the shape does not imply them; those of dimensions of one are free, but count for results."""
     return tensor.stride() if 1 in tensor.shape or not tensor.is_contiguous() else None
 
 
@@ -236,7 +236,7 @@ class Pointwise(NamedTuple):
     result: torch.dtype
 
     def __call__(self, *operands: Any, **kwargs: Any):
-        """Casts and broadcasts the operands, calls the body, casts what it gives."""
+        """Casts and broadcasts the operands, calls the body, casts its result."""
         dtypes = (None,) * self.unpromoted + (self.compute,) * (len(operands) - self.unpromoted)
         promoted = [_operand(x, self.shape, dtype) for x, dtype in zip(operands, dtypes, strict=True)]
         result = self.body(*promoted, **kwargs)
@@ -272,7 +272,7 @@ def as_input(shape: Sequence[int], input: torch.Tensor, *_args: object, **_optio
 
 
 def as_volume(shape: Sequence[int], input: torch.Tensor, *args: Any, **options: Any) -> Strides:
-    """As `as_input`, of volumes; channels of one without a batch are last if there are no gaps."""
+    """As `as_input`, for volumes; without a batch, the channels are last if there are no gaps."""
     if input.ndim == 5:
         return as_input(shape, input, *args, **options)
     is_last = not input.is_contiguous() and input[None].is_contiguous(memory_format=torch.channels_last_3d)
@@ -296,25 +296,25 @@ def as_joined(shape: Sequence[int], tensors: Sequence[torch.Tensor], *_args: obj
 def as_pointwise(
     shape: Sequence[int], input: torch.Tensor, other: torch.Tensor, *_args: object, **_options: object
 ) -> Strides:
-    """Those of a pointwise function of two operands, unless that is reduced."""
+    """The strides of a pointwise function of two operands; None for a reduction of it."""
     plan = planned(Promotion.NO_OPMATH, 0, (input, other))
     return plan.strides if plan.shape == shape else None
 
 
 def as_tensors(shape: Sequence[int], *operands: object, **_options: object) -> Strides:
-    """Those of a pointwise function that takes numbers as they are, where others make tensors of them."""
+    """The strides of a pointwise function in which Python numbers do not count as operands."""
     del shape
     return planned(Promotion.NO_OPMATH, 0, [x for x in operands if isinstance(x, torch.Tensor)]).strides
 
 
 def as_copy(shape: Sequence[int], input: torch.Tensor, *_args: object, **_options: object) -> Strides:
-    """Those of a copy of the input, which dimensions of one keep too."""
+    """The strides of a copy of the input; those of dimensions of one stay too."""
     del shape
     return strides_of_copy(input)
 
 
 def like_input(shape: Sequence[int], input: torch.Tensor, *_args: object, **_options: object) -> Strides:
-    """Those of a copy of the input."""
+    """The strides of a copy of the input; None if it is contiguous, or has another shape."""
     if input.is_contiguous() or input.shape != shape:
         return None
     return strides_of_copy(input)

@@ -59,7 +59,7 @@ def _register(table: dict[Any, Callable], functions: tuple[Any, ...]) -> Callabl
 
 
 def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do where an argument is a `selection.Selected`.
+    """Declares the decorated function as the rule of functions with a `selection.Selected` among their arguments.
 
     Rules that are elementwise need no such declaration.
     """
@@ -77,7 +77,7 @@ def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable
 
 
 def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do of mask selections along any dimension."""
+    """Declares the decorated function as the rule of functions for selections along any dimension."""
 
     def register(body: Callable) -> Callable:
         implements_selected(*functions)(body)
@@ -87,7 +87,7 @@ def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callabl
 
 
 def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do where an argument is of a sparse layout.
+    """Declares the decorated function as the rule of functions with a sparse argument.
 
     It gets the tensors. Those of sparse layouts are `sparse.Sparse`, or of PyTorch's own where PyTorch makes them.
     """
@@ -106,7 +106,7 @@ class ByLength(NamedTuple):
 def implements_by_length(
     *functions: Callable[..., Any] | str, value: int | None = None, takes_tensors: bool = False
 ) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do where a data-dependent number is among the arguments.
+    """Declares the decorated function as the rule of functions with a data-dependent number among their arguments.
 
     A size is meant, a place to begin or end at, or how many of something there are.
 
@@ -130,7 +130,7 @@ def implements_metadata(*functions: Callable[..., Any]) -> None:
 
 
 def tag(*functions: Callable[..., Any] | str, tags: Iterable[Tag]) -> None:
-    """Declares what functions are that have no rule."""
+    """Declares the tags of functions without a rule."""
     for function in functions:
         TAGS_WITHOUT_RULE[function] = frozenset(tags)
 

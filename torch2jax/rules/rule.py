@@ -29,7 +29,7 @@ from .options import NO_TAGS, Tag
 
 
 def of_metadata(prepare: Callable) -> Callable:
-    """Declares what an `ArrayRule` prepares its arguments with to ask tensors for their metadata alone, not for values.
+    """Declares that a `prepare` of an `ArrayRule` asks tensors for metadata alone, not for values.
 
     It gives the tensors that it is given.
     """
@@ -122,7 +122,7 @@ class Reflected:
 
 
 def dtype_of_first(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    """The dtype of the first tensor among the arguments, alone or in a list; `names` are those of the parameters."""
+    """The dtype of the first tensor among the arguments, alone or in a list; `names` are the parameters'."""
     for x in (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)):
         for item in x if isinstance(x, (list, tuple)) else (x,):
             if isinstance(item, torch.Tensor):
@@ -192,7 +192,7 @@ def expect_no_writes(function: Any, name: str, place: str) -> None:
 
 
 def results_of(function: Any, name: str, place: str) -> Callable[[Any], None] | None:
-    """Gives what refuses results of a body that are not those of PyTorch's operator; None if these are not known.
+    """Returns a check of a body's results against those of PyTorch's operator; None if these are unknown.
 
     It raises a TypeError for another number of results, and for results that are no arrays.
 

@@ -181,7 +181,7 @@ class Rules:
                 expect_no_writes(function, name_of(function), _place(body))
 
     def _forget(self) -> None:
-        """Forgets what was concluded from the rules as they were."""
+        """Clears the caches that depend on the rules."""
         self.declared += 1
         self._found.clear()
         for conclusion in _conclusions:
@@ -260,7 +260,7 @@ _conclusions: list[Any] = []
 
 
 def cached(conclude: Callable[[Any], _T]) -> Callable[[Any], _T]:
-    """Caches what a function concludes from the rule of a function of PyTorch, until there are others."""
+    """Caches a function of a PyTorch function that depends on its rule, until rules change."""
     conclusion = functools.cache(conclude)
     _conclusions.append(conclusion)
     return conclusion

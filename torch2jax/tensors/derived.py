@@ -31,7 +31,7 @@ _PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 class NeedsClasses(Abandoned):
-    """The code makes a tensor of a class of its own past every override: something stands in for the maker from now on.
+    """The code makes a tensor of its own class past all overrides: the maker is replaced from now on.
 
     See `values.wrapper_subclasses`.
     """

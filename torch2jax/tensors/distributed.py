@@ -65,7 +65,7 @@ def parts_over(mesh: Any, placements: Iterable[Any]) -> Iterator[tuple[str, int,
 
 
 def mesh_in_force(mesh: Any) -> Mesh | AbstractMesh | None:
-    """The mesh of JAX's that a `DeviceMesh` stands for where the code is; None if nothing says which.
+    """The JAX mesh that a `DeviceMesh` stands for at this place in the code; None if none is set.
 
     That is the one in force (`jax.set_mesh`), if it has axes of these names, of the same sizes or where PyTorch has one
     process; or the one of the devices of these ranks, if there are several.
@@ -95,7 +95,7 @@ def spec_of(mesh: Mesh | AbstractMesh, device_mesh: Any, placements: tuple, shap
 
 
 def mesh_of(mesh: Any) -> Mesh:
-    """The mesh of JAX's devices that a `DeviceMesh` stands for, by the ranks in it.
+    """The mesh of JAX devices with the ranks of a `DeviceMesh`.
 
     In as many processes as PyTorch has, a rank is the first device of JAX's process of that number; in one process it
     is the device of that number.

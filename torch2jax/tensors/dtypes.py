@@ -201,7 +201,7 @@ def is_held_alike(one: torch.dtype, other: torch.dtype) -> bool:
 
 
 def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch.dtype:
-    """The PyTorch dtype of a result: that of the first operand held in the same array dtype, or the one of that name.
+    """The PyTorch dtype of a result: the first candidate that is held in the array's dtype, else the one of that name.
 
     With ``jax_enable_x64`` off an int64 tensor is held as int32; what is computed from it stays int64.
     """
@@ -261,7 +261,7 @@ def _fits(value: Any, dtype: torch.dtype) -> bool:
 
 
 def held_as(dtype: torch.dtype) -> torch.dtype:
-    """The widest dtype that an array of a dtype may stand for: with jax_enable_x64 off, int64 arrays have 32 bits."""
+    """The widest dtype whose tensors are held in arrays of a dtype: int64 for int32 while jax_enable_x64 is off."""
     return torch.int64 if dtype is torch.int32 and not has_doubles() else dtype
 
 
@@ -285,7 +285,7 @@ _BOUNDS = {-(2**63): -(2**31), 2**63 - 1: 2**31 - 1, 2**64 - 1: 2**32 - 1}
 
 
 def in_32_bits(value: int, array_dtype: np.dtype) -> int:
-    """An integer that is to be one of an array of 32 bits, which JAX holds 64-bit integers in.
+    """Checks that an integer fits into the 32 bits of the arrays that hold 64-bit integers.
 
     Negative ones wrap around in an unsigned array, as they do in 64 bits.
 

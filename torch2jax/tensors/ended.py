@@ -147,7 +147,7 @@ _contexts: list[Callable[[], contextlib.AbstractContextManager]] = []
 
 
 def force_within(make: Callable[[], contextlib.AbstractContextManager]) -> None:
-    """Declares what rules run in, for values that come of rules and that nobody has asked for until the call's end."""
+    """Declares a context for rules that run at the end of a call, for values that nothing has needed before."""
     _contexts.append(make)
 
 
@@ -169,7 +169,7 @@ def is_kept(tensor: Torchish) -> bool:
 
 
 def _kept(tensor: Torchish, memories: dict[tuple[int, torch.dtype], torch.Tensor]) -> torch.Tensor | None:
-    """The tensor of PyTorch's own that one becomes; None if there are no such values."""
+    """The tensor of PyTorch's own for one of the call; None if its values are not known."""
     try:
         made = _view_of_memory(tensor, memories)
     except Exception:  # PyTorch refuses what JAX computes

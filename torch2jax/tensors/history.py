@@ -18,7 +18,7 @@ from ..translation import this_call
 
 
 class NeedsTape(Abandoned):
-    """The code asks for what has not been recorded. See `autograd.tape`.
+    """The code needs a record that does not exist yet. See `autograd.tape`.
 
     Args:
         depth: how many derivatives of derivatives it asks for.
@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 def next_node() -> int:
-    """A number above those of all nodes that there are, and below those to come."""
+    """The number of the next node: larger than those of all existing nodes."""
     return next(_numbers)
 
 
@@ -41,9 +41,9 @@ def next_node() -> int:
 LINEAR = {"CopySlices", "Clone", "ToCopy", "View"}
 """Operations that are linear in all they take: their derivatives depend on nothing."""
 PRODUCTS: set[str] = set()
-"""Those that are linear in each of what they take: on the others."""
+"""Operations that are linear in each operand: a derivative depends on the other operands."""
 QUOTIENTS: set[str] = set()
-"""Those that are linear in the first: with respect to that on the others, else on all."""
+"""Operations that are linear in the first operand: that derivative depends on the others, the other ones on all."""
 
 
 def _on_demand(slot: str, make: Callable[[], Any]) -> Any:
@@ -85,7 +85,7 @@ class Node(graph.Node):
         self._metadata = self._prehooks = self._posthooks = None
 
     is_from_afar = False
-    """True if nobody knows which tensors the operation took, as what is behind a condition or a loop."""
+    """True if nobody knows which tensors the operation took: a condition or a loop, say."""
     is_given = False
     """True if a tensor requires grad because JAX differentiates it: to JAX, an argument is not the user's tensor."""
 
@@ -185,25 +185,25 @@ def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
 
 
 class Saved(Node):
-    """Of what a custom function's backward is given for a tensor that it has saved, and that required grad."""
+    """The node of a tensor that a custom function's backward gets for a saved one that required grad."""
 
     __slots__ = ()
 
 
 class FromAfar(Node):
-    """Of what a transformation gave, as a condition or a loop: nobody knows which tensors it was computed from."""
+    """The node of a transformation's result, such as a loop's: nobody knows which tensors it was computed from."""
 
     __slots__ = ()
     is_from_afar = True
 
 
 class GradientPart(NamedTuple):
-    """That a tensor requires grad in the place of a part of another one."""
+    """A tensor that requires grad as a part of another one."""
 
     whole: Any
     """The tensor that it is of."""
     gradient: Callable[[torch.Tensor], torch.Tensor]
-    """Gives a gradient of the whole for one of the part."""
+    """Returns the gradient of the whole for one of the part."""
 
 
 class Source(Node):
@@ -229,7 +229,7 @@ class Source(Node):
     """Hooks for when a gradient has been added."""
 
     parts: "weakref.WeakValueDictionary[int, Any]" = _on_demand("_parts", weakref.WeakValueDictionary)
-    """Tensors whose gradients are parts of that of its tensor, by numbers in their order."""
+    """The tensors whose gradients are parts of the leaf's, by number, in order."""
 
     @property
     def has_parts(self) -> bool:
@@ -243,7 +243,7 @@ class Source(Node):
 
     @property
     def variable(self) -> Any:
-        """The tensor; None if nobody, and no graph, has it any longer."""
+        """The tensor; None if neither code nor a graph refers to it any more."""
         return self._variable()
 
     @variable.setter
@@ -266,7 +266,7 @@ class Source(Node):
 
 
 class _Unrecorded(Node):
-    """The history of what requires grad as long as no tape is kept."""
+    """The node of all tensors that require grad while there is no tape."""
 
     __slots__ = ()
 

@@ -46,7 +46,7 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
 
 
 def array_of_values(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
-    """As `tensor_to_array`, of what `values_of` gave."""
+    """As `tensor_to_array`, for the result of `values_of`."""
     wanted = canonical(tensor.dtype)
     is_in_dtype = wanted == dtype_t2j(tensor.dtype) and tensor.numel() > 0
     if is_in_dtype and not tensor.is_cpu:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Uncontained(Abandoned):
-    """Code within a journal does what cannot be done again outside."""
+    """Code within a journal does something that cannot be repeated outside."""
 
     ends_call = False
 
@@ -63,17 +63,17 @@ class Journaled:
         return _active.journal is not None and self._journal is not _active.journal
 
     def _touch(self) -> None:
-        """Is called before an attribute changes."""
+        """Called before an attribute changes."""
         kept = _active.journal
         if kept is not None and self._journal is not kept:
             kept.remember(self)
 
     def forget(self) -> None:
-        """Drops what was computed within the journal that ends."""
+        """Drops a cache that was computed within the ending journal."""
 
 
 class Journal:
-    """Is kept while it is entered.
+    """An undo log of changes to older objects, active while it is entered.
 
     Args:
         repeats: whether the code that it is kept of may run several times.
@@ -115,12 +115,12 @@ class Journal:
             self.undo.pop()()
 
     def remember(self, node: Journaled) -> None:
-        """Keeps what an older node is, to restore that at the end."""
+        """Saves the attributes of an older node, to restore them at the end."""
         if id(node) not in self._before:
             self._before[id(node)] = (node, [getattr(node, name) for name in node.changing])
 
     def note_change(self, node: Journaled, undo: Callable[[], None]) -> None:
-        """Keeps what undoes a change of a tensor itself, which is at `node`."""
+        """Saves the undo of a change of a tensor itself, which is at `node`."""
         self.undo.append(undo)
         self.changes_older = self.changes_older or node._journal is not self
 
@@ -146,7 +146,7 @@ class suspended:
 
 
 def expect_contained(node: Journaled, what: str) -> None:
-    """Refuses what cannot be done within a journal to a node that was there before it.
+    """Refuses an action on a node that is older than the active journal.
 
     Raises:
         Uncontained: one is kept.
@@ -156,7 +156,7 @@ def expect_contained(node: Journaled, what: str) -> None:
 
 
 def expect_no_journal(what: str) -> None:
-    """Refuses what cannot be done within a journal.
+    """Refuses an action within a journal.
 
     Raises:
         Uncontained: one is kept.
@@ -166,7 +166,7 @@ def expect_no_journal(what: str) -> None:
 
 
 def expect_no_repetition(what: str) -> None:
-    """Refuses what cannot be done in code that may run several times.
+    """Refuses an action in code that may run several times.
 
     Raises:
         Uncontained: a journal of such code is kept.
@@ -183,7 +183,7 @@ _numbers = itertools.count(1)
 
 
 def next_number() -> int:
-    """A number above those of all memories that there are, and below those to come."""
+    """The number of the next memory: larger than those of all existing ones."""
     return next(_numbers)
 
 
@@ -217,7 +217,7 @@ class Memory(Journaled):
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
 
     def expect_all(self) -> None:
-        """Is called where it counts what else there is in memory, or where.
+        """Called where the rest of the memory matters, or the tensor's position in it.
 
         Raises:
             Located: that is not known.

@@ -29,7 +29,7 @@ _PLAIN = frozenset((torch.float32, torch.float64, torch.int32, torch.bool))
 
 @contextlib.contextmanager
 def for_all_sizes() -> Iterator[None]:
-    """Within, what is done with known values is the same for all sizes.
+    """A context in which operations on known values are the same for all sizes.
 
     All are small; and integers on the way to values that 32 bits hold are computed in the graph, though they do not
     fit: elsewhere such values are constants there, which have one size.
@@ -128,7 +128,7 @@ def in_pytorch(function: Callable, *args: object, **kwargs: object) -> Any:
 
 
 def real(known: Known) -> torch.Tensor:
-    """The tensor of PyTorch's own with a known value; nobody may write to it."""
+    """The real tensor with a known value; it must not be written to."""
     if isinstance(known, torch.Tensor):
         return known
     if isinstance(known, Deferred):
@@ -218,7 +218,7 @@ class Geometry(NamedTuple):
     strides: tuple[int, ...]
     offset: int
     dtype: torch.dtype | None
-    """None for that of the memory."""
+    """None for the dtype of the memory."""
     bits: frozenset[str] = frozenset()
     """``"conj"`` and ``"neg"`` where the values in memory are conjugate or negative."""
 

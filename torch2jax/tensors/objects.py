@@ -31,7 +31,7 @@ class ObjectCodec(NamedTuple):
     """The functions that take the objects of a type apart and put them together."""
 
     open: Callable[[Any], tuple[Any, Sequence]]
-    """Gives what is static, to be compared, and what is held."""
+    """Returns the static part of an object, to compare, and its items."""
     make: Callable[[type, Any, Sequence], Any]
     """A new object of a type, empty if it can be filled."""
     fill: Callable[[Any, Any, Sequence], None] | None = None
@@ -215,7 +215,7 @@ class _Shown:
 
 
 class _FunctionCode(NamedTuple):
-    """A function but for what it closes over."""
+    """A function without the values that it closes over."""
 
     code: types.CodeType
     globals: Identity

@@ -34,7 +34,7 @@ class Padded:
 
     @classmethod
     def of(cls, values: Any, lengths: Mapping[int, Any]) -> "Padded":
-        """An array of which each axis of a mapping is as long as that says."""
+        """An array with the lengths of some of its axes."""
         if len(lengths) == 1:
             ((axis, length),) = lengths.items()
             return cls(values, length, axis)

@@ -87,7 +87,7 @@ class LazyArray:
 
     @property
     def physical(self) -> PhysicalArray:
-        """The array, which is in the graph from now on."""
+        """The array; this puts it into the graph."""
         if self._emit is not None:
             with this_call().outside():
                 self._physical = self._emit()

@@ -19,7 +19,7 @@ class SparseParts(NamedTuple):
 
     layout: torch.layout
     index: Sequence[Any]
-    """Of COO ``(sparse dimensions, nnz)``; else the compressed indices and the plain ones."""
+    """For COO ``(sparse dimensions, nnz)``; else the compressed indices and the plain ones."""
     values: Any
     shape: tuple[int, ...]
     is_coalesced: bool

@@ -114,7 +114,7 @@ class Storage(Journaled):
 
     @classmethod
     def computed(cls, physical: PhysicalArray, size: int, order: tuple[int, ...] | None) -> "Storage":
-        """New memory of what an operator has given while no tape is kept, made in half of the time."""
+        """New memory of an operator's result while there is no tape, made in half of the time."""
         array, layout = physical
         storage = cls.__new__(cls)
         storage._begin()
@@ -266,21 +266,21 @@ class Storage(Journaled):
             self._publish()
 
     def note_known(self, known: Known | None) -> None:
-        """Notes what is known of the values that it has been made with."""
+        """Notes the known value of the initial values."""
         self._known = known
         self.differentiable = self.differentiable and self._may_differ()
 
     def settle_as_is(self) -> None:
-        """Notes that the values are what the memory holds now."""
+        """Declares the values to be the memory's latest."""
         self._version = self.memory.version
 
     def empty(self) -> None:
-        """Keeps the kind of array alone, until `replace`: a trace ends, and JAX may look for what is left of it."""
+        """Drops the array, but not its type, until `replace`: a trace ends, and JAX may look for its leaked tracers."""
         array, layout = self.physical
         self._array, self._physical = None, PhysicalArray(jax.ShapeDtypeStruct(array.shape, array.dtype), layout)
 
     def lose(self) -> None:
-        """Gives up values that are nobody's outside the trace that has ended, unless they are known."""
+        """Drops values that nothing outside of the ended trace needs, unless they are known."""
         if self._known is None:
             self._array, self._physical, self._version = None, PhysicalArray(None, None), -1
         else:
@@ -455,7 +455,7 @@ class Storage(Journaled):
                 follow()
 
     def _settle(self) -> None:
-        """Takes over what was last written to this memory, in value alone."""
+        """Takes over the last write to this memory, in value alone."""
         if self._version == self.memory.version:
             return
         if self.is_lost:
@@ -689,7 +689,7 @@ class View(Journaled):
             self._is_as_it_was(tape)
 
     def _with_values(self, tape: Tape, values: PhysicalArray) -> PhysicalArray | None:
-        """Other values of a leaf, whose history begins at what was read of it, and not at what it is a view of."""
+        """The array after a write to a leaf whose history begins at this view, not at its parent; else None."""
         if self._version != self.storage.memory.version or not self._is_leaf():
             return None
         array, layout = PhysicalArray(self._array, None) if self._root is None else self._root
@@ -750,7 +750,7 @@ class View(Journaled):
 
 
 def lose_traced(nodes: Iterable[Any], is_undone: bool = False) -> None:
-    """Gives up the values that a trace which has ended leaves in storages; `nodes` are what was made within.
+    """Drops the values that an ended trace leaves in storages; `nodes` were made within.
 
     Args:
         is_undone: whether what was written to older memory is undone. What shares it has no values then.

@@ -40,9 +40,9 @@ class Restriction(NamedTuple):
     kind: str
     """``"no_grad"`` or ``"inference"``, ``"multiple"`` for one of several of a function's, ``"custom"``."""
     name: str = ""
-    """Of the function."""
+    """The function's name."""
     number: int = 0
-    """Of the result."""
+    """The index of the result."""
     writes: int = 0
     """The number of writes to the memory until then."""
     is_inherited: bool = False
@@ -170,7 +170,7 @@ class Torchish(torch.Tensor):
         return history if dtype.is_floating_point or dtype.is_complex else None
 
     def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
-        """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
+        """Notes the tensors that this one was computed from with gradients on: it requires grad if one of them does."""
         operands = tuple(operands)
         call = this_call()
         if call.dual is not None:
@@ -198,11 +198,11 @@ class Torchish(torch.Tensor):
             self.history.refusal, tape.refuses = message, True
 
     def descend_from_afar(self) -> None:
-        """Notes that this tensor requires grad, computed from nobody knows which others."""
+        """Notes that this tensor requires grad, computed from unknown tensors."""
         self._node.storage.history = UNRECORDED if this_call().tape is None else FromAfar("Transformed")
 
     def descend_from_saved(self) -> None:
-        """Notes that this tensor stands for one that was saved, which required grad."""
+        """Notes that this tensor is a saved one, which required grad."""
         tape = this_call().tape
         if tape is None:
             self._node.storage.history = UNRECORDED
@@ -308,7 +308,7 @@ def wraps_others(kind: type) -> bool:
 
 
 def asked_of(func: Callable[..., Any]) -> str:
-    """A function's name, or that of the attribute that it reads or sets."""
+    """A function's name, or the attribute that it reads or sets."""
     name = getattr(func, "__name__", str(func))
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")
     doing = {"__get__": "reading", "__set__": "setting", "__delete__": "deleting"}.get(name)
@@ -351,7 +351,7 @@ def wrap(
 def wrap_new(
     physical: PhysicalArray, shape: Sequence[int], size: int, dtype: torch.dtype, strides: tuple[int, ...] | None
 ) -> Torchish:
-    """As `wrap`, of so many elements that an operator has computed while no tape is kept."""
+    """As `wrap`, for an operator's result of `size` elements while there is no tape."""
     if not _takes_tangents():
         physical = PhysicalArray(this_call().without_tangents(physical.array), physical.layout)
     storage = Storage.computed(physical, size, None if strides is None else memory_order(strides))
@@ -365,7 +365,7 @@ def wrap_physical(
     strides: tuple[int, ...] | None,
     device: torch.device = CPU,
 ) -> Torchish:
-    """As `wrap`, of values that the graph may not have yet."""
+    """As `wrap`, for values that the graph may not have yet."""
     if device is not CPU:
         expect_values(device, dtype)
     order = None if strides is None else memory_order(strides)
@@ -380,7 +380,7 @@ def wrap_physical(
 def wrap_spread(
     physical: PhysicalArray, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = CPU
 ) -> Torchish:
-    """As `wrap`, of elements with others between them or before them in memory, which are not there."""
+    """As `wrap`, for elements with gaps between or before them in memory."""
     storage = Storage(physical, gaps=Gaps(strides, offset))
     return make_tensor(storage, physical.shape, dtype, strides, offset, device)
 
@@ -390,7 +390,7 @@ def _has_strides(values: Any, strides: tuple[int, ...] | None) -> bool:
 
 
 def with_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
-    """The values in memory as PyTorch would have them, so that what it computes of them is too."""
+    """The values with the strides that PyTorch's tensor would have, so that results have PyTorch's strides too."""
     if strides is None:
         return values.contiguous()
     return torch.empty_strided(values.shape, strides, dtype=values.dtype).copy_(values)
@@ -451,7 +451,7 @@ def are_constant(values: Iterable[Any]) -> bool:
 
 
 def note_constants(values: Iterable[Any], number: int = 0) -> None:
-    """Notes that no input of the call decides an operator's results, nor what it has written.
+    """Marks an operator's results, and its writes, as independent of the call's inputs.
 
     Args:
         number: that of the last memory there was before; results on older memory are as they were.

@@ -125,7 +125,9 @@ def without_gradient(array: jax.Array):
 
 
 def with_tangents_of(before: jax.Array, after: jax.Array):
-    """`after` with what translated code is computing of the derivatives of `before` forwards, and its own backwards."""
+    """`after` with the forward-mode tangents of translated code for `before`, and its own derivatives in reverse
+    mode.
+    """
     fixed = this_call().without_tangents(before)
     if fixed is before:
         return after

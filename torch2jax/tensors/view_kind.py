@@ -117,7 +117,7 @@ def _sharding_after(array: jax.Array, shape: tuple[int, ...]) -> NamedSharding |
 
 
 def _together(shape: tuple[int, ...], other: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:
-    """The dimensions of two shapes, in the smallest parts that have as many elements in both."""
+    """The dimensions of two shapes, in the smallest groups with equal numbers of elements."""
     start = begin = 0
     one = two = 1
     end = stop = 0

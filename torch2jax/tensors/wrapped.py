@@ -47,7 +47,7 @@ def is_of_call(tensor: Any) -> bool:
 
 
 class _Ragged:
-    """A size that is no number but stands for the lengths of rows, which an inner tensor has."""
+    """A symbolic size: the lengths of rows, which an inner tensor has."""
 
     def __repr__(self) -> str:
         return "ragged"
@@ -57,7 +57,7 @@ _RAGGED = _Ragged()
 
 
 class _Static:
-    """All of a tensor but its inner arrays: to be compared and hashed, so that ``jit`` compiles once for each."""
+    """A tensor without its inner arrays: hashable and comparable, so that ``jit`` compiles once for each."""
 
     __slots__ = ("context", "dtype", "hash", "inner_shapes", "key", "kind", "names", "shape", "strides")
 
@@ -196,7 +196,7 @@ def _numbers(sizes: Any) -> tuple:
 
 
 def tensor_of(given: Wrapped, convert: Callable[[Any], torch.Tensor]) -> Any:
-    """The tensor that a `Wrapped` stands for, of the tensors that `convert` makes of its arrays.
+    """The tensor of a `Wrapped`, made from the tensors that `convert` makes of its arrays.
 
     Raises:
         ValueError: the arrays are of other shapes, and of what shape the tensor is cannot be told.

@@ -119,7 +119,7 @@ def _with_symbols(arguments: Any, shapes: Sequence[str], constraints: Sequence[s
 
 @contextlib.contextmanager
 def _in_evaluation(subject: Subject):
-    """The module in evaluation mode, for now: it may be somebody's."""
+    """The module in evaluation mode, for now: it may be in use."""
     modes = {part: part.training for part in subject.module.modules()} if subject.module is not None else {}
     if subject.module is not None:
         set_mode(subject.module, False, subject.name)

@@ -82,19 +82,19 @@ def _describe(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or what kind of error it is."""
+    """The first line of an error's message, or its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def told(error: BaseException) -> str:
-    """The first line of an error, and the notes that say what helps; those on tracebacks are left out."""
+    """The first line of an error, with notes of advice, but without those about tracebacks."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("---")]
     return "\n".join([first_line(error), *notes])
 
 
 @contextlib.contextmanager
 def translating(what: str) -> Iterator[None]:
-    """Makes an error of the code within a `TranslationError` with the message that `what`."""
+    """Turns an error of the code within into a `TranslationError` with the message `what`."""
     try:
         yield
     except (SpecError, TranslationError):
@@ -306,7 +306,7 @@ def _small(config_class: Any) -> Any:
 
 
 def _transformers_inputs(model: Any) -> dict[str, torch.Tensor]:
-    """Random words, of which the last are padding, or a random image; nothing for models of other inputs."""
+    """Random words, the last of them padding, or a random image; nothing for models with other inputs."""
     config, taken = model.config, inspect.signature(model.forward).parameters
     generator = torch.Generator().manual_seed(0)
     if model.main_input_name == "pixel_values":

@@ -126,7 +126,7 @@ def bench(
 
 
 def _measured(runs: Mapping[str, Callable], seconds: float) -> dict[str, list[float]]:
-    """The times of a call in each round, of each of several ways that are run in turn for so many seconds each."""
+    """The times of a call in each round, for several ways that run in turn, each for some seconds."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + seconds * len(runs)
     while min(map(len, times.values())) < _ROUNDS or time.perf_counter() < end:

@@ -124,7 +124,7 @@ def once(array: Any, dependencies: Sequence[Any], message: str, kind: type[Excep
 
 
 def apart_from(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
-    """An array that keeps its derivative; that for what else it depends on is an error, once it is asked for.
+    """An array that keeps its derivative, but raises an error if a derivative for `dependencies` is taken.
 
     Args:
         array: has no derivative for the dependencies.

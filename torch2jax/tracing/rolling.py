@@ -33,7 +33,7 @@ _HAS_EFFECTS = "the code around has effects whose results it uses"
 
 
 class Added:
-    """The equations that a program has got since it had so many.
+    """The equations added to a program since it had `count`.
 
     Args:
         program: JAX's trace of it.
@@ -197,7 +197,7 @@ _FIRST, _FURTHER = 2, 4
 
 
 class HasLoops(Abandoned):
-    """The code has loops, and what else it would do is of no use."""
+    """The code has loops, and the rest of its run is of no use."""
 
     def __init__(self, shown_by: Any):
         super().__init__()
@@ -209,7 +209,7 @@ class Tried(NamedTuple):
 
     result: Any
     has_loops: bool
-    """Then there is no result, and the program is what it was."""
+    """True if loops were found: there is no result, and the program is unchanged."""
 
 
 def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) -> Tried:
@@ -239,10 +239,9 @@ def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) 
 
 
 class _Watched(list):
-    """A program's equations. Each time that they have become some times as many, with those within, they are looked
-    through.
+    """A program's equations, searched for loops whenever their number, with nested ones, has grown by a factor.
 
-    So that costs no more than some looks at all of them, however many there will be.
+    So that costs no more than some searches through all of them, however many there will be.
     """
 
     def __init__(self, steps: list, least: int, has_loops: Callable[[], bool]):
@@ -265,7 +264,7 @@ _WANTED = {"auto": LONG, "rolled": EVERY, "unrolled": None}
 
 
 class Rolling:
-    """Finds the loops of what runs of some code leave in programs.
+    """The loops of some code's programs: a search after or during its runs.
 
     Args:
         wanted: which iterations are to be loops.

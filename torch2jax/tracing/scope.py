@@ -110,7 +110,7 @@ class TraceScope:
         self._stream: StreamState
 
     def trace(self, function: Callable, *args: Any, **kwargs: Any) -> list:
-        """Calls `function`, and gives the arrays of what is left of that.
+        """Calls `function`, and returns the arrays that it leaves: results and writes.
 
         An exception that it raises is raised by `close`, when all it has done before is done.
 

@@ -76,7 +76,7 @@ def _give(whole: Any, shadow: torch.Tensor) -> None:
 
 
 def cut(call: Call, whole: Any, shadow: Torchish) -> Any:
-    """A tensor like one that wraps others, whose derivatives are those of a shadow.
+    """A tensor like a wrapper, with the derivatives of a shadow.
 
     To derive through its inner tensors is an error where the shadow has a derivative.
     """
@@ -109,7 +109,7 @@ def uncut(value: Any) -> Any:
 
 
 def without_derivative(value: torch.Tensor, *shadows: torch.Tensor) -> Torchish:
-    """A tensor of which no derivative for the shadows may be taken."""
+    """A tensor that raises an error if a derivative for the shadows is taken."""
     operands: Any = (value, *shadows)
     array, *others = [x.read() for x in operands]
     made = wrap(apart_from(array, others, _OUTSIDE, NotImplementedError), value.dtype)
@@ -133,7 +133,7 @@ def _inner_of(whole: Any) -> list[Any]:
 
 
 def sealed(call: Call, whole: Any, arrays: Iterable[jax.Array], name: str) -> Any:
-    """A jagged result of an autograd function, which has no shadow: a derivative for what it came from is an error."""
+    """A jagged result of an autograd function, without a shadow: a derivative for its arguments is an error."""
     sources = [array for array in arrays if is_traced(array)]
 
     def seal(array: jax.Array) -> jax.Array:

@@ -63,7 +63,7 @@ _KEY = TorchDispatchModeKey.PROXY
 
 
 def expect_unrecorded(what: str) -> None:
-    """Refuses what a recorder would take the result of for a constant.
+    """Refuses an operation whose result a recorder would take for a constant.
 
     Raises:
         NotImplementedError: one is at work.
@@ -81,7 +81,7 @@ ALONE = "alone"
 
 @contextlib.contextmanager
 def alone(axes: Iterable[str]) -> Iterator[None]:
-    """Outside of `jax.shard_map`, lets code be traced as on a mesh of one device, which has these axes."""
+    """A context, outside of `jax.shard_map`, in which code is traced as on a mesh of one device with these axes."""
     if jax.sharding.get_abstract_mesh().manual_axes:
         yield
     else:
@@ -210,7 +210,7 @@ def may_differentiate(trace: Any) -> bool:
 
 
 def program_of(trace: Any) -> Any:
-    """The trace of the program that what JAX computes with a trace is part of; None if it is part of none."""
+    """The program that JAX traces into when it computes with a trace; None if there is none."""
     return next((x for x in _stack(trace) if isinstance(x, DynamicJaxprTrace)), None)
 
 
@@ -273,18 +273,18 @@ class Bookmark:
             trace = getattr(trace, "parent_trace", None)
 
     def added(self) -> list[str]:
-        """The names of the steps that have come since, those of the innermost program first."""
+        """The names of the steps added since, those of the innermost program first."""
         alive = [step() if isinstance(step, weakref.ref) else step for steps, n in self._programs for step in steps[n:]]
         return [step.primitive.name for step in alive if step is not None]
 
     def return_to(self) -> None:
-        """Takes out what has come since; nothing may need it."""
+        """Removes the steps added since; nothing may need them."""
         for steps, count in self._programs:
             del steps[count:]
 
 
 class Tangents:
-    """One derivative in forward mode of what is computed while its trace is current.
+    """One forward-mode derivative of all that is computed while its trace is current.
 
     Args:
         below: the trace that the values and the tangents are computed with.

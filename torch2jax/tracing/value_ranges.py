@@ -199,7 +199,7 @@ def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
 
 
 def _of_added(operands: Any, assumed: Any, depth: int) -> Range:
-    """Of sums at places: each index adds at most one number to an element."""
+    """The range of a scatter-add: each index adds at most one number to an element."""
     target, places, numbers = operands
     (low, high), (least, most) = _range(target, assumed, depth), _range(numbers, assumed.nothing, depth)
     count = math.prod(places.aval.shape[:-1])

@@ -24,7 +24,7 @@ _MANY = 2**12  # items of one container: as of a data set, which nobody changes
 
 
 class Made:
-    """Stands for a tensor that the user's objects lack, in a copy of them that holds no arrays.
+    """A stand-in for a tensor that the user's objects lack, in a copy of them without arrays.
 
     Args:
         of: what stands for a tensor that this one shares all of its memory with, as what ``detach()`` gives.
@@ -82,7 +82,9 @@ class _Attribute(Slot):
 
 
 class Shared(Slot):
-    """A place of what is elsewhere, too: a tensor, a container or an object. Its value is where that is."""
+    """A second place of a tensor, a container or an object. Its value is the key of the first one. Its value is where
+    that is.
+    """
 
     __slots__ = ("first",)
 
@@ -257,7 +259,7 @@ def _numbering(optimizer: Any) -> dict[int, int]:
 
 
 def differing(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> set[Key]:
-    """The places at which what is compared by value is not the same, or which only one side has."""
+    """The keys whose values differ, or that only one side has."""
     keys = before.keys() | after.keys()
     return {key for key in keys if _comparable(before, key) != _comparable(after, key)}
 

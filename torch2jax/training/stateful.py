@@ -91,7 +91,7 @@ class StatefulFunction(TellsOfArguments):
 
     @boundary
     def init(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> State:
-        """Returns the state for the first step: that of the objects as they are.
+        """Returns the state for the first step: the objects' present state.
 
         It traces a few steps to find out which numbers they change, and which structures the state has after them.
 
@@ -300,7 +300,7 @@ class StatefulFunction(TellsOfArguments):
     # Into a call.
 
     def _given(self, state: State) -> tuple[Layout, dict[Key, Any]]:
-        """The layout of a state, and its arrays by what they stand for.
+        """The layout of a state, and its arrays by key.
 
         Raises:
             RuntimeError: none is of its structure.
@@ -343,7 +343,7 @@ class StatefulFunction(TellsOfArguments):
         )
 
     def _own(self, layout: Layout, now: Mapping[Key, Any]) -> dict[Key, Any]:
-        """Constants of the objects, as they are now, that somebody has set since `init`, such as learning rates."""
+        """The constants of the objects that were set since `init`, such as learning rates."""
         found = {}
         for key in differing(self._baseline, now) & self._baseline.keys() & now.keys() & layout.constants.keys():
             steady = [x.constants.get(key) for x in self._layouts.values()]
@@ -440,7 +440,7 @@ class StatefulFunction(TellsOfArguments):
         self._expect_as_before(changed, _Found(kinds=kinds, flags=flags))
 
     def _expect_as_before(self, keys: set[Key], found: "_Found") -> None:
-        """Refuses what a step changes and `init` has not seen it change; within `init`, notes what tells it.
+        """Refuses a change by a step that `init` has not seen; within `init`, notes it.
 
         Raises:
             RuntimeError: it is a call.
@@ -476,7 +476,7 @@ class StatefulFunction(TellsOfArguments):
     def _merged(
         self, arrays: dict[Key, Any], values: Mapping[Key, Any], call: Call | None
     ) -> tuple[dict[Key, Any], dict[Key, list[Key]]]:
-        """With one array for counters of an optimizer that are equal for all parameters, and what each stands for.
+        """The arrays with one for equal counters of an optimizer, and the keys that each one is for.
 
         Raises:
             _Found: in `init`, some are not equal.
@@ -520,7 +520,7 @@ class StatefulFunction(TellsOfArguments):
         )
 
     def _expect_unchanged(self, before: Mapping[Key, Any]) -> None:
-        """Refuses what a step changes in the user's objects themselves, which its arguments are copies of.
+        """Refuses a step's change of the user's own objects, of which its arguments are copies.
 
         Raises:
             RuntimeError: it does, and the copies have not seen it.
@@ -666,7 +666,7 @@ def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:
 
 
 def _told(args: tuple, kwargs: dict) -> tuple[Any, list[str]]:
-    """The structure of arguments, and what of them is no array."""
+    """The structure of arguments, and their leaves that are no arrays, as text."""
     leaves, structure = flatten((args, kwargs))
     return structure, [repr(leaf) for leaf in leaves if not _is_array(leaf)]
 

@@ -115,7 +115,7 @@ def run_at_once(call: Call, function: Callable, rule: Any, args: tuple) -> Any:
 
 
 def _tensor(call: Call, rule: Any, args: tuple) -> Torchish | None:
-    """That of a Python number."""
+    """``torch.tensor`` of a Python number."""
     if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
         return None
     if len_torch_function_stack():  # one may say on which device

@@ -27,11 +27,11 @@ _STEPS = frozenset(
     ("argmax", "argmin", "bucketize", "searchsorted", "heaviside", "floor_divide", "clamp", "clip", "clamp_min")
     + ("clamp_max", "gt", "lt", "ge", "le", "eq", "ne", "__gt__", "__lt__", "__ge__", "__le__", "__eq__", "__ne__")
 )
-"""Other functions whose derivative is zero somewhere, where that of the operator need not be."""
+"""Functions other than rounding with a zero derivative somewhere, where the operator around may have another one."""
 
 
 class Rounds(Abandoned):
-    """The code rounds what has a derivative: its own is not the operator's, and it runs again without."""
+    """The code rounds a differentiable value: its derivative is not the operator's, and it runs again without one."""
 
     ends_call = False
 
@@ -96,7 +96,7 @@ def _has_derivative(operand: Any) -> bool:
 
 @jax.custom_jvp
 def _without_derivative(x: jax.Array) -> jax.Array:
-    """The array, of which no derivative may be taken."""
+    """The array; a derivative of it is an error."""
     return x
 
 

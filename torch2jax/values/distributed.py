@@ -79,7 +79,7 @@ class Whole(Derived):
 
 
 def layout_of(tensor: Any) -> WholeLayout:
-    """That of a `DTensor` of a call."""
+    """The layout of a `DTensor` of a call."""
     return vars(tensor)[_LAYOUT]
 
 
@@ -96,7 +96,7 @@ def plain(tensor: Torchish) -> Torchish:
 
 
 def placed(tensor: Torchish, mesh: Any, placements: tuple) -> Any:
-    """A `DTensor` of the same values, of which XLA is told how it lies, where there is a mesh to say so."""
+    """A `DTensor` of the same values, with a sharding constraint if there is a mesh."""
     told = mesh_in_force(mesh)
     if told is None or tensor.known is not None:
         return distributed(tensor, mesh, placements)
@@ -106,7 +106,7 @@ def placed(tensor: Torchish, mesh: Any, placements: tuple) -> Any:
 
 
 def laid_out_as(tensor: Any, array: Any) -> Any:
-    """An array of the values of a `DTensor` of PyTorch's, of which XLA is told how it lies."""
+    """An array of a PyTorch `DTensor`'s values, with its sharding as a constraint."""
     told = mesh_in_force(tensor.device_mesh)
     if told is None:
         return array
@@ -131,7 +131,7 @@ def whole_values(tensor: Any) -> torch.Tensor | None:
 
 
 def part_alone(tensor: Any) -> RuntimeError:
-    """The error for one of which this process has a part."""
+    """The error for a `DTensor` of which this process has only a part."""
     return RuntimeError(
         f"got a DTensor of shape {tuple(tensor.shape)} with {tuple(tensor.placements)}, of which this process has a "
         "part; wanted the whole array: give it in state_dict=, as t2j(module.state_dict()) before the module was split"

@@ -28,7 +28,7 @@ class Item(Number):
     """
 
     bounds: tuple[int, int] | None = None
-    """Of an integer that a loop carries, or that is computed of such: the least and the most that it is taken to be."""
+    """The least and the most of an integer that a loop carries, or that is computed from such."""
 
     @property
     def __class__(self):  # for code that asks whether it is a number
@@ -197,7 +197,7 @@ def _stays(number: "Item", *options: Any) -> bool:
 
 @serves(Item, 1)
 def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
-    """The arguments of a function, some of which are such numbers, as its rule takes them.
+    """The arguments of a function in the form that its rule takes `Item`s.
 
     Raises:
         TracedValueError: the function has to know one, or takes tensors only.

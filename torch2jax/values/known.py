@@ -105,7 +105,7 @@ def _has_large(*values: object) -> bool:
 
 
 def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
-    """``rule(args, kwargs)``, whose values are known if those of all tensors among the arguments are.
+    """The result of ``rule(args, kwargs)``, with known values if all tensors among the arguments have them.
 
     Args:
         function: PyTorch's, which `rule` stands for: it gives new tensors, and changes nothing.
@@ -257,7 +257,7 @@ def _device(tensors: list[Torchish], kwargs: dict) -> torch.device:
 
 
 def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, device: torch.device = CPU) -> Torchish:
-    """The tensor of this call with the values of one that PyTorch has just made, and that nobody else will write to.
+    """The call's tensor for one that PyTorch has just made, and that nothing else will write to.
 
     JAX gets the array at once, but where it is traced: there, once the graph asks for it.
     """
@@ -321,7 +321,7 @@ class _OperandSnapshot(NamedTuple):
         return self.lazy.source if isinstance(self.lazy, LazyArray) and self.is_narrowed else None
 
     def tensor(self) -> Torchish:
-        """A tensor of its own with the operand's values, or, if these do not fit, with what the rules make of them."""
+        """A tensor of the operand's values, or, if they do not fit into the array, of those that the rules compute."""
         if self.lazy is None:
             return constant(self.known)
         physical = self.lazy if self.source is None else self.source[0].emitted(self.source[1])
@@ -344,7 +344,7 @@ def _is_narrowed(known: torch.Tensor) -> bool:
 
 
 class _LazyOperation:
-    """A rule and its operands as they are now, for when the graph asks for what it gives.
+    """A rule with a snapshot of its operands, for when the graph needs the results.
 
     Args:
         physical: what holds each of the operands, None for a number.
@@ -423,7 +423,7 @@ def _replaced(
 
 
 def results_of(made: Any, function: Callable, rule: Any, tensors: list, knowns: list, args: tuple, kwargs: dict) -> Any:
-    """Tensors of this call for what PyTorch has made of tensors of known values."""
+    """The call's tensors for PyTorch's results from known values."""
     device, operation, results = _device(tensors, kwargs), None, []
     is_one = not isinstance(made, (list, tuple))
     for index, part in enumerate((made,) if is_one else made):

@@ -196,7 +196,7 @@ def expect_to_fit(fits: Any, what: str, text: str) -> None:
 
 
 def said_bound() -> int | None:
-    """The bound that is said of what data decide at the line where code is."""
+    """The bound that the user gave for the user's line."""
     policy = this_call().attempt.path.policy
     return policy.bound(user_place(), asking_place()) if policy.bounds else None
 
@@ -260,7 +260,7 @@ def known_or_said_bound(number: Any) -> int | None:
 
 
 class Counted(Iterator):
-    """As many iterations as a number says.
+    """An iteration for each number below a length.
 
     Args:
         number: which data decide; what it is at most is seen.
@@ -294,7 +294,7 @@ class Counted(Iterator):
 
 
 class TracedRange:
-    """A ``range`` of which data decide an end, or both."""
+    """A ``range`` with one or two data-dependent ends."""
 
     def __init__(self, start: Any, stop: Any, step: Any):
         if type(step) is not int:

@@ -111,7 +111,7 @@ def led_by(x: Any, dim: int) -> Selected:
 
 
 def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selected]]:
-    """A tensor with room for all that there may be, and, for each data-dependent dimension, what was chosen by it.
+    """A plain tensor with room for the bounds, and the selection along each data-dependent dimension.
 
     The mask of each has one dimension.
 
@@ -139,7 +139,7 @@ def nested(tensor: Any, fronts: dict[int, Selected], is_safe: bool = True) -> An
 
 
 def merged(x: Any, count: int | None = None) -> Selected:
-    """The first dimensions as one, which begins with those of the first index.
+    """The first dimensions merged; elements of the first index come first.
 
     Args:
         count: how many, of which data decide some; None for those up to the last that data decide.

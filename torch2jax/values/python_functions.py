@@ -79,7 +79,7 @@ _originals = {name: getattr(math, name) for name in _math}
 MATH: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     name: (function, _math.get(name)) for name, function in vars(math).items() if callable(function)
 }
-"""The functions of `math`, and what stands in for them of numbers that data decide."""
+"""The functions of `math`, with their replacements for data-dependent numbers."""
 
 
 class TensorMath:
@@ -206,7 +206,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _clip(self: Any, min: Any = None, max: Any = None, out: None = None) -> Any:
-    """Is what ``numpy.clip`` calls."""
+    """The method that ``numpy.clip`` calls."""
     del out
     larger = self if min is None else np.maximum(self, min)
     return larger if max is None else np.minimum(larger, max)

@@ -120,7 +120,7 @@ class Selected(Chosen):
     is_compact: bool = False
     """True if the chosen rows come first."""
     places_in: torch.Tensor | None = None
-    """The mask of which this says, for some rows, the place among those that it chose: each row has its own."""
+    """The mask among whose chosen rows each row here holds its own rank; None if the rows are no such ranks."""
     refuses_writes: bool = False
     """True if PyTorch's tensor would share memory with another one, and this one does not."""
     shares_memory: bool = False
@@ -169,7 +169,7 @@ class Selected(Chosen):
 
     @property
     def is_safe(self) -> bool:
-        """True if the rows that were not chosen are still harmless: nobody has written to them since they were."""
+        """True if the rows that were not chosen have harmless values: nobody has written to them since they had."""
         return self._safe_version == self._version
 
     @is_safe.setter
@@ -185,7 +185,7 @@ class Selected(Chosen):
         return is_same_mask(self.mask, other.mask)
 
     def overwrite(self, rows: torch.Tensor, is_safe: bool) -> None:
-        """Writes to all rows, of which those that were not chosen do not count."""
+        """Writes to all rows, chosen or not."""
         if self.refuses_writes:
             raise TracedValueError("writing to a part of a boolean-mask selection, which others see,")
         if self.shares_memory:
@@ -202,11 +202,11 @@ class Selected(Chosen):
             self.shares_memory, self.refuses_writes = other.shares_memory, other.refuses_writes
 
     def spread_mask(self) -> torch.Tensor:
-        """The mask, with dimensions of one for those of a row."""
+        """The mask, with dimensions of size one for those of a row."""
         return self.mask.reshape(*self.mask.shape, *[1] * self.row_ndim)
 
     def safe(self) -> torch.Tensor:
-        """All rows, in which those that were not chosen are one that was, or ones (zeros if integers) if none was."""
+        """All rows, with a chosen one in place of those not chosen; if none is chosen, ones (zeros for integers)."""
         if self.is_safe or not self.mask.numel():
             return self.rows
         flat = self.mask.reshape(-1)
@@ -225,7 +225,7 @@ def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Or
 
 
 def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Selected:
-    """The first rows of a tensor, as many as an int64 says, which is not beyond them."""
+    """The first rows of a tensor, `length` of them, which must not exceed their number."""
     mask: Any = torch.arange(len(rows)) < length
     chosen = select(rows, mask, is_safe)
     chosen._length, chosen.is_compact = length, True
@@ -245,7 +245,7 @@ def _places(mask: jax.Array, size: int):
 
 
 def _few_places(counts: jax.Array, size: int):
-    """The same of how many ones there are up to each place: each is looked for, by halves, which is no scatter."""
+    """As `_places`, for cumulative counts: by binary search for each index, without a scatter."""
     wanted, last = lax.iota(counts.dtype, size) + 1, counts.size - 1
 
     def halved(_, ends: tuple[jax.Array, jax.Array]):
@@ -281,7 +281,7 @@ def compacted(chosen: Selected, size: int | None = None) -> Selected:
 
 
 def aligned(chosen: list[Selected], what: str) -> list[Selected]:
-    """Selections that are as long as each other, or of which some are one long, so that one mask is over all.
+    """The selections in one order under one mask: their lengths are equal, or one.
 
     That their lengths fit is not checked: as other checks of traced values it is taken to find nothing.
     """
@@ -351,7 +351,7 @@ def refuse_length(chosen: Selected) -> TracedValueError:
 
 
 def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: bool = True) -> Any:
-    """A function of each row, applied to all rows of what one mask chose.
+    """A function of each row, applied to all rows of selections by one mask.
 
     Args:
         function: takes tensors of whole rows, and gives tensors that begin with the dimensions of the mask.
@@ -386,7 +386,7 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
 
 
 def like(rows: torch.Tensor, other: Selected, is_safe: bool = False) -> Selected:
-    """Rows of which the mask of another selection chooses."""
+    """Rows with the mask of another selection."""
     chosen = select(rows, other.mask, is_safe, other.origin)
     chosen._length, chosen.is_compact = other._length, other.is_compact
     chosen.descend_from(other)

@@ -61,7 +61,7 @@ class Sparse(torch.Tensor):
     index: tuple[torch.Tensor, ...]
     elements: torch.Tensor
     coalesced: bool
-    """Of COO: whether no index comes twice, and they are in order."""
+    """True if, in COO, the indices are distinct and in order."""
     length: torch.Tensor | None = None
     """The number of elements, if a traced input decides it and the others are padding; None if all count.
 
@@ -117,7 +117,7 @@ class Sparse(torch.Tensor):
         return found
 
     def become(self, other: "Sparse") -> "Sparse":
-        """Is `other` from now on, as where PyTorch writes in place."""
+        """Takes over all of `other`, as a write in place does."""
         self.kind, self.index, self.coalesced = other.kind, other.index, other.coalesced
         self.elements, self.length = other.elements, other.length
         self._writes[0] += 1
@@ -189,7 +189,7 @@ def lifted_sparse(tensor: torch.Tensor) -> Sparse:
 
 
 def expect_strided(args: tuple, kwargs: dict) -> None:
-    """Is called where strided tensors were refused: PyTorch may speak of a sparse one, of which it was asked strides.
+    """Called where strided tensors were refused: a sparse argument, asked for its strides, may be the reason.
 
     Raises:
         HasSparse: there is one from outside among the arguments.

@@ -30,7 +30,7 @@ class Number(Torchish):
 
     _started: Any = None  # the Python number that it was at first, where it is a hyperparameter
     computed: Computed | None = None
-    """Of a float that loops carry, or that is computed of such: how, while 64-bit types are off."""
+    """The computation of a float that loops carry, or that is computed from such, while 64-bit types are off."""
 
     @classmethod
     def of(cls, tensor: Torchish, started: Any = None) -> Self:
@@ -232,7 +232,7 @@ def number_of(value: Any) -> Any:
 
 
 def plain(tensor: Any) -> Any:
-    """A tensor without a derivative, that stands for no number of Python's."""
+    """A tensor without a derivative, which stands for no Python number."""
     return Number.of(tensor) if isinstance(tensor, Number) else tensor.detach()
 
 

@@ -140,7 +140,7 @@ class StandIns:
         return self._made[id(tensor)][1]
 
     def _reserved(self, tensor: Torchish) -> "_Reserved":
-        """The memory that stands for a tensor's, as it is now."""
+        """The memory in place of a tensor's, in its present version."""
         memory = tensor._node.storage.memory
         reserved = self._memories.get(id(memory))
         if reserved is None or reserved.version != memory.version:
@@ -168,7 +168,7 @@ class StandIns:
 
 
 class _Reserved(NamedTuple):
-    """Memory that stands for some of the call's, at one time."""
+    """Real memory in place of some of the call's, at one version of that."""
 
     memory: Memory
     version: int
@@ -232,7 +232,7 @@ def _from_tensor(original: Callable[..., Any], mode: Any, tensor: torch.Tensor, 
 
 
 def expect_known_to_pytorch(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> None:
-    """Raises what PyTorch does where it has no kernel for an operator either."""
+    """Raises PyTorch's error for an operator without a kernel."""
     tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
     key = "CPU" if tensors else "Undefined"
     if not dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key):

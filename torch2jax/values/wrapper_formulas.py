@@ -25,7 +25,7 @@ from .below_autograd import at_autograd
 
 
 def differentiable(args: tuple, kwargs: dict) -> list[Torchish]:
-    """The tensors of a call among an operator's arguments of which JAX may take a derivative."""
+    """The call's differentiable tensors among an operator's arguments."""
     found = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Torchish)]
     return list({id(x): x for x in found if has_derivatives(x) and is_traced(x.read())}.values())
 
@@ -86,7 +86,7 @@ class _Place:
 
 
 class _Formula:
-    """An operator and its arguments, of which the tensors are kept apart: the arrays alone outlive the call."""
+    """An operator and its arguments, without the tensors: only arrays outlive the call."""
 
     def __init__(
         self, operator: OpOverload, args: tuple, kwargs: dict, results: tuple, operands: list, places: list[int]
@@ -158,7 +158,7 @@ def _pulled(
     places: list[int],
     gradients: Sequence[torch.Tensor],
 ) -> list[Any]:
-    """The gradients of operands, which PyTorch's autograd computes for those of results."""
+    """The gradients of operands, by PyTorch's autograd, from those of results."""
     call = this_call()
     answering = _Answering(call, results)
     wanted = {id(x): answering.stand_in(x, requires_grad=True) for x in operands}
@@ -192,7 +192,7 @@ def _plain(gradient: torch.Tensor) -> torch.Tensor:
 
 
 class _Answering:
-    """Runs what PyTorch's C++ asks of stand-ins.
+    """A mode that runs the operators that PyTorch's C++ calls on stand-ins.
 
     Args:
         call: what a formula's operators run in.

@@ -91,7 +91,7 @@ def _carrier_of(call: Call, whole: Any) -> Any:
 
 
 def _without_derivative(call: Call, result: Any, shadows: list) -> Any:
-    """A result of which no derivative for the shadows may be taken."""
+    """A result that raises an error if a derivative for the shadows is taken."""
     if not is_wrapper(result):
         return without_derivative(result, *shadows)
     give_shadow(call, result, without_derivative(zeros_of(call, result), *shadows))

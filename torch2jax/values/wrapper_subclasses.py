@@ -89,7 +89,7 @@ def run_by_classes(call: Call, function: Callable, args: tuple, kwargs: dict) ->
 
 
 def run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
-    """Runs a function for which code has switched off what classes say."""
+    """Runs a function while the `__torch_function__` of classes is switched off."""
     call.heeds_classes = False
     try:
         return call.dispatch(function, args, kwargs)
@@ -124,7 +124,7 @@ _of_calls: weakref.WeakKeyDictionary[Any, list[tuple[Any, int, torch.Tensor]]] =
 
 
 def lifted_offsets(call: Any, given: Wrapped) -> dict[int, torch.Tensor]:
-    """The tensor of a call that stands for the offsets of a jagged tensor, by the id of their array."""
+    """The call's tensor for the offsets of a jagged tensor, by the id of their array."""
     offsets, ragged = given._offsets, given._static.context["ragged_idx"] - 1
     total = given._values.shape[ragged]
     seen = _of_calls.setdefault(call, [])
@@ -166,7 +166,7 @@ def implements_of_class(kind: type, *functions: Any, is_asked_below: bool = Fals
 
 
 def entering(call: Any, given: Any, is_own: bool = False) -> Any:
-    """The tensor of a call that stands for one from outside that wraps others, or for its arrays.
+    """The call's tensor for a wrapper from outside, or for its arrays.
 
     Args:
         is_own: whether the call may write to it, as nobody outside waits for that.
@@ -192,7 +192,7 @@ def bound(call: Any, tensor: torch.Tensor, value: Any) -> Any:
 
 
 def _like(given: torch.Tensor, made: Any) -> Any:
-    """A new tensor that is a parameter, and requires grad, if the one that it stands for does."""
+    """Returns `made`, as a parameter and with `requires_grad` as `given` has it."""
     with DisableTorchFunction():
         if given.requires_grad and type(made) is NestedTensor:
             values_of(made).start_history()
@@ -207,7 +207,7 @@ _constants: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, Any]]] = weakref
 
 
 def _with_jagged_constants(call: Call, value: Any) -> Any:
-    """Arguments with what stands in the call for jagged tensors from outside that require grad: it has gradients."""
+    """The arguments with the call's tensors for jagged ones from outside that require grad, and hold the gradients."""
     if type(value) in (tuple, list):
         return type(value)([_with_jagged_constants(call, each) for each in value])
     if type(value) is dict:
@@ -249,7 +249,7 @@ def _run_by_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any
 
 
 def _run_below_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
-    """Runs a function of which the classes have said all that they say in their ``__torch_function__``."""
+    """Runs a function after the classes' ``__torch_function__``."""
     if isinstance(function, python_types.FunctionType) and not call.is_own_body(function, args):
         return call.run_body(function, args, kwargs, asks_classes=False)
     with DisableTorchFunction(), call.aten_mode, at_autograd(call):
@@ -276,7 +276,7 @@ def _run(error: WrapsOthersError, call: Call, function: Any, args: tuple, kwargs
 
 
 def _cut(call: Call, result: Any) -> Any:
-    """A result whose derivative is that of its shadow alone, if it has one."""
+    """A result with the derivative of its shadow alone, if it has one."""
     shadow = shadow_of(call, result) if isinstance(result, torch.Tensor) and is_wrapper(result) else None
     return result if shadow is None else cut(call, result, shadow)
 
