@@ -35,7 +35,7 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
         added: these others, one or a container.
 
     Raises:
-        BaseException: to `Runs`, the gradient may be JAX's.
+        Abandoned: the gradient may be JAX's; `Runs` catches that.
     """
     call = this_call()
     call.attempt.expect_hook(added, tensor)

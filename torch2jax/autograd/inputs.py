@@ -196,7 +196,7 @@ def ask(tensor: Torchish) -> None:
     """Called before code is told that a tensor requires no grad.
 
     Raises:
-        BaseException: to `told`.
+        Abandoned: JAX may differentiate it; `told` catches that.
     """
     inputs = this_call().attempt.inputs
     if inputs is not None:
@@ -204,10 +204,10 @@ def ask(tensor: Torchish) -> None:
 
 
 def requires_grad(tensor: Torchish) -> bool:
-    """Returns True if a tensor requires grad; code asks.
+    """Answers code's question whether a tensor requires grad.
 
     Raises:
-        BaseException: to `told`.
+        Abandoned: JAX may differentiate it; `told` catches that.
     """
     if tensor.history is not None:
         return True

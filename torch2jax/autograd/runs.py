@@ -120,7 +120,7 @@ class Attempt:
             text: what is said where it does not and somebody checks that.
 
         Raises:
-            BaseException: to `Runs`, where lengths are not heeded from the beginning.
+            NeedsLengths: lengths are not supported from the beginning of the run; `Runs` catches that.
         """
         if self.fits is None:
             raise NeedsLengths
@@ -132,7 +132,7 @@ class Attempt:
         """Called before hooks on the gradient of a tensor, or of a node, are registered.
 
         Raises:
-            BaseException: to `Runs`, the gradient may be JAX's.
+            Abandoned: the gradient may be JAX's; `Runs` catches that.
             NotImplementedError: it is one of `torch.func`.
         """
         call = this_call()

@@ -82,9 +82,7 @@ class _Attribute(Slot):
 
 
 class Shared(Slot):
-    """A second place of a tensor, a container or an object. Its value is the key of the first one. Its value is where
-    that is.
-    """
+    """A second place of a tensor, a container or an object. Its value is the key of the first one."""
 
     __slots__ = ("first",)
 
