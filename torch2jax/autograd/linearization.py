@@ -4,6 +4,14 @@
 `Linearization` is that without an end: while its trace is the current one, whatever is computed from a `leaf` leaves
 its linear part behind, and `pull_back` transposes as much of that as is asked for.
 
+- An array of a linearization is a `LinearizeTracer`: a primal, computed with the trace below, and a tangent, which is a
+  variable of a linear program. The steps of that program are numbered as they are made.
+- A step is referred to by the tangents that it computes, and by no list of all steps. So what no tensor leads to is
+  freed, with the residuals that it keeps, as in PyTorch. `reach` finds the steps of some arrays from their tangents.
+- The way back takes the step with the highest number first, as PyTorch's engine does: the order decides when hooks run.
+- Hooks, retained gradients and targets need the complete cotangent of a variable inside of the program, and JAX's
+  backward pass returns those of its inputs alone. So it is run from one such variable to the next (`_Transposition`).
+
 Derivatives inside the code within `jax.shard_map`, where JAX notes over which axes an array's values differ.
 
 What is the same on all devices of an axis has one cotangent, the same on all of them. What differs has one on each.
@@ -286,7 +294,7 @@ class Linearization:
         """The cotangents of `targets`, computed with the trace that is current.
 
         Args:
-            reached: what leads to the outputs.
+            subgraph: what leads to the outputs.
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
             visit: is called with the cotangent of a variable once it is complete (None for zero), and whether the way
@@ -295,7 +303,7 @@ class Linearization:
             use: is called at first with the steps that need such values.
 
         Raises:
-            Sealed: the way leads through what `sealed` gave.
+            LevelEnd: the way leads through a result of `stop_levels`.
         """
         backward = _Transposition(self, subgraph, targets, constant, bool(visit))
         use(backward.steps_with_constants())
@@ -320,7 +328,7 @@ class _Transposition:
         """The steps on the way that need values of the way forward.
 
         Raises:
-            Sealed: one of them is the end of what this level knows.
+            LevelEnd: one of them is the end of what this level knows.
         """
         steps = [step for step in self._subgraph.steps if self._leads.intersection(step.outvars)]
         if any(stops_levels(step) for step in steps):

@@ -67,7 +67,7 @@ class Code(ABC):
         """The backward pass: a function of the arguments, and of the cotangents of some of the results.
 
         Args:
-            places: of the arguments whose cotangents it gives.
+            positions: those of the arguments whose cotangents it gives.
             has_cotangent: of each result of a floating dtype, whether it has one.
         """
 

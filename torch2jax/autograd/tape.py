@@ -5,6 +5,15 @@ A call begins without one; the first query that needs it abandons the run, by `N
 A tape is a stack of levels, each a `Linearization`, one for each derivative of a derivative. The values of a level are
 computed on the next one, so that a gradient taken of one is differentiated by the next. What a derivative of one level
 gives ends there (`stop_levels`): whoever is led back to it has to ask the next level.
+
+- `levels[0]` is on top: code is computed with its trace, and below each level is the trace of the next one. So the
+  primal of an array at one level is the array of the next level (`Tape._parts`).
+- A tensor has variables of its own at each level, though another tensor may have the same array: to PyTorch a gradient
+  is with respect to a tensor, not to a value (`with_own_variable`).
+- What requires grad has variables even where JAX drops its derivative as zero, as that of a rounded number. So backward
+  passes, their hooks and their errors come by the same tensors as in PyTorch (`tracked`).
+- One level does not do for all: a derivative can be differentiated only if it was recorded by a further level while it
+  was computed, and code says with the second derivative that it wants that. The next run then has one level more.
 """
 
 import contextlib

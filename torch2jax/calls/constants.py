@@ -1,4 +1,14 @@
-"""Tensors and arrays from outside a call, as tensors of the call."""
+"""Tensors and arrays from outside a call, as tensors of the call.
+
+Each tensor from outside has one tensor of the call, by its id; it is kept, so that the id stays its own.
+
+- Tensors that share memory outside share it here. A storage is brought in as a whole, once, and other tensors on it are
+  views of that. Where a state has an array for a part of a storage, tensors within that part are views of the array.
+- Values are copied: JAX may still compute when the call has ended, or keep them in a graph or for a derivative, and
+  PyTorch may write to the original by then. The runs of one call share the copies (`Attempt.constants`).
+- The memory of a constant is marked as `foreign`, with the number 0: nobody outside sees what is written to it. It is
+  marked as independent of the call's inputs too, unless the tensor is an argument.
+"""
 
 import contextlib
 from typing import Any

@@ -16,6 +16,10 @@ A program calls the same functions on the same shapes again and again. The key o
 It has no values of tensors: what depends on these has no plan. What has none is counted by reason in `bypassed`; a
 reason that holds for a key is remembered in the place of its plan.
 
+Two calls of one key have results of equal metadata, from the same body with the same constants: whatever else may
+decide these has to be in the key, or is a reason for no plan. A plan that refuses its operands is dropped, before
+anything is written, and PyTorch's error is raised.
+
 All that a feature does around operators (a tape, casts, an observer, ...) is `Call.features`: where any is in use, the
 long way by `dispatch` serves.
 """

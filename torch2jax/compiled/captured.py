@@ -1,4 +1,15 @@
-"""The state that a compiled part captures: objects, tensors and storages that its trace depends on."""
+"""The state that a compiled part captures: objects, tensors and storages that its trace depends on.
+
+A part is compiled once for each key, which has all that a trace depends on. Objects are walked from the module and the
+arguments, by their codecs. Their types, keys and leaves, and the objects that are met again, are the `signature`; the
+shapes and dtypes of storages, and which of them share a memory, are `described`.
+
+Invariant: objects, tensors and storages are numbered in the order of the walk. In calls with equal keys the same number
+is the corresponding one, so a program knows them by numbers alone, and refers to no object of the call that made it.
+
+To walk a module takes longer than to run its program. So a `GuardedState` keeps lists of all items, and compares these
+by identity before each call; it is made anew only if one has changed. Other states go on from it (`beyond`).
+"""
 
 import itertools
 from collections import Counter, OrderedDict

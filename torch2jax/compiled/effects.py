@@ -185,9 +185,9 @@ class Effects:
     """The changes that a part makes, and its result.
 
     Args:
-        reached: what it could reach before.
-        changed: those of them that hold something else than before.
-        result: what it gave.
+        captured: what it could reach before.
+        changed: the objects among these whose contents have changed.
+        result: its result.
 
     Raises:
         Uncontained: some of it cannot be made again.

@@ -1,4 +1,14 @@
-"""One compiled form of a part: its trace for one signature, as a program of arrays, and its effects."""
+"""One compiled form of a part: its trace for one signature, as a program of arrays, and its effects.
+
+A trace finds out all that a run must repeat: the storages that were written, whose arrays are results of the program;
+how many random numbers were drawn; and what objects hold since (`effects.py`). It leaves no change behind: a journal
+undoes the writes, a `Restoration` the rest. Each run then does all of it to the objects and storages of its own call.
+
+- A tensor that the code uses from elsewhere is found by the trace only, which then begins again with it as an argument.
+- An array of a tensor that is none of these would be a constant of the program. It need not be the same in the next
+  call, so it is refused (`_check_constants`).
+- An input that is written, and has the same type afterwards, is donated; or a copy, if it may be needed elsewhere.
+"""
 
 import gc
 import itertools
@@ -60,7 +70,7 @@ class PartProgram:
     Args:
         name: the part's.
         function: it takes `args` and `kwargs`, tensors of the current call in objects of any kind.
-        reached: what is reached from the part's module, and from the arguments besides.
+        captured: what is reached from the part's module, and from the arguments besides.
 
     Raises:
         Uncontained: it does what cannot be done again by running a program; nothing has been changed then.

@@ -1,6 +1,15 @@
 """The iterations of a loop, operand by operand: where each operand comes from.
 
-Iterations numbers inside rematerialized iterations into operands, because they may differ, as random keys do.
+One operand of all iterations is one of four things; anything else is a `Misfit`, which tells where to split:
+
+- a value of the same iteration: the body has it;
+- the same value from outside in each iteration: the body closes over it;
+- another value from outside in each: it is scanned, as windows of one array or, where values are small, as a stack of
+  them. Large arrays are not copied into a stack, and so are no loop;
+- the value of one equation some iterations before: it is carried, through one carry for each of these iterations. They
+  begin with the values from outside that the first iterations have there.
+
+Turns numbers inside rematerialized iterations into operands, because they may differ, as random keys do.
 
 Finds the iteration before the first: it may lie among other equations, or begin in another way.
 """

@@ -1,5 +1,17 @@
 """Finds identical iterations in a program, and makes loops of them.
 
+A loop of Python's leaves its iterations in the program one after the other, without a sign where one begins. So they
+are found by the equations:
+
+1. Equations get numbers, equal for the same primitive, parameters and types (`likeness`). One with effects is like no
+   other, so that no loop has effects. The repeated stretch of numbers that covers most equations is tried first.
+2. `iterations.fitted` makes a loop of it, operand by operand, or tells the iteration from which on it is none
+   (`Misfit`). Then the longer side of that iteration is tried, a few times.
+3. A body may have loops inside, and the results of a loop may be what other iterations lacked: both are looked for
+   again. The number of tries is bounded, so that a program without loops costs a few passes over its equations.
+
+Invariant: the results have the same values. Equations may be dropped if nothing uses them, or merged if they are equal.
+
 Merges equations that compute the same, so that what depends on no iteration is only in the first one.
 
 Where a sequence of numbers repeats itself.

@@ -3,6 +3,17 @@
 A storage holds one immutable jax array. A tensor reads it through a chain of views; a write through any view
 replaces the storage's array, so that every tensor on that storage sees it. Reads are cached until the storage
 changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
+
+Why it is not an array and a chain of indices:
+
+- A write goes up its own chain to the storage, and to no other view. Those notice at their next read, by the version of
+  the memory, so that a view which nobody reads again costs nothing.
+- `detach` and `Tensor.data` share values but no derivatives, which one jax array cannot. So a memory may have several
+  storages; each takes over in value what was last written to another (`Storage._settle`).
+- Memory may grow under its tensors (`resize_`). A larger storage then has the values, and the old one, which tensors
+  and views refer to, reads it as a view (`Storage._larger`).
+- On a tape a view has variables of its own: a gradient with respect to it is not one with respect to its parent. A new
+  read keeps them as long as autograd has seen no write (`View._is_as_it_was`).
 """
 
 import weakref

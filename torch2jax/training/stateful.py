@@ -1,4 +1,15 @@
-"""Functions that change modules, optimizers, schedulers and scalers, as functions of their state."""
+"""Functions that change modules, optimizers, schedulers and scalers, as functions of their state.
+
+A state has the arrays alone. All else that a step depends on is a `Layout`, which is found by the names of the arrays:
+dictionaries and lists of the objects, dtypes, and values of Python that no step changes.
+
+Steps change the structure: an optimizer's state is empty before its first step. So `init` traces steps, on shapes, each
+from the state that the one before leaves, until a structure is there for the second time (`_follow`).
+
+Which numbers and flags of Python belong to the state, only the steps show: one that changes what counted as a constant
+notes that (`_Found`), and `init` begins again with all that was noted so far. After `init`, a step that changes
+anything else is refused (`_expect_as_before`), as the next step would not see it.
+"""
 
 import functools
 import inspect
