@@ -3,7 +3,7 @@
 JAX hides its frames at its own functions, `jax.jit` for one. Its filter is not used: it is private, and what it shows
 of a line within a ``with`` or ``try`` is the end of that statement.
 
-Notes on arguments that `jax.jit` refuses: JAX's message names the function, and its name can carry the note.
+Also here: notes on arguments that `jax.jit` refuses. JAX's message names the function, and its name can carry the note.
 
 JAX flattens the arguments of a jitted function before it calls it, so no code of ours runs where one of them is a
 tensor or an optimizer; and to register these classes as pytrees would change JAX for everybody. But JAX asks the

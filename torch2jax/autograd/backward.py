@@ -1,6 +1,6 @@
 """A backward pass at one level of a tape: which gradients it computes, and which hooks see them.
 
-Rows of a table that require grad in the table's place, so that its gradient is built from theirs.
+Also here: rows of a table that require grad in the table's place, so that its gradient is built from theirs.
 
 A gradient with respect to the whole would have its size. One of rows, and where they are, has theirs: a sparse tensor.
 So the rows that code takes begin a history of their own, and the whole is none of it. Where a backward pass asks for

@@ -1,6 +1,6 @@
 """`.backward()` and `torch.autograd.grad`, below PyTorch's checks of their arguments: gradients from the tape.
 
-The backward passes in progress, as PyTorch reports them.
+Also here: the backward passes in progress, as PyTorch reports them.
 """
 
 import itertools

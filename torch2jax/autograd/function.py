@@ -1,17 +1,14 @@
 """`torch.autograd.Function`: the derivatives that it defines are JAX's too.
 
-`torch.autograd.Function.apply` within translated calls, also if it was bound earlier: ``f = MyFunction.apply``.
-
-Up to PyTorch 2.13 it is a Python method, whose code is exchanged. From 2.14 on it is a method of C's, and one that was
-bound before cannot be reached. But it looks up three attributes of the function's class, in this order: `_backward_cls`
-(then it turns gradients off), `forward`, which it calls, and `setup_context` if the class has its own, which it calls
-too. The class of these classes answers such a series with `_BoundForward` and `_Marks`. What C does with the results is
-harmless: they are marked as not differentiable to it, so that it returns them as they are.
-
-`torch.autograd.Function`: the derivatives that it defines are JAX's too.
-
 The forward runs as it is, with gradients off. Then its results are `attached` to its inputs: an identity of the results
 whose derivative is the function's own. That serves the tape and JAX's transformations alike.
+
+`apply` is intercepted also if it was bound earlier: ``f = MyFunction.apply``. Up to PyTorch 2.13 it is a Python method,
+whose code is exchanged. From 2.14 on it is a C++ method, and one that was bound before cannot be reached. But it looks
+up three attributes of the function's class, in this order: `_backward_cls` (then it turns gradients off), `forward`,
+which it calls, and `setup_context` if the class has its own, which it calls too. The class of these classes answers
+such a series with `_BoundForward` and `_mark`. What C++ does with the results is harmless: they are marked as not
+differentiable to it, so that it returns them as they are.
 """
 
 import functools

@@ -5,12 +5,10 @@ are kept with slots in the places of their tensors, and these become arguments o
 slots. For each slot at most one of three things is known: an *origin* (the tensor is an input or a result, and JAX has
 its array), a *known* value (a real tensor, which Python may look at), or neither (the array is a residual).
 
-The start of an autograd function's forward pass: what it has recorded since, and how to run it again.
+Also here: the context ``ctx``, and the start of a forward pass, with what it has recorded since.
 
 A forward may compute with gradients on, on tensors that it has detached, and keep the results for its backward to
 differentiate. That history ends with the call. A backward that runs later lets the forward record it again.
-
-The ``ctx`` of an autograd function.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ its linear part behind, and `pull_back` transposes as much of that as is asked f
 - Hooks, retained gradients and targets need the complete cotangent of a variable inside of the program, and JAX's
   backward pass returns those of its inputs alone. So it is run from one such variable to the next (`_Transposition`).
 
-Derivatives inside the code within `jax.shard_map`, where JAX notes over which axes an array's values differ.
+Also here: derivatives within `jax.shard_map`, where JAX tracks in types over which axes an array's values differ.
 
 What is the same on all devices of an axis has one cotangent, the same on all of them. What differs has one on each.
 Where a value that is the same meets others that differ, JAX sums the cotangents that the devices have for it. A custom

@@ -1,6 +1,6 @@
 """A JAX program as a PyTorch operation, which autograd and `torch.func` differentiate and batch.
 
-Tensors as the arguments of a compiled JAX program, and its results as tensors.
+Also here: tensors as arguments of a compiled JAX program, and its results as tensors.
 """
 
 import contextlib

@@ -1,10 +1,7 @@
 """A PyTorch function of flat tensors, as compiled programs name it, and the places in programs that call it.
 
-XLA's memory as tensors, and tensors copied into XLA's memory.
-
-Locks around calls of PyTorch, which a nested call may take again.
-
-Finds out whether a function writes to its inputs.
+Also here: XLA's memory as tensors, and copies of tensors into it; locks around calls of PyTorch, which a nested call
+may take again; and the search for writes of a function to its inputs.
 """
 
 import contextlib

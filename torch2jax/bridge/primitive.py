@@ -3,7 +3,7 @@
 The derivative is a second primitive that is linear in its tangents. It cannot be evaluated, only transposed: PyTorch
 code has reverse-mode gradients here and no forward mode. Where it is left over, its lowering says so.
 
-Calls in programs for several devices whose types do not say how arrays are sharded.
+Also here: calls in programs for several devices whose types do not say how arrays are sharded.
 
 XLA's partitioner decides there, and would gather the inputs of a call that it knows nothing of. So the call is left to
 a partitioning rule, which refuses inputs that arrive sharded.

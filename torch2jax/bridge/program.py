@@ -1,6 +1,6 @@
 """Pure JAX functions of flat lists of arrays, with their derivatives and batched forms.
 
-The arguments of a call: which of them a program traces, and which it is compiled for.
+Also here: the arguments of a call, of which a program traces some, and is compiled for the values of others.
 """
 
 import enum

@@ -1,6 +1,6 @@
 """A PyTorch function specialized for arguments of given shapes: its inputs, and its results.
 
-Describes a function in words that tell it from others, and that are the same in another process.
+Also here: a description of a function in words that differ for other functions, and agree between processes.
 """
 
 import contextlib

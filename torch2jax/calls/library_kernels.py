@@ -1,6 +1,7 @@
 """Operators of ``torch.library``, by their own kernels if these are written in Python.
 
-PyTorch's metadata of an ATen overload: what it writes to, its decomposition, its functional form.
+Also here: PyTorch's metadata of an ATen overload: the arguments that it writes to, its decomposition, its functional
+form.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """The PyTorch dtypes that 32-bit argument arrays stand for, while JAX has no 64-bit ones.
 
-64-bit and 32-bit operands in one operator, while JAX's arrays have 32 bits.
+Also here: 64-bit and 32-bit operands in one operator, while JAX's arrays have 32 bits.
 
 An array stands for either dtype then, and what PyTorch refuses for the sake of the other one is meant to work: a module
 of doubles gets arrays that were doubles before JAX narrowed them. One rule for all operators: a call that is refused is

@@ -1,10 +1,7 @@
 """PyTorch's own code within a call: bodies of Python functions, operators from C++, and observers of both.
 
-The bodies of PyTorch's Python functions, which run in a call without their check for overrides.
-
-The mode through which operators that PyTorch's C++ calls come back to a call.
-
-Observers, which see the functions that translated calls dispatch.
+Bodies of Python functions run in a call without their check for overrides. Operators that PyTorch's C++ calls come back
+to a call through a mode. Observers see the functions that translated calls dispatch.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """PyTorch's errors for calls that a rule cannot serve: users and their tests know these messages.
 
-PyTorch's errors for a call, found by calling PyTorch on small tensors of the same dtypes and shapes.
+They are found by a call of PyTorch with small tensors of the same dtypes and shapes.
 """
 
 import functools

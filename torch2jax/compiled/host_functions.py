@@ -1,6 +1,6 @@
 """The functions around compiled parts: PyTorch's, on its own small tensors, or JAX's rules.
 
-What PyTorch functions do with tensors, as far as it decides whether PyTorch runs them around compiled parts.
+Also here: the kinds of functions, by their effect on tensors, which decide if PyTorch runs them.
 """
 
 import functools

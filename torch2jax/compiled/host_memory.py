@@ -1,8 +1,8 @@
 """PyTorch's own memory around compiled parts: how parts write to it, and how it becomes JAX's.
 
-Which tensors around compiled parts are PyTorch's own, and whether they require grad: an attribute says so.
+An attribute says which tensors around compiled parts are PyTorch's own, and whether they require grad.
 
-JAX values as PyTorch tensors and back, without compilation.
+Also here: JAX values as PyTorch tensors and back, without compilation.
 """
 
 import weakref

@@ -1,6 +1,6 @@
 """Compiled parts of a program, whose surrounding Python code runs as usual.
 
-What differs between two calls of one part, in words.
+Also here: the differences between two calls of one part, in words.
 """
 
 import copy

@@ -3,7 +3,7 @@
 Between two steps of a search by beams each cache goes on with the rows of those that were chosen. An expert does this
 within the step, where it costs no call and no copy.
 
-Arrays that the programs of parts made for tensors they write to, and may overwrite.
+Also here: arrays that the programs of parts have made for tensors that they write to, and may overwrite.
 """
 
 import dataclasses

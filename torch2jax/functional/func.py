@@ -2,7 +2,7 @@
 
 What a user may have bound before (`torch.func.grad`, `jacrev`, ...) looks up what stands here when it is called.
 
-A function of tensors while JAX transforms it as a function of arrays: arguments, results, allowed writes.
+Also here: a function of tensors while JAX transforms it as a function of arrays: arguments, results, allowed writes.
 """
 
 import contextlib

@@ -2,11 +2,9 @@
 
 PyTorch's own Python code checks arguments and results, and cuts them into chunks; what it asks of C++ stands here.
 
-Views under `torch.vmap`: a view of one example becomes a view of all examples at once.
-
-Random numbers within ``torch.vmap``: the same for each example, all different, or an error.
-
-`torch.autograd.Function` under ``torch.vmap``: the batching rule that a function itself defines.
+Also here: views, of which one of an example becomes one of all examples at once; random numbers: the same for each
+example, all different, or an error; and `torch.autograd.Function`, with the batching rule that a function itself
+defines.
 """
 
 import functools

@@ -1,12 +1,10 @@
 """PyTorch's dispatch: operators, modes, and the contexts and switches that turn parts of it off and on.
 
-PyTorch contexts that turn parts of its dispatch off and on, for the thread that enters them.
+Contexts act on the thread that enters them. Modes see every call of a function and every operator, whatever their
+arguments are. Of operators there are the classes, kernels and signatures.
 
-PyTorch's modes, which see every call of a function and every operator, whatever their arguments are.
-
-Operators of PyTorch's dispatcher: their classes, kernels and signatures.
-
-Functions that PyTorch's compiler leaves alone: the first call of any imports the compiler, which takes a second.
+Also here: functions that PyTorch's compiler leaves alone. The first call of one imports the compiler, which takes a
+second.
 """
 
 import contextlib

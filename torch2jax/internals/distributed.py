@@ -1,8 +1,8 @@
 """`torch.distributed`: modules in which torch2jax replaces functions, and arrays of all devices at once.
 
-What PyTorch keeps of a module that `torch.distributed.fsdp.fully_shard` has wrapped.
+Also here: the state of a module that `torch.distributed.fsdp.fully_shard` has wrapped.
 
-PyTorch's rules of how operators of `DTensor`s split what they give, and what they want of their operands.
+And PyTorch's sharding rules for operators of `DTensor`s: of their results, and of their operands.
 """
 
 import functools

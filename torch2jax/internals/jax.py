@@ -1,10 +1,7 @@
 """JAX's traces, programs and derivatives, where its public modules lack something.
 
-JAX's programs and derivatives, where `jax.extend` and `jax.interpreters` have nothing for what is wanted of them.
-
-JAX's traces and tracers, as far as `jax.core` and `jax.interpreters` do not have them.
-
-A tracer's trace is its ``_trace``. Traces nest: what a transformation's trace computes goes to its ``parent_trace``.
+The public modules are `jax.core`, `jax.extend` and `jax.interpreters`. A tracer's trace is its ``_trace``. Traces nest:
+what a transformation's trace computes goes to its ``parent_trace``.
 """
 
 from typing import Any

@@ -1,10 +1,7 @@
 """Private names of `torch.nn`, `torch.optim` and others.
 
-`torch.utils.checkpoint`.
-
-`torch.nn.attention.flex_attention`.
-
-PyTorch's control flow, below the public functions.
+Among them `torch.utils.checkpoint`, `torch.nn.attention.flex_attention`, and PyTorch's control flow, below the public
+functions.
 """
 
 import importlib

@@ -1,14 +1,11 @@
 """Tensors and storages as objects, their dtypes and strides, and trees of them.
 
-Tensors and storages as objects: how they are made, exchanged and passed on.
+Tensors and storages are made, exchanged and passed on. Dtypes, dimensions and strides are computed as PyTorch's own
+Python code does. The trees are PyTorch's pytrees, for code in which PyTorch itself flattens its containers, and those
+that users registered.
 
-Dtypes, dimensions and strides, as PyTorch's own Python code computes them.
-
-PyTorch's pytrees, for code in which PyTorch itself flattens: its containers, and those that users registered.
-
-PyTorch's jagged tensors, which wrap their values and offsets.
-
-How PyTorch reads tensors from files: the module in which torch2jax replaces functions.
+Also here: PyTorch's jagged tensors, which wrap their values and offsets; and the module that reads tensors from files,
+in which torch2jax replaces functions.
 """
 
 from typing import Any

@@ -1,10 +1,7 @@
 """PyTorch's autograd, its transformations (`torch.func`, `torch.vmap`, forward mode), and mixed precision.
 
-PyTorch's own transformations: `torch.func`, `torch.vmap`, forward mode, and the older vmap of its autograd.
-
-PyTorch's autograd.
-
-PyTorch's mixed precision, below the functions of `torch` that are exchanged while calls are translated.
+The transformations include the older vmap of autograd. Mixed precision is below the functions of `torch` that are
+exchanged while calls are translated.
 """
 
 import types

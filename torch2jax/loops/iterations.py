@@ -9,9 +9,9 @@ One operand of all iterations is one of four things; anything else is a `Misfit`
 - the value of one equation some iterations before: it is carried, through one carry for each of these iterations. They
   begin with the values from outside that the first iterations have there.
 
-Turns numbers inside rematerialized iterations into operands, because they may differ, as random keys do.
+Numbers inside rematerialized iterations become operands first, because they may differ, as random keys do.
 
-Finds the iteration before the first: it may lie among other equations, or begin in another way.
+Also here: the search for the iteration before the first, which may lie among other equations, or begin otherwise.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

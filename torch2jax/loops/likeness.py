@@ -1,6 +1,6 @@
 """One number for each equation, which is equal for the equations of identical iterations.
 
-Whether equations compute the same, although JAX makes the functions in their parameters anew.
+Also here: the equality of equations, although JAX makes the functions in their parameters anew each time.
 """
 
 import enum

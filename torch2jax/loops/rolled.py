@@ -12,11 +12,9 @@ are found by the equations:
 
 Invariant: the results have the same values. Equations may be dropped if nothing uses them, or merged if they are equal.
 
-Merges equations that compute the same, so that what depends on no iteration is only in the first one.
+Equal equations are merged first, so that a computation which depends on no iteration is only in the first one.
 
-Where a sequence of numbers repeats itself.
-
-Reports what was rolled and what was not.
+Also here: the search for repeats in a sequence of numbers, and the log of what was rolled and what was not.
 """
 
 import contextlib

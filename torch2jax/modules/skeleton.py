@@ -1,8 +1,6 @@
 """The skeleton of a module for one call: its structure, with the caller's arrays as parameters and buffers.
 
-Finds the module, function or method that holds the PyTorch code behind an object.
-
-Lazy modules.
+Also here: the module, function or method with the PyTorch code behind an object; and lazy modules.
 """
 
 import collections

@@ -1,6 +1,6 @@
 """Helpers on jax arrays for rules of every family: literals, kinds of dtypes, dimensions.
 
-Helpers that make the families of pointwise rules: decorators by kind of promotion, and plain bodies.
+Also here: the decorators of pointwise rules, by kind of promotion, and plain bodies of these.
 """
 
 import functools

@@ -3,9 +3,8 @@
 PyTorch says of nearly every prim which functions of its own it stands for (``prim.impl_aten``): its rule calls these,
 which have rules of their own. Views come to the view rules that way, and writes to the writing ones.
 
-Copied views: ``permute_copy`` and the like, each as its view.
-
-Single operators of optimizers and gradient scalers: fused steps, and the arithmetic of loss scales.
+Also here: copied views, ``permute_copy`` and the like, each as its view; and single operators of optimizers and
+gradient scalers: fused steps, and the arithmetic of loss scales.
 """
 
 import math

@@ -4,7 +4,7 @@ PyTorch refuses them on the CPU. A compiled program cannot, so that values which
 word. All others are asked, before a rule's body runs: those of arrays, constants of a program, and the examples of a
 batch that is no part of one.
 
-Bounds, ties and lengths that differ between PyTorch releases: the installed release is asked.
+Also here: bounds, ties and lengths that differ between PyTorch releases; the installed release is asked.
 """
 
 from collections.abc import Callable

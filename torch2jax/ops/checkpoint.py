@@ -4,7 +4,7 @@ PyTorch's `checkpoint` is no function that overrides reach, and it is often boun
 at each call is who runs it outside `torch.compile`: that stands in. It goes on to PyTorch's own code, for the checks of
 the arguments, with a function that knows how to be checkpointed.
 
-Selective activation checkpointing: a name marks what PyTorch's policy saves, for JAX's policy to save.
+Selective checkpointing names the results that PyTorch's policy saves, and JAX's policy saves these names.
 
 A policy is asked about ATen operators. Which ones PyTorch would come to in a function with a rule, it says itself: the
 function runs once more, on tensors without data.

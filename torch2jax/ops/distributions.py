@@ -2,7 +2,7 @@
 
 Its checks of arguments and samples pass where values are traced, and are made where they are known.
 
-Draws from the Dirichlet distribution, and their derivatives for its concentrations.
+Also here: draws from the Dirichlet distribution, and their derivatives with respect to its concentrations.
 
 A draw changes as its marginals do, which are of the beta distribution, where their cumulative probability stays what it
 is. PyTorch's derivative is this one; among all that are unbiased it has a small variance.

@@ -3,7 +3,7 @@
 Each draw takes the next key of the call, or of a generator. A draw with a known key (after ``torch.manual_seed`` in the
 code, from a ``torch.Generator``) is known itself.
 
-Sobol sequences: PyTorch's own kernels make them, from directions that are known while JAX traces.
+Also here: Sobol sequences, which PyTorch's own kernels make, from directions that are known while JAX traces.
 """
 
 import functools

@@ -7,7 +7,7 @@ own file, as a class that goes on from `Feature`.
 Not on the stack are PyTorch's own switches, autocast and modes of dispatch, which PyTorch has for each thread and tells
 in one call of C, and what is decided by the types of arguments (`kinds`).
 
-Kinds of tensors: classes of arguments that decide how a function is served before its rule is looked up.
+Also here: the kinds of tensors, classes of arguments that handle a function before its rule is looked up.
 
 The classes are a call's own (a mask selection, a number that is not known, a parameter without a shape), or no tensors
 with values at all: where one of these is met, an error is raised, which leads to what serves it. Each kind is served in

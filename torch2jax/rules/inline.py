@@ -4,7 +4,7 @@ A network calls the same rules on the same shapes again and again. JAX can trace
 once and reuse what it found, without leaving a nested call in the graph: ``jax.jit(..., inline=...)``. Without a trace
 around it, the body is compiled once it has recurred, and costs one call instead of one for each of its operations.
 
-The equations that a short body adds to a jaxpr: kept, and added again without running the body.
+Also here: the equations that a short body adds to a jaxpr, cached, and added again without running the body.
 
 A body asks for shapes and dtypes, and JAX's functions check what they are given; each time that takes as long as the
 equations themselves. What a pure body adds follows from the types of its arrays and JAX's settings alone. So it is kept

@@ -1,9 +1,9 @@
-"""Between tensors and the body of a rule.
+"""Conversion between tensors and the arrays of a rule's body.
 
 It takes arrays, or known values, in place of tensors. What it gives become tensors again, with dtypes, histories and
 labels.
 
-NumPy numbers and arrays among the arguments of PyTorch's functions.
+Also here: NumPy numbers and arrays among the arguments of PyTorch's functions.
 """
 
 import types

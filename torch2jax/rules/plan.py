@@ -3,7 +3,7 @@
 A plan is made by what a rule does around its body (`rule.ArrayRule`), for operands of some metadata, and holds for all
 others of the same. What it cannot hold for is said by `Bypass`.
 
-Plans of functions that make tensors of one value everywhere, as ``torch.zeros``, where nothing is traced.
+Also here: plans of functions that fill a new tensor with one value, as ``torch.zeros``, where nothing is traced.
 """
 
 import functools

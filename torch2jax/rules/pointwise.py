@@ -1,11 +1,11 @@
 """Pointwise rules: operands of one shape, dtype and layout, and PyTorch's strides of the result.
 
-The strides of a pointwise function's result, computed like PyTorch's ``TensorIterator`` (aten/src/ATen).
+The strides of the result are computed as by PyTorch's ``TensorIterator`` (aten/src/ATen).
 
 Operands of one shape that are held alike give theirs on, to the letter. Otherwise the dimensions are ordered by the
 strides of the first operand that tells two of them apart, and the result has no gaps.
 
-The strides of results that are not pointwise in their operands: PyTorch's memory formats.
+Also here: the strides of other functions' results, PyTorch's memory formats.
 
 Each function takes the shape of a result and the arguments of the call, and gives None for a contiguous one.
 """

@@ -3,9 +3,9 @@
 A `TensorRule` gets the tensors themselves; it is for functions that are about storages, metadata or Python values.
 Those on arrays are in `array_rule.py`.
 
-Rules for classes of modules: they replace ``forward`` during translated calls.
+Rules for classes of modules replace ``forward`` during translated calls.
 
-Checks that a user's rule fits PyTorch's function: that this writes to nothing, and that the results are its own.
+Also here: checks that a user's rule fits PyTorch's function, which must write to nothing, and that the results do.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """PyTorch's dtypes and JAX's, and how they correspond.
 
-Python numbers beside tensors: which ones PyTorch refuses, and what happens to those that do not fit a dtype.
+Also here: Python numbers beside tensors: the ones that PyTorch refuses, and those that do not fit a dtype.
 """
 
 import cmath

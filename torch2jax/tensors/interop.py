@@ -1,6 +1,6 @@
 """Conversion between tensors and arrays, by copy or in shared memory.
 
-Tied tensors: several names of one memory, for which a state has one array.
+Also here: tied tensors, several names of one memory, for which a state has one array.
 """
 
 from collections.abc import Mapping, Sequence

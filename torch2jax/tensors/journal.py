@@ -3,7 +3,7 @@
 Code that runs in a JAX trace of its own leaves that trace's arrays in whatever it writes, and in what it reads, since
 reads are cached. A journal puts all of that back; what is to last is done again outside (`tracing/scope.py`).
 
-Memory, which a tensor and all its aliases share.
+Also here: the memory that a tensor and all its aliases share.
 """
 
 import itertools

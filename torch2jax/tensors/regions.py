@@ -1,6 +1,6 @@
 """Strided regions of flat memory in any dtype, as in `as_strided`.
 
-Parts of a tensor along one dimension.
+Also here: the parts of a tensor along one dimension.
 """
 
 import functools

@@ -1,7 +1,4 @@
-"""Tracers: tests for them, computation outside of their trace, and values with the derivatives of others.
-
-Values with the derivatives of other values.
-"""
+"""Tracers: tests for them, computation outside of their trace, and values with the derivatives of others."""
 
 import threading
 import weakref

@@ -1,6 +1,6 @@
 """The kinds of views: how each reads an array, and how a write through it changes the array.
 
-Arrays in other shapes, without an operation in the graph if they have the shape already.
+Also here: reshapes of arrays, without an operation in the graph if they have the shape already.
 """
 
 import functools

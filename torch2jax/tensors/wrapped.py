@@ -3,7 +3,7 @@
 PyTorch's protocol is all that is asked of such a class: ``__tensor_flatten__`` names the attributes that are tensors,
 and gives what else there is; ``__tensor_unflatten__`` makes a tensor of both. Inner tensors may wrap others in turn.
 
-Jagged tensors and their values: autograd differentiates the tensor of values.
+Also here: jagged tensors and their values. Autograd differentiates the tensor of values.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Primitives of the package's own: markers of derivatives, and linear functions with a given transpose.
 
-Marker primitives: arrays whose derivative is an error, or belongs to another level of a tape.
+A marker is an identity of arrays whose derivative is an error, or belongs to another level of a tape.
 
-A linear function of arrays whose transpose is given by Python code too, at any order of derivatives.
+A linear function has a transpose in Python code too, at any order of derivatives.
 """
 
 import functools

@@ -5,9 +5,8 @@ take their places. Where JAX takes derivatives or batches of them at once, the c
 the derivatives of the loops: a call that is known to have loops at once, another one when a run has shown some, which
 ends then. What has no loops stays as it is.
 
-The equations that code has added to a program that JAX traces, and loops in their place.
-
-A trial run that shows whether code leaves loops in a program, and ends as soon as it knows.
+Also here: the equations that code has added to a program that JAX traces, and loops in their place; and a trial run,
+which ends as soon as it is known whether code leaves loops in a program.
 """
 
 import gc

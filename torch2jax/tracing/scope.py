@@ -4,7 +4,7 @@ Such code is Python: it may use any tensor around it, write to it, draw random n
 Arrays that it uses are closed over, as JAX allows. What it leaves behind has arrays of the inner trace, which must not
 be met outside: a scope finds all of it, gives these arrays as results, and puts what they are outside in their place.
 
-The tensors and arrays that code closes over, or that its objects hold, found without running the code.
+Also here: the tensors and arrays that code closes over, or that its objects hold, found without running the code.
 """
 
 import functools

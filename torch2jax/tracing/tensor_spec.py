@@ -1,6 +1,6 @@
 """The metadata of tensors, from which results and gradients are made.
 
-How code asks for an array to be sharded over a mesh.
+Also here: sharding constraints of arrays over a mesh.
 """
 
 from typing import Any, NamedTuple

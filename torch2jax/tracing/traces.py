@@ -1,14 +1,13 @@
 """JAX's current trace, and the tangents that it computes meanwhile.
 
-Python's garbage collector while JAX traces: it finds next to nothing there.
+Also here: Python's garbage collector while JAX traces, which finds next to nothing there.
 
 What a trace makes lives until its end, and by its default the collector begins once for every 700 objects that live.
 Each time it looks at the new ones again, and every tenth time at older ones, the modules of a large library included.
 That is up to half of the time to trace some thousand operators.
 
-PyTorch's recorders of operators, such as `make_fx`, which do not see JAX's transformations.
-
-Types within `jax.shard_map`, which say over which axes an array's values differ.
+Also here: PyTorch's recorders of operators, such as `make_fx`, which do not see JAX's transformations; and types within
+`jax.shard_map`, which say over which axes an array's values differ.
 """
 
 import contextlib

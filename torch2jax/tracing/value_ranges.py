@@ -1,6 +1,6 @@
 """The bounds of traced integers, as the operations that compute them show.
 
-Whether two traced integers are equal, as the sums that compute them show.
+Also here: the difference of two traced integers, as the sums that compute them show.
 """
 
 import itertools

@@ -3,7 +3,7 @@
 A loop over the numbers of a schedule is thousands of these, each of which PyTorch computes in a microsecond or two. So
 what a call may be besides, it is asked in one go; where any of it is so, the long way by `dispatch` and `known` serves.
 
-Elements of known values at known positions, as most subscripts in a loop over a schedule are.
+Also here: elements of known values at known positions, as most subscripts in a loop over a schedule are.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 While a call uses such lengths, these three functions of Python's do as ever, but for what stands for such a number or
 has one for a length. All threads see that.
 
-Loops of as many iterations as data decide: ``for row in x[mask]``, ``for i in range(len(x[mask]))``.
+Also here: loops over data-dependent lengths: ``for row in x[mask]``, ``for i in range(len(x[mask]))``.
 
 Whether there is one iteration more is a condition of Python's, as ``while i < n`` asks it, so that the iterations
 become one loop of the graph where there are many. Python's ``range`` would want to know its ends. While a call runs

@@ -3,7 +3,7 @@
 Tensors on the meta device and fake ones have shapes and dtypes and nothing else, so that there is nothing for JAX to
 compute. Code asks PyTorch by them what it would do.
 
-Tensors of PyTorch's own quantized dtypes that code closes over: they are constants, so PyTorch itself computes.
+Also here: tensors of PyTorch's quantized dtypes that code closes over. They are constants, so PyTorch itself computes.
 
 What it gives of them in other dtypes (`dequantize`, `int_repr`, scales) are tensors of the call. Nothing is traced.
 """

@@ -4,13 +4,13 @@ PyTorch asks in this order, and so does a call: modes; the ``__torch_function__`
 it is derived from; autograd's kernels, which take apart what is composed of other operators; modes of operators; and
 the ``__torch_dispatch__`` of the classes. Their code finds tensors of the call inside, whose functions come back to it.
 
-Jagged tensors that enter a call: those with equal lengths share one ragged size, as outside.
+Also here: jagged tensors that enter a call. Those with equal lengths share one ragged size, as outside.
 
 To PyTorch two jagged tensors go together if they have the same offsets, as an object. Arrays of two arguments are two
 objects. So the offsets of one stand for those of another: where both are known, if they are equal; where one is traced,
 if both have as many rows and elements in all. That they are equal then is assumed, as for all checks of traced values.
 
-PyTorch's constructors of tensor subclasses, which check no override and are replaced.
+Also here: PyTorch's constructors of tensor subclasses, which check no override and are replaced.
 
 To exchange an attribute of `torch.Tensor` costs all that is asked of it some time. So nothing stands in before code
 has made such a tensor for the first time in a process, and that run of it starts anew.

@@ -1,12 +1,9 @@
 """PyTorch's conditional operators, as JAX's: `torch.cond` and `torch.switch`.
 
-Results of branches and bodies that are not ordinary tensors: Python integers, None, and selections.
-
-`torch.cond` and `torch.switch`: branches that a traced value chooses between, as JAX's.
-
 Where the value is known, the branch itself runs.
 
-Operators that only PyTorch's compilers use, or that compile once: their code runs as it is.
+Also here: results of branches and bodies that are no ordinary tensors (Python integers, None, and selections); and
+operators that only PyTorch's compilers use, or that compile once, whose code runs as it is.
 """
 
 import functools

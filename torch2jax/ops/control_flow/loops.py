@@ -1,10 +1,9 @@
 """PyTorch's loop operators, as JAX's: `while_loop`, `scan`, `map` and `associative_scan`.
 
-The carry of a loop from one step to the next.
+PyTorch's `while_loop` is `jax.lax.while_loop`, and Python's own where nothing is staged. Its `scan` and `map` are
+`jax.lax.scan`; `associative_scan` is `jax.lax.associative_scan`.
 
-PyTorch's `while_loop` is `jax.lax.while_loop`, and Python's own where nothing is staged.
-
-PyTorch's `scan` and `map` are `jax.lax.scan`; `associative_scan` is `jax.lax.associative_scan`.
+Also here: the carry of a loop from one step to the next.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,13 +1,9 @@
 """The collectives of `torch.distributed` that write in place, those of Python objects, and messages.
 
-The collectives of `torch.distributed` that write their results into tensors.
-
-Collectives of Python objects.
-
 All devices run the same lines with the same objects, so what one of them has the others have too. Tensors within, and
 numbers that are traced, may differ: they go by the collectives of tensors. An object is copied, as by a process.
 
-Messages between devices: `send`, `recv` and the like, which become a `jax.lax.ppermute`.
+Messages, `send`, `recv` and the like, become a `jax.lax.ppermute`.
 
 All devices run the same lines, so that a device which sends to its neighbour gets what its other neighbour sends. A
 message waits until code asks for it, or the other way round: the two are put together as soon as both are there.

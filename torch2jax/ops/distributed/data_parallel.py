@@ -1,6 +1,6 @@
 """`torch.nn.parallel.DistributedDataParallel`: a module whose gradients are means over devices.
 
-Parameters whose gradients are means over devices, in place of a module's own.
+In a forward pass, parameters whose gradients are means over devices are in place of the module's own.
 
 JAX differentiates functions, so a module computes with what an identity gives for each parameter, whose transpose
 averages: that serves `jax.grad` and ``.backward()``. What a ``.grad`` holds already, of passes that were not averaged,

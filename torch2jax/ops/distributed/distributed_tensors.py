@@ -2,10 +2,8 @@
 
 PyTorch's own code of `parallelize_module` and its styles runs on these; only what it would send is served here.
 
-`DTensor`s within `jax.shard_map`: each device has its part, like each process in PyTorch.
-
-A part goes from one placement to another by collectives, with the derivative that PyTorch's has; so does what operators
-want moved (`operators`).
+Within `jax.shard_map` each device has its part, like each process in PyTorch. A part goes from one placement to another
+by collectives, with the derivative that PyTorch's has; so do operands that operators want elsewhere (`operators`).
 """
 
 import functools

@@ -3,7 +3,7 @@
 No process group of PyTorch's has to exist, and none is asked. A group is the devices along some axes that differ in
 nothing else; of these there are as many as there are other devices, and each is in one.
 
-A `DeviceMesh` within `jax.shard_map`: its dimensions are the mesh axes with the same names.
+The dimensions of a `DeviceMesh` are the mesh axes with the same names.
 """
 
 import functools

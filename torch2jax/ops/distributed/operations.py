@@ -1,8 +1,7 @@
 """The common part of collectives on tensors: operands, results, writes, and waiting.
 
-How functions of `torch.distributed` find their implementation.
-
-Collectives on arrays, by `jax.lax`, over axes of the current mesh.
+Also here: the dispatch of the functions of `torch.distributed`; and collectives on arrays, by `jax.lax`, over axes of
+the current mesh.
 """
 
 import functools

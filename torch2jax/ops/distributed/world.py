@@ -3,7 +3,8 @@
 All functions of `torch.distributed` ask one object, `world`, for the default group and for what is known of each. In
 its place is one that knows those of the mesh, which changes nothing of PyTorch's own.
 
-The rank of a device, which is traced: code computes with it, tests it, and derives targets of messages from it.
+Also here: the rank of a device, which is traced. Code computes with it, tests it, and derives targets of messages from
+it.
 
 What it computes of that number alone is known for each device. So whom each of them sends to is a table, as
 `jax.lax.ppermute` wants it.

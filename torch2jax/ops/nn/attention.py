@@ -1,6 +1,6 @@
 """Attention.
 
-Dot-product attention on arrays: with the whole matrix of scores, or in blocks of rows if it is large.
+On arrays, it is computed with the whole matrix of scores, or in blocks of rows if that is large.
 
 A block of queries meets all keys, so its softmax is whole and nothing has to be put together. The gradient computes a
 block's scores again, so that memory grows with the number of queries and keys, not with their product.

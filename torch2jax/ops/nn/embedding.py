@@ -1,8 +1,8 @@
 """Embeddings.
 
-Rows of a table, on arrays; and those that require grad in its place, so that its gradient is sparse.
+Rows of a table may require grad in its place, so that its gradient is sparse.
 
-Bags: embeddings that are summed, averaged, or reduced to their largest.
+Bags are embeddings that are summed, averaged, or reduced to their largest.
 """
 
 import functools

@@ -2,7 +2,7 @@
 
 PyTorch's Python functions check and combine; these are the rules of what they call, with `reduction` as a number.
 
-Connectionist temporal classification.
+Also here: connectionist temporal classification.
 """
 
 import functools
