@@ -56,7 +56,7 @@ class NeedsLengths(Abandoned):
 
 
 class NeedsNumbers(Abandoned):
-    """Functions of Python's have to take numbers that data decide, from the beginning: one was asked for a float."""
+    """Functions of Python must take data-dependent numbers from the beginning of the run: one was asked for a float."""
 
 
 def refused(error: Exception, place: Any) -> None:
@@ -102,7 +102,7 @@ class Patience:
 
 
 class _ExceptionWatch:
-    """Traces the code on the stack, but for PyTorch's, and raises an exception where it has handled that.
+    """A tracer of the frames on the stack, except PyTorch's, that raises an exception again where code has handled it.
 
     Args:
         lines: at which of its lines from then on.

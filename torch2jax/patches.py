@@ -193,7 +193,7 @@ def awaited() -> list[tuple[str, Callable]]:
 
 
 class _Exchanges:
-    """All that has been declared, as it is exchanged: each call does so, and nothing may take long.
+    """All declared replacements, in the form in which each call installs them: that must be quick.
 
     What is in a module is exchanged in its dictionary, which costs less than `setattr` does. Loops over columns of
     owners and names cost less than loops over rows.

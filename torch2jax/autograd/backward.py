@@ -163,7 +163,7 @@ class Backward:
         return own, shown
 
     def _visit_zeros(self, variable: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
-        """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
+        """As `_visit`, for a cotangent that is zero, or for none: then hooks get None, as in PyTorch."""
         history = retaining.history if retaining is not None else hooked and hooked.history()
         if history is not None and this_call().passes[-1].comes_by(history):
             zeros = jnp.zeros(variable.aval.shape, variable.aval.dtype)

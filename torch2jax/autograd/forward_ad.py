@@ -133,7 +133,7 @@ class DualLevel(Feature):
         return self.has(tensor.physical.array)
 
     def tangent_of(self, tensor: Torchish) -> Any:
-        """The array of the tangent as it is now, None for zero."""
+        """The array of the tangent, with writes until now; None for zero."""
         return self._tangents.tangent(self._lowered(tensor.physical.array))
 
     def complete(self, tensor: Torchish, operands: Iterable[Torchish]) -> None:

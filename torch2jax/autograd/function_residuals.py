@@ -68,7 +68,7 @@ class Start(NamedTuple):
 def run_forward(
     function: type[torch.autograd.Function], ctx: FunctionCtx, args: tuple, batch: Batch | None = None
 ) -> Any:
-    """Runs the forward of an autograd function, with a context for what it saves; for a batch its rule for that."""
+    """Runs the forward of an autograd function, or its batching rule, with a context for the values that it saves."""
     note_made(ctx)
     with torch.no_grad(), set_fwd_grad_enabled(False):
         if function.setup_context is torch.autograd.Function.setup_context:
@@ -373,5 +373,5 @@ def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
 
 
 def _as_array(value: object) -> jax.Array:
-    """An array, also of a Python number, which JAX hands to rules as it is."""
+    """The array of a value, which may be a Python number: JAX passes these to rules unchanged."""
     return value if isinstance(value, jax.Array) else jnp.asarray(value)

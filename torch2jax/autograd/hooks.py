@@ -29,7 +29,7 @@ from .tape import Tape, recorded
 
 
 def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
-    """The hooks on the gradient of a tensor as it is now, to add others.
+    """The present hooks on the gradient of a tensor, to add others.
 
     Args:
         added: these others, one or a container.

@@ -51,7 +51,7 @@ class NeedsArray(Abandoned):
 
 
 class Pass(NamedTuple):
-    """A backward pass that a run makes in the place of JAX."""
+    """A backward pass that a run makes in place of JAX."""
 
     wanted: list
     """The arrays whose cotangents it gives."""

@@ -157,7 +157,7 @@ class Subgraph(NamedTuple):
     linear: set[Var]
     """The variables that depend on leaves."""
     leaves: list[Var]
-    """In the order in which the way back comes to their ends."""
+    """In the order in which the way back reaches them."""
 
 
 class _LinearTrace(DynamicJaxprTrace):
@@ -194,7 +194,7 @@ class Linearization:
         self._tangents = tangents
         self.trace = LinearizeTrace(below, tangents, True)
         self.axes = axes_in_types()
-        """Over which the values of all that has a derivative count as different: each device has its own."""
+        """The axes over which all values with a derivative count as varying: each device has derivatives of its own."""
 
     def leaf(self, array: jax.Array):
         """An array of the same values that derivatives may be asked for with respect to."""
@@ -235,13 +235,13 @@ class Linearization:
         return LinearizeTracer(self.trace, values, array.tangent)
 
     def with_tangent(self, values: jax.Array, tangent: DynamicJaxprTracer):
-        """Values with a place in this linearization."""
+        """Values with the tangent of another array."""
         if self.axes:
             values = varying(values, varying_axes(tangent))
         return LinearizeTracer(self.trace, values, tangent)
 
     def with_new_variable(self, array: jax.Array, values: jax.Array):
-        """As `with_values`, with a variable of its own."""
+        """As `with_values`, with a new variable."""
         if not self.has(array):
             return values
         with set_current_trace(self._tangents):
@@ -325,7 +325,7 @@ class _Transposition:
                 self._leads.update(step.outvars)
 
     def steps_with_constants(self) -> list:
-        """The steps on the way that need values of the way forward.
+        """The steps on the way back that need primal values.
 
         Raises:
             LevelEnd: one of them is the end of what this level knows.

@@ -200,7 +200,7 @@ class OuterState:
 
     @contextlib.contextmanager
     def once_more(self) -> Iterator[None]:
-        """A context of a run that takes place after the call has ended: all is left as it is found."""
+        """A context of a run after the call has ended: everything is left as it is found."""
         now = [(value, kind, kind.take(value)) for value, kind, _ in self._before.values()]
         try:
             yield

@@ -101,7 +101,7 @@ class Attempt:
 
     @property
     def passes(self) -> "tuple[Pass, ...]":
-        """The backward passes that it runs in the place of JAX."""
+        """The backward passes that the run makes in place of JAX."""
         return () if self.inputs is None else self.inputs.passes
 
     def entering(self, array: Any) -> Any:

@@ -48,7 +48,7 @@ class HistoryEnd(NamedTuple):
     """An operand or the result of an operation, without its values."""
 
     tangents: tuple
-    """Its places in the linear programs, as these know them, one for each level that has it."""
+    """Its tangents in the linear programs, one for each level that has it."""
     spec: TensorSpec
     shape: torch.Size
     is_nested_tensor = is_cpp_nested_tensor = False
@@ -382,7 +382,7 @@ class Tape(Feature):
         raise NeedsTape(self.depth + 1)
 
     def use(self, steps: list, keep: bool) -> None:
-        """Notes that a derivative needs the values that steps have kept.
+        """Notes that a derivative needs the residuals of steps.
 
         Args:
             steps: of a level.
@@ -408,7 +408,7 @@ class Tape(Feature):
 
 
 def recorded() -> Tape:
-    """The tape of the call, for code that is only there where one is kept.
+    """The tape of the call, for code that is reached only if there is one.
 
     Raises:
         NeedsTape: there is none.

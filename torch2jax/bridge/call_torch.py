@@ -147,7 +147,7 @@ def _type(leaf: Any) -> tuple:
 
 
 def _constants(argnums: int | Sequence[int] | None, mask: Any) -> Callable[[tuple], list[bool]]:
-    """For the leaves of the positional arguments, whether they are constants in gradients."""
+    """Returns the function from positional arguments to flags of their leaves, True for constants in gradients."""
     numbers = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def constants(args: tuple) -> list[bool]:

@@ -49,7 +49,7 @@ class Buffer:
         return tensor.view(self.shape) if self.view else tensor
 
     def on_cuda(self, address: int) -> torch.Tensor:
-        """As `on_cpu`, for memory of a CUDA device, which PyTorch finds out by the address."""
+        """As `on_cpu`, for memory of a CUDA device: PyTorch finds the device by the address."""
         if not self.nbytes:
             return torch.empty(self.shape, dtype=self.dtype, device="cuda")
         flat = torch.as_tensor(_CudaMemory(address, self.nbytes), device="cuda")
@@ -327,7 +327,7 @@ class Site:
             buffer.fill_on_cpu(at, result)
 
     def on_arrays(self, *arrays: np.ndarray | jax.Array) -> list[np.ndarray]:
-        """As `run`, for arrays of numpy's or of a CPU's."""
+        """As `run`, for NumPy's arrays or JAX's on the CPU."""
         given = [np.ascontiguousarray(array) for array in arrays]
         results = [np.empty(buffer.shape, jax.numpy.dtype(canonical(buffer.dtype))) for buffer in self.results]
         self.run([array.ctypes.data for array in given], [result.ctypes.data for result in results])

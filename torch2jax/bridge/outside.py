@@ -275,7 +275,7 @@ class _Piece:
         return zip(self.shapes, self.dtypes, strict=True)
 
     def _tried(self, knowns: list) -> _Form:
-        """The form as it is for tensors of zeros and of different numbers, where that is the same."""
+        """The form of the call for zeros and for other numbers, if these agree."""
         forms, errors = [], []
         for step in (0, 1):
             tensors = [

@@ -272,7 +272,7 @@ class _PullbackResiduals(NamedTuple):
 
     structure: Any
     sources: tuple[int | None, ...]
-    """For each of its arrays, which argument of the program it is, if it is one: these are not kept twice."""
+    """The index of the program's argument that each of the arrays is, if it is one: these are not kept twice."""
     primals: tuple[jax.ShapeDtypeStruct, ...]
     """The differentiable results."""
 

@@ -245,7 +245,7 @@ class _PartWrite:
 
 
 class _TracedPartWrite:
-    """As `_PartWrite`, of a number in a graph, or of a traced tensor of the part's shape and dtype.
+    """As `_PartWrite`, for a number in a graph, or a traced tensor of the part's shape and dtype.
 
     Args:
         view: of the part.
@@ -277,7 +277,7 @@ class _TracedPartWrite:
 
 
 def traced_part_write_of(base: Torchish, view: Any, value: Any) -> _TracedPartWrite:
-    """As `part_write_of`, of a write in a graph.
+    """As `part_write_of`, for a write in a graph.
 
     Raises:
         Bypass: there is none.
@@ -308,7 +308,7 @@ def part_write_of(base: Torchish, view: Any, value: Any) -> _PartWrite:
 
 
 def _written_view(base: Torchish, view: Any, value: Any) -> ViewPlan:
-    """The plan of a view that a value was written to as it is, or a number."""
+    """The plan of the view that is written to, by a value of its form, or by a number."""
     if any(type(x) is Torchish and x._node.storage.history is not None for x in (base, value)):
         raise Bypass("a write with gradients")
     plan = view_plan_of(base, view)

@@ -110,7 +110,7 @@ observer: Callable[[], Feature | None] = _observer.get
 
 @contextlib.contextmanager
 def observing(observer: Callable[[Any], None]) -> Iterator[None]:
-    """Calls `observer` with every function that translated calls begun within dispatch, at either level."""
+    """Calls `observer` with every function that calls begun within dispatch, Python's and ATen's."""
     token = _observer.set(_Observer(observer))
     try:
         yield

@@ -129,7 +129,7 @@ class Nesting:
     constants: Constants
     """The call's tensors for tensors from outside."""
     transformations: list[Transformation]
-    """The transformations of JAX that its code has begun and is inside of, the innermost last."""
+    """The transformations that its code is inside of, the innermost last."""
     outermost: tuple[Any, Tape | None]
     """The trace and the tape outside of all transformations that the code has entered."""
     is_backward = False
@@ -178,7 +178,7 @@ class Nesting:
 
     @contextlib.contextmanager
     def at(self, tape: Tape | None):
-        """A context for code of this call that runs outside of some `nested`, where that tape is kept."""
+        """A context for code of this call that runs outside of some `nested`, on the tape of that place."""
         before, self.tape = self.tape, tape
         self._opened.append(None)
         try:

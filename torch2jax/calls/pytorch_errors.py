@@ -116,7 +116,7 @@ _OF_PYTORCHS_INSIDE = re.compile(
 
 
 def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
-    """As `refuse_as_pytorch`, where a rule raised `error`: unless that may be of values, or of JAX's own.
+    """As `refuse_as_pytorch`, where a rule raised `error`, unless that may be about values, or is JAX's own.
 
     Without a rule, PyTorch's decomposition of an operator did.
     """

@@ -196,7 +196,7 @@ def _leave_region(self: torch.autocast, *exc_info: object):
 
 @stands_in(autocast_mode, "_cast")
 def _cast_inputs(value: Any, device_type: str, dtype: torch.dtype):
-    """As PyTorch's for `custom_fwd`, which passes over tensors on other devices than it names."""
+    """As PyTorch's function for `custom_fwd`, which leaves tensors on other devices than it names."""
     if not isinstance(value, torch.Tensor):
         return _cast(value, device_type, dtype)
     is_eligible = value.is_floating_point() and value.dtype is not torch.float64

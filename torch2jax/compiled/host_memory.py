@@ -168,7 +168,7 @@ class Memories:
         self._replace(value, lambda: in_place_of(value, tensor_to_array(value, copy=False)))
 
     def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:
-        """Puts a tensor of JAX's in the place of one of PyTorch's own; false if others have the memory of that."""
+        """Replaces one of PyTorch's own tensors by one of JAX's; returns False if others share its memory."""
         with DisableTorchFunction(), DisableTorchDispatch():
             if storage_use_count(value.untyped_storage()._cdata) > _ALONE:
                 return False

@@ -131,7 +131,7 @@ class HostTensors:
         return tensor
 
     def memory_of(self, value: torch.Tensor) -> torch.Tensor:
-        """All memory that one of PyTorch's own shares with others, in one dimension."""
+        """The whole memory of one of PyTorch's own tensors, as one dimension."""
         with DisableTorchFunction(), DisableTorchDispatch():
             size = value.untyped_storage().nbytes() // value.element_size()
             return self._taken(value.as_strided((size,), (1,), 0), state_of(value) == WANTING)

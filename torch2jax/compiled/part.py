@@ -213,7 +213,7 @@ class _CompiledPart:
 
 
 class _Running(Hidden):
-    """A part of a skeleton, as it is called there."""
+    """A part of a skeleton, as a callable in its place."""
 
     def __init__(self, part: _CompiledPart, module: torch.nn.Module, function: Callable):
         self._part, self._module, self._function = part, module, function

@@ -128,7 +128,7 @@ class Orders:
             return make_tensor(storage, shape, dtype, None, None, label)
 
     def _taken(self, rows: torch.Tensor) -> tuple[jax.Array, int, int]:
-        """Rows as an array, the least of them and the greatest."""
+        """An array of row indices, with the least and the greatest of them."""
         if self._last is None or self._last[0].dtype != rows.dtype or not torch.equal(self._last[0], rows):
             copied = rows.clone()  # PyTorch cannot resize what numpy has
             array = jax.numpy.asarray(copied.numpy().astype(canonical(rows.dtype)))

@@ -282,7 +282,7 @@ class _Asking(TorchFunctionMode):
         dim: int = 0,
         split_size_or_sections: int | Sequence[int] | None = None,
     ) -> None:
-        """The last of equal parts is what is left, so that it has to be known how many there are."""
+        """Asks if equal parts leave a rest, which would be one more part."""
         size = split_size if split_size_or_sections is None else split_size_or_sections
         if isinstance(size, int):
             self._comparisons.ask("gt", sizes[dim], size)

@@ -100,7 +100,7 @@ class Transformation(ABC):
 
     @contextlib.contextmanager
     def outside(self):
-        """The context in which the transformation was begun, for code that runs there meanwhile."""
+        """The context in which the transformation was entered, for code that runs there."""
         call = this_call()
         position = call.transformations.index(self)
         inner, mapped = call.transformations[position:], call.stream.mapped

@@ -47,7 +47,7 @@ Geometry = tuple[tuple[int, ...], int]
 
 
 def example_among(outer: Torchish, spec: TensorSpec, dim: int, array: jax.Array) -> Torchish:
-    """One of the examples that a tensor of a form has along `dim`, with the strides that it has among the others."""
+    """One example of a tensor of some form along `dim`, with the strides that it has among the others."""
     with DisableTorchFunction():
         strides, offset = outer.stride(), int(outer.storage_offset())
     return spec.example(dim).at(array, (*strides[:dim], *strides[dim + 1 :]), offset)
@@ -67,7 +67,8 @@ def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
 def batched_view(
     outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish, out_dim: int, array: jax.Array
 ) -> Torchish | None:
-    """A view of `outer`, whose examples lie along `dim`, that is to it what `example` is to `inner`, one of them.
+    """The view of `outer`, all examples along `dim`, that corresponds to `example`, a view of the single example
+    `inner`.
 
     None if no view does: where one example can be viewed so, all in memory need not be.
 
@@ -92,7 +93,7 @@ def batched_view(
 
 
 def batched_region(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Torchish | None:
-    """As `batched_view`, where `example` is a strided region of the memory of `inner`."""
+    """As `batched_view`, for an `example` that is a strided region of the memory of `inner`."""
     geometry = _geometry(outer, dim, inner, example, out_dim)
     if geometry is None or example._node.bits != inner._node.bits:
         return None
@@ -242,7 +243,7 @@ class Batch(Transformation):
         return self.owns(self.call.lift(tensor).physical.array)
 
     def has_examples(self, tensor: Torchish) -> bool:
-        """As `is_batched`, also where derivatives of the examples are taken meanwhile."""
+        """As `is_batched`, also if derivatives of the examples have been taken since."""
         return examples_in(tensor.read(), self.tag)[1] is not None
 
     def whole(self, tensor: Torchish) -> tuple[Torchish, int | None]:
@@ -254,7 +255,7 @@ class Batch(Transformation):
         return TensorSpec.of(tensor)._replace(layout=None, strides=None).result(found), dim
 
     def example(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
-        """One example of a tensor from outside of the batch, that has them along a dimension."""
+        """One example of a tensor from outside of the batch that has them along a dimension."""
         if dim is None:
             return tensor
         lifted = self.call.lift(tensor)

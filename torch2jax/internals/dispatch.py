@@ -28,7 +28,7 @@ DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
 """Classes of tensors are not asked by ``__torch_function__``; modes are."""
 
 EnableTorchFunction = _C._EnableTorchFunction
-"""Both are asked again, within the contexts above. It counts from where it is made."""
+"""A context that enables both again within the contexts above, from its construction on."""
 
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 """Neither modes nor classes of tensors are asked by ``__torch_dispatch__``: kernels run on tensors' metadata."""
@@ -59,10 +59,10 @@ len_torch_function_stack = torch._C._len_torch_function_stack
 """The number of function modes on this thread's stack."""
 
 get_function_stack_at = torch._C._get_function_stack_at
-"""One of them by its place, from the outermost on."""
+"""Returns one of the modes by its index, counted from the outermost."""
 
 get_current_function_mode_stack = torch.overrides._get_current_function_mode_stack
-"""All of them, the outermost first."""
+"""Returns all modes, the outermost first."""
 
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 """Enters a mode of functions."""
@@ -77,7 +77,7 @@ len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
 """The number of dispatch modes on this thread's stack, PyTorch's own included."""
 
 get_current_dispatch_mode_stack = _python_dispatch._get_current_dispatch_mode_stack
-"""All of them, the outermost first."""
+"""Returns all modes, the outermost first."""
 
 push_on_torch_dispatch_stack = torch._C._push_on_torch_dispatch_stack
 """Enters a mode of operators, without a word to the rest of the process."""

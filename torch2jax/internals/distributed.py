@@ -237,7 +237,7 @@ class Decision(NamedTuple):
 
     operator: Any
     args: tuple
-    """As those given, with the specs that operands are to have."""
+    """The given arguments, with the specs that operands must have."""
     results: Any
     """The spec of each result; None for a result that is no tensor."""
 

@@ -1,4 +1,4 @@
-"""Python frames and code: what loops of JAX's carry, which are being traced; what a copy writes to."""
+"""Python frames and code: values that JAX's loops carry, frames being traced, and lists that a copy writes to."""
 
 import copy
 import inspect

@@ -19,7 +19,7 @@ primitive_linearizations = ad.primitive_linearizations
 """The rules of primitives for `jax.linearize`, by primitive."""
 
 fallback_linearize_rule = ad.fallback_linearize_rule
-"""Such a rule from a primitive's rule for `jax.jvp`."""
+"""Makes a linearization rule from a primitive's rule for `jax.jvp`."""
 
 backward_pass3 = ad.backward_pass3
 """Transposes a jaxpr: gradients of its results go to accumulators, one for each of its inputs."""
@@ -28,13 +28,13 @@ ValAccum = ad.ValAccum
 """An accumulator of a sum, which ``freeze()`` returns."""
 
 NullAccum = ad.NullAccum
-"""One that wants nothing, for an input without a gradient."""
+"""An accumulator that ignores its input, for an input without a gradient."""
 
 Store = linear_util.Store
 """A box for what a transformed function leaves for its caller, once; ``_val`` is the value."""
 
 EqualStore = linear_util.EqualStore
-"""The same, as often as it is equal."""
+"""As `Store`; equal values may be stored several times."""
 
 VJPNode: Any = getattr(ad, "VJPNode", ())
 """JAX's node, since 0.11, around a step that it will only ever transpose, such as a call of a jitted function."""
@@ -61,7 +61,7 @@ EvalTrace = core.EvalTrace
 """The trace that computes at once."""
 
 eval_trace = core.eval_trace
-"""The one of it that there is, for all threads."""
+"""The only trace of this class, for all threads."""
 
 DynamicJaxprTrace = partial_eval.DynamicJaxprTrace
 """The trace that records equations, as under `jax.jit`: in its ``frame``, for tracers that ``new_arg`` makes."""

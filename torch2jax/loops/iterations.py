@@ -41,7 +41,7 @@ def with_numbers_lifted(iterations: Sequence[Sequence[JaxprEqn]]) -> list[list[J
 
 
 def _lifted(row: Sequence[JaxprEqn]) -> Sequence[JaxprEqn]:
-    """One equation of each iteration, so that they differ in operands alone."""
+    """The equations of one place in all iterations, changed so that they differ in operands alone."""
     first = row[0].params["jaxpr"]
     places: dict[_Place, None] = {}
     for step in row[1:]:

@@ -1,4 +1,4 @@
-"""One number for each equation, which is equal for the equations of identical iterations.
+"""Numbers of equations, equal for the equations of identical iterations.
 
 Also here: the equality of equations, although JAX makes the functions in their parameters anew each time.
 """
@@ -117,7 +117,7 @@ _STARTS = {"start_indices", "limit_indices"}
 
 
 def without_starts(step: JaxprEqn) -> dict[str, Any]:
-    """The parameters of an equation, but for where a slice begins, which the iterations of a loop decide."""
+    """The parameters of an equation, except the start of a slice, which may differ between iterations."""
     if step.primitive is not lax.slice_p:
         return step.params
     return {name: value for name, value in step.params.items() if name not in _STARTS}
@@ -153,7 +153,7 @@ class Likeness:
         return number
 
     def note(self, step: JaxprEqn, number: int) -> None:
-        """Notes the number of an equation that is as another one, but for its operands."""
+        """Gives an equation the number of one that differs in operands alone."""
         self._of_steps[id(step)] = number
         self._steps.append(step)
 

@@ -149,7 +149,7 @@ def _refuse_to_save(m: Any, *args: Any, **kwargs: Any):
 
 @stands_in(torch.jit.RecursiveScriptModule, "__deepcopy__")
 def _copy_module(module: Any, memo: dict[int, Any]):
-    """As PyTorch's function, but with the entries of `memo` for tensors, whose memory PyTorch would copy."""
+    """As PyTorch's function, which would copy the memory of tensors that `memo` replaces."""
     copied = wrap_cpp_module(_copied(module._c, memo))
     pairs = (each.named_modules(remove_duplicate=False) for each in (module, copied))
     for (_, before), (_, after) in zip(*pairs, strict=True):

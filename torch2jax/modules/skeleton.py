@@ -279,7 +279,7 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
 
 
 def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-    """As `copy.deepcopy`, in a fifth of the time: a module has mostly constants, and empty containers for its hooks."""
+    """As `copy.deepcopy`, in a fifth of the time: a module has mostly constants, and empty containers for hooks."""
     if id(module) in memo:
         return memo[id(module)]
     cls = type(module)

@@ -71,7 +71,7 @@ def add(input, other, *, alpha=1):
 
 
 def _subtracted_dtypes(input, other, *, alpha=1):
-    """All but bool, which is not subtracted from a number either."""
+    """All dtypes but bool, from which a number is not subtracted either."""
     for operand in (input, other):
         if getattr(operand, "dtype", type(operand)) in (torch.bool, bool):
             raise RuntimeError(
@@ -233,7 +233,7 @@ def _powered_dtypes(input, other):
 
 
 def _strides_of_power(shape, input, other):
-    """PyTorch makes powers of a number contiguous."""
+    """The strides of a power: contiguous, if the base is a number."""
     return as_tensors(shape, input, other) if isinstance(input, torch.Tensor) else None
 
 
@@ -335,7 +335,7 @@ def _float_power_dtype(input, exponent) -> torch.dtype:
 
 
 def _prepare_float_power(input, exponent):
-    """Both in double precision, before they meet: a number is not wrapped to the integers of a tensor."""
+    """Casts both operands to double precision first: a number is not wrapped to a tensor's integer dtype."""
     dtype = _float_power_dtype(input, exponent)
     number = complex if dtype.is_complex else float
     return tuple(converted(x, dtype) if isinstance(x, torch.Tensor) else number(x) for x in (input, exponent)), {}
@@ -480,7 +480,7 @@ def xlog1py(input, other):
 
 @jax.custom_jvp
 def _x_times_log1p(x, y):
-    """As `_x_times_log`, of one more than `y`."""
+    """As `_x_times_log`, for ``y + 1``."""
     return jax.scipy.special.xlog1py(x, y)
 
 
@@ -533,7 +533,7 @@ def addcdiv(input, tensor1, tensor2, *, value=1):
 
 @exact(torch.gcd, takes=INTEGERS)
 def gcd(input, other):
-    """As PyTorch computes it, step by step: the least integer has no absolute value, and ``jnp.gcd`` no end for it."""
+    """As PyTorch computes it, step by step: the least integer has no absolute value, and ``jnp.gcd`` would not end."""
     input, other = same_shape(*(x if is_unsigned(x) else lax.abs(x) for x in (input, other)))
     zero, one, axes = like(input, 0), like(input, 1), tuple(range(input.ndim))
 

@@ -156,7 +156,7 @@ class ArrayRule:
                     expect_fits(value, dtype)
 
     def expect_examined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """As `expect`, of the dtype that these arguments of a function that is not pointwise have or ask for."""
+        """As `expect`, for the dtype that the arguments of a function that is not pointwise have, or ask for."""
         if self.takes is not None or self.fits:
             self.expect(self._examined(args, kwargs), args, kwargs)
 

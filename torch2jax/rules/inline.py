@@ -202,7 +202,7 @@ def call_inlined(body: Callable, args: Sequence[Any], kwargs: dict, name: str):
 
 
 def template(body: Callable, args: Sequence[Any], kwargs: dict, arrays: list) -> "_BodyCall":
-    """A call but for its arrays, which are added to `arrays`."""
+    """The call of a body without its arrays, which are added to `arrays`."""
     return _BodyCall(
         _template(body, arrays) if type(body) is functools.partial else body,
         tuple([_template(item, arrays) for item in args]),
@@ -295,7 +295,7 @@ def _are_few(equations: list | None) -> TypeGuard[list]:
 
 
 class Inlined:
-    """One call but for its arrays."""
+    """One body with all arguments but its arrays."""
 
     def __init__(self, call: _BodyCall):
         self._call = call
@@ -327,7 +327,7 @@ class Inlined:
         return jax.jit(self._run_without_values, inline=INLINED)
 
     def run(self, *arrays: Any):
-        """Runs as it is."""
+        """Runs the body as it is."""
         return self._call.run(arrays) if self._body is None else self._body(*arrays)
 
     def _run_without_values(self, *arrays: Any):

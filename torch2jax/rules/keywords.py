@@ -57,7 +57,7 @@ class BodyParameters(NamedTuple):
         return cls(places, options, frozenset((*places, *options, *known)), spread, is_open)
 
     def with_flag(self, name: str, place: int) -> "BodyParameters":
-        """With one more, at a place among all of them."""
+        """The parameters with one more, at an index among all of them."""
         known = self.known | {name}
         if place > len(self.places):
             options = list(self.options)

@@ -330,7 +330,7 @@ def _check(function: Callable, rule: Any, args: tuple, kwargs: dict) -> None:
 
 
 def _distinct(value: Any, seen: set[int]) -> Any:
-    """An argument with no tensor in it that has been seen before: another of its metadata is in its place."""
+    """The argument, with another tensor of the same metadata in place of one that has been seen before."""
     if type(value) is Torchish:
         if id(value) in seen:
             return at_the_place_of(value)

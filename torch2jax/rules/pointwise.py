@@ -62,7 +62,7 @@ def _is_like(operand: Operand, strides: tuple[int, ...]) -> bool:
 
 
 def _broadcast(operand: Operand, shape: tuple[int, ...]) -> list[int]:
-    """Its strides in each dimension of the result: 0 where it is broadcast."""
+    """The operand's strides in each dimension of the result: 0 where it is broadcast."""
     missing = len(shape) - len(operand.shape)
     own = zip(operand.shape, operand.strides, shape[missing:], strict=True)
     return [0] * missing + [0 if size == 1 != whole else stride for size, stride, whole in own]
@@ -215,7 +215,7 @@ _HELD_AS_NUMBERS = {torch.float32: np.float32, torch.float64: np.float64, torch.
 
 
 def _number_in_graph(operand: Any) -> np.generic | None:
-    """A known number as numpy's, which JAX writes into an operation as it is; None if it is none, or not so plain."""
+    """A known number as a NumPy scalar, which JAX writes into an operation; None if it is no such number."""
     kind = _HELD_AS_NUMBERS.get(operand.dtype)
     if kind is None or not this_call().is_lazy:
         return None

@@ -250,7 +250,7 @@ def _says_that_it_writes(name: str) -> bool:
 
 
 def _loaded(function: Any) -> Any:
-    """The operator of a name, or None if no library that is loaded has it; anything else as it is."""
+    """The operator with a name; None if no loaded library has it. Other arguments are returned unchanged."""
     if not isinstance(function, str):
         return function
     namespace, _, name = function.partition("::")

@@ -162,7 +162,9 @@ class Rules:
         return register
 
     def _expect_new(self, functions: tuple, body: Callable, replace: bool) -> None:
-        """Refuses a second rule of the user's for a function, unless it is the first one anew, as of a notebook."""
+        """Refuses a second rule of the user's for a function, unless it declares the first one again, as in a
+        notebook.
+        """
         if not self.are_pytorchs:
             for function in functions:
                 if isinstance(function, str):
@@ -268,7 +270,7 @@ def cached(conclude: Callable[[Any], _T]) -> Callable[[Any], _T]:
 
 _entered: ContextVar[tuple[Rules, ...]] = ContextVar("entered", default=())
 entered_rules = _entered.get
-"""As `entered`, for where a call of a function of Python counts."""
+"""As `entered`, without the time of a call of a Python function."""
 PROVIDED = Rules()
 PROVIDED.are_pytorchs = True  # until the package has declared its own
 """The package's own rules, and those that users declare for good."""

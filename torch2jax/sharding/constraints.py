@@ -117,7 +117,7 @@ class _Layer:
 
 
 def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Torchish:
-    """The tensor with its values laid out as the spec says; the same one, but for views and within derivatives."""
+    """The tensor with a sharding constraint on its values; the same object, except for views and within derivatives."""
     if tensor.known is not None:  # a constant
         return tensor
     before = vars(tensor).get(_TOLD)

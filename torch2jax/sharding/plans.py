@@ -33,7 +33,7 @@ class Style:
     dimension: _Dimension = lambda module, name, tensor: None
     """The dimension of a parameter that is split, None if it stays whole: by its module, its name there, and itself."""
     inputs: Sequence[Layout | None] = ()
-    """Those of positional arguments, None for one that is left alone."""
+    """The layouts of positional arguments; None for one that is left alone."""
     keywords: Mapping[str, Layout] = field(default_factory=dict)
     outputs: Sequence[Layout | None] = ()
     axis: str = TENSOR

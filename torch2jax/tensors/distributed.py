@@ -55,7 +55,7 @@ def names_in(mesh: Any) -> tuple[str, ...]:
 
 
 def parts_over(mesh: Any, placements: Iterable[Any]) -> Iterator[tuple[str, int, Any]]:
-    """Over which dimensions of a `DeviceMesh` each process has a part of a tensor: names, sizes, and placements.
+    """The dimensions of a `DeviceMesh` over which a tensor is split between processes: names, sizes, and placements.
 
     There are none where each has the whole.
     """

@@ -161,7 +161,7 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def fills_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """As `is_dense`, of a shape and strides."""
+    """As `is_dense`, for a shape and strides."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1 and stride != expected:

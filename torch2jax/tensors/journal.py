@@ -136,7 +136,7 @@ class Journal:
 
 
 class suspended:
-    """A context in which no journal is kept."""
+    """A context without a journal."""
 
     def __enter__(self):
         self._before, _active.journal = _active.journal, None

@@ -152,7 +152,7 @@ class Storage(Journaled):
     def evaluated(
         cls, array: jax.Array, layout: tuple[int, ...] | None, size: int, order: tuple[int, ...] | None
     ) -> "Storage":
-        """As `computed`, of an array that JAX does not trace."""
+        """As `computed`, for an array that JAX does not trace."""
         storage = cls.__new__(cls)
         storage._begin()
         storage._physical, storage.order = PhysicalArray(array, layout), order
@@ -238,7 +238,7 @@ class Storage(Journaled):
             self._publish()
 
     def receive(self, physical: PhysicalArray) -> None:
-        """Replaces the values by computed ones, where JAX traces nothing, and no tape and no journal is kept."""
+        """Replaces the values by computed ones, if nothing is traced, and there is neither a tape nor a journal."""
         memory = self.memory
         is_plain = self._larger is None and not memory.is_shared and not memory.followers
         if not is_plain or self._version != memory.version:

@@ -75,7 +75,7 @@ def sharding_beside(array: jax.Array, entries: Sequence[Any]) -> NamedSharding |
 
 
 def _axes(entries: Sequence[Any]) -> list[str]:
-    """The axes in some entries, each as often as it is there."""
+    """The axes in some entries, with repetitions."""
     return [
         axis for entry in entries if entry is not None for axis in (entry if isinstance(entry, tuple) else (entry,))
     ]
@@ -152,7 +152,7 @@ class ViewKind(NamedTuple):
 
 @functools.cache
 def all_of(ndim: int) -> ViewKind:
-    """A view of everything as it is."""
+    """The kind of a view of everything."""
     return ViewKind(lambda array: array, lambda _, value: value, covers=True, permutation=tuple(range(ndim)))
 
 
@@ -190,7 +190,7 @@ def places(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndar
 
 
 def spreading(shape: Sequence[int], gaps: Gaps) -> ViewKind:
-    """As `flattening`, of a storage whose elements have gaps between them."""
+    """As `flattening`, for a storage with gaps between its elements."""
     index, size = places(shape, *gaps), gaps.reach(shape)
     return ViewKind(
         lambda array: jnp.zeros(size, array.dtype).at[index].set(array, mode="promise_in_bounds"),
@@ -214,7 +214,7 @@ def beginning(memory: ViewKind, size: int) -> ViewKind:
 
 @functools.lru_cache(maxsize=4096)
 def element(shape: Sequence[int], place: Sequence[int]) -> ViewKind:
-    """One element, at a place along each dimension."""
+    """The kind of a view of one element, at an index along each dimension."""
     limits, dims = tuple(i + 1 for i in place), tuple(range(len(shape)))
 
     def write(array: jax.Array, value: jax.Array):

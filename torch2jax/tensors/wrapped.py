@@ -224,7 +224,7 @@ def tensor_of(given: Wrapped, convert: Callable[[Any], torch.Tensor]) -> Any:
 
 
 def values_of(tensor: Any) -> Any:
-    """The values of a jagged tensor; another tensor as it is."""
+    """The values of a jagged tensor; another tensor unchanged."""
     return tensor._values if type(tensor) is NestedTensor else tensor
 
 

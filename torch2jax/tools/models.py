@@ -105,7 +105,7 @@ def translating(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing_bad_inputs(subject: Subject) -> Iterator[None]:
-    """Makes an error of PyTorch's own a `SpecError`: there is nothing to translate."""
+    """Turns an error of PyTorch's own into a `SpecError`: there is nothing to translate."""
     try:
         yield
     except Exception as error:
@@ -382,7 +382,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _called(name: str, found: Callable, has_inputs: bool) -> Subject:
-    """A module as it is; a class or a function without parameters is called for the module (and its inputs)."""
+    """The module itself, or what a class or function without parameters makes: the module, and perhaps its inputs."""
     if isinstance(found, torch.nn.Module):
         return Subject(name, found)
     if not isinstance(found, type) and (_requires_arguments(found) or (has_inputs and _parameters(found))):

@@ -134,7 +134,7 @@ class Added:
         return None
 
     def _constants(self) -> dict[Var, Any]:
-        """Values that are known: others are of traces around this one."""
+        """The values of known variables; those of outer traces are not known."""
         values = dict(self._program.frame.constvar_to_val)
         return {var: value for var, value in values.items() if not isinstance(value, Tracer)}
 
@@ -326,7 +326,7 @@ class Rolling:
 
 
 class _Alone:
-    """Code that is traced by itself."""
+    """Code in a trace of its own."""
 
     def __init__(self, code: Callable[[Any], Any], given: Any, wanted: Wanted):
         leaves, structure = flatten(given)

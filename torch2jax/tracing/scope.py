@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class StreamState(NamedTuple):
-    """From where a random stream goes on."""
+    """The state from which a random stream continues."""
 
     key: jax.Array | None
     taken: int

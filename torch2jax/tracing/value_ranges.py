@@ -102,8 +102,9 @@ class _Assumed(NamedTuple):
 
     ranges: dict[int, Range]
     found: dict[Any, tuple[int, Range]]
-    """Ranges by the variable and what was assumed, and how deep was looked for each. A value that many others are
-    computed of is so looked at once."""
+    """The range of each variable under some assumptions, with the depth of the search that found it. So a value that
+    many others are computed from is looked at once.
+    """
 
     @property
     def nothing(self) -> "_Assumed":

@@ -42,7 +42,7 @@ def at_autograd(call: Call) -> contextlib.AbstractContextManager:
 
 
 class _BelowAutograd(Feature):
-    """Code to which ``detach`` gives another tensor and ends no derivative.
+    """A feature under which ``detach`` returns another tensor, but ends no derivative.
 
     What the code detaches there is no cut, unless it is run for a ``detach``; and the derivative of an operator for
     which it rounds is not zero. Where JAX differentiates the code, rounding is refused.

@@ -235,7 +235,7 @@ def _by_length(func: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Cal
 
 
 def number_in(value: Any) -> Any:
-    """The whole number that a traced tensor without dimensions has, as one of Python's; any other value as it is."""
+    """The number of a traced integer scalar, as a Python number; other values unchanged."""
     if not isinstance(value, Torchish) or is_traced_number(value) or value.known is not None or value.ndim:
         return value
     return Item.out_of(value) if is_integral(value.dtype) and value.dtype != torch.bool else value

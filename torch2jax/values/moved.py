@@ -165,7 +165,7 @@ def in_compact_order(x: Any) -> Any:
 
 
 def aligned_along(operands: list, dims: list[int | None], what: str) -> list:
-    """Tensors that are as long as each other along data-dependent dimensions, so that one mask is over all.
+    """Tensors in one order under one mask along data-dependent dimensions of equal lengths.
 
     Args:
         dims: which, for each of the tensors; None for one that has none such.

@@ -269,7 +269,7 @@ def places_of(chosen: Selected, size: int) -> torch.Tensor:
 
 
 def compacted(chosen: Selected, size: int | None = None) -> Selected:
-    """The same in compact order, with room for no more than `size`, which it does not exceed."""
+    """The same selection in compact order, with room for at most `size` rows, which its length does not exceed."""
     count = chosen.mask.numel()
     size = count if size is None else min(size, count)
     if chosen.is_compact and size == count:
@@ -327,7 +327,7 @@ def begin(chosen: Selected, words: str = "a boolean-mask selection") -> Selected
 
 
 def _within(chosen: Selected, bound: int) -> Selected:
-    """A selection that is said to have no more rows."""
+    """A selection cut to the bound that the user gave."""
     length = expect_room(chosen.length, bound)
     found = compacted(chosen, bound)
     return first(found.rows, length, found.is_safe)

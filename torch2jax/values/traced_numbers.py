@@ -34,7 +34,7 @@ class Number(Torchish):
 
     @classmethod
     def of(cls, tensor: Torchish, started: Any = None) -> Self:
-        """The number that a tensor holds, which stays as it is."""
+        """The number in a tensor, which is not changed."""
         array, tape = tensor.read(), this_call().tape
         if tape is not None:
             array = tape.primal(array)

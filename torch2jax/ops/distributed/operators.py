@@ -1,4 +1,4 @@
-"""Operators of `DTensor`s within `jax.shard_map`: on the parts of devices, by PyTorch's rules of what is split how.
+"""Operators of `DTensor`s within `jax.shard_map`: on the parts of devices, by PyTorch's sharding rules.
 
 PyTorch decides for each operator which placements its operands are to have, and which its results have: those rules
 look at shapes and placements alone. Operands are moved so, the operator runs on each device's parts, and JAX
