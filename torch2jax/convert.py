@@ -50,7 +50,7 @@ class _OfUnknown(Protocol[P]):
 
 
 class _OfTensor(Protocol[P]):
-    """A module that gives a tensor."""
+    """A module that returns a tensor."""
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> torch.Tensor: ...
 

@@ -91,7 +91,7 @@ def is_source(tensor: Torchish) -> bool:
 
 
 def replaced(given: Any, before: Torchish):
-    """The gradient that a hook of a node gave, if it gave any."""
+    """The gradient that a hook of a node returned, if it did; else the one before."""
     if given is None:
         return before
     gradient = given[0] if isinstance(given, tuple) else given
@@ -226,7 +226,7 @@ def _form_of(tensor: Torchish) -> TensorSpec:
 
 
 class BackwardOfTensors(Backward):
-    """A backward pass that the code asks for.
+    """A backward pass that the code runs.
 
     Args:
         outputs: the tensors that it goes back from.

@@ -298,7 +298,7 @@ class _Application:
                 )
 
     def _own(self, result: Torchish, ctx: Context) -> Torchish:
-        """A result that is a tensor of its own: of an input that was not written to, a view.
+        """A result as a tensor distinct from the inputs: for an input that was not written to, a view.
 
         A class of code's own says what its views are.
         """

@@ -86,7 +86,7 @@ def finished(attempt: Attempt, tree: object) -> Any:
 
 
 class _InPlaceOfJax(Backward):
-    """A backward pass that gives JAX's cotangents.
+    """A backward pass that computes JAX's cotangents.
 
     Args:
         begun: the cotangents that were given for this and other passes, and as they are to later ones.

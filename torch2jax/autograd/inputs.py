@@ -54,7 +54,7 @@ class Pass(NamedTuple):
     """A backward pass that a run makes in place of JAX."""
 
     wanted: list
-    """The arrays whose cotangents it gives."""
+    """The arrays whose cotangents it computes."""
     cotangents: list
     """The cotangents of the floating-point results; None for zero."""
 
@@ -312,7 +312,7 @@ class _TranslatedCode(Code):
         return code
 
     def result(self) -> Any:
-        """The tree that the code gives."""
+        """The tree that the code returns."""
         arrays, self._arrays = self._arrays, []
         results = iter(run_anew(self, arrays))
         structure, static = self.end.found  # pyright: ignore[reportGeneralTypeIssues]

@@ -151,7 +151,7 @@ def _step_of(tangent: DynamicJaxprTracer) -> LinearStep | None:
 
 
 class Subgraph(NamedTuple):
-    """The part of the linear program that leads to some arrays: steps, each behind those that it needs, and leaves."""
+    """The part of the linear program that leads to some arrays: steps, each after those that it needs, and leaves."""
 
     steps: list
     linear: set[Var]
@@ -197,7 +197,7 @@ class Linearization:
         """The axes over which all values with a derivative count as varying: each device has derivatives of its own."""
 
     def leaf(self, array: jax.Array):
-        """An array of the same values that derivatives may be asked for with respect to."""
+        """An array of the same values, as a leaf: derivatives may be taken with respect to it."""
         if self.axes:
             array = varying(array, self.axes)
         aval = jax.typeof(array).to_tangent_aval()

@@ -45,7 +45,7 @@ class Code(ABC):
 
     @abstractmethod
     def __call__(self, *arrays: jax.Array, is_last: bool) -> list:
-        """The arrays that it gives.
+        """The arrays that it returns.
 
         Args:
             is_last: whether derivatives to come do not run it anew.
@@ -56,7 +56,7 @@ class Code(ABC):
 
     @abstractmethod
     def requiring(self, positions: Sequence[int]) -> "Code":
-        """The same code, told that the arguments at these places are differentiated."""
+        """The same code, knowing that the arguments at these indices are differentiated."""
 
     @abstractmethod
     def without_hooks(self) -> "Code":

@@ -75,7 +75,7 @@ class Hooked:
     """Returns the tensor's history, as long as the tensor lives."""
     hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
     nodes: list[Node] = field(default_factory=list)
-    """The operations that gave the tensor, whose hooks come after its own."""
+    """The operations that computed the tensor; their hooks run after its own."""
 
 
 class Tape(Feature):
@@ -92,7 +92,7 @@ class Tape(Feature):
         self.depth, self.outer, self._count = depth, outer, depth + below
         self.levels: list[Linearization] = []  # from the one that computes to the last
         self.hooks: weakref.WeakValueDictionary[Var, Hooked] = weakref.WeakValueDictionary()
-        """They live as long as the program that leads to their places."""
+        """They live as long as the program that leads to their variables."""
         self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
         """The leaves, by the variables of their arrays."""
@@ -140,7 +140,7 @@ class Tape(Feature):
         return values
 
     def beginning(self, array: jax.Array, number: int):
-        """An array of the same values with which derivatives begin at the levels from one on."""
+        """An array of the same values as a leaf of the levels from `number` on."""
         for level in reversed(self.levels[number:]):
             array = level.leaf(array)
         return array
@@ -216,7 +216,7 @@ class Tape(Feature):
         return len(set(self.sources.values())) + (0 if self.outer is None else self.outer.leaves())
 
     def expect_captured_alone(self, outputs: list[Torchish], tensor: Torchish) -> None:
-        """Refuses a derivative with respect to a leaf that lead to the outputs in another way than by its dual.
+        """Refuses a derivative with respect to a leaf that leads to the outputs in another way than by its dual.
 
         Raises:
             NotImplementedError: it did, and the tape around knows that part; or `tensor` is one of several duals.
@@ -285,14 +285,14 @@ class Tape(Feature):
         return values
 
     def with_new_variable(self, array: jax.Array):
-        """The same array with a place of its own in the history: two tensors of equal values are two."""
+        """The same array with variables of its own: two tensors of equal values are distinct."""
         values = self.primal(array, self._count)
         for level, part in reversed(list(self._parts(array))):
             values = level.with_new_variable(part, values)
         return values
 
     def with_own_variable(self, array: jax.Array):
-        """The array, with a place of its own if its place is another tensor's."""
+        """The array, with variables of its own if the present ones are another tensor's."""
         variables = self.variables(array)
         if not variables:
             return array
@@ -363,7 +363,7 @@ class Tape(Feature):
         return self.levels[number].variable(self.primal(tensor.physical.array, number))
 
     def sources_of(self, outputs: list[Torchish]) -> list[Torchish]:
-        """The tensors that require grad by themselves, and that lead to the outputs."""
+        """The leaves that lead to the outputs."""
         level = self.levels[self.depth - 1]
         leaves = level.reach([self.primal(x.physical.array, self.depth - 1) for x in outputs]).leaves
         found = [self.sources[leaf] for leaf in leaves if leaf in self.sources]

@@ -137,7 +137,7 @@ class _Pullback:
             return self._checked(inputs, edges, gradients)
 
     def _checked(self, inputs: Sequence[torch.Tensor], edges: Iterable, gradients: Sequence) -> Sequence:
-        """The gradients, unless they are to be differentiated and code of a user's has made that impossible."""
+        """The gradients; an error if they must be differentiable and user code has made that impossible."""
         nested = any(tensor.requires_grad for tensor in inputs)
         if not nested or any(gradient is not None and gradient.requires_grad for gradient in gradients):
             return gradients
@@ -184,7 +184,7 @@ def _edges(results: Iterable[torch.Tensor]) -> list[tuple]:
 
 
 def _all_edges(edges: Iterable) -> Iterator[tuple]:
-    """These, and all that lead to them."""
+    """These edges, and all that lead to them."""
     found, waiting = set(), list(edges)
     while waiting:
         edge = waiting.pop()

@@ -25,7 +25,7 @@ _REFUSED = (torch.float64, torch.complex128)
 
 
 def check_dtypes(dtypes: Sequence[torch.dtype], x64: bool) -> None:
-    """Refuses to compute in half the precision that PyTorch code asked for.
+    """Refuses to compute in less precision than PyTorch code expects.
 
     Raises:
         TypeError: one of `dtypes` is float64 or complex128 while ``jax_enable_x64`` is off.

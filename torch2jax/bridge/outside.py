@@ -241,7 +241,7 @@ class _Piece:
         return _Form(structure, described, written), made + [tensors[index] for index in written]
 
     def _find(self, knowns: list) -> tuple[_Form, TorchFunction]:
-        """The form of the result where values are traced, and the function that gives such results."""
+        """The form of the result where values are traced, and the function with such results."""
         if not self._by_trying:
             try:
                 self._on_meta = self._with_function(self._in_pytorch(self._inferred))

@@ -133,7 +133,7 @@ class Constants:
 
     @contextlib.contextmanager
     def noting(self):
-        """A context that gives the tensors from outside which are used within, by their ids."""
+        """A context that returns the tensors from outside which are used within, by id."""
         before, self._noted = self._noted, {}
         try:
             yield self._noted
@@ -325,7 +325,7 @@ def _refuse_ended(call: object, func: Any, args: tuple, kwargs: dict):
 
 
 def _expect_data(tensor: torch.Tensor) -> None:
-    """Refuses a tensor that has no memory of its own, where anything might be read.
+    """Refuses a tensor without memory of its own, from which anything might be read.
 
     Raises:
         EndedCallError: it is of a call that has ended.

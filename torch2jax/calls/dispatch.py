@@ -414,7 +414,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
 
     def run_below_modes(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-        """Runs a function where the code is within dispatch modes of its own, which are to see the operators."""
+        """Runs a function where the code is within dispatch modes, which must see the operators."""
         if is_fake_mode_on():
             return run_natively(self, func, args, kwargs, values="none")
         with DisableTorchFunction():

@@ -157,7 +157,7 @@ class Nesting:
         self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
 
     def nested(self) -> contextlib.AbstractContextManager[None]:
-        """A context for code that is recorded on a tape of its own, where it needs one."""
+        """A context for code in a trace of its own, on a tape of its own if it needs one."""
         outer = self.tape
         if self._depth == 0 or (outer is not None and outer.is_current):
             return _WithoutTape(self._opened)

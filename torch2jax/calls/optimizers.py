@@ -71,7 +71,7 @@ def _is_around(thing: Any, own: Iterable[Any]) -> bool:
 
 
 def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
-    """``optimizer.step``, told to compute with tensors in place of numbers if these are traced."""
+    """``optimizer.step``, with tensors in place of numbers that are traced."""
     if isinstance(self, LBFGS):  # it decides how often to call its closure by values
         try:
             return type(self).step(self, *args, **kwargs)

@@ -33,11 +33,11 @@ _node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_physical"), 
 
 
 class Aliased(Exception):
-    """Several tensors of PyTorch's own are of the same memory."""
+    """Several of PyTorch's own tensors share memory."""
 
 
 class CapturedState:
-    """The objects, tensors and storages that some roots lead to, and that are not in a captured state before.
+    """The objects, tensors and storages reachable from some roots, but not from the state `beyond`.
 
     PyTorch's overrides must be off while it is made.
 

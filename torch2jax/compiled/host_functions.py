@@ -137,7 +137,7 @@ _DETACHING = frozenset((torch.detach, torch.Tensor.detach, torch.Tensor.data.__g
 
 
 class HostFunctions(HostTensors, Feature):
-    """The functions that PyTorch computes of its own tensors around parts."""
+    """A dispatcher of functions around parts: PyTorch runs them if their tensors are its own."""
 
     rank, is_shared = 10, True
 
@@ -360,7 +360,7 @@ class HostFunctions(HostTensors, Feature):
         return tensor.requires_grad
 
     def _subscripted(self, call: Call, function: Callable, args: tuple) -> Any:
-        """A view of a tensor of JAX's, or whatever else a subscript gives there."""
+        """The result of a subscript of a tensor of JAX's: a view, or a new tensor."""
         view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
         return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
 
@@ -407,7 +407,7 @@ class HostFunctions(HostTensors, Feature):
         return result
 
     def _settled(self, result: Any) -> Any:
-        """A new tensor of integers that a function gave on JAX: as PyTorch's own, if it is small."""
+        """A new integer tensor from JAX: as PyTorch's own, if it is small."""
         if type(result) is not Torchish or not is_integral(result.dtype) or not self._is_small(result):
             return result
         with DisableTorchFunction():

@@ -119,7 +119,7 @@ class HostTensors:
             self._is_closed = before
 
     def standing_for(self, value: torch.Tensor) -> Torchish:
-        """A new tensor of the call of the same values, in an array of numpy's: for a program.
+        """A new tensor of the call with the same values, in a NumPy array: for a program.
 
         PyTorch's overrides must be off, as they are where a part looks for what it reaches.
         """

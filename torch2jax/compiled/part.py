@@ -89,7 +89,7 @@ _LOCATED: Any = object()
 
 
 def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
-    """The parts that `t2j` was told to compile, or None if these are none.
+    """The parts that `t2j` was told to compile, or None if there are none.
 
     Args:
         module: what is translated; its parts are meant.

@@ -96,7 +96,7 @@ class PartProgram:
     # Tracing.
 
     def _trace(self, function: Callable, args: tuple, kwargs: dict, captured: CapturedState) -> bool:
-        """Traces; false if it turned out to use tensors from outside of the call, which are to be arguments too."""
+        """Traces; returns False if the code uses tensors from elsewhere, which must be arguments too."""
         call = self._call
         captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
         stream, constants = call.stream.state, call.constants

@@ -288,7 +288,7 @@ class _Asking(TorchFunctionMode):
             self._comparisons.ask("gt", sizes[dim], size)
 
     def _ask_of_slices(self, sizes: list[int], index: Any) -> None:
-        """Bounds of slices are cut to the size, so that it has to be known whether they are."""
+        """Asks if bounds of slices exceed the size, to which they would be cut."""
         items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
         taken = [item.ndim if isinstance(item, Tensor) and item.dtype is torch.bool else 1 for item in items]
         dim = 0
@@ -386,7 +386,7 @@ def _comparison(name: str):
 
 
 def _decide(name: str, difference: Any) -> None:
-    """Raises an exception unless the sign of a difference is known as far as a comparison asks for it."""
+    """Raises an exception unless the sign of a difference is known as far as a comparison needs it."""
     if not jax.export.is_symbolic_dim(difference):
         return
     if name not in ("eq", "ne"):

@@ -22,16 +22,16 @@ from torch.utils import _device, _python_dispatch
 _C: Any = torch._C
 
 DisableTorchFunction = torch._C.DisableTorchFunction
-"""Neither modes nor classes of tensors are asked by ``__torch_function__``."""
+"""A context in which ``__torch_function__`` of modes and tensor classes is not called."""
 
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
-"""Classes of tensors are not asked by ``__torch_function__``; modes are."""
+"""A context in which ``__torch_function__`` of tensor classes is not called; that of modes is."""
 
 EnableTorchFunction = _C._EnableTorchFunction
 """A context that enables both again within the contexts above, from its construction on."""
 
 DisableTorchDispatch = torch._C._DisableTorchDispatch
-"""Neither modes nor classes of tensors are asked by ``__torch_dispatch__``: kernels run on tensors' metadata."""
+"""A context without ``__torch_dispatch__`` of modes and tensor classes: kernels run on tensors' metadata."""
 
 DisableAutocast = torch._C._DisableAutocast
 """Operators are not cast, as outside of all regions of mixed precision."""
@@ -68,7 +68,7 @@ push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 """Enters a mode of functions."""
 
 pop_torch_function_stack = torch._C._pop_torch_function_stack
-"""Leaves the innermost one, and gives it."""
+"""Leaves the innermost mode, and returns it."""
 
 TorchDispatchMode = _python_dispatch.TorchDispatchMode
 """The class of modes of operators."""
@@ -83,7 +83,7 @@ push_on_torch_dispatch_stack = torch._C._push_on_torch_dispatch_stack
 """Enters a mode of operators, without a word to the rest of the process."""
 
 pop_torch_dispatch_stack = torch._C._pop_torch_dispatch_stack
-"""Leaves the innermost one, and gives it, if it is given None."""
+"""Leaves the innermost mode, and returns it, if its argument is None."""
 
 TorchDispatchModeKey = _C._TorchDispatchModeKey
 """The kinds of modes that are PyTorch's own: ``FAKE``, ``FUNCTIONAL`` and ``PROXY``, which records for `make_fx`."""

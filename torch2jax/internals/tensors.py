@@ -46,7 +46,7 @@ ELEMENTWISE_TYPE_PROMOTION_KIND = _common.ELEMENTWISE_TYPE_PROMOTION_KIND
 """The rule from dtypes of arguments to those of an operator: ``DEFAULT``, ``INT_TO_FLOAT``, ``ALWAYS_BOOL``, …"""
 
 elementwise_dtypes = _common.elementwise_dtypes
-"""The dtypes that an elementwise operator computes in and gives, for tensors and numbers."""
+"""The dtypes that an elementwise operator computes in and returns, for tensors and numbers."""
 
 computation_dtype = _common.get_computation_dtype
 """The dtype that an elementwise operator computes in, for operands of a dtype."""
@@ -64,7 +64,7 @@ corresponding_complex_dtype = _common.corresponding_complex_dtype
 """The dtype whose parts are of a dtype."""
 
 alert_not_deterministic = _common.alert_not_deterministic
-"""The error, or warning, that `torch.use_deterministic_algorithms` asked for, if it did."""
+"""Raises the error, or warning, that `torch.use_deterministic_algorithms` asked for, if it did."""
 
 
 tree_flatten = _pytree.tree_flatten

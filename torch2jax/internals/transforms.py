@@ -59,7 +59,7 @@ assert_non_empty_list_of_tensors = _eager_transforms.assert_non_empty_list_of_te
 """The error for an argument that must be a list of tensors, and is not."""
 
 assert_non_empty_tensor_output = _eager_transforms.assert_non_empty_tensor_output
-"""The error for a function that gives no tensors, or something else."""
+"""The error for a function that returns no tensors, or something else."""
 
 jvp_str = _eager_transforms.jvp_str
 """The name of the transformation in errors."""
@@ -83,7 +83,7 @@ has_overridden_vmap_rule = _autograd_function.has_overridden_vmap_rule
 """Returns True if an autograd function has a ``vmap`` of its own."""
 
 validate_vmap_returns_tuple_of_two_elements = _autograd_function.validate_vmap_returns_tuple_of_two_elements
-"""The error for a ``vmap`` that gives no pair of outputs and their batch dimensions."""
+"""The error for a ``vmap`` that returns no pair of outputs and their batch dimensions."""
 
 wrap_outputs_maintaining_identity = _autograd_function.wrap_outputs_maintaining_identity
 """A function's results, each wrapped, those that are arguments the arguments themselves."""
@@ -98,7 +98,7 @@ add_batch_dim = torch._add_batch_dim
 
 
 set_grad_enabled = torch._C._set_grad_enabled
-"""Sets whether autograd records on this thread, and asks modes of functions about it."""
+"""Sets whether autograd records on this thread; function modes see the call."""
 
 is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
 """Returns True if operators on this thread compute tangents too."""
@@ -146,7 +146,7 @@ set_autocast_cache_enabled = torch._C.set_autocast_cache_enabled
 """Sets whether casts are cached."""
 
 autocast_increment_nesting = torch._C.autocast_increment_nesting
-"""Goes into one more region, and gives how many there are."""
+"""Enters one more region, and returns their number."""
 
 autocast_decrement_nesting = torch._C.autocast_decrement_nesting
-"""Goes out of one, and gives how many there are."""
+"""Leaves a region, and returns their number."""

@@ -315,7 +315,7 @@ def _has_zeros(aval: Any) -> bool:
 
 
 def _element(whole: Var, index: int, element: Var) -> list[JaxprEqn]:
-    """The equations that give one of the first dimension."""
+    """The equations that take one element from the first dimension."""
     aval: Any = whole.aval
     part = Var(unmapped_aval(1, 0, element.aval))
     params = {

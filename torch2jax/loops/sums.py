@@ -123,7 +123,7 @@ def _joined(last: JaxprEqn, found: _Sum) -> list[JaxprEqn] | None:
 
 
 def _row(row: Mapping[int, Any], axis: int, config: Sequence, aval: Any, steps: list[JaxprEqn]) -> Var | None:
-    """Adds the equations that give the sum of parts which begin at these places; None if they are not side by side."""
+    """Adds the equations of the sum of parts that begin at these indices; None if the parts are not adjacent."""
     starts = sorted(row)
     parts = [row[start] for start in starts]
     sizes = [x.aval.shape[axis] for x in parts]

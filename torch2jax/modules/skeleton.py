@@ -398,7 +398,7 @@ def name_scopes(skeleton: torch.nn.Module) -> None:
 
 @runs_instead_of(torch.nn.Module._wrapped_call_impl, with_original=True)
 def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwargs: Any):
-    """A module that has taken over the attributes of another, as libraries' copies do, has its hook and is itself."""
+    """Calls a module in its named scope. One with the attributes of another has the other's hook, but runs itself."""
     named = vars(self).get("_compiled_call_impl")
     if isinstance(named, _Named):
         return named.call(self, args, kwargs)

@@ -358,7 +358,7 @@ def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
 
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes a value that `expect_shape` gave into the tensor that it is for.
+    """Writes a value from `expect_shape` to its tensor.
 
     Raises:
         TypeError: the tensor wraps others, and the value is none of its kind.

@@ -311,7 +311,7 @@ def _warn_of_lost_gradient(place: SourceLine, given: Any, result: Any) -> None:
 
 
 def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None):
-    """Calls `function` on tensors in place of arrays, and gives arrays in place of tensors.
+    """Calls `function` on tensors made from arrays, and returns arrays for its tensors.
 
     A function that is called by translated code gets its tensors, and gives tensors.
     """

@@ -68,7 +68,7 @@ def _split_alike(*arrays):
 
 
 def looks_for_nans() -> bool:
-    """Returns True if JAX raises at each NaN that an operation gives (``jax_debug_nans``), even if nothing uses it."""
+    """Returns True if JAX raises an error at each NaN that is computed (``jax_debug_nans``), used or not."""
     config: Any = jax.config
     return config.jax_debug_nans
 

@@ -95,7 +95,7 @@ def seen(tensor) -> np.ndarray | None:
 
 
 def outside(tensor, least: int, most: int) -> int | None:
-    """The first value, of a tensor or known, that is seen not to be from `least` to `most`; None if there is none."""
+    """The first known value outside of `least` to `most`; None if there is none."""
     values = tensor if isinstance(tensor, np.ndarray) else seen(tensor)
     if values is None or values.size == 0 or (values.min() >= least and values.max() <= most):
         return None

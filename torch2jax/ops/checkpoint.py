@@ -219,7 +219,7 @@ if _body is not None:
 
 
 class _Checkpointed:
-    """A function whose values within are computed anew for the derivative."""
+    """A function whose intermediate values are computed again for the derivative."""
 
     def __init__(self, function: Callable):
         self.function = function

@@ -114,7 +114,7 @@ def _full(shape: tuple[int, ...], value: np.ndarray, dtype: np.dtype):
 
 
 def label_of(device) -> torch.device:
-    """The device that a new tensor is asked for on. A label only: no such device needs to exist here."""
+    """The device requested for a new tensor. A label only: no such device needs to exist here."""
     if device is not None:
         return torch.device(device)
     lowest = get_function_stack_at(0) if len_torch_function_stack() else None
@@ -186,7 +186,7 @@ def _write_new(result: Torchish, out: Tensor, counts: bool, warns: bool) -> Tens
 
 
 def new_shape(size: tuple, options: dict) -> tuple[int, ...]:
-    """The shape that a factory is asked for, by place or as ``size=`` among its keywords."""
+    """The shape passed to a factory, by position or as ``size=``."""
     return _shape((options.pop("size"),) if "size" in options else size)
 
 
@@ -625,7 +625,7 @@ def _expect_numbers(name: str, start, end) -> None:
 
 
 def _linspace_dtype(name: str, start, end, dtype: torch.dtype | None) -> torch.dtype:
-    """The dtype of a range: the one asked for, if it holds the ends."""
+    """The dtype of a range: the requested one, if it holds the ends."""
     is_complex = any(x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in (start, end))
     own = _dtype_of_scalar(0j) if is_complex else torch.get_default_dtype()
     if dtype is not None and is_complex and not dtype.is_complex:

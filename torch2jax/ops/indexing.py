@@ -437,7 +437,7 @@ def _without(shape, dim: int) -> tuple[int, ...]:
 
 
 class _RowIndex:
-    """One call of an operator that takes a list of rows along a dimension, checked."""
+    """The checked arguments of an operator that takes a list of rows along a dimension."""
 
     def __init__(self, input, dim: int, index, *, negative: bool = False):
         if index.ndim > 1:
@@ -502,7 +502,7 @@ def _slice_where_known(input, dim, index, *source):
 
 
 def _put_block(along: _Along, operand, updates, indices):
-    """Rows that follow each other are put in their places at once."""
+    """Writes adjacent rows at once."""
     corner = [indices[0] if d == along.dim else np.zeros((), indices.dtype) for d in range(operand.ndim)]
     return lax.dynamic_update_slice(operand, updates, corner, allow_negative_indices=False)
 

@@ -97,7 +97,7 @@ def _columns(jagged, rows):
 
 @implements_of_class(NestedTensor, torch.broadcast_tensors)
 def broadcast_tensors(*tensors):
-    """Tensors of one shape as they are: PyTorch 2.15's kernel wants sizes that are integers."""
+    """Returns tensors of one shape unchanged: PyTorch 2.15's kernel needs sizes that are integers."""
     return list(tensors) if all(x.shape == tensors[0].shape for x in tensors) else NotImplemented
 
 

@@ -55,7 +55,7 @@ def check_matrices(function: str, array, *, square: bool = True, name: str = "A"
 
 
 def broadcast_matrices(function: str, first, second):
-    """Both with the batch dimensions that theirs broadcast to."""
+    """Both matrices, with their batch dimensions broadcast."""
     try:
         batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     except ValueError:

@@ -51,7 +51,7 @@ def _on_platforms(cpu: Callable, default: Callable) -> Callable:
 
 
 def _part_by_part(product: Callable, weight: tuple, width: int):
-    """The columns that `product` gives for parts of a weight, one after the other.
+    """The columns of `product` for parts of a weight, one part after the other.
 
     Args:
         product: gives ``(rows, columns)`` for some of the first indices of each array of the weight.

@@ -98,7 +98,7 @@ def sample(
 
 
 def drawn_in(dtype):
-    """The dtype to draw in, for results of `dtype`: in half precision JAX makes no more than 128 or 1024 numbers."""
+    """The dtype to draw in, for results of `dtype`: in half precision JAX draws no more than 128 or 1024 values."""
     return np.dtype(np.float32) if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32 else dtype
 
 
@@ -422,7 +422,7 @@ def _expect_within(dtype: torch.dtype, limits, low, high, name_of_high: str) -> 
 
 
 def _limit(dtype: torch.dtype) -> int:
-    """One more than the largest number that ``random_()`` draws: a float counts up to its mantissa's precision."""
+    """The upper limit of ``random_()``, excluded: a float counts up to its mantissa's precision."""
     if dtype == torch.bool:
         return 2
     if is_integral(dtype):

@@ -237,7 +237,7 @@ def _scaled_grouped_mm_v2(
 
 
 def _grouped(left, right, scale_a, scale_b, offs, bias, out_dtype):
-    """As ``grouped_mm``, of scaled matrices.
+    """As ``grouped_mm``, for scaled matrices.
 
     Raises:
         RuntimeError: the operands are not in 8 bits, or have no scales of their shapes.

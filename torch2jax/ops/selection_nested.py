@@ -111,7 +111,7 @@ def by_places(chosen: Any, indices: list, rest: list) -> Any:
 
 
 def gather(input: Any, dim: int, index: Any) -> Any:
-    """As `torch.gather`, where data decide how long some of the dimensions are."""
+    """As `torch.gather`, with data-dependent dimensions."""
     shared = set(unknown_dims(input)) & set(unknown_dims(index)) - {dim}
     for each in set(unknown_dims(input)) - shared:
         input = moved(compacted(led_by(input, each)), each)

@@ -30,7 +30,7 @@ def _flat(chosen: Selected, fill=None) -> torch.Tensor:
 
 
 def _like(chosen: Selected, rows: torch.Tensor) -> Selected:
-    """Rows one after the other, as a mask selection."""
+    """A selection of rows, from rows in one dimension."""
     return select(rows.unflatten(0, tuple(chosen.mask.shape)) if chosen.mask.ndim > 1 else rows, chosen.mask)
 
 

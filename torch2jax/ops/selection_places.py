@@ -88,7 +88,7 @@ def where(condition, *others, **named):
 
 
 def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
-    """As `_places`, of a mask selection: which of those that were chosen."""
+    """As `_places`, for a selection: indices into it."""
     if not isinstance(condition, Selected) or isinstance(condition.rows, Chosen):
         return places_in(condition)
     of_row = condition.rows.shape[condition.mask.ndim :]

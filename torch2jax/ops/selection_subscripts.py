@@ -287,7 +287,7 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
 
 
 def _write_element(chosen: Selected, place, value) -> None:
-    """``chosen[place] = value``, where the place is traced: one that there is not writes nothing."""
+    """``chosen[place] = value`` with a traced place; a missing one writes nothing."""
     place = tensor_of(place) if is_traced_number(place) else place
     place = torch.where(place < 0, chosen.length + place, place)
     mask = chosen.mask.reshape(-1)

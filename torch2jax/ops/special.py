@@ -542,7 +542,7 @@ def _degree(n):
 
 
 def _count(degree) -> int | None:
-    """One more than the highest degree, where it is known."""
+    """The highest degree plus one, if it is known."""
     return None if is_traced(degree) else int(np.max(np.asarray(degree), initial=0)) + 1
 
 

@@ -278,7 +278,7 @@ def _operand(tensor: Torchish | _Fixed) -> Operand:
 
 @functools.lru_cache(maxsize=1024)
 def _strides_of_chosen(input: Operand, indices: tuple[Operand | None, ...]) -> tuple[int, ...] | None:
-    """PyTorch iterates over the input, which does not move along the dimensions of the indices, and over these."""
+    """The strides of an indexed result, from PyTorch's iteration over the input and the indices."""
     given = [dim for dim, index in enumerate(indices) if index is not None]
     shape = _result_shape(input.shape, [slice(None) if x is None else np.empty(x.shape, bool) for x in indices])
     own = [stride for dim, stride in enumerate(input.strides) if dim not in given]
@@ -323,7 +323,7 @@ def _part(input: Torchish, indices) -> torch.Tensor | None:
 
 
 def _axis(values: np.ndarray, ndim: int) -> int | None:
-    """The only one of `ndim` dimensions in which an index has more than one value; -1 if there is none."""
+    """The only dimension, of `ndim`, in which an index has more than one value; -1 if there is none."""
     axes = [axis for axis, size in enumerate(values.shape, ndim - values.ndim) if size > 1]
     return None if len(axes) > 1 else axes[0] if axes else -1
 
@@ -348,7 +348,7 @@ def _prepare_write(input, indices, values, accumulate=False):
 
 
 def _expect_known_room(shape, indices, values) -> None:
-    """As `_expect_room`, of the shape of values and indices, if these tell how much they choose."""
+    """As `_expect_room`, for the shapes of values and indices, if these say how much they choose."""
     if not any(_is_mask(index) for index in indices):
         _expect_room(values, _result_shape(shape, [slice(None) if index is None else index for index in indices]))
 

@@ -214,7 +214,7 @@ def _distance(stop: Any, start: Any) -> int | None:
 
 
 def _span_of_number(item: Any, count: int) -> Span | None:
-    """The span of an index that is one number, if it is within the dimension as far as it is known."""
+    """The span of an integer index, unless it is known to be outside of the dimension."""
     if type(item) is int:
         return Span(item % count, 1, is_one=True) if -count <= item < count else None
     if not isinstance(item, Tensor) or item.ndim or not is_integral(item.dtype):

@@ -35,7 +35,7 @@ aten = torch.ops.aten
 
 
 def _view(function):
-    """Declares the decorated function to give the `ViewKind` of a view operator from its base and arguments."""
+    """Declares the decorated function, which returns the `ViewKind` of a view operator for its base and arguments."""
 
     def register(kind_of):
         @functools.wraps(kind_of)

@@ -373,7 +373,7 @@ FILLED: dict[Callable, Callable[..., Any]] = {}
 """Functions that fill a tensor, each with the function from its arguments to the value."""
 
 full_at_once = jax.jit(lax.broadcast, static_argnums=1)
-"""A new array of a scalar everywhere. Each call gives one of its own, since users may donate it."""
+"""A new array filled with a scalar. Each call gives one of its own, since users may donate it."""
 
 
 class FilledPlan:

@@ -230,7 +230,7 @@ def expect_integer(value: int) -> None:
 
 
 def expect_fits(value: Any, dtype: torch.dtype) -> None:
-    """Refuses a Python number that a tensor is to be filled or scaled with, but that its dtype does not hold.
+    """Refuses a Python number to fill or scale a tensor with, if its dtype does not hold it.
 
     Negative integers wrap around in unsigned dtypes, and infinities are held by all that have them. What is no Python
     number is passed over.

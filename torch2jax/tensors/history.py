@@ -288,7 +288,7 @@ UNRECORDED = _Unrecorded("Unrecorded")
 
 
 def reaches(ends: Iterable[Node | None], wanted: set[int]) -> set[int]:
-    """The ids of nodes, among those `wanted`, that lead to some nodes."""
+    """The ids of those `wanted` nodes that lead to some nodes."""
     return wanted.intersection(_leading_to(ends))
 
 
@@ -360,7 +360,7 @@ def refusing_between(starts: Iterable[Node | None], ends: set[int]) -> Node | No
 
 
 def sources_among(ends: Iterable[Node | None]) -> list[Source]:
-    """The sources that lead to some nodes."""
+    """The leaves that lead to some nodes."""
     return [node for node in _leading_to(ends).values() if isinstance(node, Source)]
 
 

@@ -51,7 +51,7 @@ def is_small(size: int) -> bool:
 
 
 class Deferred:
-    """A value that PyTorch will compute of other known values, when it is asked for: most never are."""
+    """A value that PyTorch computes from other known values on demand: most are never computed."""
 
     __slots__ = ("_args", "_function", "_kwargs", "_value", "depth")
 

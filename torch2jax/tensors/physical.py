@@ -43,7 +43,7 @@ class PhysicalArray(NamedTuple):
         return self
 
     def arranged(self, layout: tuple[int, ...] | None):
-        """The array with its dimensions in the order `layout` asks for."""
+        """The array with its dimensions in the order of `layout`."""
         if layout == self.layout:
             return self.array
         own = self.layout or range(self.array.ndim)
@@ -52,7 +52,7 @@ class PhysicalArray(NamedTuple):
 
 
 class LazyArray:
-    """The array of a known value that the graph has not asked for yet: it enters there at most once, or never.
+    """The array of a known value that is not in the graph yet: it enters the graph at most once, or never.
 
     Args:
         emit: gives the array, in what JAX traces outside of all transformations that the code has begun.

@@ -114,7 +114,7 @@ class Storage(Journaled):
 
     @classmethod
     def waiting(cls, physical: LazyArray, known: Known | None, order: tuple[int, ...] | None = None) -> "Storage":
-        """New memory of a known value that the graph may never ask for, made in a third of the time."""
+        """New memory of a known value that the graph may never need, made in a third of the time."""
         storage = cls.__new__(cls)
         storage._begin()
         storage._physical, storage._known, storage.order = physical, known, order
@@ -596,7 +596,7 @@ class View(Journaled):
         return self.kind.read(self.parent.read())
 
     def _number(self):
-        """The array; where it is one known number, that number is a constant in the graph, and not a part of others."""
+        """The array; a single known number is a constant of the graph, not a part of another array."""
         is_number = self.place is not None and not self.place.shape and not self.is_chosen
         known = self.known if is_number and isinstance(self.storage.known, (torch.Tensor, Deferred)) else None
         if known is not None:

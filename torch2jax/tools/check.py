@@ -258,7 +258,7 @@ class _Checker:
         return run
 
     def _seconds(self, of: Callable[[Callable], Callable]) -> float | None:
-        """The time of a run that is made of PyTorch's side, on a copy of its own."""
+        """The time of a run in PyTorch, on a copy."""
         return _seconds(of(self._trial.pytorch())) if self._timed else None
 
     def _compare(

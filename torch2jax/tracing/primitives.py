@@ -19,7 +19,7 @@ from .traces import is_zero
 
 
 class LevelEnd(Exception):
-    """The way back leads through a derivative that this level knows nothing of."""
+    """The way back leads through a derivative that this level has not recorded."""
 
 
 def stop_levels(array: Any, dependencies: Sequence[Any], count: int):
@@ -112,7 +112,7 @@ ad.primitive_jvps[_constant_p] = _jvp_of_constant
 
 
 def once(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
-    """An array whose derivative is an error, once it is asked for: a function is differentiable once.
+    """An array whose derivative raises an error when it is taken: a function is differentiable once.
 
     Args:
         array: what its backward gave.

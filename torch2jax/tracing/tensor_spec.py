@@ -66,7 +66,7 @@ class TensorSpec(NamedTuple):
         return tensor
 
     def at(self, array: Any, strides: tuple[int, ...], offset: int) -> Torchish:
-        """The tensor of this form, on memory of its own, with the strides and the offset of one on other memory."""
+        """The tensor of this form on new memory, with the strides and the offset of one on other memory."""
         physical = PhysicalArray(array, self.layout)
         if offset or not fills_memory(physical.shape, strides):
             return wrap_spread(physical, self.dtype, strides, offset, self.device)

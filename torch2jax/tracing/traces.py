@@ -101,7 +101,7 @@ def varying(array: Any, axes: frozenset[str]) -> Any:
 
 
 def unvaried(array: Any) -> Any:
-    """The array before it counted as one whose values differ, where that can be told."""
+    """The array from before it was typed as varying, if that can be found."""
     while isinstance(array, DynamicJaxprTracer) and array.parent is not None and array.parent.primitive.name == "pvary":
         (array,) = array.parent.in_tracers
     return array

@@ -150,7 +150,7 @@ def _are_small(args: tuple) -> bool:
 
 
 def _written(function: Callable, target: Torchish, reals: list) -> Torchish | None:
-    """The target, once a function has written to it, where it is a number of its own."""
+    """The target after a write, if it is a number in memory of its own; else None."""
     if not is_free_number(target):
         return None
     made = reals[0].clone()

@@ -344,7 +344,7 @@ def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def refuse_length(chosen: Selected) -> TracedValueError:
-    """The error of a selection that has to have a length: it names the line that chose it."""
+    """The error of a selection that needs a known length: it names the line that made it."""
     if chosen.origin is None:
         return TracedValueError("a boolean-mask selection")
     return TracedValueError(chosen.origin.words, place=str(chosen.origin.place))

@@ -149,7 +149,7 @@ _below_classes: set[tuple[type | None, Any]] = set()
 
 
 def implements_of_class(kind: type, *functions: Any, is_asked_below: bool = False) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be asked first for functions of tensors of a class that wraps others.
+    """Declares the decorated function as the first handler of functions of tensors of a wrapper class.
 
     It gets tensors, and may give NotImplemented.
 

@@ -61,7 +61,7 @@ def _closed(kind: _PaddedDims, tensors: list) -> Any:
 
 
 class Tensors:
-    """A function whose results may also be integers, None and selections, as one that gives tensors.
+    """A function with results that may be integers, None and selections, as one that returns tensors.
 
     Args:
         function: any.

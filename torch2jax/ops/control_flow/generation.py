@@ -76,7 +76,7 @@ def _is_decided_later(x: Any) -> bool:
 
 @runs_instead_of("transformers.utils.import_utils.is_jax_jitting", with_original=True, may_lack=True)
 def is_jax_jitting(original: Callable, x: Any) -> bool:
-    """transformers asks it before it tests a mask to save time."""
+    """Returns True also for values traced here: transformers then does not test a mask to save time."""
     return _is_decided_later(x) or original(x)
 
 

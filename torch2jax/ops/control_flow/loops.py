@@ -33,7 +33,7 @@ from .conditions import Tensors, known_number
 
 
 class TensorCarry:
-    """Tensors and Python's integers, which a loop may not know: these become numbers that are tensors.
+    """Tensors and Python integers that a loop carries: the integers become tensors.
 
     Args:
         operator: PyTorch's name of the loop.
@@ -304,7 +304,7 @@ _direction: ContextVar[_Direction | None] = ContextVar("direction", default=None
 
 @runs_instead_of(torch_scan, with_original=True)
 def _scan(original, combine_fn, init, xs, *, dim=0, reverse=False):
-    """PyTorch checks the arguments, moves `dim`, and turns all around that JAX can go through backwards."""
+    """Checks the arguments as PyTorch does, moves `dim`, and reverses what JAX can go through backwards."""
 
     def combine(carry, x):
         result = combine_fn(carry, x)

@@ -314,7 +314,7 @@ class _AwaitedTensor(NamedTuple):
     group: MeshGroup
     tag: int
     sources: tuple[int, ...] | None
-    """From whom each device gets it; None for anybody."""
+    """The source of each device's message; None for any."""
     tensor: torch.Tensor
     work: "_Arrival"
 

@@ -31,7 +31,7 @@ Axes = tuple[str, ...]
 
 
 class Exchanged:
-    """Tensors in the places of a module's parameters, until it is closed.
+    """A replacement of a module's parameters by other tensors, until it is closed.
 
     `functional_call` leaves some there if a part is in two places.
 

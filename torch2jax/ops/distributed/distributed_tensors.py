@@ -171,7 +171,7 @@ def _moved(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.T
 
 
 class _MovedPart(torch.autograd.Function):
-    """Another part of the same values along one dimension of a mesh; gradients go the way back, but never to sums."""
+    """Another placement of the same values along one mesh dimension; gradients go back to it, but never as sums."""
 
     @staticmethod
     def forward(ctx, local, group, old, new):

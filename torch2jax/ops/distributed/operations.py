@@ -318,7 +318,7 @@ def write(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 class Done(dist.Work):
-    """The work of a collective, which XLA orders itself: there is nothing to wait for."""
+    """The finished work of a collective, which XLA orders itself: there is nothing to wait for."""
 
     def __init__(self, results: Sequence[torch.Tensor] = ()):
         super().__init__()

@@ -347,7 +347,7 @@ def _split_heads(input, weight, bias, num_heads: int, count: int):
 
 
 def _merged_mask(given):
-    """Both masks in one that broadcasts to ``(batch, heads, query, key)``; a boolean one is true where to ignore."""
+    """Both masks as one that broadcasts to ``(batch, heads, query, key)``; a boolean one is true where to ignore."""
     mask, padding = given.attn_mask, given.key_padding_mask
     if mask is not None and mask.dim() == 3:
         mask = mask.unflatten(0, (-1, given.num_heads))

@@ -230,7 +230,7 @@ def convolution_backward(
 
 @implements(torch.conv_tbc, takes=_CONVOLVED)
 def conv_tbc(input, weight, bias, pad=0):
-    """Over ``(time, batch, channels)``, by a weight of ``(window, inputs, outputs)``."""
+    """A convolution over ``(time, batch, channels)``, with a weight of ``(window, inputs, outputs)``."""
     if input.ndim != 3 or weight.ndim != 3 or input.shape[2] != weight.shape[1]:
         raise RuntimeError(
             f"conv_tbc wants an input of (time, batch, inputs) and a weight of (window, inputs, outputs), got shapes "

@@ -110,7 +110,7 @@ def _pasted(masks, boxes, height: int, width: int):
 
 
 def _enlarged(first, last, size: int, count: int, dtype: torch.dtype):
-    """For each element along an image: between which two of `count` it is, the share of the second, whether inside."""
+    """For each element along an image: the two of `count` around it, the share of the second, and if it is inside."""
     place = torch.arange(size)
     index = place - first[:, None]
     step = count / (last - first + 1).clamp(min=1)[:, None].to(dtype)
@@ -148,7 +148,7 @@ _A = -0.75
 
 
 def _cubic(index, sizes, count: int):
-    """As bicubic `interpolate` from `count` elements to some: the four that an index is between, and their weights.
+    """Bicubic `interpolate` from `count` elements to others: the four around each index, and their weights.
 
     Args:
         index: ``(..., n)`` whole numbers.

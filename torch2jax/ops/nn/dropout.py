@@ -41,7 +41,7 @@ def _kept(key, p, shape):
 
 
 def _share(p):
-    """The share that is kept, ``1 - p``; 1 in place of 0, of a traced one, as nothing is there to be scaled by it."""
+    """The kept share ``1 - p``; 1 in place of a traced 0, since no element is left to be scaled."""
     return 1 - p if _is_known(p) else jnp.where(p < 1, 1 - lax.stop_gradient(p), 1)
 
 

@@ -65,7 +65,7 @@ class Rows(NamedTuple):
     indices: Torchish
     """The places in it, of the shape of the indices."""
     padding_idx: int
-    """Its row that has no gradient, -1 for none."""
+    """The row without a gradient; -1 for none."""
 
 
 def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad_by_freq: bool) -> Rows | None:
@@ -271,7 +271,7 @@ def _with_sparse_gradient(
     include_last_offset=False,
     padding_idx=None,
 ):
-    """The arguments with the rows that are used in the place of the table, where that has a sparse gradient."""
+    """The arguments with the used rows in place of the table, if its gradient is sparse."""
     rest = mode, sparse, per_sample_weights, include_last_offset
     pads = -1 if padding_idx is None else padding_idx
     # A number below zero is a row of the function's, and none of the operator's.

@@ -133,7 +133,7 @@ _EMPTY = _create_empty_block_mask(torch.empty(0), torch.empty(0))
 
 @stands_in(torch_flex, "_create_empty_block_mask")
 def _empty_block_mask(query, key):
-    """One for all, which leaves nothing in the graph."""
+    """A block mask of everything, which leaves nothing in the graph."""
     return _EMPTY if query.device.type == "cpu" else _create_empty_block_mask(query, key)
 
 

@@ -170,7 +170,7 @@ def _(axes, spans, primals, tangents):
 
 
 def _begins(axes, spans, shape) -> list:
-    """For each place of the windows after the first, in which windows all places before it are padding; or None.
+    """For each place after the first, the windows in which all places before it are padding; or None.
 
     Padding is the lowest of numbers, and equal to an element that is minus infinity: it must not count as the first.
     """

@@ -30,7 +30,7 @@ def _of_values(text: str) -> RuntimeError:
 
 
 def finished(tensor, requires_grad: bool):
-    """The tensor, a leaf that requires grad if that is asked for."""
+    """The tensor; with `requires_grad`, as a leaf."""
     if requires_grad:
         tensor.elements = tensor.elements.detach().requires_grad_()
     return tensor
@@ -162,7 +162,7 @@ def _validate_sparse_coo_tensor_args(indices, values, size, is_coalesced=None, c
 
 
 def _size_of_parts(layout, first, plain, values) -> tuple[int, ...]:
-    """The least size that has room for all; none if there is none, for which a check says why."""
+    """The least size with room for all indices; () where a check refuses the parts anyway."""
     if first.ndim != 1 or plain.ndim != 1 or values.ndim != 1 + 2 * (layout in BLOCKED):
         return ()
     block = tuple(values.shape[1:]) or (1, 1)

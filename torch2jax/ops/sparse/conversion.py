@@ -38,7 +38,7 @@ _COO = torch.sparse_coo
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The strided tensor of the same values; one that is strided as it is."""
+    """The strided tensor of the same values; a strided one unchanged."""
     if not isinstance(tensor, Sparse):
         return tensor
     shape = size_of(tensor)

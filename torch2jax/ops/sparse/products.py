@@ -366,7 +366,7 @@ def _sparse_times_sparse(first: Sparse, second: Sparse) -> Sparse:
 
 
 def _product_of_traced(first: Sparse, second: Sparse) -> Sparse:
-    """One where a traced input decides places, by way of strided matrices: of values, and of how many meet."""
+    """A product with traced indices, by strided matrices: of values, and of the numbers of pairs that meet."""
     ones = [filled(x, torch.ones_like(x.elements, dtype=torch.float32)) for x in (first, second)]
     counts = _times(ones[0], dense(ones[1]))
     result = marked_elements(_times(first, dense(second)), counts > 0)
