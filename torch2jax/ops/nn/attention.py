@@ -250,7 +250,7 @@ def scaled_dot_product_attention(
 def _scaled_dot_product_flash_attention_for_cpu(
     query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None
 ):
-    """Attention on a CPU in exported graphs: the output, and the logarithm of the sum of its weights."""
+    """Attention on a CPU in exported graphs: the output, and the logsumexp of its scores."""
     if dropout_p != 0:
         raise RuntimeError("scaled_dot_product_attention_flash_attention: Currently do not support dropout > 0")
     output = torch.nn.functional.scaled_dot_product_attention(
