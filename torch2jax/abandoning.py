@@ -26,9 +26,9 @@ class Abandoned(BaseException):
     """
 
     ends_call = True
-    """Whether that is the whole call, and the code does nothing of use any more."""
+    """True if it ends the whole call, after which the code does nothing useful."""
     most = 16
-    """How often code may handle one that ends the call."""
+    """The number of times that code may catch one that ends the call."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -38,12 +38,12 @@ class Abandoned(BaseException):
 class _WaitingPath(Protocol):
     @property
     def patience(self) -> "Patience":
-        """How often code may handle what ends it."""
+        """The number of times that code may catch what ends it."""
         ...
 
 
 class AbandonableCall(Protocol):
-    """A call as what abandons a run of its code sees it."""
+    """The attributes of a call that are used when a run of its code is abandoned."""
 
     @property
     def paths(self) -> Sequence[_WaitingPath]:
@@ -68,7 +68,7 @@ class Restart(Abandoned):
 
 
 def refused(error: Exception, place: Any) -> None:
-    """Is called with an error, before it is raised, for what code asks for at a place, and may well go on without."""
+    """Called with an error before it is raised, if it answers a request that code may well do without."""
     _given(error, (type(error), place), _MANY)
 
 
@@ -79,7 +79,7 @@ def _given(error: BaseException, key: Any, allowed: int) -> None:
 
 
 class Patience:
-    """How often code may handle what ends it."""
+    """The number of times that code may catch what ends it."""
 
     def __init__(self):
         self._given: Counter = Counter()
@@ -87,7 +87,7 @@ class Patience:
         self._lines = 0
 
     def give(self, error: BaseException, key: Any, allowed: int) -> None:
-        """Is called before an exception is raised, of which so many of one key may be handled."""
+        """Called before an exception is raised; allows code to catch `allowed` exceptions of one key."""
         self._given[key] += 1
         if self._given[key] <= allowed:
             return
@@ -103,14 +103,14 @@ class Patience:
             )
 
     def end(self) -> None:
-        """Is called when the code is over."""
+        """Called when the code is over."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
 
 class _ExceptionWatch:
-    """Traces the code on the stack, but for PyTorch's, and raises an exception where it has handled that.
+    """A tracer of the frames on the stack, except PyTorch's, that raises an exception again where code has handled it.
 
     Args:
         lines: at which of its lines from then on.
@@ -155,11 +155,11 @@ class _ExceptionWatch:
 
 
 def _ignore(*_: Any) -> None:
-    """Traces nothing that is called from now on."""
+    """Ignores all later trace events."""
 
 
 def _is_between(frame: FrameType) -> bool:
-    """Whether Python is about to take up an exception, or to leave it behind: what is raised there stays with it."""
+    """True if Python is about to catch or to drop an exception: one that is raised there keeps it as its context."""
     return frame.f_code.co_code[frame.f_lasti] in _BETWEEN
 
 

@@ -110,7 +110,7 @@ def _numpy(values: torch.Tensor | np.ndarray) -> np.ndarray:
 
 
 def _memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory that nobody else has, which JAX takes over on the CPU; a mapped file may change."""
+    """Memory without other owners, which JAX takes over on the CPU; a mapped file may change."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -118,7 +118,7 @@ def _memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def tensors_of(source: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a checkpoint by name, in memory only while the next one is not asked for."""
+    """The tensors of a checkpoint by name, each in memory until the next one is read."""
     weights = _Weights(source)
     for name in weights.names:
         yield name, weights.read(name)
@@ -130,7 +130,7 @@ def _fill(memory: np.ndarray, array: np.ndarray) -> np.ndarray:
 
 
 class _Weights:
-    """The tensors of a checkpoint by name, each in memory only while the next one is not asked for."""
+    """The tensors of a checkpoint by name, each in memory until the next one is read."""
 
     def __init__(self, source: Any):
         self._file: Any = None
@@ -153,7 +153,7 @@ class _Weights:
         self.names = list(self._paths)
 
     def read(self, name: str) -> torch.Tensor:
-        """The tensor of that name; the one that was read before is to be gone by then."""
+        """The tensor of that name; the one before must not be referred to any more."""
         path = self._paths.get(name)
         # What was read of a mapped file counts as memory of the process until the file is closed.
         if path is not None and (path != self._opened or self._mapped > self._most):

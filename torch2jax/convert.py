@@ -1,4 +1,4 @@
-"""`t2j` and `j2t`: which object becomes what."""
+"""`t2j` and `j2t`: conversions of functions, modules and values."""
 
 import functools
 import types
@@ -40,7 +40,7 @@ K = TypeVar("K")
 
 
 class _Unknown:
-    """What no function returns. One whose result is not known to a type checker is taken to return even that."""
+    """A type that no function returns. For a type checker, a result of unknown type may be even this."""
 
 
 class _OfUnknown(Protocol[P]):
@@ -50,13 +50,13 @@ class _OfUnknown(Protocol[P]):
 
 
 class _OfTensor(Protocol[P]):
-    """A module that gives a tensor."""
+    """A module that returns a tensor."""
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> torch.Tensor: ...
 
 
 class _Options(TypedDict, total=False):
-    """How code is translated; see `t2j`."""
+    """The options of a translation; see `t2j`."""
 
     on_missing: str
     call_torch: Sequence[Any]
@@ -417,7 +417,7 @@ def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
 
 
 def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
-    """As `j2t`; `expect` refuses what is of neither side, and no tree."""
+    """As `j2t`; `expect` refuses objects of neither side that are no trees."""
     if isinstance(thing, (jax.Array, np.ndarray)):
         call = current()
         return array_to_tensor(thing, copy=copy) if call is None else call.lift(thing)
@@ -447,4 +447,4 @@ def _mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None],
 
 
 def _stays(leaf: Any) -> None:
-    """What is of neither side stays as it is within a tree."""
+    """Accepts a leaf of neither side, which stays as it is within a tree."""

@@ -20,7 +20,7 @@ from .internals.dispatch import DisableTorchFunction
 from .keepers import keeper_of
 
 REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
-"""What functions of PyTorch and rules refuse operands with."""
+"""The exceptions that PyTorch's functions and rules refuse operands with."""
 
 
 def folders_of(*paths: Any) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ _SITE_PACKAGES = folders_of(sysconfig.get_paths()["purelib"], sysconfig.get_path
 
 @functools.lru_cache(maxsize=4096)
 def is_library(filename: str) -> bool:
-    """Whether a file is of torch, jax, the standard library or this package."""
+    """Returns True if a file is of torch, jax, the standard library or this package."""
     if filename.startswith("<"):
         return True
     if filename.startswith(_LIBRARIES):
@@ -55,7 +55,7 @@ class SourceLine(NamedTuple):
     line: int
     function: str
     is_loop: bool = False
-    """Whether a loop is meant, and not a condition in the same line, as in its test."""
+    """True for a loop, as opposed to a condition in the same line, such as its test."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}" if self.file else "<unknown location>"
@@ -94,17 +94,17 @@ def user_level() -> int:
 
 
 def is_jax(filename: str) -> bool:
-    """Whether a file is of JAX."""
+    """Returns True if a file is of JAX."""
     return filename.startswith(_JAX)
 
 
 def is_translator(filename: str) -> bool:
-    """Whether a file is of JAX or of this package."""
+    """Returns True if a file is of JAX or of this package."""
     return filename.startswith(_TRANSLATORS)
 
 
 def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
-    """Whether code raises an exception by itself, with a ``raise`` or ``assert`` of its own, as a check does.
+    """Returns True if code itself raises an exception, with a ``raise`` or ``assert`` of its own, as a check does.
 
     It does not where an operation fails, or in answer to what PyTorch, JAX or this package raises. PyTorch's Python
     code does where the same file has asked for a value before, as `torch.distributions` does, and in ``torch._check``.
@@ -131,7 +131,7 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
 
 
 def _fails_while_raising(error: BaseException, asked_in: str) -> bool:
-    """Whether an exception comes while code makes the one that it is about to raise: a message that shows values."""
+    """True if an exception comes while code makes the one that it is about to raise: a message that shows values."""
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -143,7 +143,7 @@ def _fails_while_raising(error: BaseException, asked_in: str) -> bool:
 
 
 def _is_raising(code: types.CodeType, offset: int) -> bool:
-    """Whether an instruction is of what a ``raise`` raises, or of the message of an ``assert``.
+    """Returns True if an instruction is in the expression of a ``raise``, or in the message of an ``assert``.
 
     A ``raise`` has all of its expression within its place in the source, also loops of comprehensions and conditions.
     The place of an ``assert`` may be its condition: its message lies between the class of its error and the end.
@@ -168,7 +168,7 @@ _ASSERTING = ("LOAD_ASSERTION_ERROR", "LOAD_COMMON_CONSTANT")  # the latter of o
 
 
 def _is_within(part: tuple, whole: dis.Positions | None) -> bool:
-    """Whether a place in the source lies in another; a file may be compiled without places."""
+    """Returns True if a position in the source lies in another; a file may be compiled without positions."""
     if whole is None or None in part or None in whole:
         return False
     (first, last, start, end), (begins, ends, left, right) = part, whole
@@ -176,7 +176,7 @@ def _is_within(part: tuple, whole: dis.Positions | None) -> bool:
 
 
 def _innermost_of(error: BaseException) -> tuple[str, str] | None:
-    """The file that an exception comes from, and what Python was doing there."""
+    """The file that an exception comes from, and the operation of Python that raised it."""
     traceback: types.TracebackType | None = error.__traceback__
     if traceback is None:
         return None
@@ -418,7 +418,7 @@ _AXES_HINT = (
 
 
 def hint_at_axes(error: Exception) -> None:
-    """Tells what to do about what JAX says of types that have shardings, if an error says it."""
+    """Adds advice on JAX's sharded types to an error about them."""
     if type(error).__name__ == "ShardingTypeError" and _AXES_HINT not in getattr(error, "__notes__", ()):
         error.add_note(_AXES_HINT)
 

@@ -1,4 +1,4 @@
-"""Notes on errors of Python, PyTorch and JAX whose own message does not say what to do.
+"""Notes on errors of Python, PyTorch and JAX whose own messages do not say what to do.
 
 Nothing here runs before a call has failed.
 """
@@ -31,7 +31,7 @@ def how_to_install(extra: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
-    """What may have been meant by a name that nothing bears, for the end of a message: or else what there is."""
+    """The names that may have been meant by an unknown one, for the end of a message: or else those that there are."""
     names = [each for each in names if each]
     near = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
     if near:
@@ -51,7 +51,7 @@ class _Failure(NamedTuple):
 
     @property
     def module(self) -> torch.nn.Module | None:
-        """What is called, if that is a module, which has a state."""
+        """The called module, which has a state; None if a function was called."""
         return getattr(self.called, "_module", None)
 
     def arguments(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class _Failure(NamedTuple):
 
 
 def hints_at(error: Exception, called: Any, args: tuple, kwargs: dict) -> list[str]:
-    """What to do about an error, as far as can be told from it and from what the user has called.
+    """The advice on an error, as far as the error and the user's call show it.
 
     Args:
         called: the function that has raised it, with these arguments.
@@ -106,7 +106,7 @@ def hints_at(error: Exception, called: Any, args: tuple, kwargs: dict) -> list[s
 
 
 def _is_explained(error: Exception) -> bool:
-    """Whether a note of `explain_function_of_jax` says what to do."""
+    """Returns True if a note of `explain_function_of_jax` says what to do."""
     return any(str(note).startswith(_OF_JAX) for note in getattr(error, "__notes__", ()))
 
 
@@ -252,7 +252,7 @@ def _on_keywords(failure: _Failure, unknown: list[str], taken: list[str]) -> Ite
 
 
 def _is_state(failure: _Failure, name: str) -> bool:
-    """Whether a keyword has a state of the module, also as Flax has it, below "params"; or a name of one."""
+    """True if a keyword has a state of the module, also as Flax has it, below "params"; or a name of one."""
     value, module = failure.kwargs[name], failure.module
     if not isinstance(value, Mapping) or module is None:
         return False
@@ -339,7 +339,7 @@ def _strings(failure: _Failure) -> str | None:
 
 
 def _mapping(failure: _Failure) -> str | None:
-    """What a tokenizer or a data loader gives, a dictionary, as one argument."""
+    """The advice on a dictionary as one argument, as a tokenizer or a data loader gives it."""
     if not isinstance(failure.error, (TypeError, AttributeError)):
         return None
     try:
@@ -426,7 +426,7 @@ def _static(failure: _Failure) -> str | None:
 
 
 def _dtype_of_numbers(value: Any, *, takes_floats: bool) -> str | None:
-    """The dtype of an argument that may have been a Python number, a flag, or a tuple of them; None of others."""
+    """The dtype of an argument that may have been a Python number, a flag, or a tuple of them; else None."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     if not parts or not all(_may_be_of_jit(x) for x in parts):
         return None
@@ -437,7 +437,7 @@ def _dtype_of_numbers(value: Any, *, takes_floats: bool) -> str | None:
 
 
 def _may_be_of_jit(value: Any) -> bool:
-    """Whether a value is traced, has no dimensions, and is no example of `jax.vmap`, as flags are."""
+    """Returns True if a value is traced, has no dimensions, and is no example of `jax.vmap`, as flags are."""
     return isinstance(value, Tracer) and value.ndim == 0 and not _is_key(value) and not hasattr(value, "batch_dim")
 
 
@@ -550,7 +550,7 @@ _ADVICE = {
 
 
 def _of_pytorch(failure: _Failure) -> str | None:
-    """What PyTorch refuses, in its own words, which are the same for all users."""
+    """The advice on an error of PyTorch's own, found by its words."""
     return next((advice for words, advice in _ADVICE.items() if words in failure.message), None)
 
 

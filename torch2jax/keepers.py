@@ -1,4 +1,4 @@
-"""What of the user's keeps an object, which an error is to name: it is looked for where that is raised."""
+"""A search for the user's object that keeps another alive, for an error message; it begins when the error is raised."""
 
 import gc
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def keeper_of(value: Any) -> str | None:
-    """What of the user's has an object, in words: an attribute, a global name, a container of that name, a cache."""
+    """The user's holder of an object, in words: an attribute, a global name, a container of that name, a cache."""
     holders = _holders(value)
     for holder in holders:
         name = _name_in(holder, value)
@@ -24,7 +24,7 @@ def keeper_of(value: Any) -> str | None:
 
 
 def _holders(value: Any) -> list[Any]:
-    """What the garbage collector knows to refer to an object, without what runs and what is this package's own."""
+    """The referrers of an object that the garbage collector knows, without frames and this package's own objects."""
     return [
         x
         for x in gc.get_referrers(value)
@@ -41,7 +41,7 @@ def _place_in(container: Any, value: Any) -> str:
 
 
 def _name_in(holder: Any, value: Any) -> str | None:
-    """What a holder calls an object that it has."""
+    """The name of an object in its holder."""
     if isinstance(holder, types.CellType):
         for outer in gc.get_referrers(holder):
             for function in gc.get_referrers(outer) if isinstance(outer, tuple) else ():

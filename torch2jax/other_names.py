@@ -1,4 +1,4 @@
-"""Names of other packages between PyTorch and JAX, and what takes their place here.
+"""Names from other packages that connect PyTorch and JAX, and their equivalents here.
 
 docs/coming-from.md has the same table.
 """
@@ -39,11 +39,11 @@ INSTEAD: dict[str, tuple[str, str]] = {
     "torch_module_to_jax": ("torch-jax-interop", "t2j(module)"),
     "torch_to_jax": ("torch-jax-interop", "t2j(tensor)"),
 }
-"""For each name the package that it is of, and what to write here."""
+"""For each name its package, and what to write here."""
 
 
 def error_of(module: str, name: str) -> Exception:
-    """What `module` raises for an attribute that it lacks: for ``from module import name``, what that raises.
+    """The exception for an attribute that `module` lacks: for ``from module import name``, an ImportError.
 
     Called by the module's ``__getattr__``.
     """

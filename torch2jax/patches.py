@@ -29,7 +29,7 @@ _expects_targets = False
 
 
 def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
-    """Declares what is ``owner.name``, an attribute of a module, class or function, while calls are translated.
+    """Declares a replacement of ``owner.name``, an attribute of a module, class or function, during translated calls.
 
     Args:
         owner: itself, or the name of a module, which counts once it has been imported.
@@ -73,7 +73,7 @@ def stands_in(owner, name: str, *, may_lack: bool = False) -> Callable[[Callable
 
 
 def applies(owner, name: str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what ``owner.name``, an autograd function, applies in translated calls."""
+    """Declares the decorated function as what ``owner.name``, an autograd function, applies in translated calls."""
 
     def register(body: Callable) -> Callable:
         exchange(owner, name, types.SimpleNamespace(apply=_chosen(vars(owner)[name].apply, body)))
@@ -130,13 +130,13 @@ def _run_instead(function: types.FunctionType, body: Callable, with_original: bo
 
 
 def stand_in_around(code: types.CodeType) -> tuple[Callable, Callable] | None:
-    """The function whose code has been exchanged for this one, and what runs around it; None for other code."""
+    """The function whose code was exchanged for this one, and the replacement around it; None for other code."""
     found = _around.get(id(code))
     return None if found is None else found[1:]
 
 
 def _code_that_calls(target: Callable, function: types.FunctionType) -> types.CodeType:
-    """The code of a function with as many free variables as another, that hands its arguments on to `target`."""
+    """Code with as many free variables as that of another function, which passes its arguments on to `target`."""
     # Python must compile them in: who looks at the variables of a frame, as debuggers do, would end the process else.
     free = [f"free_{number}" for number in range(len(function.__code__.co_freevars))]
     lines = [f"def around({', '.join(free)}):"]
@@ -171,7 +171,7 @@ def _lack(owner, name: str) -> None:
 
 
 def expect_targets() -> None:
-    """Lets what is to be exchanged and is not there be an error, also what was so before: for tests.
+    """Makes missing targets errors, including those found missing before: for tests.
 
     Raises:
         AttributeError: names the first of them.
@@ -183,7 +183,7 @@ def expect_targets() -> None:
 
 
 def absent() -> list[tuple[Any, str]]:
-    """What was to be exchanged, and is not there in this release of PyTorch: owners and names."""
+    """The targets that this release of PyTorch lacks: owners and names."""
     return list(_absent)
 
 
@@ -193,7 +193,7 @@ def awaited() -> list[tuple[str, Callable]]:
 
 
 class _Exchanges:
-    """All that has been declared, as it is exchanged: each call does so, and nothing may take long.
+    """All declared replacements, in the form in which each call installs them: that must be quick.
 
     What is in a module is exchanged in its dictionary, which costs less than `setattr` does. Loops over columns of
     owners and names cost less than loops over rows.
@@ -237,7 +237,7 @@ class _Exchanges:
                 module[name] = original
 
     def _sort(self) -> None:
-        """Takes over what has been declared, the last for each name."""
+        """Collects the declared replacements, the last one for each name."""
         self._count = len(_patches)
         patches = {(id(owner), name): (owner, name, stand_in) for owner, name, stand_in in _patches}.values()
         in_modules = [(vars(x), name, to) for x, name, to in patches if type(x) is types.ModuleType]
@@ -248,7 +248,7 @@ class _Exchanges:
 
 
 def _reader(owner: Any) -> Callable[[str, Any], Any]:
-    """What gives an attribute that an object has itself, or another value."""
+    """Returns the function from a name to an object's own attribute, or a default."""
     return functools.partial(getattr, owner) if isinstance(owner, types.FunctionType) else vars(owner).get
 
 
@@ -263,7 +263,7 @@ _exchanges = _Exchanges()
 
 
 def apply_patches() -> None:
-    """Exchanges what was declared, until `remove_patches`."""
+    """Installs the declared replacements, until `remove_patches`."""
     global _calls
     with _lock:
         if not _exchanges.is_put:
@@ -322,7 +322,7 @@ def _all_undone():
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets what is imported within a call see PyTorch's own functions, if it notes them."""
+    """An import hook: modules imported within a call see PyTorch's own functions, if they keep references to them."""
 
     def find_spec(self, fullname, path, target=None):
         if fullname not in _NOTING:

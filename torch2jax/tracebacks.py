@@ -3,7 +3,7 @@
 JAX hides its frames at its own functions, `jax.jit` for one. Its filter is not used: it is private, and what it shows
 of a line within a ``with`` or ``try`` is the end of that statement.
 
-Notes on arguments that `jax.jit` refuses: JAX's message names the function, and its name can carry the note.
+Also here: notes on arguments that `jax.jit` refuses. JAX's message names the function, and its name can carry the note.
 
 JAX flattens the arguments of a jitted function before it calls it, so no code of ours runs where one of them is a
 tensor or an optimizer; and to register these classes as pytrees would change JAX for everybody. But JAX asks the
@@ -38,7 +38,7 @@ _ADVICE: dict[type, str] = {
 
 
 class TellsOfArguments:
-    """A function of arrays whose text says what to do where `jax.jit` names it in an error about an argument."""
+    """A function of arrays whose ``repr`` gives advice, where `jax.jit` names it in an error about an argument."""
 
     def __str__(self) -> str:
         error = sys.exception()
@@ -60,7 +60,7 @@ def _advice(message: str) -> str | None:
 
 
 def _class_of(name: str) -> type | None:
-    """A class by the name that its ``repr`` has; None of one that is defined in a function."""
+    """The class with this ``repr``; None for one that is defined in a function."""
     module, _, qualified = name.rpartition(".")
     found = getattr(sys.modules.get(module), qualified, None)
     return found if isinstance(found, type) else None
@@ -100,7 +100,7 @@ def name_place(error: Exception) -> None:
 
 
 def _described(module: Any) -> str:
-    """A module without parts, as it shows itself: what a layer wants stands there."""
+    """A module without parts, as its ``repr`` shows it: it says what a layer expects."""
     if vars(module).get("_modules", True):  # True: a copy may have lost them by now
         return ""
     try:
@@ -110,13 +110,13 @@ def _described(module: Any) -> str:
 
 
 def hides_frames() -> bool:
-    """Whether JAX hides its frames; torch2jax then hides its own."""
+    """Returns True if JAX hides its frames; torch2jax then hides its own."""
     mode: Any = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]
     return mode not in ("off", "remove_frames")  # with the latter JAX shows both, and needs all of them
 
 
 def without_frames(error: BaseException) -> None:
-    """Leaves the frames of JAX and of this package out of what is shown of an error, and of what it comes from."""
+    """Hides the frames of JAX and of this package in an error, and in its causes."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
@@ -157,7 +157,7 @@ def _outside_graph(function: Callable, args: tuple, kwargs: dict):
 
 
 def _tell_user(error: Exception, function: Callable, args: tuple, kwargs: dict) -> None:
-    """Makes an error what the user is to see of it, who has called `function`."""
+    """Prepares an error for the user who called `function`."""
     called = (args[0], args[1:]) if function.__name__ == "__call__" else (function, args)
     for hint in hints_at(error, *called, kwargs):
         _add_note(error, hint)
@@ -174,7 +174,7 @@ def _steps(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
 
 
 def _shown(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
-    """The frames of the user's code and of what it calls, without the PyTorch code that this package calls."""
+    """The frames of the user's code and of code that it calls, without PyTorch code that this package calls."""
     is_ours = False
     for each in _steps(step):
         file = each.tb_frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""How code finds the translated call that it runs in: the innermost one of a stack that each thread has.
+"""Access to the translated call that code runs in: the innermost one on a stack that each thread has.
 
 The call is `calls.dispatch.Call`, a class above every room that asks it. So its name is imported for the type checker
 alone: a room reads from the call what the class has, and pyright says where it has not.
@@ -35,18 +35,18 @@ calls_of_thread = _CallsOfThread()
 
 
 def enter(call: C) -> C:
-    """Lets a call be the innermost one of this thread."""
+    """Pushes a call on this thread's stack."""
     calls_of_thread.stack.append(call)
     return call
 
 
 def leave() -> None:
-    """Ends what the last `enter` began."""
+    """Pops the call of the last `enter`."""
     calls_of_thread.stack.pop()
 
 
 def is_in_progress(call: "Call") -> bool:
-    """Whether this thread is within a call."""
+    """Returns True if this thread is within a call."""
     return any(call is other for other in calls_of_thread.stack)
 
 

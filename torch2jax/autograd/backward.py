@@ -1,6 +1,6 @@
 """A backward pass at one level of a tape: which gradients it computes, and which hooks see them.
 
-Rows of a table that require grad in the table's place, so that its gradient is built from theirs.
+Also here: rows of a table that require grad in the table's place, so that its gradient is built from theirs.
 
 A gradient with respect to the whole would have its size. One of rows, and where they are, has theirs: a sparse tensor.
 So the rows that code takes begin a history of their own, and the whole is none of it. Where a backward pass asks for
@@ -30,7 +30,7 @@ from .tape import Hooked, Tape
 
 
 def takes_parts(tensor: Torchish) -> bool:
-    """Whether parts of a tensor may require grad in its place: a leaf of the code's own, on the tape that records."""
+    """Returns True if parts of a tensor may require grad in its place: it is a leaf on the recording tape."""
     call, source = this_call(), tensor.history
     tape = call.tape
     if tape is None or not isinstance(source, Source) or source.variable is not tensor or source.is_given:
@@ -41,7 +41,7 @@ def takes_parts(tensor: Torchish) -> bool:
 
 
 def begin_part(tensor: Torchish, part: GradientPart) -> None:
-    """Lets a tensor require grad as a part of another one."""
+    """Makes a tensor require grad as a part of a leaf."""
     tensor.start_history()
     source = cast(Source, tensor.history)
     source.part = part
@@ -60,7 +60,7 @@ def with_parts(tensors: Sequence[Torchish]) -> list[Torchish]:
 
 
 def joined(tensors: Sequence[Torchish], gradients: Sequence[Any]) -> tuple[list[Torchish], list[Any]]:
-    """Tensors that are no parts, and their gradients with those of their parts added."""
+    """The tensors that are no parts of a leaf, and their gradients, to which those of their parts are added."""
     wholes: list[Torchish] = []
     found: list[Any] = []
     of_parts: dict[int, list] = {}
@@ -86,12 +86,12 @@ def sum_of(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def is_source(tensor: Torchish) -> bool:
-    """Whether a tensor requires grad by itself."""
+    """Returns True if a tensor is a leaf that requires grad."""
     return isinstance(tensor.history, Source) and tensor.history.variable is tensor
 
 
 def replaced(given: Any, before: Torchish):
-    """The gradient that a hook of a node gave, if it gave any."""
+    """The gradient that a hook of a node returned, if it did; else the one before."""
     if given is None:
         return before
     gradient = given[0] if isinstance(given, tuple) else given
@@ -163,7 +163,7 @@ class Backward:
         return own, shown
 
     def _visit_zeros(self, variable: Var, retaining: Torchish | None, hooked: Hooked | None, goes_on: bool):
-        """As `_visit`, where nothing but zeros comes back, or nothing: then hooks get None, as in PyTorch."""
+        """As `_visit`, for a cotangent that is zero, or for none: then hooks get None, as in PyTorch."""
         history = retaining.history if retaining is not None else hooked and hooked.history()
         if history is not None and this_call().passes[-1].comes_by(history):
             zeros = jnp.zeros(variable.aval.shape, variable.aval.dtype)
@@ -179,7 +179,7 @@ class Backward:
         return None if goes_on else cotangent, cotangent
 
     def _shown(self, cotangent: jax.Array, hooks: Iterable[Callable], spec: TensorSpec) -> tuple[Any, Any]:
-        """What hooks write into the gradient that they are shown, and what they make of it."""
+        """The gradient as hooks leave it after writing into it, and the one that they return."""
         hooks = list(hooks)
         if not hooks:
             return cotangent, cotangent
@@ -218,7 +218,7 @@ class Backward:
 
 
 def _form_of(tensor: Torchish) -> TensorSpec:
-    """What the gradient of a tensor is like; that of one that requires grad by itself lies as it did then."""
+    """The metadata of a tensor's gradient; a leaf's has the layout that the leaf had at first."""
     spec, history = TensorSpec.of(tensor), tensor.history
     if history is None or history.end is None or not is_source(tensor):
         return spec
@@ -226,7 +226,7 @@ def _form_of(tensor: Torchish) -> TensorSpec:
 
 
 class BackwardOfTensors(Backward):
-    """A backward pass that the code asks for.
+    """A backward pass that the code runs.
 
     Args:
         outputs: the tensors that it goes back from.
@@ -253,7 +253,7 @@ class BackwardOfTensors(Backward):
         self.dependencies = [array for array in (x.physical.array for x in given) if tape.has(array)]
 
     def gradients(self, wanted: list[Torchish]) -> tuple:
-        """Those with respect to tensors, None for what does not lead to the outputs."""
+        """The gradients of the tensors; None for those that do not lead to the outputs."""
         self._expect_within(wanted)
         for tensor in wanted:
             self.tape.expect_captured_alone(self.outputs, tensor)
@@ -282,7 +282,7 @@ class BackwardOfTensors(Backward):
         return tuple(results)
 
     def _expect_within(self, wanted: list[Torchish]) -> None:
-        """Refuses a derivative that leads from a scope through what was computed before it: that part would be lost.
+        """Refuses a derivative from within a scope that leads through computations before it: that part would be lost.
 
         Raises:
             Uncontained: it does.
@@ -294,14 +294,14 @@ class BackwardOfTensors(Backward):
             raise Uncontained("a derivative that leads through what was computed before")
 
     def _origins(self, wanted: list[Torchish]) -> Iterable[list]:
-        """What each gradient depends on."""
+        """The arrays that each gradient depends on."""
         if not self.create or self.tape.hooks:  # which may use anything
             return [self.origins] * len(wanted)
         used = used_in_derivatives((x.history for x in self.outputs), [x.history for x in wanted])
         return [[*nodes, *self.given] for nodes in used]
 
     def _expect_recorded(self, tensor: Torchish, variable: Var | None) -> None:
-        """Refuses a derivative with respect to what another tape has recorded: it is not zero.
+        """Refuses a derivative with respect to tensors that another tape has recorded: it is not zero.
 
         Raises:
             Uncontained: that is the tape outside of a scope; `NeedsLeaves` if the scope may take in the leaf.
@@ -343,5 +343,5 @@ class BackwardOfTensors(Backward):
 
 
 def add(tensor: Torchish, gradient: Torchish) -> None:
-    """Lets the sum of a tensor's gradient and another be its gradient from now on."""
+    """Adds a gradient to `Tensor.grad`, out of place."""
     set_gradient(tensor, gradient if tensor._gradient is None else sum_of(tensor._gradient, gradient))

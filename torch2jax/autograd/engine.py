@@ -1,6 +1,6 @@
 """`.backward()` and `torch.autograd.grad`, below PyTorch's checks of their arguments: gradients from the tape.
 
-The backward passes in progress, as PyTorch reports them.
+Also here: the backward passes in progress, as PyTorch reports them.
 """
 
 import itertools
@@ -52,13 +52,13 @@ class BackwardPass:
         this_call().passes.pop()
 
     def comes_by(self, node: Node) -> bool:
-        """Whether a node is on the way."""
+        """Returns True if a node is on a path of the backward pass."""
         if not reaches(self._starts, {id(node)}):
             return False
         return not self.ends or id(node) in self.ends or bool(reaches([node], self.ends))
 
     def call_back(self) -> None:
-        """Calls what is to be called at the end, and what that adds."""
+        """Runs the callbacks of the end, and those that they add."""
         for callback in self.callbacks:
             callback()
 
@@ -75,7 +75,7 @@ def _current_pass() -> int:
 
 @stands_in(torch._C, "_will_engine_execute_node")
 def _is_on_the_way(node: object) -> bool:
-    """Whether a node is among those that the backward pass under way comes by."""
+    """Returns True if the backward pass under way runs a node."""
     variable = None if isinstance(node, Node) else getattr(node, "variable", None)
     if variable is not None:  # of a tensor from outside, whose hooks are those of what stands for it
         tensor = this_call().constants.standing_for(variable)
@@ -95,7 +95,7 @@ def _is_on_the_way(node: object) -> bool:
 
 
 class _Engine:
-    """What ``Variable._execution_engine`` offers to code in PyTorch style."""
+    """The methods of ``Variable._execution_engine`` that Python code calls."""
 
     def __init__(self, original: Any):
         self._original = original
@@ -140,7 +140,7 @@ def run_backward(
     allow_unreachable: bool = True,
     accumulate_grad: bool = True,
 ):
-    """What PyTorch's engine does.
+    """Runs a backward pass, as PyTorch's engine does.
 
     Args:
         t_outputs: tensors to differentiate.
@@ -237,7 +237,7 @@ def _tape_of(outputs: list[Torchish]) -> Tape:
 
 
 def retain(tensor: Torchish) -> None:
-    """Lets a tensor keep the gradients that backward passes find for it, if it does not do so by itself."""
+    """Makes a tensor retain its gradients, unless it is a leaf."""
     tape = this_call().tape
     if not is_source(tensor) and tape is not None:
         expect_no_journal("a tensor that retains its gradient")
@@ -246,7 +246,7 @@ def retain(tensor: Torchish) -> None:
 
 
 def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_graph: bool) -> None:
-    """Adds a gradient to that of a tensor which requires grad by itself, where `source` begins."""
+    """Adds a gradient to that of a leaf, whose node is `source`."""
     with torch.enable_grad():
         for hook in list(source.prehooks.values()):
             gradient = replaced(of_user(hook)((gradient,)), gradient)

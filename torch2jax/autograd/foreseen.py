@@ -23,18 +23,18 @@ _DERIVATIVES = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
 class _Names(NamedTuple):
-    """What code looks up, with the functions that it makes."""
+    """The names that code looks up, with those in the functions that it defines."""
 
     of_globals: frozenset[str] = frozenset()
     of_attributes: frozenset[str] = frozenset()
     derivatives: int = 0
     """At how many places it takes derivatives."""
     keeps_graphs: bool = False
-    """Whether it may take derivatives of derivatives."""
+    """True if it may take derivatives of derivatives."""
 
 
 def foreseen_depth(roots: Iterable[Any]) -> int:
-    """How deep a tape it is that functions and modules which objects lead to say they need: 0, 1 or 2."""
+    """The depth of tape that the code of functions and modules reachable from `roots` shows to be needed: 0, 1 or 2."""
     seen: dict[int, Any] = {}
     waiting: dict[str, list[Any]] = defaultdict(list)  # methods that no code has named yet
     named, pending, taken, keeps_graphs = {"forward"}, [*roots], 0, False

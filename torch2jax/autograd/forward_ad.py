@@ -25,7 +25,7 @@ from ..translation import Call, this_call
 
 
 class DualLevel(Feature):
-    """What is computed while it is entered has tangents, if it comes from a tensor that was given one."""
+    """A level of forward-mode AD: while it is entered, results computed from dual tensors have tangents."""
 
     def __init__(self):
         self._call = this_call()
@@ -45,7 +45,7 @@ class DualLevel(Feature):
             self._call.tape.adopt()
 
     def leave(self) -> None:
-        """Ends the level: what is left of it has values only."""
+        """Ends the level: its tensors keep their values, without tangents."""
         self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
         kept = [storage for storage in kept if not storage.is_lost]
@@ -64,11 +64,11 @@ class DualLevel(Feature):
 
     @property
     def tag(self):
-        """What JAX tells its tangents by."""
+        """JAX's tag of this level's tangents."""
         return self._tangents.tag
 
     def has(self, array: jax.Array) -> bool:
-        """Whether an array has a tangent."""
+        """Returns True if an array has a tangent."""
         return self._tangents.has(self._lowered(array))
 
     def _lowered(self, array: jax.Array):
@@ -85,7 +85,7 @@ class DualLevel(Feature):
             return values if tangent is None else self._tangents.dual(values, lax.stop_gradient(tangent))
 
     def dual(self, tensor: Torchish, tangent: torch.Tensor) -> Torchish:
-        """A tensor on the same memory with a tangent, which follow what is written to each other.
+        """A tensor on the same memory with a tangent; writes to either keep both up to date.
 
         Raises:
             RuntimeError: one of them has a tangent already, or the tangent is of another shape.
@@ -129,15 +129,15 @@ class DualLevel(Feature):
         return primal, _Pair(self, tensor, spec.result(tangent)).tangent
 
     def has_tangent(self, tensor: Torchish) -> bool:
-        """Whether a tensor is dual."""
+        """Returns True if a tensor is dual."""
         return self.has(tensor.physical.array)
 
     def tangent_of(self, tensor: Torchish) -> Any:
-        """The array of the tangent as it is now, None for zero."""
+        """The array of the tangent, with writes until now; None for zero."""
         return self._tangents.tangent(self._lowered(tensor.physical.array))
 
     def complete(self, tensor: Torchish, operands: Iterable[Torchish]) -> None:
-        """Gives what was computed from dual tensors a tangent of zero, if it has none."""
+        """Sets the tangent of a tensor that depends on dual ones to zero, if it has none."""
         if not is_fwd_grad_enabled():
             return
         if any(map(self.has_tangent, operands)) and not self.has_tangent(tensor):
@@ -161,7 +161,7 @@ class DualLevel(Feature):
 
 
 class _Pair:
-    """A dual tensor and its tangent: what is written to one is written to the other."""
+    """A dual tensor and its tangent, which follow each other's writes."""
 
     def __init__(self, level: DualLevel, dual: Torchish, tangent: Torchish):
         self.level, self.tangent = level, tangent
@@ -197,7 +197,7 @@ class _Pair:
 
 
 def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
-    """Whether a tangent may itself be that of a tensor: views of it are then at the same places."""
+    """True if a tangent may serve a tensor directly: both have one geometry, so their views agree."""
     if tangent.shape != tensor.shape or not tensor.numel():
         return True  # an error that others tell of, or nothing to view
     node, other = tensor._node, tangent._node

@@ -1,17 +1,14 @@
 """`torch.autograd.Function`: the derivatives that it defines are JAX's too.
 
-`torch.autograd.Function.apply` within translated calls, also if it was bound earlier: ``f = MyFunction.apply``.
-
-Up to PyTorch 2.13 it is a Python method, whose code is exchanged. From 2.14 on it is a method of C's, and one that was
-bound before cannot be reached. But it looks up three attributes of the function's class, in this order: `_backward_cls`
-(then it turns gradients off), `forward`, which it calls, and `setup_context` if the class has its own, which it calls
-too. The class of these classes answers such a series with `_BoundForward` and `_Marks`. What C does with the results is
-harmless: they are marked as not differentiable to it, so that it returns them as they are.
-
-`torch.autograd.Function`: the derivatives that it defines are JAX's too.
-
 The forward runs as it is, with gradients off. Then its results are `attached` to its inputs: an identity of the results
 whose derivative is the function's own. That serves the tape and JAX's transformations alike.
+
+`apply` is intercepted also if it was bound earlier: ``f = MyFunction.apply``. Up to PyTorch 2.13 it is a Python method,
+whose code is exchanged. From 2.14 on it is a C++ method, and one that was bound before cannot be reached. But it looks
+up three attributes of the function's class, in this order: `_backward_cls` (then it turns gradients off), `forward`,
+which it calls, and `setup_context` if the class has its own, which it calls too. The class of these classes answers
+such a series with `_BoundForward` and `_mark`. What C++ does with the results is harmless: they are marked as not
+differentiable to it, so that it returns them as they are.
 """
 
 import functools
@@ -49,7 +46,7 @@ from .inputs import ask
 _ORIGINAL = vars(torch.autograd.Function)["apply"]
 
 TAKES_KEYWORDS = not isinstance(_ORIGINAL, classmethod)
-"""Whether `apply` takes the arguments of a forward by keyword where that gets the context as well."""
+"""True if `apply` passes keyword arguments on to a forward that takes the context as well."""
 
 
 def run_instead_of_apply(apply: Callable) -> None:
@@ -67,11 +64,11 @@ def run_instead_of_apply(apply: Callable) -> None:
 
 
 class _Series(threading.local):
-    """What C has looked up on this thread, while nothing else ran."""
+    """The attributes that PyTorch's C++ has looked up on this thread in a row."""
 
     cls: Any = None
     modes: tuple[bool, bool] = (True, True)
-    """Whether gradients were recorded, backwards and forwards, when `_backward_cls` was looked up."""
+    """The modes, reverse and forward, in which gradients were recorded when `_backward_cls` was looked up."""
     has_run: bool = False
 
 
@@ -79,7 +76,7 @@ _series = _Series()
 
 
 def _attributes(apply: Callable) -> Callable[[Any, str], Any]:
-    """What looks up the attributes of functions' classes."""
+    """Returns the `__getattribute__` of the classes of functions."""
 
     def __getattribute__(cls: type[torch.autograd.Function], name: str):
         value = type.__getattribute__(cls, name)
@@ -123,7 +120,7 @@ class _BoundForward:
 
 
 def _mark(context: FunctionCtx, inputs: Sequence[object], output: object) -> None:
-    """Makes C return what `apply` gave as it is."""
+    """The `setup_context` that makes C++ return the result of `apply` unchanged."""
     results = [x for x in (output if isinstance(output, tuple) else (output,)) if isinstance(x, torch.Tensor)]
     context.mark_non_differentiable(*results)
     context.mark_dirty(*(x for x in results if any(x is given for given in inputs)))
@@ -133,7 +130,7 @@ _Function = torch.autograd.Function
 
 
 def apply(cls: Any, *args: Any, **kwargs: Any):
-    """What ``Function.apply`` does."""
+    """Runs ``Function.apply``."""
     if _has_context_of_its_own(cls):
         bound = inspect.signature(cls.forward).bind(*args, **kwargs)
         bound.apply_defaults()
@@ -166,12 +163,12 @@ def _has_context_of_its_own(cls: type[torch.autograd.Function]) -> bool:
 
 
 def _is_operators(cls: type[torch.autograd.Function]) -> bool:
-    """Whether a function stands for the derivative of a custom operator, for which JAX finds any transformation."""
+    """True if a function is the derivative of a custom operator, which JAX transforms in any way."""
     return cls.forward.__module__ == "torch._library.autograd"
 
 
 class _FunctionNode(Node):
-    """The ``grad_fn`` of what a function gave."""
+    """The ``grad_fn`` of a function's result."""
 
     __slots__ = ("ends",)
 
@@ -274,7 +271,7 @@ class _Application:
         return results if isinstance(output, tuple) else results[0]
 
     def _whole(self, call: Call, whole: Any, shadow: Any) -> Any:
-        """A result that wraps others, whose derivative is that of its shadow."""
+        """A result that is a wrapper, whose derivative is that of its shadow."""
         return cut(call, whole, shadow) if is_traced(shadow.read()) else whole
 
     def _check_written(self, ctx: Context, results: tuple) -> None:
@@ -301,7 +298,7 @@ class _Application:
                 )
 
     def _own(self, result: Torchish, ctx: Context) -> Torchish:
-        """A result that is a tensor of its own: of an input that was not written to, a view.
+        """A result as a tensor distinct from the inputs: for an input that was not written to, a view.
 
         A class of code's own says what its views are.
         """
@@ -336,14 +333,14 @@ class _Application:
 
 
 def _carrier_of(tensor: torch.Tensor) -> Torchish | None:
-    """What carries the derivatives of an argument: itself, or the shadow of one that wraps others."""
+    """The carrier of an argument's derivatives: the tensor itself, or the shadow of a wrapper."""
     if _is_whole(tensor):
         return shadow_of(this_call(), tensor)
     return tensor if isinstance(tensor, Torchish) else None
 
 
 def _is_whole(x: object) -> bool:
-    """Whether a value wraps others and has a shadow; a jagged tensor has the derivatives of its values."""
+    """Returns True if a value is a wrapper that has a shadow; a jagged tensor has the derivatives of its values."""
     return isinstance(x, torch.Tensor) and is_wrapper(x) and type(x) is not NestedTensor
 
 

@@ -266,7 +266,7 @@ class Derivative:
         return gradients[: self._count]
 
     def _cotangent(self, call: Call, gradient: torch.Tensor | None, number: int, dtype: torch.dtype, shape: torch.Size):
-        """JAX's cotangent of an input for PyTorch's gradient, summed and cast to what the input is."""
+        """JAX's cotangent for PyTorch's gradient of an input, summed to its shape and cast to its dtype."""
         if gradient is None:
             return None  # to JAX, zeros
         gradient = call.lift(gradient)
@@ -281,7 +281,7 @@ class Derivative:
 
 
 def _added(gradient: torch.Tensor | None, leaf: Torchish | None) -> torch.Tensor | None:
-    """A gradient that a backward gave for an input, with what a pass within it has left there."""
+    """The gradient of an input from a backward, plus what a backward pass within it has accumulated there."""
     left = None if leaf is None else leaf._gradient
     return gradient if left is None else left if gradient is None else gradient + left
 
@@ -292,7 +292,7 @@ def _sums_to(shape: torch.Size, smaller: torch.Size) -> bool:
 
 
 def _replaced(given: object, before: tuple) -> tuple:
-    """What a hook gave in place of gradients, if it gave anything."""
+    """The gradients after a hook: those that it returned, if any."""
     if given is None:
         return before
     return given if isinstance(given, tuple) else (given,)
@@ -303,5 +303,5 @@ def _is_primal(value: object) -> bool:
 
 
 def _is_once(backward: Callable) -> bool:
-    """Whether a backward is marked as `torch.autograd.function.once_differentiable`."""
+    """Returns True if a backward is marked as `torch.autograd.function.once_differentiable`."""
     return getattr(backward, "__code__", None) is _ONCE

@@ -5,12 +5,10 @@ are kept with slots in the places of their tensors, and these become arguments o
 slots. For each slot at most one of three things is known: an *origin* (the tensor is an input or a result, and JAX has
 its array), a *known* value (a real tensor, which Python may look at), or neither (the array is a residual).
 
-The start of an autograd function's forward pass: what it has recorded since, and how to run it again.
+Also here: the context ``ctx``, and the start of a forward pass, with what it has recorded since.
 
 A forward may compute with gradients on, on tensors that it has detached, and keep the results for its backward to
 differentiate. That history ends with the call. A backward that runs later lets the forward record it again.
-
-The ``ctx`` of an autograd function.
 """
 
 import contextlib
@@ -45,7 +43,7 @@ from ..translation import Call, is_in_progress, this_call
 
 
 class Start(NamedTuple):
-    """Where a run of an autograd function began."""
+    """The state in which a run of an autograd function began."""
 
     args: tuple
     """Its arguments."""
@@ -53,14 +51,14 @@ class Start(NamedTuple):
     """The state of the random stream."""
     memory: int
     node: int
-    """Numbers below those of memories and nodes that it has made."""
+    """Lower bounds of the numbers of memories and nodes that the run has made."""
 
     @classmethod
     def of(cls, call: Call, args: tuple) -> "Start":
         return cls(args, call.stream.state, next_number(), next_node())
 
     def has_recorded(self, tensor: Torchish) -> bool:
-        """Whether the history of a tensor is the run's own: it has computed it with gradients on."""
+        """Returns True if the run itself has computed a tensor with gradients on."""
         history, memory = tensor.history, tensor._node.storage.memory
         if history is UNRECORDED:
             return memory.number > self.memory
@@ -70,7 +68,7 @@ class Start(NamedTuple):
 def run_forward(
     function: type[torch.autograd.Function], ctx: FunctionCtx, args: tuple, batch: Batch | None = None
 ) -> Any:
-    """Runs the forward of an autograd function, with a context for what it saves; for a batch its rule for that."""
+    """Runs the forward of an autograd function, or its batching rule, with a context for the values that it saves."""
     note_made(ctx)
     with torch.no_grad(), set_fwd_grad_enabled(False):
         if function.setup_context is torch.autograd.Function.setup_context:
@@ -84,7 +82,7 @@ _OWN = frozenset(vars(FunctionCtx)) | {
     *("_function", "_needed", "to_save", "saved_for_forward"),
     *("dirty_tensors", "non_differentiable", "materialize_grads"),
 }
-"""What a context has before a function adds attributes to it."""
+"""The attributes of a context before a function adds its own."""
 
 
 class Context(FunctionCtx):
@@ -127,7 +125,7 @@ class Context(FunctionCtx):
 
 
 def attributes_of(ctx: Context) -> dict[str, object]:
-    """What a function has set on its context."""
+    """The attributes that a function has set on its context."""
     return {key: value for key, value in vars(ctx).items() if key not in _OWN}
 
 
@@ -149,7 +147,7 @@ class Residuals:
         around = [] if has_jvp else closed_over(start.args, attributes)
         given = {id(x) for x in inputs.values()}
         self.around = [x for x in around if id(x) not in given and _may_be_differentiated(x)]
-        """Tensors that are no arguments: weights of a module, say, which a pass within the backward comes by."""
+        """Tensors from around, such as a module's weights, through which a backward pass within the backward leads."""
         origins = {id(x): ("input", i) for i, x in enumerate((*inputs.values(), *self.around))}
         origins |= {id(x): ("output", i) for i, x in enumerate(outputs)}
         for dirty in ctx.dirty_tensors:  # what they held before is gone
@@ -163,7 +161,7 @@ class Residuals:
         trees = (tuple(ctx.to_save), tuple(ctx.saved_for_forward), attributes)
         self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
         self._recorded = {i: weakref.ref(x) for i, x in enumerate(self._tensors) if start.has_recorded(x)}
-        """What the forward has recorded, for the backward to differentiate."""
+        """The residuals that the forward has recorded, for the backward to differentiate."""
         self._args: Any = self._take_out(start.args, origins) if self._recorded else ()
         self._take_out([x for x in around if id(x) in origins], origins)
         self._leaves = self._inputs_among(around)
@@ -174,7 +172,7 @@ class Residuals:
 
     @property
     def are_recorded(self) -> bool:
-        """Whether some are what the forward has computed with gradients on."""
+        """True if the forward has computed some of them with gradients on."""
         return bool(self._recorded)
 
     def _take_out(self, tree: object, origins: dict) -> Any:
@@ -225,7 +223,7 @@ class Residuals:
         return [*residuals, *(() if key is None else (key,))]
 
     def filled(self, inputs: list, results: list, residuals: list) -> list:
-        """What `hand_over` gave, with the arrays of inputs and results in their places too."""
+        """The residuals from `hand_over`, completed by those that are arrays of inputs and results."""
         sources = {"input": inputs, "output": results}
         count = len(self._origins)
         found = [
@@ -242,7 +240,7 @@ class Residuals:
     def context_with(
         self, residuals: list, wanted: tuple[bool, ...], *, forwards: bool = False
     ) -> Iterator[tuple[Context, dict[int, Torchish]]]:
-        """The context of the function, in which the inputs that were saved are again what they were.
+        """The context of the function, in which saved inputs are the input tensors again.
 
         So a backward may go through what they are part of, as the parameters of a module. With it come the inputs that
         gradients may be left at, by their numbers.
@@ -292,7 +290,7 @@ class Residuals:
     def _context_and_originals(
         self, tensors: list, wanted: tuple[bool, ...], saved: tuple
     ) -> tuple[Context, Any, list]:
-        """The context; what the forward has to run with again, if so; and inputs with what stands for each."""
+        """The context; arguments to run the forward with again, or None; and the inputs, each with its tensor here."""
         is_at_home, originals = self._is_at_home(), self._living()
         pairs = [
             (x, tensors[place])
@@ -323,25 +321,25 @@ class Residuals:
         return ctx, None, pairs
 
     def _is_around(self, place: int) -> bool:
-        """Whether what is held at a place was no argument."""
+        """Returns True if the residual at an index is a tensor from around the function, not an argument."""
         origin = self._origins[place]
         return origin is not None and origin[0] == "input" and origin[1] >= len(self._inputs)
 
     def _is_at_home(self) -> bool:
-        """Whether this is part of the call that has run the function, whose tensors live."""
+        """Returns True if the call that ran the function is still in progress: its tensors live."""
         call = self._call()
         return call is not None and is_in_progress(call)
 
 
 class _WholeSlot:
-    """The place of a tensor that wraps others: the slots of its inner tensors, and that of its shadow."""
+    """The slot of a wrapper: the slots of its inner tensors, and that of its shadow."""
 
     def __init__(self, inner: Wrapped, shadow: TensorSlot | None):
         self.inner, self.shadow = inner, shadow
 
 
 def _filled_in(value: Any, tensors: list) -> Any:
-    """What was taken out at a slot, of the tensors that are there now; any other value itself."""
+    """The tensor of a slot, from the tensors of this run; any other value unchanged."""
     if isinstance(value, TensorSlot):
         return tensors[value.index]
     if not isinstance(value, _WholeSlot):
@@ -358,7 +356,7 @@ def _may_be_differentiated(tensor: Torchish) -> bool:
 
 @contextlib.contextmanager
 def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
-    """Lets the first of each pair be the second meanwhile."""
+    """Makes the first tensor of each pair the second one, within the context."""
     before = [(tensor, type(tensor), vars(tensor)) for tensor, _ in pairs]
     try:
         for tensor, other in pairs:
@@ -375,5 +373,5 @@ def _standing_for(pairs: list[tuple[Torchish, Torchish]]) -> Iterator[None]:
 
 
 def _as_array(value: object) -> jax.Array:
-    """An array, also of a Python number, which JAX hands to rules as it is."""
+    """The array of a value, which may be a Python number: JAX passes these to rules unchanged."""
     return value if isinstance(value, jax.Array) else jnp.asarray(value)

@@ -29,13 +29,13 @@ from .tape import Tape, recorded
 
 
 def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
-    """The hooks on the gradient of a tensor as it is now, to add others.
+    """The present hooks on the gradient of a tensor, to add others.
 
     Args:
         added: these others, one or a container.
 
     Raises:
-        BaseException: to `Runs`, the gradient may be JAX's.
+        Abandoned: the gradient may be JAX's; `Runs` catches that.
     """
     call = this_call()
     call.attempt.expect_hook(added, tensor)
@@ -53,7 +53,7 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
 
 
 def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
-    """Lets the hooks of a tensor from outside be those of what stands for it, which requires grad by itself."""
+    """Takes over the hooks of a tensor from outside to the leaf of the call that stands for it."""
     if tensor._backward_hooks:
         hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
     accumulated = tensor._post_accumulate_grad_hooks
@@ -64,7 +64,7 @@ def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
 
 
 def finished(attempt: Attempt, tree: object) -> Any:
-    """What a run of a function gives that makes backward passes: the gradients of the last one.
+    """Runs the backward passes at the end of a run; returns the gradients of the last one.
 
     Args:
         tree: what the function has given, with arrays in the places of tensors.
@@ -86,7 +86,7 @@ def finished(attempt: Attempt, tree: object) -> Any:
 
 
 class _InPlaceOfJax(Backward):
-    """A backward pass that gives JAX's cotangents.
+    """A backward pass that computes JAX's cotangents.
 
     Args:
         begun: the cotangents that were given for this and other passes, and as they are to later ones.
@@ -107,7 +107,7 @@ class _InPlaceOfJax(Backward):
         return self.level.variable(self.tape.primal(array, self.number))
 
     def cotangents(self, attempt: Attempt, under_way: BackwardPass) -> list:
-        """Those of the arrays that are wanted."""
+        """The cotangents of the wanted arrays."""
         sources = {source: tensor for array, tensor, source in attempt.given if _is_among(array, self._wanted)}
         others = {id(x): self._place_of(y) for x, y in self._begun if _is_among(x, self._wanted)}
         self.accumulated = {source.variables[self.number] for source in sources}
@@ -123,7 +123,7 @@ class _InPlaceOfJax(Backward):
         return [_sum_of([x for x in parts.pop(id(array), ()) if x is not None], array) for array in self._wanted]
 
     def _accumulated(self, tensor: Torchish, source: Source, cotangent: jax.Array | None, under_way: BackwardPass):
-        """What the hooks on the accumulated gradient of a leaf make of its cotangent."""
+        """The cotangent of a leaf after the hooks on its accumulated gradient."""
         if not source.is_hooked:
             return cotangent
         if cotangent is None:

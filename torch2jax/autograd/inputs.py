@@ -1,4 +1,4 @@
-"""Which inputs of a call JAX differentiates: the answers to `requires_grad`, `is_leaf`, `grad_fn` and so on.
+"""The inputs of a call that JAX differentiates: the answers to `requires_grad`, `is_leaf`, `grad_fn` and so on.
 
 PyTorch's code may ask its inputs, and go another way where they require grad. A call begins without an answer. The
 first query that JAX's derivative decides abandons the run, by `NeedsInputs`, and the code runs again as `told`:
@@ -39,7 +39,7 @@ from .retrace import Code, NeedsHooks, run_anew
 
 
 class NeedsInputs(Abandoned):
-    """The code asks what depends on which inputs JAX differentiates."""
+    """The code asks a question whose answer depends on the inputs that JAX differentiates."""
 
 
 class NeedsArray(Abandoned):
@@ -51,45 +51,45 @@ class NeedsArray(Abandoned):
 
 
 class Pass(NamedTuple):
-    """A backward pass that a run makes in the place of JAX."""
+    """A backward pass that a run makes in place of JAX."""
 
     wanted: list
-    """The arrays whose cotangents it gives."""
+    """The arrays whose cotangents it computes."""
     cotangents: list
-    """Those of the results of a floating dtype, None for zero."""
+    """The cotangents of the floating-point results; None for zero."""
 
 
 class RunKnowledge:
-    """What runs of some code have found out, for later ones."""
+    """Facts about some code that one run finds, for later runs."""
 
     has_hooks = False
-    """Whether it has hooks on gradients that JAX takes."""
+    """True if it has hooks on gradients that JAX takes."""
 
 
 class Inputs:
-    """What runs know of the arrays that they get from outside; this knows nothing yet."""
+    """The facts about the arrays from outside that a run begins with; this class has none yet."""
 
     passes: tuple[Pass, ...] = ()
-    """The backward passes that the run makes at its end, each from what the one before gave."""
+    """The backward passes at the end of the run, each with respect to results of the one before."""
     is_over = False
-    """Whether the call has ended, and the run is for a derivative that JAX takes later."""
+    """True if the call has ended, and the run is for a derivative that JAX takes later."""
     is_forwards = False
-    """Whether the run is for a derivative forwards alone, which no hook sees."""
+    """True if the run is for a forward-mode derivative alone, which no hook sees."""
 
     def begin(self) -> None:
-        """Is called when a run begins."""
+        """Called when a run begins."""
 
     def entering(self, array: Any) -> Any:
-        """What the run has in the place of an array from outside."""
+        """The array that the run uses in place of one from outside."""
         return array
 
     def is_differentiated(self, array: Any) -> bool:
-        """Whether JAX differentiates what the run has in the place of an array from outside."""
+        """Returns True if JAX differentiates the array that the run uses in place of one from outside."""
         del array
         return False
 
     def ask(self, tensor: Torchish) -> None:
-        """Is called before the answer is that a tensor requires no grad.
+        """Called before code is told that a tensor requires no grad.
 
         Raises:
             NeedsInputs: it may do so, in a derivative.
@@ -98,7 +98,7 @@ class Inputs:
             raise NeedsInputs
 
     def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
-        """Is called before the code registers hooks on the gradient of a tensor, or of a node.
+        """Called before code registers hooks on the gradient of a tensor, or of a node.
 
         Raises:
             NeedsInputs, NeedsHooks: that gradient may be JAX's.
@@ -110,7 +110,7 @@ class Inputs:
 
 
 def _may_depend(tensor: Torchish) -> bool:
-    """Whether a tensor that requires no grad may have a derivative to JAX."""
+    """Returns True if a tensor that requires no grad may have a derivative in JAX."""
     if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         return False
     # Outside of a program JAX drops derivatives of zero at once, as that of a rounded number.
@@ -186,17 +186,17 @@ class _Told(Inputs):
 
 
 def is_tensor_differentiated(tensor: Torchish) -> bool:
-    """Whether JAX is seen to take a derivative with respect to what a tensor came from."""
+    """Returns True if JAX visibly differentiates with respect to an input that a tensor depends on."""
     tape = this_call().tape
     array = tensor.physical.array
     return is_differentiated(array if tape is None else tape.primal(array))
 
 
 def ask(tensor: Torchish) -> None:
-    """Is called before code is told that a tensor requires no grad.
+    """Called before code is told that a tensor requires no grad.
 
     Raises:
-        BaseException: to `told`.
+        Abandoned: JAX may differentiate it; `told` catches that.
     """
     inputs = this_call().attempt.inputs
     if inputs is not None:
@@ -204,10 +204,10 @@ def ask(tensor: Torchish) -> None:
 
 
 def requires_grad(tensor: Torchish) -> bool:
-    """Whether a tensor requires grad, where code asks.
+    """Answers code's question whether a tensor requires grad.
 
     Raises:
-        BaseException: to `told`.
+        Abandoned: JAX may differentiate it; `told` catches that.
     """
     if tensor.history is not None:
         return True
@@ -216,7 +216,7 @@ def requires_grad(tensor: Torchish) -> bool:
 
 
 def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> Any:
-    """Runs the code, which is told the inputs that are differentiated, and returns its result.
+    """Runs the code, knowing the inputs that JAX differentiates, and returns its result.
 
     Args:
         run: gives a tree of arrays and other things for a tree like `given`. It can run again and again.
@@ -244,11 +244,11 @@ def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> 
 
 
 class _TreeOfRun(NamedTuple):
-    """What a run gave, without the arrays."""
+    """The tree of a run's results, without the arrays."""
 
     structure: Any
     static: list
-    """The leaves that are no arrays; `_ARRAY` in the places of these."""
+    """The leaves, with `_ARRAY` in place of arrays."""
 
     @property
     def positions(self) -> list[bool]:
@@ -259,11 +259,11 @@ _ARRAY = object()
 
 
 class _CodesEnd:
-    """What is known of the end of some code."""
+    """Facts about the end of some code."""
 
     found: _TreeOfRun | None = None
     is_over = False
-    """Whether the call that ran it first is over, and it runs anew."""
+    """True if the call that ran it first is over, and it runs again."""
 
 
 class _Back(NamedTuple):
@@ -312,7 +312,7 @@ class _TranslatedCode(Code):
         return code
 
     def result(self) -> Any:
-        """The tree that the code gives."""
+        """The tree that the code returns."""
         arrays, self._arrays = self._arrays, []
         results = iter(run_anew(self, arrays))
         structure, static = self.end.found  # pyright: ignore[reportGeneralTypeIssues]

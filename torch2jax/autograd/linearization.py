@@ -4,7 +4,15 @@
 `Linearization` is that without an end: while its trace is the current one, whatever is computed from a `leaf` leaves
 its linear part behind, and `pull_back` transposes as much of that as is asked for.
 
-Derivatives inside the code within `jax.shard_map`, where JAX notes over which axes an array's values differ.
+- An array of a linearization is a `LinearizeTracer`: a primal, computed with the trace below, and a tangent, which is a
+  variable of a linear program. The steps of that program are numbered as they are made.
+- A step is referred to by the tangents that it computes, and by no list of all steps. So what no tensor leads to is
+  freed, with the residuals that it keeps, as in PyTorch. `reach` finds the steps of some arrays from their tangents.
+- The way back takes the step with the highest number first, as PyTorch's engine does: the order decides when hooks run.
+- Hooks, retained gradients and targets need the complete cotangent of a variable inside of the program, and JAX's
+  backward pass returns those of its inputs alone. So it is run from one such variable to the next (`_Transposition`).
+
+Also here: derivatives within `jax.shard_map`, where JAX tracks in types over which axes an array's values differ.
 
 What is the same on all devices of an axis has one cotangent, the same on all of them. What differs has one on each.
 Where a value that is the same meets others that differ, JAX sums the cotangents that the devices have for it. A custom
@@ -59,7 +67,7 @@ Axes = frozenset[str]
 
 
 def own_axes(operands: Iterable[Torchish]) -> Axes:
-    """The axes over which devices have derivatives of their own of what is computed of some tensors.
+    """The axes over which derivatives differ from device to device, for a result of these tensors.
 
     There are none where the code itself differentiates none of these.
     """
@@ -108,12 +116,12 @@ ad.primitive_transposes[_none_p] = lambda _, *tangents, aval: [None] * len(tange
 
 
 class _StepInputs(list):
-    """The inputs of a step, with what else is known of it: JAX's own steps take no attributes."""
+    """The inputs of a step with attributes, which JAX's own steps cannot have."""
 
     number = 0
     """The way back takes the step with the highest first: how many steps were made before."""
     kept: tuple = ()
-    """What is to live as long as the step."""
+    """Values that must live as long as the step."""
 
 
 class LinearStep(Protocol):
@@ -129,7 +137,7 @@ class LinearStep(Protocol):
 
 
 def keep_with(tangent: DynamicJaxprTracer, value: object) -> bool:
-    """Lets a value live as long as the step that gave a tangent; False if none did."""
+    """Keeps a value alive as long as the step that computed a tangent; returns False if no step did."""
     step = _step_of(tangent)
     if step is None:
         return False
@@ -138,18 +146,18 @@ def keep_with(tangent: DynamicJaxprTracer, value: object) -> bool:
 
 
 def _step_of(tangent: DynamicJaxprTracer) -> LinearStep | None:
-    """The step that gave a tangent, which `_LinearTrace` has noted; None of an input."""
+    """The step that computed a tangent, as `_LinearTrace` has recorded it; None for an input."""
     return cast(Any, tangent.parent)
 
 
 class Subgraph(NamedTuple):
-    """The part of the linear program that leads to some arrays: steps, each behind those that it needs, and leaves."""
+    """The part of the linear program that leads to some arrays: steps, each after those that it needs, and leaves."""
 
     steps: list
     linear: set[Var]
     """The variables that depend on leaves."""
     leaves: list[Var]
-    """In the order in which the way back comes to their ends."""
+    """In the order in which the way back reaches them."""
 
 
 class _LinearTrace(DynamicJaxprTrace):
@@ -160,7 +168,7 @@ class _LinearTrace(DynamicJaxprTrace):
         self._numbers = itertools.count()
 
     def process_primitive(self, primitive: Primitive, tracers: Sequence[Tracer], params: dict[str, Any], /):
-        """Records a step as it is, so that a rule's body is pasted in: its own steps tell what they keep."""
+        """Records a step without a nested call, so that a rule's body is inlined: its own steps say what they keep."""
         return super().process_primitive(
             cast(Any, primitive).prim if isinstance(primitive, VJPNode) else primitive, tracers, params
         )
@@ -173,7 +181,7 @@ class _LinearTrace(DynamicJaxprTrace):
 
 
 class Linearization:
-    """One linearization of what is computed while its trace is current.
+    """One linearization of all that is computed while its trace is current.
 
     Args:
         below: the trace that the values themselves are computed with.
@@ -186,17 +194,17 @@ class Linearization:
         self._tangents = tangents
         self.trace = LinearizeTrace(below, tangents, True)
         self.axes = axes_in_types()
-        """Over which the values of all that has a derivative count as different: each device has its own."""
+        """The axes over which all values with a derivative count as varying: each device has derivatives of its own."""
 
     def leaf(self, array: jax.Array):
-        """An array of the same values that derivatives may be asked for with respect to."""
+        """An array of the same values, as a leaf: derivatives may be taken with respect to it."""
         if self.axes:
             array = varying(array, self.axes)
         aval = jax.typeof(array).to_tangent_aval()
         return LinearizeTracer(self.trace, array, self._tangents.new_arg(aval, source_info_util.current()))
 
     def without_derivative(self, array: jax.Array, origins: Iterable):
-        """An array of the same values that leads back to what it came from, though its derivative there is zero."""
+        """An array of the same values whose derivative is zero, but which a backward pass follows to its origins."""
         tangents = [x.tangent for x in origins if self.has(x)]
         if not tangents:
             return self.leaf(array)
@@ -211,7 +219,7 @@ class Linearization:
         return isinstance(array, LinearizeTracer) and array._trace.tag is self.tag
 
     def gave(self, tangent: DynamicJaxprTracer) -> bool:
-        """Whether a tangent is of this linearization."""
+        """Returns True if a tangent belongs to this linearization."""
         return tangent._trace is self._tangents
 
     def values(self, array: jax.Array):
@@ -227,13 +235,13 @@ class Linearization:
         return LinearizeTracer(self.trace, values, array.tangent)
 
     def with_tangent(self, values: jax.Array, tangent: DynamicJaxprTracer):
-        """Values with a place in this linearization."""
+        """Values with the tangent of another array."""
         if self.axes:
             values = varying(values, varying_axes(tangent))
         return LinearizeTracer(self.trace, values, tangent)
 
     def with_new_variable(self, array: jax.Array, values: jax.Array):
-        """As `with_values`, with a variable of its own."""
+        """As `with_values`, with a new variable."""
         if not self.has(array):
             return values
         with set_current_trace(self._tangents):
@@ -245,7 +253,7 @@ class Linearization:
         return array.tangent.val if self.has(array) else None
 
     def reach(self, arrays: Iterable) -> Subgraph:
-        """What leads to arrays of this level."""
+        """The steps that lead to arrays of this level."""
         steps: list = []
         linear: set[Var] = set()
         leaves: dict[Var, float] = {}  # with the place of the first step that takes them
@@ -286,7 +294,7 @@ class Linearization:
         """The cotangents of `targets`, computed with the trace that is current.
 
         Args:
-            reached: what leads to the outputs.
+            subgraph: what leads to the outputs.
             cotangents: those of the outputs, by their variables.
             targets: nothing is computed that does not lead to one of these.
             visit: is called with the cotangent of a variable once it is complete (None for zero), and whether the way
@@ -295,7 +303,7 @@ class Linearization:
             use: is called at first with the steps that need such values.
 
         Raises:
-            Sealed: the way leads through what `sealed` gave.
+            LevelEnd: the way leads through a result of `stop_levels`.
         """
         backward = _Transposition(self, subgraph, targets, constant, bool(visit))
         use(backward.steps_with_constants())
@@ -317,10 +325,10 @@ class _Transposition:
                 self._leads.update(step.outvars)
 
     def steps_with_constants(self) -> list:
-        """The steps on the way that need values of the way forward.
+        """The steps on the way back that need primal values.
 
         Raises:
-            Sealed: one of them is the end of what this level knows.
+            LevelEnd: one of them is the end of what this level knows.
         """
         steps = [step for step in self._subgraph.steps if self._leads.intersection(step.outvars)]
         if any(stops_levels(step) for step in steps):
@@ -393,7 +401,7 @@ class _Transposition:
                 cotangents[var] = accumulator.freeze()
 
     def _find_constant(self, tracer: DynamicJaxprTracer, constants: dict, beside: list) -> None:
-        """Adds a value of the way forward, or the steps that compute it from such, to what a program begins with."""
+        """Adds a primal value, or the steps that compute it from others, to the inputs of a program."""
         step = tracer.parent
         if step is None:
             constant = self._constant(self._level.constant_of(tracer))
@@ -410,7 +418,7 @@ def _variable(tracer: DynamicJaxprTracer) -> Var | None:
 
 
 def _has_code(step: LinearStep) -> bool:
-    """Whether a step runs code of its own, which may hold values too."""
+    """Returns True if a step has a jaxpr or a function among its parameters, which may hold values too."""
     return any(isinstance(x, (Jaxpr, ClosedJaxpr)) or callable(x) for x in step.params.values())
 
 
@@ -420,7 +428,7 @@ def _variables_of(step: LinearStep) -> list[Var]:
 
 
 def _popped(cotangents: dict[Var, Any], var: Var) -> Any:
-    """The cotangent of a variable, typed as JAX's transposes expect: what code gives (ones, a hook's) need not be."""
+    """The cotangent of a variable, typed as JAX's transposes expect; one from code, such as ones, need not be."""
     cotangent = cotangents.pop(var)
     return cotangent if is_zero(cotangent) else matched(cotangent, varying_axes(var))
 

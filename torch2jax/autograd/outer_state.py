@@ -37,7 +37,7 @@ _OF_PYTORCH = frozenset(vars(torch.nn.Module()))  # which the call puts back, as
 
 
 class Kind(NamedTuple):
-    """How what objects of a kind hold is taken and put back."""
+    """The functions that save and restore the contents of one kind of object."""
 
     take: Callable[[Any], Any]
     put: Callable[[Any, Any], None]
@@ -92,7 +92,7 @@ def _put_text(value: Any, before: tuple[Any, int]) -> None:
 
 
 def _place_of(value: Any) -> tuple[Any, Any]:
-    """What an iterator goes over, and where it is."""
+    """The object that an iterator goes over, and its position there."""
     _, held, *place = value.__reduce__()
     return held[0] if held else None, place[0] if place else 0
 
@@ -144,7 +144,7 @@ def _kind_of(codec: ObjectCodec) -> Kind:
 
 
 class OuterState:
-    """What the leaves of a tree lead to, before the first run.
+    """The objects that the leaves of a tree lead to, as they are before the first run.
 
     Of functions that is what they close over, name or are methods of, and the globals that they assign to. It may live
     as long as a derivative that runs the code again, and so it keeps no arrays of the tree.
@@ -155,18 +155,18 @@ class OuterState:
         self._before: dict[int, tuple[Any, Kind, Any]] = {}
         self._caches: dict[int, tuple[Any, Any]] = {}
         self._filled: set[int] = set()
-        """The caches of functions, by their ids, that have what a run has put there."""
+        """The ids of caches of functions that a run has filled."""
         self._namespaces: set[int] = set()
         self._context = contextvars.copy_context()
         self.runs = 0
-        """How many have begun."""
+        """The number of runs that have begun."""
         self.was_cut = self.met_condition = False
-        """Whether the last one ended early, but for loops, and whether that was at a condition on a traced value."""
+        """True if the last run ended early, but for loops; and if that was at a condition on a traced value."""
         self.follows = False
-        """Whether one has met a condition on a traced value."""
+        """True if a run has met a condition on a traced value."""
 
     def begin(self) -> None:
-        """Is called before each run: notes all of it the first time, and lets it be like that from then on."""
+        """Called before each run: notes the state before the first one, and restores it before each later one."""
         self.runs, self.was_cut, self.met_condition = self.runs + 1, False, False
         if self.runs > 1:
             self._restore()
@@ -175,7 +175,7 @@ class OuterState:
             self._roots = None
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Calls a function with the context variables that were there before the first run; what it sets stays."""
+        """Calls a function with the context variables from before the first run; those that it sets stay set."""
         if self.runs == 1:
             return function(*args)
         context = self._context.copy()
@@ -187,7 +187,7 @@ class OuterState:
                     variable.set(value)
 
     def has(self, value: Any) -> bool:
-        """Whether an object is one of those that each run finds as they were."""
+        """Returns True if each run finds an object as it was before the first."""
         if isinstance(value, torch.nn.Module):
             return True
         if isinstance(value, type) and value.__module__ == torch.nn.utils.parametrize.__name__:
@@ -200,7 +200,7 @@ class OuterState:
 
     @contextlib.contextmanager
     def once_more(self) -> Iterator[None]:
-        """A context of a run that takes place after the call has ended: all is left as it is found."""
+        """A context of a run after the call has ended: everything is left as it is found."""
         now = [(value, kind, kind.take(value)) for value, kind, _ in self._before.values()]
         try:
             yield
@@ -209,7 +209,7 @@ class OuterState:
                 kind.put(value, taken)
 
     def also(self, changes: list[tuple[bool, Any, Kind, Any]]) -> None:
-        """Notes what a run has changed besides: objects, and what they held."""
+        """Notes further changes by a run: objects, and what they held."""
         for _, value, kind, before in changes:
             self._before.setdefault(id(value), (value, kind, before))
 
@@ -267,7 +267,7 @@ class OuterState:
             pending.extend(_named_by(function))
 
     def _restore(self) -> None:
-        """Lets all of it be as it was."""
+        """Restores all of it."""
         for key, (value, kind, before) in [*self._before.items()]:
             try:
                 kind.put(value, before)
@@ -313,7 +313,7 @@ def _assigned_by(code: types.CodeType) -> tuple[str, ...]:
 
 
 def _named_by(function: types.FunctionType) -> Iterator[Any]:
-    """What a function has global names for, but functions of other files."""
+    """The values of a function's global names, except functions of other files."""
     names = function.__globals__
     values = (names.get(name) for name in named_by(function.__code__))
     yield from (x for x in values if type(x) is not types.FunctionType or x.__globals__ is names)

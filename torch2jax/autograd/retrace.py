@@ -41,11 +41,11 @@ class Code(ABC):
     @property
     @abstractmethod
     def has_hooks(self) -> bool:
-        """Whether it is known to need a way back of its own."""
+        """True if the code is known to have hooks, and so needs a backward pass of its own."""
 
     @abstractmethod
     def __call__(self, *arrays: jax.Array, is_last: bool) -> list:
-        """The arrays that it gives.
+        """The arrays that it returns.
 
         Args:
             is_last: whether derivatives to come do not run it anew.
@@ -56,7 +56,7 @@ class Code(ABC):
 
     @abstractmethod
     def requiring(self, positions: Sequence[int]) -> "Code":
-        """The same code, told that the arguments at these places are differentiated."""
+        """The same code, knowing that the arguments at these indices are differentiated."""
 
     @abstractmethod
     def without_hooks(self) -> "Code":
@@ -67,13 +67,13 @@ class Code(ABC):
         """The backward pass: a function of the arguments, and of the cotangents of some of the results.
 
         Args:
-            places: of the arguments whose cotangents it gives.
+            positions: those of the arguments whose cotangents it gives.
             has_cotangent: of each result of a floating dtype, whether it has one.
         """
 
 
 def run_anew(code: Code, arrays: Sequence) -> list:
-    """What some code gives, which JAX runs again for each derivative that it takes."""
+    """The result of some code, as one equation: JAX runs the code again for each derivative that it takes."""
     return _run_anew_p.bind(*arrays, code=code)
 
 
@@ -102,7 +102,7 @@ class _RunAnew(Primitive):
             return code(*args[count:], is_last=True)
 
     def to_lojax(self, *args: Any, program: ClosedJaxpr, refusal: Exception | None, **_: Any) -> list:
-        """The program itself. JAX 0.12 asks for it where what `jax.numpy` now has as one operation becomes several.
+        """Returns the program itself. JAX 0.12 asks for it when it lowers an operation of `jax.numpy` to several.
 
         It does once no derivative is to come.
         """
@@ -121,7 +121,7 @@ class _RunAnew(Primitive):
 
 
 def _differentiated(trace: ad.JVPTrace | LinearizeTrace, code: Code, args: list) -> list:
-    """What some code gives where JAX takes a derivative with that trace."""
+    """The result of some code in a trace in which JAX takes a derivative."""
     if not code.has_hooks:
         with running(trace):
             bookmark = Bookmark()

@@ -1,4 +1,4 @@
-"""The runs of a function: each finds out what the next must know, until one reaches the end.
+"""The runs of a function: each finds out something for the next one, until a run reaches the end.
 
 A call begins without a tape, unless its code names one (`foreseen.py`), without knowledge of its inputs, and as plain
 Python. What needs one of them abandons the run, and the function runs again with it, from then on at once. So code that
@@ -78,48 +78,48 @@ class Attempt:
         self.heeds_lengths = heeds_lengths
         self.asked = [] if asked is None else asked
         self.fits: Torchish | None = None
-        """Whether all that data decide fits; a bool, which is written to like any other tensor, so that a loop carries
-        it, and a checkpoint or branch gives it. Only where lengths are heeded from the beginning."""
+        """True, as a tensor, if all that data decide fits. Code writes to it as to any tensor, so that loops carry it,
+        and checkpoints and branches return it. None where lengths are not heeded from the beginning."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
         self.left_pytorch: SourceLine | None = None
-        """Where code first took values of floating point out of PyTorch, as numpy's arrays or Python's lists."""
+        """The line where code first took floats out of PyTorch, as NumPy arrays or Python lists."""
         self._begun: weakref.WeakSet[Source] | None = None
         self.given: list[tuple[Any, Torchish, Source]] = []
-        """What it goes back to, if it is one that runs backward: arrays, and the tensors and histories of these."""
+        """The inputs that its backward passes end at, if it runs some: arrays, with their tensors and nodes."""
         self.stays: list[tuple[bool, Any, Kind, Any]] = []
-        """What it has left changed in modules from outside, for other runs of the same call to find as it was."""
+        """Changes that it has left in modules from outside, for other runs of the same call to undo."""
         self.ends: list[tuple[Any, Node | None]] = []
-        """What it goes back from then: arrays that leave the call, and their histories."""
+        """The outputs that these backward passes begin at: arrays that leave the call, with their nodes."""
 
     @property
     def begun(self) -> "weakref.WeakSet[Source]":
-        """Where histories began."""
+        """The leaves that were made in this run."""
         if self._begun is None:
             self._begun = weakref.WeakSet()
         return self._begun
 
     @property
     def passes(self) -> "tuple[Pass, ...]":
-        """The backward passes that it runs in the place of JAX."""
+        """The backward passes that the run makes in place of JAX."""
         return () if self.inputs is None else self.inputs.passes
 
     def entering(self, array: Any) -> Any:
-        """What the run has in the place of an array from outside."""
+        """The array that the run uses in place of one from outside."""
         return array if self.inputs is None else self.inputs.entering(array)
 
     def is_differentiated(self, array: Any) -> bool:
-        """Whether the run knows that JAX differentiates what it has in the place of an array from outside."""
+        """Returns True if the run knows that JAX differentiates the array that it uses in place of one from outside."""
         return self.inputs is not None and self.inputs.is_differentiated(array)
 
     def expect_to_fit(self, fits: Any, text: str) -> None:
-        """Lets results of the call tell where a traced bool is false.
+        """Makes results of the call report where a traced bool is false.
 
         Args:
             fits: whether what data decide fits, as an array.
             text: what is said where it does not and somebody checks that.
 
         Raises:
-            BaseException: to `Runs`, where lengths are not heeded from the beginning.
+            NeedsLengths: lengths are not supported from the beginning of the run; `Runs` catches that.
         """
         if self.fits is None:
             raise Restart
@@ -128,10 +128,10 @@ class Attempt:
         storage.write(PhysicalArray(lax.bitwise_and(storage.read(), fits), None), None)
 
     def expect_hook(self, hooks: Any, tensor: Torchish | None = None) -> None:
-        """Is called before hooks on the gradient of a tensor, or of a node, are registered.
+        """Called before hooks on the gradient of a tensor, or of a node, are registered.
 
         Raises:
-            BaseException: to `Runs`, the gradient may be JAX's.
+            Abandoned: the gradient may be JAX's; `Runs` catches that.
             NotImplementedError: it is one of `torch.func`.
         """
         call = this_call()
@@ -145,12 +145,12 @@ class Attempt:
             self.inputs.expect_hook(tensor, hooks)
 
     def note_made(self, value: Any) -> None:
-        """Is called with an object of the package's, before code writes to it."""
+        """Called with an object of the package's, before code writes to it."""
         if self.converts:
             note_made(value)
 
     def note_given(self, array: Any, tensor: Torchish) -> None:
-        """Notes what stands for an array that is differentiated, and requires grad by itself."""
+        """Notes the leaf for an array that JAX differentiates."""
         if self.passes and self.is_differentiated(array) and isinstance(tensor.history, Source):
             self.given.append((array, tensor, tensor.history))
 
@@ -160,14 +160,14 @@ class Attempt:
             self.ends.append((array, tensor.history))
 
     def begin(self) -> None:
-        """Lets what the abandoned run left begin a history in this one."""
+        """Makes tensors that the abandoned run left leaves of this one."""
         if self.heeds_lengths:
             self.fits = wrap(np.array(True), torch.bool)  # pyright: ignore[reportArgumentType] - no value that JAX traces
         for tensor in self.left:
             tensor.start_history()
 
     def abandon(self) -> None:
-        """Takes from the tensors of this run what it alone knows of their derivatives; traced ones end with it."""
+        """Removes derivatives, which no other run knows, from this run's tensors; traced tensors end with it."""
         tape, self.left = this_call().tape, []
         for source in self.begun:
             tensor = source.variable
@@ -186,7 +186,7 @@ class Attempt:
 
 
 class Runs:
-    """The runs of a function, whose first ones find out how deep a tape it needs, and what it asks.
+    """The runs of a function. The first ones find out the depth of the tape and what the code asks.
 
     Args:
         policy: how conditions on traced values are answered.
@@ -198,10 +198,12 @@ class Runs:
         self._policy, self._inputs, self._rolling = policy, inputs, rolling
         self._depth = 0
         self._foreseen: int | None = None
-        """How deep a tape eager runs begin with. A program has none that it may not use: its graph would be another."""
+        """The depth of the tape that eager runs begin with. A traced program begins without one that it may not use:
+        its graph would differ."""
         self._is_settled = False
-        """Whether the first run of a call has reached the end: outside of transformations, no later one looks at all
-        that it might have to put back."""
+        """True if the first run of a call has reached its end: outside of transformations, later ones do not look for
+        state that they might have to restore.
+        """
         self._asks, self._known = False, RunKnowledge()
         self._heeds_lengths = False
         self._asked: list[tuple[dict[str, Any], bool]] = []

@@ -1,10 +1,19 @@
-"""The tape: what `.backward()` and `torch.autograd.grad` of translated code differentiate.
+"""The tape: the record that `.backward()` and `torch.autograd.grad` of translated code differentiate.
 
 A call begins without one; the first query that needs it abandons the run, by a `Restart` (`runs.py`).
 
 A tape is a stack of levels, each a `Linearization`, one for each derivative of a derivative. The values of a level are
 computed on the next one, so that a gradient taken of one is differentiated by the next. What a derivative of one level
 gives ends there (`stop_levels`): whoever is led back to it has to ask the next level.
+
+- `levels[0]` is on top: code is computed with its trace, and below each level is the trace of the next one. So the
+  primal of an array at one level is the array of the next level (`Tape._parts`).
+- A tensor has variables of its own at each level, though another tensor may have the same array: to PyTorch a gradient
+  is with respect to a tensor, not to a value (`with_own_variable`).
+- What requires grad has variables even where JAX drops its derivative as zero, as that of a rounded number. So backward
+  passes, their hooks and their errors come by the same tensors as in PyTorch (`tracked`).
+- One level does not do for all: a derivative can be differentiated only if it was recorded by a further level while it
+  was computed, and code says with the second derivative that it wants that. The next run then has one level more.
 """
 
 import contextlib
@@ -40,7 +49,7 @@ class HistoryEnd(NamedTuple):
     """An operand or the result of an operation, without its values."""
 
     tangents: tuple
-    """Its places in the linear programs, as these know them, one for each level that has it."""
+    """Its tangents in the linear programs, one for each level that has it."""
     spec: TensorSpec
     shape: torch.Size
     is_nested_tensor = is_cpp_nested_tensor = False
@@ -64,14 +73,14 @@ class Hooked:
 
     spec: TensorSpec
     history: Callable[[], Node | None]
-    """Gives that of the tensor, as long as it lives."""
+    """Returns the tensor's history, as long as the tensor lives."""
     hooks: OrderedDict[int, Callable] = field(default_factory=OrderedDict)
     nodes: list[Node] = field(default_factory=list)
-    """The operations that gave the tensor, whose hooks come after its own."""
+    """The operations that computed the tensor; their hooks run after its own."""
 
 
 class Tape(Feature):
-    """What has been computed from the tensors that require grad, while it is entered.
+    """The record of computations on tensors that require grad, while it is entered.
 
     Args:
         depth: the number of levels.
@@ -84,12 +93,12 @@ class Tape(Feature):
         self.depth, self.outer, self._count = depth, outer, depth + below
         self.levels: list[Linearization] = []  # from the one that computes to the last
         self.hooks: weakref.WeakValueDictionary[Var, Hooked] = weakref.WeakValueDictionary()
-        """They live as long as the program that leads to their places."""
+        """They live as long as the program that leads to their variables."""
         self.retaining: weakref.WeakValueDictionary[int, Torchish] = weakref.WeakValueDictionary()
         self.sources: weakref.WeakValueDictionary[Var, Source] = weakref.WeakValueDictionary()
-        """Where histories begin, by the places of their arrays."""
+        """The leaves, by the variables of their arrays."""
         self.refuses = False
-        """Whether there may be a `Node.refusal`."""
+        """True if some `Node.refusal` may be set."""
         self.began = 0
         """The number of the first node that can be within, where leaves from outside are; see `adopt`."""
         self._captured: dict[Source, Any] = {}
@@ -110,15 +119,15 @@ class Tape(Feature):
 
     @property
     def is_current(self) -> bool:
-        """Whether what is computed now is recorded here: not within another transformation."""
+        """True if the tape records present computations: no other transformation was entered since."""
         return current_trace() is self.levels[0].trace
 
     def is_above(self, trace: Trace) -> bool:
-        """Whether what is computed now is recorded here, and computed with that trace."""
+        """Returns True if the tape records present computations, directly above that trace."""
         return self.is_current and self.levels[-1].below is trace
 
     def is_beside(self, trace: Trace) -> bool:
-        """Whether what is computed with that trace is recorded here, for derivatives of the code's own alone."""
+        """True if the tape records present computations above that trace, for the code's own derivatives alone."""
         return self._count == self.depth and self.is_above(trace)
 
     def leaf(self, array: jax.Array, source: Source):
@@ -132,7 +141,7 @@ class Tape(Feature):
         return values
 
     def beginning(self, array: jax.Array, number: int):
-        """An array of the same values with which derivatives begin at the levels from one on."""
+        """An array of the same values as a leaf of the levels from `number` on."""
         for level in reversed(self.levels[number:]):
             array = level.leaf(array)
         return array
@@ -166,7 +175,7 @@ class Tape(Feature):
         return None
 
     def adopt(self) -> None:
-        """Lets the histories of leaves from the tapes around go on here."""
+        """Continues the histories of leaves from outer tapes here."""
         outer = self.outer
         while outer is not None:
             for source in set(outer.sources.values()):
@@ -204,11 +213,11 @@ class Tape(Feature):
         raise Uncontained("a derivative where no leaf of the code around is left")
 
     def leaves(self) -> int:
-        """How many leaves this tape and those around know."""
+        """The number of leaves on this tape and the outer ones."""
         return len(set(self.sources.values())) + (0 if self.outer is None else self.outer.leaves())
 
     def expect_captured_alone(self, outputs: list[Torchish], tensor: Torchish) -> None:
-        """Refuses a derivative with respect to a leaf that lead to the outputs in another way than by its dual.
+        """Refuses a derivative with respect to a leaf that leads to the outputs in another way than by its dual.
 
         Raises:
             NotImplementedError: it did, and the tape around knows that part; or `tensor` is one of several duals.
@@ -239,11 +248,11 @@ class Tape(Feature):
         return unvaried(array) if self.levels and self.levels[0].axes else array
 
     def has(self, array: jax.Array) -> bool:
-        """Whether the array has a history that the code knows of."""
+        """Returns True if the array has a history that the code knows of."""
         return any(level.has(part) for level, part in self._own_parts(array))
 
     def knows(self, array: jax.Array) -> bool:
-        """Whether the array has a history on this tape or on an outer one."""
+        """Returns True if the array has a history on this tape or on an outer one."""
         return self.has(array) or (self.outer is not None and self.outer.knows(array))
 
     def _parts(self, array: jax.Array) -> Iterable[tuple[Linearization, Any]]:
@@ -261,7 +270,7 @@ class Tape(Feature):
         return values
 
     def tracked(self, array: jax.Array, origins: Sequence = ()):
-        """The array with a place at every level, also where it has no derivative with respect to what it came from.
+        """The array with a variable at every level, even where it has no derivative with respect to its origins.
 
         What a tape around knows has its place there alone: a place here would be where its derivatives begin.
         """
@@ -277,14 +286,14 @@ class Tape(Feature):
         return values
 
     def with_new_variable(self, array: jax.Array):
-        """The same array with a place of its own in the history: two tensors of equal values are two."""
+        """The same array with variables of its own: two tensors of equal values are distinct."""
         values = self.primal(array, self._count)
         for level, part in reversed(list(self._parts(array))):
             values = level.with_new_variable(part, values)
         return values
 
     def with_own_variable(self, array: jax.Array):
-        """The array, with a place of its own if its place is another tensor's."""
+        """The array, with variables of its own if the present ones are another tensor's."""
         variables = self.variables(array)
         if not variables:
             return array
@@ -295,7 +304,7 @@ class Tape(Feature):
         return array
 
     def stop_levels(self, array: jax.Array, dependencies: list, count: int):
-        """What a derivative at level `count - 1` gave: the levels up to that do not know how it came about."""
+        """The result of a derivative at level `count - 1`, cut off from the levels up to that."""
         return stop_levels(array, dependencies, count) if dependencies else array
 
     def variables(self, array: jax.Array) -> list[Var]:
@@ -304,7 +313,9 @@ class Tape(Feature):
         return [variable for variable in variables if variable is not None]
 
     def end_of(self, tensor: Torchish) -> HistoryEnd:
-        """What remains of a tensor where its values are not kept; its places are on the innermost tape that has it."""
+        """The part of a tensor that its history keeps, without values; its variables are of the innermost tape that has
+        it.
+        """
         physical = tensor.physical
         if self.outer is not None and not self.has(physical.array) and self.outer.knows(physical.array):
             return self.outer.end_of(tensor)
@@ -339,7 +350,7 @@ class Tape(Feature):
         return hooked
 
     def show(self, node: Node) -> None:
-        """Calls the hooks of a node from now on."""
+        """Registers a node whose hooks backward passes must call."""
         nodes = self.hooked(node.end, node).nodes
         if not any(node is other for other in nodes):
             nodes.append(node)
@@ -353,7 +364,7 @@ class Tape(Feature):
         return self.levels[number].variable(self.primal(tensor.physical.array, number))
 
     def sources_of(self, outputs: list[Torchish]) -> list[Torchish]:
-        """The tensors that require grad by themselves, and that lead to the outputs."""
+        """The leaves that lead to the outputs."""
         level = self.levels[self.depth - 1]
         leaves = level.reach([self.primal(x.physical.array, self.depth - 1) for x in outputs]).leaves
         found = [self.sources[leaf] for leaf in leaves if leaf in self.sources]
@@ -361,7 +372,7 @@ class Tape(Feature):
         return list({id(source): source.variable for source in found if source.variable is not None}.values())
 
     def at_first(self, differentiate: Callable[[int], T]) -> T:
-        """What `differentiate` gives for the number of the first level that knows all that it is led back to.
+        """The result of `differentiate` for the first level that has recorded all that the derivative depends on.
 
         Raises:
             Restart: the tape has too few.
@@ -372,7 +383,7 @@ class Tape(Feature):
         raise Restart(tape=self.depth + 1)
 
     def use(self, steps: list, keep: bool) -> None:
-        """Notes that a derivative needs the values that steps have kept.
+        """Notes that a derivative needs the residuals of steps.
 
         Args:
             steps: of a level.
@@ -398,7 +409,7 @@ class Tape(Feature):
 
 
 def recorded() -> Tape:
-    """The tape of the call, for code that is only there where one is kept.
+    """The tape of the call, for code that is reached only if there is one.
 
     Raises:
         Restart: there is none.

@@ -147,7 +147,7 @@ def _type(leaf: Any) -> tuple:
 
 
 def _constants(argnums: int | Sequence[int] | None, mask: Any) -> Callable[[tuple], list[bool]]:
-    """For the leaves of the positional arguments, whether they are constants in gradients."""
+    """Returns the function from positional arguments to flags of their leaves, True for constants in gradients."""
     numbers = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def constants(args: tuple) -> list[bool]:
@@ -244,7 +244,7 @@ class _SpecialisedCalls(TellsOfArguments):
         return jax.tree.unflatten(known.structure, call_torch(known.function, known.results, *arrays))
 
     def _dtype(self, index: int, dtype: np.dtype):
-        """What PyTorch takes an array to be: int64 like the example, although JAX holds it as int32."""
+        """The dtype of an array in PyTorch: int64 as in the example, although JAX holds it as int32."""
         if index < len(self._dtypes) and canonical(self._dtypes[index]) == dtype:
             return self._dtypes[index]
         return dtype_j2t(dtype)

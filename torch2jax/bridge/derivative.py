@@ -137,7 +137,7 @@ class _Pullback:
             return self._checked(inputs, edges, gradients)
 
     def _checked(self, inputs: Sequence[torch.Tensor], edges: Iterable, gradients: Sequence) -> Sequence:
-        """The gradients, unless they are to be differentiated and code of a user's has made that impossible."""
+        """The gradients; an error if they must be differentiable and user code has made that impossible."""
         nested = any(tensor.requires_grad for tensor in inputs)
         if not nested or any(gradient is not None and gradient.requires_grad for gradient in gradients):
             return gradients
@@ -178,13 +178,13 @@ def batched(function: TorchFunction, axes: tuple[int | None, ...]) -> TorchFunct
 
 
 def _edges(results: Iterable[torch.Tensor]) -> list[tuple]:
-    """Where in autograd's graph some tensors come from: nodes, and which results of these they are."""
+    """The edges of autograd's graph that tensors come from: nodes, and the indices of their results."""
     edges = [get_gradient_edge(result) for result in results if result.requires_grad]
     return [(edge.node, edge.output_nr) for edge in edges]
 
 
 def _all_edges(edges: Iterable) -> Iterator[tuple]:
-    """These, and all that lead to them."""
+    """These edges, and all that lead to them."""
     found, waiting = set(), list(edges)
     while waiting:
         edge = waiting.pop()
@@ -195,12 +195,12 @@ def _all_edges(edges: Iterable) -> Iterator[tuple]:
 
 
 def _reach(leaves: Iterable[torch.Tensor], edges: Iterable) -> bool:
-    """Whether a result at one of the edges came of one of the leaves, though its gradient be None."""
+    """Returns True if one of the leaves leads to a result at one of the edges, though its gradient be None."""
     return not set(_edges(leaves)).isdisjoint(_all_edges(edges))
 
 
 def _may_be_nonzero(cotangent: torch.Tensor) -> bool:
-    """Whether a gradient of zero might be wrong. JAX asks with zeros where it cannot know them, as in a scan."""
+    """True if a gradient of zero might be wrong. JAX asks with zeros where it cannot know them, as in a scan."""
     try:
         return bool(cotangent.any())
     except RuntimeError:  # within torch.vmap, which does not tell

@@ -1,6 +1,6 @@
 """A JAX program as a PyTorch operation, which autograd and `torch.func` differentiate and batch.
 
-Tensors as the arguments of a compiled JAX program, and its results as tensors.
+Also here: tensors as arguments of a compiled JAX program, and its results as tensors.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _REFUSED = (torch.float64, torch.complex128)
 
 
 def check_dtypes(dtypes: Sequence[torch.dtype], x64: bool) -> None:
-    """Refuses to compute in half the precision that PyTorch code asked for.
+    """Refuses to compute in less precision than PyTorch code expects.
 
     Raises:
         TypeError: one of `dtypes` is float64 or complex128 while ``jax_enable_x64`` is off.
@@ -42,7 +42,8 @@ def check_dtypes(dtypes: Sequence[torch.dtype], x64: bool) -> None:
 
 
 def argument_of(tensor: torch.Tensor, x64: bool) -> np.ndarray | jax.Array:
-    """What a jitted function takes for a tensor; on the CPU it shares the tensor's memory where the layout allows it.
+    """The argument of a jitted function for a tensor; on the CPU it shares the tensor's memory where the layout allows
+    it.
 
     On the CPU that is a numpy array: ``jit`` reads it without a copy, and an array of JAX's takes 20 µs to make.
 
@@ -74,7 +75,7 @@ def _narrowed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def results_of(arrays: Sequence[jax.Array]) -> tuple[torch.Tensor, ...]:
-    """The tensors of the results of a JAX program, on their memory. Nobody else may hold these arrays.
+    """The result tensors of a JAX program, on the memory of its arrays, to which nothing else may refer.
 
     On the CPU it waits for them, so that PyTorch may write to what the program read; on a GPU, PyTorch's stream waits.
 
@@ -144,7 +145,7 @@ def _is_transformed() -> bool:
 
 
 class _ProgramCall:
-    """A program, and what one call of it takes beside tensors.
+    """A program, and the arguments of one call of it beside tensors.
 
     Args:
         active: the tensors to keep a pullback for, if PyTorch's own autograd alone follows the call.
@@ -177,7 +178,7 @@ class _ProgramCall:
     def pull(
         self, pullback: Any, wanted: Sequence[int], tensors: Sequence, gradients: Sequence
     ) -> tuple[torch.Tensor, ...]:
-        """The gradients of the tensors at `wanted` from those of the differentiable results."""
+        """The gradients of the tensors at `wanted`, given those of the differentiable results."""
         places = tuple([self.active.index(index) for index in wanted])
         with where_tensors_are(tensors):
             arrays = self._arguments(tensors)

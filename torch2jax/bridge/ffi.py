@@ -104,7 +104,7 @@ class _TypeInfo(Structure):
 
 
 class CallFrame(Structure):
-    """What XLA passes to a handler; arguments, results and attributes are stored inline."""
+    """XLA's argument to a handler; the function's arguments, results and attributes are stored inline."""
 
     _fields_ = [
         ("size", c_size_t),
@@ -132,7 +132,7 @@ class CallFrame(Structure):
 
 
 DATA_OFFSET = _FfiBuffer.data.offset
-"""Where in a buffer's structure the address of its data stands."""
+"""The offset of the data's address in a buffer's structure."""
 
 _HandlerType = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 _Function = ctypes.CFUNCTYPE(c_void_p, c_void_p)
@@ -177,7 +177,7 @@ def _number_of(identity: str) -> int:
 
 
 def registered() -> int:
-    """How many sites are alive."""
+    """The number of sites that are alive."""
     return len(_sites)
 
 

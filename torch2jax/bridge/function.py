@@ -1,10 +1,7 @@
 """A PyTorch function of flat tensors, as compiled programs name it, and the places in programs that call it.
 
-XLA's memory as tensors, and tensors copied into XLA's memory.
-
-Locks around calls of PyTorch, which a nested call may take again.
-
-Finds out whether a function writes to its inputs.
+Also here: XLA's memory as tensors, and copies of tensors into it; locks around calls of PyTorch, which a nested call
+may take again; and the search for writes of a function to its inputs.
 """
 
 import contextlib
@@ -33,7 +30,7 @@ _SMALL = 1 << 15  # bytes; above it, PyTorch's own copy is faster than memmove
 
 
 class Buffer:
-    """How memory at some address becomes a tensor, determined once for each argument or result."""
+    """A converter from memory at some address to a tensor, made once for each argument or result."""
 
     __slots__ = ("bytes_type", "dtype", "nbytes", "shape", "view")
 
@@ -52,7 +49,7 @@ class Buffer:
         return tensor.view(self.shape) if self.view else tensor
 
     def on_cuda(self, address: int) -> torch.Tensor:
-        """As `on_cpu`, for memory of a CUDA device, which PyTorch finds out by the address."""
+        """As `on_cpu`, for memory of a CUDA device: PyTorch finds the device by the address."""
         if not self.nbytes:
             return torch.empty(self.shape, dtype=self.dtype, device="cuda")
         flat = torch.as_tensor(_CudaMemory(address, self.nbytes), device="cuda")
@@ -215,15 +212,15 @@ _Address = c_size_t.from_address
 
 @dataclasses.dataclass(frozen=True)
 class BridgeOptions:
-    """What a user chose once for a function and all its derivatives."""
+    """The options that a user chose for a function and all its derivatives."""
 
     vmap_method: str = "sequential"
     use_torch_vjp: bool | None = True
-    """Whether `torch.func.vjp` takes gradients where it can; None to say nothing where it cannot."""
+    """True if `torch.func.vjp` takes gradients where it can; None not to warn where it cannot."""
     method: str = "ffi"
     lock: Any = False
     programs: Callable[[], dict | None] = lambda: None
-    """Where compiled programs of single calls are kept. Not in what they call, which they would keep alive for ever."""
+    """Returns the cache of compiled single calls. What they call does not hold it: that would keep them for ever."""
 
 
 class TorchFunction:
@@ -308,7 +305,7 @@ class Site:
 
     @property
     def identity(self) -> str | None:
-        """What tells the site from those of other functions, or of other shapes; None if nothing does."""
+        """A key that differs for sites of other functions or shapes; None if the function has no identity."""
         function = self.function
         if function.identity is None:
             return None
@@ -330,7 +327,7 @@ class Site:
             buffer.fill_on_cpu(at, result)
 
     def on_arrays(self, *arrays: np.ndarray | jax.Array) -> list[np.ndarray]:
-        """As `run`, for arrays of numpy's or of a CPU's."""
+        """As `run`, for NumPy's arrays or JAX's on the CPU."""
         given = [np.ascontiguousarray(array) for array in arrays]
         results = [np.empty(buffer.shape, jax.numpy.dtype(canonical(buffer.dtype))) for buffer in self.results]
         self.run([array.ctypes.data for array in given], [result.ctypes.data for result in results])

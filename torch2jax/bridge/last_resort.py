@@ -1,4 +1,4 @@
-"""The last resort of `t2j`: PyTorch runs operators without a rule, and what the user names."""
+"""The last resort of `t2j`: PyTorch runs operators without a rule, and functions that the user names."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ _ON_MISSING = ("error", "call_torch")
 
 
 def last_resort(module: torch.nn.Module | None, *, on_missing: str, call_torch: Sequence, vmap_method: str):
-    """What `t2j` was told to run in PyTorch, or None if that is nothing.
+    """The feature that runs functions in PyTorch as `t2j` was told, or None if it was not.
 
     Args:
         module: what is translated, if that is a module: names in `call_torch` are names of its parts.
@@ -116,7 +116,7 @@ def _named(name: str) -> list[Callable]:
 
 
 class LastResort(Feature):
-    """What one translated function runs in PyTorch, and how.
+    """The feature that runs some functions of a translated one in PyTorch.
 
     Args:
         calls_missing: whether operators without a rule are.
@@ -129,7 +129,7 @@ class LastResort(Feature):
     def __init__(self, calls_missing: bool, chosen: tuple, vmap_method: str):
         self._options = (calls_missing, chosen, vmap_method)
         self.functions = _functions(chosen)
-        """What never reaches its rule."""
+        """The functions that never reach their rules."""
         self._modules = tuple(thing for thing in chosen if isinstance(thing, torch.nn.Module))
         self._classes = tuple(thing for thing in chosen if isinstance(thing, type))
         self.calls_missing = calls_missing
@@ -173,7 +173,7 @@ class LastResort(Feature):
         return self._outside.call(function, name, args, kwargs, **options)
 
     def take_over(self, module: torch.nn.Module, skeleton: torch.nn.Module) -> None:
-        """Lets the parts of `skeleton` that stand for chosen parts of `module` run in PyTorch."""
+        """Makes the parts of `skeleton` that stand for chosen parts of `module` run in PyTorch."""
         if not self._modules and not self._classes:
             return
         for path, part in module.named_modules(remove_duplicate=False):
@@ -202,7 +202,7 @@ class LastResort(Feature):
             self._called[name] = user_location()
 
     def report(self) -> None:
-        """Warns of what was called since the last report and had not been before."""
+        """Warns of functions that PyTorch has run for the first time since the last report."""
         new = {name: place for name, place in list(self._called.items()) if name not in self._reported}
         if new:
             self._reported.update(new)
@@ -214,7 +214,7 @@ class LastResort(Feature):
 
 
 def _has_derivative(operator: OpOverload) -> bool:
-    """Whether autograd knows of an operator; of one that it does not, gradients would be zeros, with a warning."""
+    """Returns True if autograd knows an operator; for others its gradients would be zeros, with a warning."""
     keys = ("CompositeImplicitAutograd", "Autograd", "AutogradCPU", "AutogradCUDA")
     return any(dispatch_has_kernel_for_dispatch_key(operator.name(), key) for key in keys)
 

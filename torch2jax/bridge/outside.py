@@ -36,7 +36,7 @@ _VALUES = (bool, int, float, complex, np.generic, np.ndarray)
 
 
 class _Refused(Exception):
-    """PyTorch would run the call, but what came of it would be wrong here."""
+    """PyTorch would run the call, but with a wrong result here."""
 
 
 class _DependsOnData(Exception):
@@ -61,7 +61,7 @@ class _Made(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """What a call gives and does, but for values."""
+    """The form of a call's results and writes, without values."""
 
     structure: Any
     leaves: tuple
@@ -75,7 +75,7 @@ class _Form(NamedTuple):
 
 
 class Outside:
-    """Runs calls in PyTorch, and remembers what it found out about each signature.
+    """A runner of calls in PyTorch, with a cache of its findings by signature.
 
     Args:
         vmap_method: how JAX batches the calls; see `torch2jax`.
@@ -96,7 +96,7 @@ class Outside:
         transforms: bool = True,
         depth: int = _ANY_DEPTH,
     ) -> Any:
-        """Calls `function` on the real tensors of its arguments, now or whenever what is being traced runs.
+        """Calls `function` on the real tensors of its arguments: now, or when the program that is being traced runs.
 
         Args:
             function: an operator, or what is like a function of PyTorch; hashable.
@@ -198,7 +198,7 @@ class _Piece:
         self._by_trying: dict[Any, tuple[_Form, TorchFunction]] = {}
 
     def run(self, tensors: list) -> tuple[_Form, list]:
-        """What the call gives for `tensors`: its form, and the arrays of its results."""
+        """The result of the call for `tensors`: its form, and the arrays of its results."""
         knowns = [tensor.known for tensor in tensors]
         if all(known is not None for known in knowns):
             form, reals = self._in_pytorch(lambda: self._observe([*map(_real, knowns)]))
@@ -241,7 +241,7 @@ class _Piece:
         return _Form(structure, described, written), made + [tensors[index] for index in written]
 
     def _find(self, knowns: list) -> tuple[_Form, TorchFunction]:
-        """The form of the result where values are traced, and the function that gives such results."""
+        """The form of the result where values are traced, and the function with such results."""
         if not self._by_trying:
             try:
                 self._on_meta = self._with_function(self._in_pytorch(self._inferred))
@@ -275,7 +275,7 @@ class _Piece:
         return zip(self.shapes, self.dtypes, strict=True)
 
     def _tried(self, knowns: list) -> _Form:
-        """The form as it is for tensors of zeros and of different numbers, where that is the same."""
+        """The form of the call for zeros and for other numbers, if these agree."""
         forms, errors = [], []
         for step in (0, 1):
             tensors = [
@@ -297,7 +297,7 @@ class _Piece:
 
     @staticmethod
     def _in_pytorch(job: Callable) -> Any:
-        """What `job` gives where nothing of the translation is in force."""
+        """The result of `job`, run where no part of the translation is active."""
         given: list = []
         wide = has_doubles()
 
@@ -315,7 +315,7 @@ def _example(shape: tuple[int, ...], dtype: torch.dtype, step: int) -> torch.Ten
 
 
 def _value_for_shapes(known: Any) -> bytes | None:
-    """What of a known tensor may decide on shapes: lists of integers. A single one is a counter more often than not."""
+    """The values of a known tensor if they may decide shapes: lists of integers. A single one is mostly a counter."""
     if known is None:
         return None
     array = np.asarray(evaluate(known))

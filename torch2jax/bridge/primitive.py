@@ -1,9 +1,9 @@
-"""The JAX primitive that stands for a call of PyTorch: one equation, with its derivative and its batched forms.
+"""The JAX primitive of a call of PyTorch: one equation, with its derivative and its batched forms.
 
 The derivative is a second primitive that is linear in its tangents. It cannot be evaluated, only transposed: PyTorch
 code has reverse-mode gradients here and no forward mode. Where it is left over, its lowering says so.
 
-Calls in programs for several devices whose types do not say how arrays are sharded.
+Also here: calls in programs for several devices whose types do not say how arrays are sharded.
 
 XLA's partitioner decides there, and would gather the inputs of a call that it knows nothing of. So the call is left to
 a partitioning rule, which refuses inputs that arrive sharded.
@@ -144,7 +144,7 @@ def _evaluate(*arrays: jax.Array, function: TorchFunction, results: tuple[Result
 def _run_watched(
     program: Callable[..., list[jax.Array]], arrays: Sequence[jax.Array], function: TorchFunction
 ) -> list[jax.Array]:
-    """Runs the program of a call where JAX runs what is within programs step by step: that would be this call again."""
+    """Runs the program of a call where JAX runs programs step by step: the call itself would come back here."""
     config: Any = jax.config
     wanted = {"nan": config.jax_debug_nans, "inf": config.jax_debug_infs}
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
@@ -181,7 +181,7 @@ def _lower(
 
 
 def _is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
-    """Whether XLA may split the program over devices around the call, outside of ``shard_map``."""
+    """Returns True if XLA may split the program over devices around the call, outside of ``shard_map``."""
     context = ctx.module_context.axis_context
     manual = getattr(context, "manual_axes", frozenset())
     return not manual and getattr(context, "num_devices", 1) > 1

@@ -1,6 +1,6 @@
 """Pure JAX functions of flat lists of arrays, with their derivatives and batched forms.
 
-The arguments of a call: which of them a program traces, and which it is compiled for.
+Also here: the arguments of a call, of which a program traces some, and is compiled for the values of others.
 """
 
 import enum
@@ -20,7 +20,7 @@ from ..tensors.trees import flatten
 
 
 class _LeafKind(enum.Enum):
-    """Where a traced leaf was."""
+    """The origin of a traced leaf: a tensor or an array."""
 
     TENSOR = "tensor"
     ARRAY = "array"
@@ -128,7 +128,7 @@ class Kept(OrderedDict):
 
 
 class JaxProgram:
-    """A function ``(constants, *arrays) -> list of arrays`` and what JAX's transformations make of it.
+    """A function ``(constants, *arrays) -> list of arrays`` with its transformations by JAX.
 
     Each of these is again a program, made once, so that all compose to any depth: the vjp of a batched jvp is one
     compiled function. Arrays are concrete; `constants` is a tuple of arrays without derivatives.
@@ -165,7 +165,7 @@ class JaxProgram:
         return not any(result.weak_type for result in results)
 
     def linearize(self, active: Indices, constants: tuple, arrays: Sequence) -> tuple[list, Any]:
-        """The results, and what `pull` needs to differentiate them with respect to the arrays at `active`."""
+        """The results, and the residuals of `pull` for derivatives with respect to the arrays at `active`."""
         run = self._derived.obtain(("linearize", active), lambda: self._compiled(self._linearized(active)))
         results, pullback = self._in_mode(run, constants, *arrays)
         if not self.jit:  # a compiled program is done when its results are; one of several may still read arguments
@@ -173,7 +173,7 @@ class JaxProgram:
         return results, pullback
 
     def pull(self, pullback: Any, wanted: Indices, constants: tuple, arrays: Sequence, cotangents: Sequence) -> list:
-        """PyTorch's gradients with respect to those of the active arrays at `wanted`.
+        """PyTorch's gradients with respect to the arrays at `wanted`, which are indices among the active ones.
 
         Args:
             pullback: what `linearize` gave for `constants` and `arrays`.
@@ -268,11 +268,11 @@ class JaxProgram:
 
 
 class _PullbackResiduals(NamedTuple):
-    """What is known of a pullback while it is traced."""
+    """The structure of a pullback, found while it is traced."""
 
     structure: Any
     sources: tuple[int | None, ...]
-    """For each of its arrays, which argument of the program it is, if it is one: these are not kept twice."""
+    """The index of the program's argument that each of the arrays is, if it is one: these are not kept twice."""
     primals: tuple[jax.ShapeDtypeStruct, ...]
     """The differentiable results."""
 
@@ -315,7 +315,7 @@ def _pulling(wanted: Indices) -> Callable:
 
 
 def _gradients(pullback: Any, primals: Sequence[jax.ShapeDtypeStruct | jax.Array], cotangents: Sequence) -> list:
-    """PyTorch's gradients are the conjugates of JAX's cotangents; None stands for zeros."""
+    """PyTorch's gradients, the conjugates of JAX's cotangents; None for zeros."""
     cotangents = [
         jnp.zeros(primal.shape, primal.dtype) if cotangent is None else jnp.conj(cotangent)
         for primal, cotangent in zip(primals, cotangents, strict=True)

@@ -25,7 +25,7 @@ _programs: list[Callable] = []
 
 
 def run_safely(job: Callable[[], None], *, from_pool: bool = True, protect: bool = False) -> None:
-    """Runs `job` so that it may call JAX, and free of what PyTorch's modes around the caller would do to it.
+    """Runs `job` so that it may call JAX, and unaffected by PyTorch's modes around the caller.
 
     Called by what the handler of XLA's calls: two frames up is the first one of Python's.
 
@@ -77,7 +77,7 @@ def in_fresh_thread(job: Callable[[], None]) -> None:
 
 
 class _Outcome:
-    """A job, and what it raised."""
+    """A job, and the exception that it raised."""
 
     def __init__(self, job: Callable[[], None]):
         self.job = job

@@ -84,7 +84,7 @@ def _check_axes(out_specs: Any, mesh: Mesh | AbstractMesh, names: set[str]) -> N
 def local_results(
     results: tuple[Result, ...], structure: Any, out_specs: Any, mesh: Mesh | AbstractMesh
 ) -> tuple[Result, ...]:
-    """What one shard returns, given what all return together."""
+    """The results of one shard, given those of all together."""
     is_spec = lambda node: isinstance(node, PartitionSpec)
     whole = jax.tree.unflatten(structure, results)
     is_result = lambda node: isinstance(node, Result)

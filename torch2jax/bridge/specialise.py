@@ -1,6 +1,6 @@
 """A PyTorch function specialized for arguments of given shapes: its inputs, and its results.
 
-Describes a function in words that tell it from others, and that are the same in another process.
+Also here: a description of a function in words that differ for other functions, and agree between processes.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 def identity_of(function: Callable) -> str | None:
-    """A function's code, where that is, and what it holds, in words; None if something there has none.
+    """A description of a function's code by its location, and of what it holds; None if something there has none.
 
     The values of weights are no part of it: programs get them from the function, where they call it.
     """
@@ -108,7 +108,7 @@ def _numpy_dtype(dtype: torch.dtype):
 
 @dataclasses.dataclass(frozen=True)
 class Specialised:
-    """A function for arguments of certain shapes, what it returns, and how that is put together."""
+    """A function specialised to arguments of certain shapes, with its results and their structure."""
 
     function: TorchFunction
     results: tuple[Result, ...]
@@ -137,7 +137,8 @@ def _as_example(leaf: Any) -> Example | None:
 
 
 def declared(output_shapes: Any, examples: Any) -> tuple[tuple[Result, ...], Any]:
-    """Results and structure of a user's ``output_shapes``; shapes without a dtype get that of the first float input.
+    """The results and structure of a user's ``output_shapes``; shapes without a dtype get that of the first float
+    input.
 
     Raises:
         TypeError: something in it is no shape.
@@ -176,7 +177,7 @@ def specialise(
     outputs: tuple[tuple[Result, ...], Any] | None,
     mutates: bool | None,
 ) -> Specialised:
-    """Finds out what `fn` returns, unless `outputs` says so, and what it writes to.
+    """Finds out what `fn` returns, unless `outputs` says it, and the arguments that it writes to.
 
     Args:
         fn: the user's function.
@@ -238,7 +239,7 @@ class _Checked:
 
 
 def _in_tuples(structure: Any) -> Any:
-    """The structure with tuples for all sequences, but none around a single result: what a caller may mistake."""
+    """The structure with tuples for all sequences, and none around a single result: callers confuse these."""
 
     def in_tuples(node: object):
         if isinstance(node, (tuple, list)):

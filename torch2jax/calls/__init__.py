@@ -1,1 +1,1 @@
-"""One translated call in progress: how the functions in it find their rules, and what the call holds."""
+"""The translated call in progress: the dispatch of functions to rules, and the state of the call."""

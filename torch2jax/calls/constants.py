@@ -1,4 +1,14 @@
-"""Tensors and arrays from outside a call, as tensors of the call."""
+"""Tensors and arrays from outside a call, as tensors of the call.
+
+Each tensor from outside has one tensor of the call, by its id; it is kept, so that the id stays its own.
+
+- Tensors that share memory outside share it here. A storage is brought in as a whole, once, and other tensors on it are
+  views of that. Where a state has an array for a part of a storage, tensors within that part are views of the array.
+- Values are copied: JAX may still compute when the call has ended, or keep them in a graph or for a derivative, and
+  PyTorch may write to the original by then. The runs of one call share the copies (`Attempt.constants`).
+- The memory of a constant is marked as `foreign`, with the number 0: nobody outside sees what is written to it. It is
+  marked as independent of the call's inputs too, unless the tensor is an argument.
+"""
 
 import contextlib
 from typing import Any
@@ -38,21 +48,21 @@ from ..values.sparse import HasSparse, Sparse
 
 
 class Constants:
-    """What stands for each tensor from outside, on memory that is shared as theirs is."""
+    """The call's tensors for tensors from outside, on memory that is shared as theirs is."""
 
     def __init__(self):
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
         self.sparse: dict[int, tuple[torch.Tensor, Sparse]] = {}
-        """What stands for each sparse tensor from outside, by id, with that one to keep it."""
+        """The call's tensor for each sparse tensor from outside, by id, with that one to keep it alive."""
         self.host: HostFunctions | None = None
-        """What runs around compiled parts, None where there are none."""
+        """The functions around compiled parts; None if there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
     def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
-        """Lets `array` stand for a real tensor (a parameter, a buffer) in this call; writing to it is in order."""
+        """Binds an array to a real tensor (a parameter, a buffer) for this call; code may write to it."""
         attempt = this_call().attempt
         is_split = type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor)
         array = attempt.entering(laid_out_as(tensor, array) if is_split else array)
@@ -71,13 +81,13 @@ class Constants:
             return self._stand_for_distributed(tensor, lifted) if is_split else lifted
 
     def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
-        """Lets what is bound to one tensor stand for another of the same memory, place and shape as well."""
+        """Binds a tensor to the call's tensor for another one with the same memory, offset and shape."""
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             lifted = make_region(bound, tuple(bound.shape), bound.stride(), bound.storage_offset())
             return self._remember(tensor, _without_history(lifted, tensor))
 
     def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
-        """Lets a tensor without values stand for one on the meta device, until its values are asked for."""
+        """Binds a tensor on the meta device to one without values, which raises `error` when its values are needed."""
 
         def refuse() -> PhysicalArray:
             raise error
@@ -95,7 +105,7 @@ class Constants:
         return made
 
     def _lift_distributed(self, tensor: torch.Tensor) -> Torchish:
-        """What stands for a `DTensor` of PyTorch's: to ask for values of which this process has a part is an error."""
+        """The call's tensor for a `DTensor`; if this process has a part of its values alone, their use is an error."""
         with DisableTorchFunction():
             values = whole_values(tensor)
         if values is None:
@@ -103,11 +113,11 @@ class Constants:
         return self.bind(tensor, self._copied(values)[1])
 
     def is_host(self, value: object) -> bool:
-        """Whether a value is a tensor of PyTorch's own that the code around compiled parts has made."""
+        """Returns True if a value is a tensor of PyTorch's own that code around compiled parts has made."""
         return self.host is not None and self.host.owns(value)
 
     def lifting(self, reached: CapturedState) -> contextlib.AbstractContextManager:
-        """A context in which tensors stand for those of PyTorch's own (`HostTensors`) that they were made for."""
+        """A context in which PyTorch's own tensors (`HostTensors`) are the call's tensors that were made for them."""
         if self.host is None:
             return contextlib.nullcontext()
         pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
@@ -115,7 +125,7 @@ class Constants:
         return self.host.lifting(lifted)
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
-        """As `lift`, for a tensor that the call may write to: nobody outside waits for the write."""
+        """As `lift`, for a tensor that the call may write to, since nothing outside refers to it."""
         lifted = self.lift(tensor)
         memory = lifted._node.storage.memory
         memory.foreign, memory.number = False, next_number()
@@ -123,7 +133,7 @@ class Constants:
 
     @contextlib.contextmanager
     def noting(self):
-        """A context that gives the tensors from outside which are used within, by their ids."""
+        """A context that returns the tensors from outside which are used within, by id."""
         before, self._noted = self._noted, {}
         try:
             yield self._noted
@@ -131,7 +141,7 @@ class Constants:
             self._noted = before
 
     def _known(self, tensor: torch.Tensor) -> Torchish | None:
-        """What stands for a tensor from outside, if something does."""
+        """The call's tensor for a tensor from outside, if there is one."""
         entry = self._tensors.get(id(tensor))
         if entry is None:
             return None
@@ -140,21 +150,21 @@ class Constants:
         return entry[1]
 
     def refers_to(self, tensor: torch.Tensor) -> bool:
-        """Whether the memory that stands for a tensor from outside has that tensor as well."""
+        """Returns True if the memory of the call's tensor keeps a reference to the tensor from outside."""
         entry = self._tensors.get(id(tensor))
         return entry is not None and entry[1]._node.storage.memory.given is tensor
 
     def storages(self) -> list[Storage]:
-        """Those of all that stands for tensors from outside."""
+        """The storages of all tensors from outside."""
         return [lifted._node.storage for _, lifted in self._tensors.values()]
 
     def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor of this call that stands for one from outside, if there is one already, or else that one."""
+        """The call's tensor for one from outside, if there is one already; else the tensor itself."""
         known = self._known(tensor)
         return tensor if known is None else known
 
     def lift(self, value: Any) -> Torchish:
-        """The tensor of this call that stands for a tensor or array from outside: a constant."""
+        """The call's tensor for a tensor or array from outside: a constant."""
         if isinstance(value, Torchish):
             return value
         if isinstance(value, torch.Tensor):
@@ -185,7 +195,7 @@ class Constants:
         return lifted
 
     def given(self, array: jax.Array | np.ndarray, dtype: torch.dtype) -> Torchish:
-        """As `lift_argument`, of an array that stands for a wider dtype."""
+        """As `lift_argument`, for an array of a narrower dtype than `dtype`."""
         if isinstance(array, jax.Array):
             return self._given(array, dtype)
         with DisableTorchFunction():
@@ -194,7 +204,7 @@ class Constants:
             return self.lift_argument(tensor)
 
     def _given(self, array: jax.Array, dtype: torch.dtype | None = None) -> Torchish:
-        """The tensor that stands for an array from outside; its dtype is that of the array if none is given."""
+        """The call's tensor for an array from outside; its dtype is that of the array by default."""
         attempt = this_call().attempt
         array = attempt.entering(array)
         lifted = wrap(array, dtype or dtype_j2t(array.dtype))
@@ -227,7 +237,7 @@ class Constants:
         return lifted
 
     def _view(self, tensor: torch.Tensor) -> Torchish | None:
-        """What stands for a tensor as a view of what stands for its memory; None where it alone stands for that."""
+        """The call's tensor for a tensor, as a view of that for its memory; None if the tensor is all of its memory."""
         if tensor.is_conj() or tensor.is_neg():
             kind, plain = (CONJUGATE, tensor.conj()) if tensor.is_conj() else (NEGATIVE, torch._neg_view(tensor))
             base = self.lift(plain)
@@ -248,11 +258,11 @@ class Constants:
 
     @property
     def stages(self) -> bool:
-        """Whether what JAX traces is a graph, which may outlive the tensors' values."""
+        """True if JAX is tracing a graph, which may outlive the tensors' values."""
         return self.stages_in(current_trace())
 
     def stages_in(self, trace: object) -> bool:
-        """As `stages`, of what JAX is tracing now."""
+        """As `stages`, for JAX's current trace."""
         if self._is_graph is None or self._is_graph[0] is not trace:
             self._is_graph = (trace, is_transforming() and is_traced(lax.full((), 0.0)))
         return self._is_graph[1]
@@ -272,7 +282,7 @@ class Constants:
         return lifted
 
     def _copied(self, tensor: torch.Tensor) -> tuple[torch.Tensor, jax.Array]:
-        """A copy of a tensor, of which nothing changes when PyTorch writes to it after the call, and its array.
+        """A copy of a tensor, which PyTorch's writes after the call do not change, and the array of the copy.
 
         JAX may still be computing then, or keep the values in a graph or for a derivative.
         """
@@ -315,7 +325,7 @@ def _refuse_ended(call: object, func: Any, args: tuple, kwargs: dict):
 
 
 def _expect_data(tensor: torch.Tensor) -> None:
-    """Refuses a tensor that has no memory of its own, where anything might be read.
+    """Refuses a tensor without memory of its own, from which anything might be read.
 
     Raises:
         EndedCallError: it is of a call that has ended.
@@ -353,14 +363,14 @@ def _expect_data(tensor: torch.Tensor) -> None:
 
 
 def _covers_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of its storage, as most are, so that its array can stand for that memory."""
+    """Returns True if a tensor is all of its storage, as most are, so that its array can serve as that memory."""
     if not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
         return False
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def _is_within(tensor: torch.Tensor, around: torch.Tensor) -> bool:
-    """Whether a tensor shows elements of another one, of the same storage, alone."""
+    """Returns True if all elements of a tensor are among those of another on the same storage."""
     if tensor.dtype != around.dtype or not tensor.numel():
         return False
     own, other = region_of(tensor), region_of(around)
@@ -368,14 +378,15 @@ def _is_within(tensor: torch.Tensor, around: torch.Tensor) -> bool:
 
 
 def _without_history(view: Torchish, tensor: torch.Tensor) -> Torchish:
-    """A view that stands for a tensor: without a history if that has none, as after ``weight.detach()``."""
+    """A view for a tensor: without a history if the tensor has none, as after ``weight.detach()``."""
     if view.history is not None and not tensor.requires_grad:
         view._node = view._node.detached()
     return view
 
 
 def _region_of(dtype: torch.dtype, base: Torchish, tensor: torch.Tensor) -> Torchish | None:
-    """A view of what stands for the storage of `tensor`; None if its bytes are not where PyTorch has them.
+    """A view of the call's tensor for the storage of `tensor`; None if the bytes are laid out otherwise than in
+    PyTorch.
 
     Args:
         dtype: that of the tensor which `base` stands for; `base` may have been given another.

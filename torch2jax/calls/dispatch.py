@@ -1,4 +1,4 @@
-"""How a call finds its rule.
+"""The dispatch of a function to its rule.
 
 1. A function of PyTorch's Python interface with a rule: the rule.
 2. Without one, if it is written in Python: its body, whose calls come back here one by one.
@@ -113,9 +113,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._below_autograd = AutoDispatchBelowADInplaceOrView()
         self._bodies: list = []
         self.steps_abstractly = False
-        """Whether an optimizer's step is under way, where tensors stand for numbers that are traced."""
+        """True during an optimizer's step in which tensors stand for traced numbers."""
         self.compiles = False
-        """What ``torch.compiler.is_compiling()`` is to answer; see `optimizers`."""
+        """The answer to ``torch.compiler.is_compiling()``; see `optimizers`."""
         seen_by = observer()
         if seen_by is not None:
             self.features.push(seen_by)
@@ -124,7 +124,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._promotion: contextlib.ExitStack | None = None
         self._recording: contextlib.AbstractContextManager[None] | None = None
         self.heeds_classes = True
-        """Whether tensors of code's own classes are asked what becomes of a function; see `classes`."""
+        """True if the `__torch_function__` of tensor subclasses runs; see `classes`."""
 
     run_planned = staticmethod(run_planned)  # for which a check of plans stands in
 
@@ -199,7 +199,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     @property
     def aten_mode(self) -> AtenMode:
-        """What brings back the operators that PyTorch's C++ reaches, while that is entered."""
+        """The dispatch mode that intercepts the operators which PyTorch's C++ reaches."""
         if self._aten_mode is None:
             self._aten_mode = AtenMode(self)
         return self._aten_mode
@@ -211,7 +211,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     @property
     def stand_ins(self) -> StandIns:
-        """What PyTorch has seen in place of tensors, where it asks for no values."""
+        """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
         return self._session.stand_ins
 
     @property
@@ -220,7 +220,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return self._session.pickled
 
     def inside(self) -> "_Inside":
-        """Intercepts again what is called within, where PyTorch has suspended it."""
+        """A context in which functions are intercepted again, where PyTorch has suspended that."""
         return _Inside(self)
 
     def __torch_function__(
@@ -305,7 +305,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             return run_without_values(error, self, func, args, kwargs)
 
     def dispatch_past_overrides(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Serves what PyTorch's C++ calls without asking whether an argument overrides it."""
+        """Dispatches functions that PyTorch's C++ calls without a look for overrides."""
         if func in MAKERS:
             expect_classes()
         for feature in self.features.past_overrides:
@@ -386,7 +386,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             raise
 
     def _run_on_constants(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict) -> Any:
-        """Runs a rule on what no input of the call decides: neither does one decide what it makes and writes."""
+        """Runs a rule on arguments that depend on no input of the call, and marks its results and writes as such."""
         number = next_number()
         result = run_named(func, rule, args, kwargs)
         if Tag.RANDOM not in rule.tags and Tag.RANDOM not in registry.tags_of(func):
@@ -406,7 +406,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nobody looks at what is run, runs it elsewhere, or casts its operands."""
+        """True if no feature or dispatch mode sees the functions, and autocast is off."""
         features = self.features
         return not (features.operators or features.rules or is_any_autocast_enabled() or len_torch_dispatch_stack())
 
@@ -414,7 +414,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
 
     def run_below_modes(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-        """Runs a function where the code is within dispatch modes of its own, which are to see the operators."""
+        """Runs a function where the code is within dispatch modes, which must see the operators."""
         if is_fake_mode_on():
             return run_natively(self, func, args, kwargs, values="none")
         with DisableTorchFunction():
@@ -435,14 +435,14 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return self.last_resort.missing(func, args, kwargs)
 
     def is_own_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-        """Whether the body of a function is running, and asks for it by another way than `_body` answers.
+        """Returns True if the body of a function is running and calls the function again, which would never end.
 
-        It would come back for ever.
+        Only where it does so in a way that `_body` does not answer.
         """
         return any(func is running and _same_first(args, given) for running, given in self._bodies)
 
     def runs_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-        """Whether a function without a rule is served by its own body, wherever the call is."""
+        """Returns True if a function without a rule is run by its own body, wherever the call is."""
         is_plain = autocast.region() is None and not any(x.concerns(func) for x in self.features.operators)
         return is_plain and not self.is_own_body(func, args)
 
@@ -462,7 +462,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self._bodies.pop()
 
     def run_compiled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        """Lets PyTorch's own C++ run a function; the ATen operators that it reaches come back to `dispatch_aten`."""
+        """Runs a function in PyTorch's C++; the ATen operators that it reaches come back to `dispatch_aten`."""
         args = tuple([self._lift_argument(x) for x in args])
         kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
         try:
@@ -540,14 +540,14 @@ _WRITERS = frozenset((torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor
 
 @functools.cache
 def _writes(func: OpOverload, rule: Any) -> bool:
-    """Whether a function does nothing but write to its first argument what it computes of all, as PyTorch does."""
+    """Returns True if a function only writes to its first argument what it computes of all, as PyTorch does."""
     if isinstance(rule, InPlace):
         return not isinstance(func, OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values
     return func in _WRITERS and registry.is_provided(rule)
 
 
 def _is_seen_by_modes() -> bool:
-    """Whether the code is within a dispatch mode, as ``make_fx`` enters one, that is to see the operators."""
+    """Returns True if the code is within a dispatch mode that must see the operators, such as that of ``make_fx``."""
     return any(not isinstance(mode, CallMode) for mode in get_current_dispatch_mode_stack())
 
 

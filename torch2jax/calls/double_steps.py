@@ -1,4 +1,4 @@
-"""Steps of optimizers with traced counters while 64-bit types are on: each number is what Python has in PyTorch.
+"""Steps of optimizers with traced counters while 64-bit types are on, with the numbers that Python computes in PyTorch.
 
 PyTorch takes counters out of tensors and computes with Python's numbers. Here such a number is an `Item`, in double
 precision, and PyTorch's own formulas run. Two of them ask what a counter has reached: RAdam's and ASGD's. These follow
@@ -30,7 +30,7 @@ _REFLECTED = frozenset((torch.Tensor.__rpow__, torch.Tensor.__rtruediv__, torch.
 
 
 class _Rounded(Feature):
-    """Lets float32 scalars be rounded as PyTorch rounds them.
+    """The feature that rounds float32 scalars as PyTorch rounds them.
 
     Powers are rounded once, of double precision; a number is divided by a tensor as a product with the reciprocal.
     """
@@ -48,7 +48,7 @@ class _Rounded(Feature):
 
 
 def _are_singles(*values: Any) -> bool:
-    """Whether values are float32 scalars, and numbers, of which PyTorch makes some among such."""
+    """Returns True if values are float32 scalars, perhaps with numbers, which PyTorch makes float32 beside them."""
     tensors = [x for x in values if _is_tensor(x)]
     return bool(tensors) and all(
         x.ndim == 0 and x.dtype == torch.float32 if _is_tensor(x) else type(x) in (int, float, Item) for x in values
@@ -99,7 +99,7 @@ class _OfTensors(type):
 
 
 class _NoNumber(metaclass=_OfTensors):
-    """``Tensor``, to whoever asks whether something is one: a number that stands for Python's is none."""
+    """A ``Tensor`` class for `isinstance` in optimizers: a tensor that stands for a Python number is no instance."""
 
 
 for _name in ("adam", "adagrad", "sgd"):
@@ -107,7 +107,8 @@ for _name in ("adam", "adagrad", "sgd"):
 
 
 def _with_tensors(name: str, *lists: str, narrow: str = "") -> None:
-    """Lets a function of `torch.optim` compute with tensors in place of the numbers in `lists`, where these are traced.
+    """Makes a function of `torch.optim` compute with tensors in place of the numbers in `lists`, where these are
+    traced.
 
     The tensors are of double precision, and the function's formulas those for counters that are tensors.
 

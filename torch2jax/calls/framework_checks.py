@@ -1,4 +1,4 @@
-"""What `t2j` and `j2t` refuse: objects of neither framework, or of the target framework already."""
+"""The errors of `t2j` and `j2t` for objects of neither framework, or of the target framework already."""
 
 import difflib
 import functools
@@ -18,7 +18,7 @@ _OF_BOTH = (numbers.Number, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStr
 
 
 def expect_no_code_of_jax(thing: Any) -> None:
-    """Refuses functions of JAX's own, classes in place of what is made of them, and what only goes with code.
+    """Refuses functions of JAX, classes instead of their instances, and objects that need code around them.
 
     Raises:
         TypeError: `t2j` got such a thing.
@@ -80,7 +80,7 @@ def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, Any],
 
 
 def expect_of_pytorch(leaf: Any) -> None:
-    """Refuses what `t2j` can make nothing of. Numbers and arrays are the same in JAX.
+    """Refuses objects that `t2j` cannot translate. Numbers and arrays are the same in JAX.
 
     Raises:
         TypeError: it is such a thing.
@@ -90,7 +90,7 @@ def expect_of_pytorch(leaf: Any) -> None:
 
 
 def expect_of_jax(leaf: Any) -> None:
-    """Refuses what `j2t` can make nothing of.
+    """Refuses objects that `j2t` cannot convert.
 
     Raises:
         TypeError: it is such a thing.
@@ -112,7 +112,7 @@ def _expect_of_either(thing: Any, name: str, wanted: str, of_file: str) -> None:
 
 
 def _is_of(thing: Any, libraries: tuple[str, ...]) -> bool:
-    """Whether a function is one of these libraries' own, and none that they made of another."""
+    """Returns True if a function is defined by one of these libraries, and does not wrap another one."""
     while isinstance(thing, functools.partial):
         thing = thing.func
     if isinstance(thing, type) or not callable(thing):

@@ -1,6 +1,7 @@
 """Operators of ``torch.library``, by their own kernels if these are written in Python.
 
-PyTorch's metadata of an ATen overload: what it writes to, its decomposition, its functional form.
+Also here: PyTorch's metadata of an ATen overload: the arguments that it writes to, its decomposition, its functional
+form.
 """
 
 import functools
@@ -39,7 +40,7 @@ class _Outputs(NamedTuple):
 
 @functools.cache
 def outputs_of(func: OpOverload) -> _Outputs | None:
-    """What to call in place of an ``out`` overload that no rule serves by itself."""
+    """The functional operator to call in place of an ``out`` overload without a rule of its own, or None."""
     names = tuple(argument.name for argument in func._schema.arguments if argument.is_out)
     if not names or (names == ("out",) and registry.lookup_aten(func) is not None):
         return None
@@ -90,7 +91,7 @@ _NAMESPACES = frozenset(("aten", "prim", "prims", "profiler", "higher_order"))
 
 
 def has_kernel(operator: OpOverload | HigherOrderOperator) -> bool:
-    """Whether an operator, of a library of somebody else's, has a kernel that Python code registered."""
+    """Returns True if an operator of another library has a kernel that Python code registered."""
     if isinstance(operator, HigherOrderOperator):
         return bool(_kernels_of(operator))
     return operator.namespace not in _NAMESPACES and next(_keys(operator, (*_ABOVE, *_BELOW)), None) is not None
@@ -103,7 +104,7 @@ def _keys(operator: OpOverload, keys: tuple[str, ...]) -> Iterator[str]:
 
 
 def _kernels_of(operator: HigherOrderOperator) -> list[Callable]:
-    """What an operator on functions may run, in the order of PyTorch's dispatcher."""
+    """The functions that an operator on functions may run, in the order of PyTorch's dispatcher."""
     keys = [getattr(DispatchKey, key) for key in (*_ABOVE, *_BELOW) if key]
     return [operator.py_kernels[key] for key in keys if key in operator.py_kernels]
 
@@ -195,14 +196,14 @@ def _redispatch(operator: Any, keyset: object, *args: Any, **kwargs: Any):
 
 @stands_in(torch._C, "_any_requires_grad")
 def _any_requires_grad(*args: Any, **kwargs: Any):
-    """As PyTorch's; of what JAX traces it may ask for the derivative."""
+    """As PyTorch's function; it may raise a request for the derivatives of traced tensors."""
     tensors = [this_call().lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     return any(x.history is not None or is_traced(x.read()) for x in tensors)
 
 
 @stands_in(torch._C, "_any_output_is_alias_to_input_or_output")
 def _any_output_is_alias(args: object, kwargs: object, outputs: object):
-    """Whether two results, or a result and an argument, are on the same memory."""
+    """Returns True if two results, or a result and an argument, share memory."""
     given, made = _memories((args, kwargs)), _memories(outputs)
     return len(set(made)) < len(made) or not set(given).isdisjoint(made)
 
@@ -220,7 +221,7 @@ def _interpreter(original: Callable[[], Any]):
 
 @runs_instead_of(autograd_function.custom_function_call_vmap_helper)
 def _run_for_batch(interpreter: Any, vmap_function: Callable[..., Any], op: Any, *operands: Any, **kwargs: Any):
-    """What was registered with ``torch.library.register_vmap``."""
+    """Runs the function that was registered with ``torch.library.register_vmap``."""
     del interpreter, op
     batch: Any = innermost_batch(operands)
     return run_rule(lambda info, dims, *wholes: vmap_function(info, dims, *wholes, **kwargs), operands, batch)

@@ -1,6 +1,6 @@
 """The PyTorch dtypes that 32-bit argument arrays stand for, while JAX has no 64-bit ones.
 
-64-bit and 32-bit operands in one operator, while JAX's arrays have 32 bits.
+Also here: 64-bit and 32-bit operands in one operator, while JAX's arrays have 32 bits.
 
 An array stands for either dtype then, and what PyTorch refuses for the sake of the other one is meant to work: a module
 of doubles gets arrays that were doubles before JAX narrowed them. One rule for all operators: a call that is refused is
@@ -33,7 +33,7 @@ _NARROW = {
 
 
 class StandsFor:
-    """The dtypes that code is to see in place of those of its arguments.
+    """The dtypes that code sees in place of those of its argument arrays.
 
     Args:
         dtypes: the wide dtype for each narrow one; or that of an argument, by the name of its parameter.
@@ -60,7 +60,7 @@ class StandsFor:
             _expect_names(dtypes, [x.name for x in parameters])
 
     def of(self, array: Any, parameter: str | None) -> torch.dtype | None:
-        """The dtype that an array in the argument for a parameter stands for; None if that is its own."""
+        """The dtype that code sees for an array in the argument of a parameter; None for the array's own."""
         if has_doubles():
             return None
         wide = self._dtypes.get(parameter) or self._dtypes.get(dtype_j2t(array.dtype))

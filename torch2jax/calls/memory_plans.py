@@ -38,7 +38,7 @@ _takes_tangents = is_fwd_grad_enabled
 
 @functools.cache
 def is_view(function: Any) -> bool:
-    """Whether all that a function of one tensor and constants gives is that tensor or a view of it, or a new one."""
+    """Returns True if a function of one tensor and constants returns that tensor, a view of it, or a new one."""
     if function is _Tensor.__getitem__:
         return True
     name: Any = getattr(function, "__name__", "")
@@ -51,7 +51,7 @@ def is_view(function: Any) -> bool:
 
 
 def _gives_view(schema: Any) -> bool:
-    """Whether an operator gives one tensor, which may be a view of its first argument, and writes to nothing."""
+    """Returns True if an operator returns one tensor, perhaps a view of its first argument, and writes to nothing."""
     if not schema.arguments or len(schema.returns) != 1 or str(schema.returns[0].type) != "Tensor":
         return False
     taken, given = schema.arguments[0].alias_info, schema.returns[0].alias_info
@@ -59,7 +59,7 @@ def _gives_view(schema: Any) -> bool:
 
 
 class ViewPlan:
-    """How a view comes about; or that it is the tensor itself.
+    """The plan of a view: the views that it consists of, or the tensor itself.
 
     Args:
         steps: the kind and the place of each view on the way, the innermost first; places have offsets from the base's.
@@ -97,7 +97,7 @@ class ViewPlan:
         )
 
     def node_of(self, base: Torchish, start: int):
-        """What the view reads, of a base that begins at `start`."""
+        """The node of the view, for a base that begins at `start`."""
         node = base._node
         for kind, place in self._steps:
             node = View(node, kind)
@@ -115,7 +115,7 @@ class ViewPlan:
 
 
 def view_plan_of(base: Torchish, view: Any) -> ViewPlan:
-    """The plan by which a view has come about.
+    """The plan that makes a given view of a base.
 
     Raises:
         Bypass: it is none, or more than that.
@@ -139,7 +139,7 @@ def view_plan_of(base: Torchish, view: Any) -> ViewPlan:
 
 
 def _are_same(view: Torchish, other: Torchish) -> bool:
-    """Whether two views of one tensor do not differ, but for what they are read from."""
+    """Returns True if two views of one tensor are equal in all but their nodes."""
     mine, others = ({**vars(x), "_node": None} for x in (view, other))
     if mine.keys() != others.keys():
         return False
@@ -147,7 +147,9 @@ def _are_same(view: Torchish, other: Torchish) -> bool:
 
 
 def _is_open(call: "Call", target: Torchish, is_eager: bool) -> bool:
-    """Whether a write to a tensor is but that: no tensor from outside, gradients, modes or transformations see it."""
+    """Returns True if a write to a tensor concerns nothing else: outside tensors, gradients, modes or
+    transformations.
+    """
     storage = target._node.storage
     memory = storage.memory
     if memory.foreign or memory.is_inference or target._node.overlaps or call.transformations or not _takes_tangents():
@@ -190,7 +192,7 @@ class WritePlan:
 
 
 def write_plan_of(meant: Meant) -> WritePlan:
-    """The plan of a call that writes what a rule gives to its first argument.
+    """The plan of a call that writes the result of a rule to its first argument.
 
     Raises:
         Bypass: it is none, or has none.
@@ -243,7 +245,7 @@ class _PartWrite:
 
 
 class _TracedPartWrite:
-    """As `_PartWrite`, of a number in a graph, or of a traced tensor of the part's shape and dtype.
+    """As `_PartWrite`, for a number in a graph, or a traced tensor of the part's shape and dtype.
 
     Args:
         view: of the part.
@@ -275,7 +277,7 @@ class _TracedPartWrite:
 
 
 def traced_part_write_of(base: Torchish, view: Any, value: Any) -> _TracedPartWrite:
-    """As `part_write_of`, of a write in a graph.
+    """As `part_write_of`, for a write in a graph.
 
     Raises:
         Bypass: there is none.
@@ -306,7 +308,7 @@ def part_write_of(base: Torchish, view: Any, value: Any) -> _PartWrite:
 
 
 def _written_view(base: Torchish, view: Any, value: Any) -> ViewPlan:
-    """The plan of a view that a value was written to as it is, or a number."""
+    """The plan of the view that is written to, by a value of its form, or by a number."""
     if any(type(x) is Torchish and x._node.storage.history is not None for x in (base, value)):
         raise Bypass("a write with gradients")
     plan = view_plan_of(base, view)

@@ -1,10 +1,7 @@
-"""PyTorch's own code within a call: bodies of Python functions, operators that C++ calls, and what observes them.
+"""PyTorch's own code within a call: bodies of Python functions, operators from C++, and observers of both.
 
-The bodies of PyTorch's Python functions, which run in a call without their check for overrides.
-
-The mode through which operators that PyTorch's C++ calls come back to a call.
-
-Observers, which see the functions that translated calls dispatch.
+Bodies of Python functions run in a call without their check for overrides. Operators that PyTorch's C++ calls come back
+to a call through a mode. Observers see the functions that translated calls dispatch.
 """
 
 import contextlib
@@ -108,12 +105,12 @@ class _Observer(Feature):
 
 
 observer: Callable[[], Feature | None] = _observer.get
-"""What a call that begins now is seen by."""
+"""Returns the feature that observes a call which begins now; None if there is none."""
 
 
 @contextlib.contextmanager
 def observing(observer: Callable[[Any], None]) -> Iterator[None]:
-    """Calls `observer` with every function that translated calls begun within dispatch, at either level."""
+    """Calls `observer` with every function that calls begun within dispatch, Python's and ATen's."""
     token = _observer.set(_Observer(observer))
     try:
         yield

@@ -32,7 +32,8 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Session:
-    """What an outermost call and the calls that its code makes have in common: it lasts as long as the outermost call.
+    """The state that an outermost call shares with the calls that its code makes; it lives as long as the outermost
+    call.
 
     Args:
         attempt: which run of its function it is.
@@ -42,14 +43,14 @@ class Session:
         self.attempt = attempt
         self.constants, self.settings = Constants(), ChangedSettings()
         self.ends: list[Callable[[], None]] = []
-        """What is to be called at the end."""
+        """Functions to call at the end."""
         self.transformations: list = []
         self.paths: list = [attempt.path]
         self.passes: list = []
         self.registered: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.outermost: Any = None
-        """What JAX traces with, and the tape, outside of all transformations that the code has begun."""
+        """The trace and the tape outside of all transformations that the code has entered."""
 
     # What few calls need is made for those alone.
 
@@ -59,7 +60,7 @@ class Session:
 
     @functools.cached_property
     def stand_ins(self) -> StandIns:
-        """What PyTorch has seen in place of tensors, where it asks for no values."""
+        """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
         return StandIns()
 
     @functools.cached_property
@@ -78,7 +79,7 @@ class Session:
 
 
 class FeatureSlot:
-    """An attribute of a call for a feature of which there is one at a time: None as long as code does not use it.
+    """An attribute of a call for a feature that is there once at most: None as long as code does not use it.
 
     It only takes what is assigned. What has no `__get__` costs a reader nothing.
     """
@@ -113,7 +114,7 @@ class _WithoutTape(contextlib.AbstractContextManager):
 
 
 class Nesting:
-    """What a call knows of that.
+    """The place of a call among the calls around it.
 
     Args:
         outer: the call around this one, or None.
@@ -122,17 +123,17 @@ class Nesting:
     """
 
     features: Features
-    """What code uses that acts on each operator: where there is nothing, an operator is what its plan says."""
+    """The features that code has entered, which act on each operator: without any, an operator's plan says all."""
     attempt: Attempt
-    """Which run of the function it is."""
+    """The run of the function."""
     constants: Constants
-    """What stands for tensors from outside."""
+    """The call's tensors for tensors from outside."""
     transformations: list[Transformation]
-    """The transformations of JAX that its code has begun and is inside of, the innermost last."""
+    """The transformations that its code is inside of, the innermost last."""
     outermost: tuple[Any, Tape | None]
-    """What JAX traces with, and the tape, where the code is within no transformation that it has begun."""
+    """The trace and the tape outside of all transformations that the code has entered."""
     is_backward = False
-    """Whether it runs the backward of a custom function, in which PyTorch records nothing as a rule."""
+    """True if it runs the backward of a custom function, in which PyTorch records nothing by default."""
     if TYPE_CHECKING:
         tape: Tape | None
         """What its own derivatives are taken from; None as long as the code asks for none."""
@@ -156,7 +157,7 @@ class Nesting:
         self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
 
     def nested(self) -> contextlib.AbstractContextManager[None]:
-        """A context for code that is recorded on a tape of its own, where it needs one."""
+        """A context for code in a trace of its own, on a tape of its own if it needs one."""
         outer = self.tape
         if self._depth == 0 or (outer is not None and outer.is_current):
             return _WithoutTape(self._opened)
@@ -177,7 +178,7 @@ class Nesting:
 
     @contextlib.contextmanager
     def at(self, tape: Tape | None):
-        """A context for code of this call that runs outside of some `nested`, where that tape is kept."""
+        """A context for code of this call that runs outside of some `nested`, on the tape of that place."""
         before, self.tape = self.tape, tape
         self._opened.append(None)
         try:
@@ -187,7 +188,7 @@ class Nesting:
             self.tape = before
 
     def leaving(self, array: Any):
-        """An array as it leaves the code that runs `nested`: without what is recorded there."""
+        """An array as it leaves the code that runs `nested`: without derivatives recorded there."""
         tape = self._opened[-1]
         return array if tape is None else tape.primal(array)
 
@@ -229,7 +230,7 @@ class Nesting:
         return True
 
     def outside(self) -> contextlib.AbstractContextManager[None]:
-        """A context for what is no part of the code in transformations, as a constant that it is the first to use."""
+        """A context outside of the code's transformations, for what is no part of them, such as a constant."""
         trace, tape = self.outermost
         is_there = self.tape is tape and journal() is None and current_trace() is trace
         return _NOTHING if is_there else self._outside()

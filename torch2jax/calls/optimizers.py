@@ -41,7 +41,7 @@ def adopt(thing: object) -> None:
 
 
 def expect_own(thing: Any) -> None:
-    """Refuses to change what is somebody else's.
+    """Refuses to change an optimizer, scheduler or scaler that is not the call's.
 
     Raises:
         RuntimeError: the call has neither made nor copied it.
@@ -65,13 +65,13 @@ def expect_own(thing: Any) -> None:
 
 
 def _is_around(thing: Any, own: Iterable[Any]) -> bool:
-    """Whether an optimizer has the groups of one of the call's, as a wrapper of it has, that has not begun as one."""
+    """Returns True if an optimizer shares the parameter groups of one of the call's, as a wrapper does."""
     groups = getattr(thing, "param_groups", None)
     return groups is not None and any(getattr(x, "param_groups", None) is groups for x in own)
 
 
 def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
-    """``optimizer.step``, told to compute with tensors in place of numbers if these are traced."""
+    """``optimizer.step``, with tensors in place of numbers that are traced."""
     if isinstance(self, LBFGS):  # it decides how often to call its closure by values
         try:
             return type(self).step(self, *args, **kwargs)
@@ -115,7 +115,7 @@ def _abstract_where_traced(optimizer: Optimizer, keeps_scalars: bool):
 
 
 def _has_steps_of_pytorch(optimizer: Optimizer) -> bool:
-    """Whether ``capturable`` is PyTorch's option; an optimizer that only has its name may ask for CUDA's tensors."""
+    """True if ``capturable`` is PyTorch's option; in other optimizers the name may mean that they need CUDA tensors."""
     classes = (cls for cls in type(optimizer).__mro__ if issubclass(cls, Optimizer) and cls is not Optimizer)
     return any(cls.__module__.startswith("torch.optim.") for cls in classes)
 
@@ -317,7 +317,7 @@ def _update_own(self: Any, new_scale: Any = None):
 
 @stands_in(GradScaler, "_maybe_opt_step")
 def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any):
-    """Steps, and takes the step back where a gradient was not finite; what that is, is known later."""
+    """Steps, and undoes the step where a gradient was not finite, which is traced."""
     found: Any = sum(optimizer_state["found_inf_per_device"].values())
     if not is_unknown(found) or not is_traced(found.read()):
         return _maybe_step(self, optimizer, optimizer_state, *args, **kwargs)
@@ -355,7 +355,7 @@ def _taken(value: Any) -> Any:
 
 
 def _written(optimizer: Optimizer) -> Iterator[Slot]:
-    """Where an optimizer has parameters, and what it keeps."""
+    """The slots of an optimizer's parameters, groups and state."""
     for i, group in enumerate(optimizer.param_groups):
         for j, _ in enumerate(group["params"]):
             yield Slot(group["params"], j, f"param_groups.{i}.params.{j}")
@@ -380,7 +380,7 @@ def _values_of(owner: Any, path: str) -> Iterator[Slot]:
 
 
 class _Recorded(dict):
-    """The state of one parameter; notes what its entries are at first."""
+    """The state of one parameter, which records the first value of each entry."""
 
     def __init__(self, made: dict, momentum: bool):
         super().__init__()
@@ -405,7 +405,7 @@ class _Recorded(dict):
 
 @contextmanager
 def _recording(optimizer: Optimizer, made: dict[tuple[int, Any], Any]):
-    """Notes what entries of the optimizer's state are at first, by the dictionary that has them and their names.
+    """Records the first values of entries of the optimizer's state, by their dictionary and name.
 
     None for those that are made of traced values. Other optimizers than PyTorch's may do anything in a first step.
     """

@@ -47,11 +47,11 @@ _MANY = 2**12  # items of one container: as of a data set
 _FEW = 2**8  # objects that are looked into for modules
 
 Change = tuple[bool, Any, Kind, Any]
-"""Whether something that has changed may stay as it is, what it is, how it is put back, and what it held."""
+"""A change: whether it may stay, the object, the functions that restore it, and what it held."""
 
 
 class Before:
-    """What a module, an optimizer or a tensor was before the first of the calls in progress that met it.
+    """The state of a module, an optimizer or a tensor before the first of the calls in progress that met it.
 
     Calls of several threads have it in common: the last one of those that write to the object puts it back.
     """
@@ -69,7 +69,7 @@ class Before:
         tables = self.attributes.get("_parameters"), self.attributes.get("_buffers")
         self.tensors = [x for table in tables if table for x in table.values() if x is not None]
         self.containers: dict[int, tuple[Any, Any, bool]] = {}
-        """Those in it, a copy of each, and whether it is one of PyTorch's: but its own empty ones, which most are."""
+        """Its containers, each with a copy, and whether it is PyTorch's own; empty ones of PyTorch are left out."""
         nested = []
         for container, is_of_pytorch in self._own():
             if container and type(container) is not tuple:
@@ -91,7 +91,7 @@ class Before:
             yield vars(tensor), True
 
     def changes(self, made: "OuterModules") -> Iterator[Change]:
-        """What has changed since."""
+        """The changes since."""
         thing, before, now = self.thing, self.attributes, vars(self.thing)
         if type(thing) is not self.kind:
             yield False, thing, _CLASS, self.kind
@@ -146,7 +146,7 @@ def _exchanged(container: Any, before: Any) -> list[Any]:
 
 
 def refill(container: Any, before: Any) -> None:
-    """Lets a list, a set or a dictionary hold what a copy of it holds, in its order."""
+    """Replaces the contents of a list, a set or a dictionary by those of a copy of it, in its order."""
     container.clear()
     if before:
         (container.update if hasattr(container, "update") else container.extend)(before)
@@ -159,7 +159,7 @@ _OF_KIND = Kind(lambda _: None, Before.put_kind_back)
 
 _lock = threading.RLock()
 _met: dict[int, Before] = {}
-"""What calls in progress have met, of all threads, by ids."""
+"""The objects that calls in progress have met, in all threads, by id."""
 
 
 class OuterModules:
@@ -169,9 +169,9 @@ class OuterModules:
         self.made: dict[int, weakref.ref[_Module]] = {}
         """The modules that the call has made, by their ids."""
         self.met: dict[int, Before] = {}
-        """What the others were, by their ids."""
+        """The state of the others, by id."""
         self.loses = False
-        """Whether the call has written in place to a tensor from outside, which nobody outside will see."""
+        """True if the call has written in place to a tensor from outside, which nobody outside will see."""
 
     def add_made(self, module: _Module) -> None:
         """Notes a module that the call makes."""
@@ -184,7 +184,7 @@ class OuterModules:
         return reference is not None and reference() is thing
 
     def meet(self, thing: Any) -> Before | None:
-        """What an object was, before code can change it; None if it is a module that the call has made."""
+        """The state of an object before code can change it; None if it is a module that the call has made."""
         before = self.met.get(id(thing))
         if before is None and not self.has_made(thing):
             with _lock:
@@ -196,7 +196,7 @@ class OuterModules:
         return before
 
     def will_change(self, module: _Module, name: str | None = None) -> None:
-        """Is called before the call changes a module, or an attribute of it."""
+        """Called before the call changes a module, or an attribute of it."""
         before = self.meet(module)
         if before is not None:
             before.users[self] = True
@@ -204,7 +204,7 @@ class OuterModules:
                 before.written.add(name)
 
     def put_back(self, everything: bool = False) -> list[Change]:
-        """Lets what was met be as it was, if something in it cannot stay: tensors of the call, hooks, other parts.
+        """Restores the objects that were met, if a change cannot stay: tensors of the call, hooks, other parts.
 
         Args:
             everything: also where nothing but what Python code keeps in them has changed.
@@ -223,7 +223,7 @@ class OuterModules:
             return []
 
     def _release(self, before: Before) -> bool:
-        """Whether no other call that is in progress has written to the module."""
+        """Returns True if no other call in progress has written to the module."""
         with _lock:
             del before.users[self]
             if not before.users:
@@ -231,7 +231,7 @@ class OuterModules:
             return not any(before.users.values())
 
     def hold(self, value: Any) -> bool:
-        """Whether a value is of the call, or leads to something that is."""
+        """Returns True if a value belongs to the call, or leads to something that does."""
         return any(map(self._owns, _leaves_of(value)))
 
     def _owns(self, value: Any) -> bool:
@@ -243,12 +243,12 @@ class OuterModules:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is Python's, and leads to no tensor, module or function."""
+    """Returns True if a value is plain Python data: it leads to no tensor, module or function."""
     return not any(isinstance(x, _NOT_PLAIN) for x in _leaves_of(value))
 
 
 def _leaves_of(value: Any) -> Iterator[Any]:
-    """What a value leads to, but what is in modules, which are looked at themselves."""
+    """The objects that a value leads to, except those in modules, which are looked at themselves."""
     seen, pending = set(), [value]
     while pending and len(seen) < _MANY:
         value = pending.pop()
@@ -264,7 +264,7 @@ def _leaves_of(value: Any) -> Iterator[Any]:
 
 
 def meet_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
-    """Lets a call meet the modules, optimizers and tensors that a function and its arguments lead to.
+    """Notes the state of the modules, optimizers and tensors that a function and its arguments lead to.
 
     Of functions that is what they close over, name or are methods of. Only objects nearby are looked into: others are
     met when they are called.

@@ -1,4 +1,4 @@
-"""The cache of plans: what a call of a PyTorch function does, decided once for the metadata of its arguments.
+"""The cache of plans: an operator's work, decided once for the metadata of its arguments.
 
 A program calls the same functions on the same shapes again and again. The key of a plan has
 
@@ -15,6 +15,10 @@ A program calls the same functions on the same shapes again and again. The key o
 
 It has no values of tensors: what depends on these has no plan. What has none is counted by reason in `bypassed`; a
 reason that holds for a key is remembered in the place of its plan.
+
+Two calls of one key have results of equal metadata, from the same body with the same constants: whatever else may
+decide these has to be in the key, or is a reason for no plan. A plan that refuses its operands is dropped, before
+anything is written, and PyTorch's error is raised.
 
 All that a feature does around operators (a tape, casts, an observer, ...) is `Call.features`: where any is in use, the
 long way by `dispatch` serves.
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
     from .dispatch import Call
 
 bypassed: collections.Counter[str] = collections.Counter()
-"""How often the long way served, by reason."""
+"""The number of calls without a plan, by reason."""
 
 PLAIN = (Torchish,)
 """The classes of arguments that override PyTorch, where these are plain tensors of a call alone."""
@@ -73,7 +77,7 @@ def clear() -> None:
 
 
 def run_planned(call: "Call", function: Callable, types: Iterable[type], args: tuple, kwargs: dict | None) -> Any:
-    """What a function gives by its plan; `NOT_PLANNED` where it has none.
+    """The result of a function by its plan; `NOT_PLANNED` where it has none.
 
     Args:
         types: those of arguments that override PyTorch.
@@ -134,7 +138,7 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
 
 
 def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str | None:
-    """Why a function's call has no plan whatever the metadata are; None where it may have one."""
+    """The reason why calls of a function never have a plan, whatever the metadata; None where they may have one."""
     if type(rule) is OverloadedRule:
         try:
             return unplanned(resolved(function, rule, args, kwargs)[1])
@@ -151,7 +155,7 @@ def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str 
 
 
 def _are_known(call: "Call", tensors: list[Torchish]) -> bool:
-    """Whether PyTorch computes with tensors, whose values no traced input decides."""
+    """Returns True if PyTorch computes with tensors: their values depend on no traced input."""
     for tensor in tensors:  # no generator, which is a call of its own
         if tensor._node.known is None:
             return False
@@ -166,7 +170,7 @@ def _passed(reason: str) -> Any:
 def _describe(
     values: Iterable, key: list, tensors: list[Torchish], arrays: list, is_eager: bool, reads: bool
 ) -> str | None:
-    """Adds what arguments have to say to a key, and their tensors and arrays; the reason if there can be no plan.
+    """Adds the metadata of arguments to a key, and collects tensors and arrays; returns a reason if there is no plan.
 
     The arrays are those of the shape that tensors have, None for others. Where JAX traces, these are nodes that
     nothing is read from before it is known that the graph is to have it, or None.
@@ -244,7 +248,7 @@ def _first(
     tensors: list[Torchish],
     is_eager: bool,
 ) -> Any:
-    """What a function gives that has no plan yet; its plan, or the reason why it has none, is there from now on."""
+    """The result of a function without a plan; afterwards there is its plan, or the reason why it has none."""
     if len(_plans) >= _MOST:
         _plans.clear()
     if function is _WRITE or is_view(function):
@@ -267,7 +271,7 @@ def _first(
 
 
 def _is_basic(subscript: Any) -> bool:
-    """Whether a subscript gives a view whatever it is of."""
+    """Returns True if a subscript gives a view of any tensor."""
     items = subscript if type(subscript) is tuple else (subscript,)
     return all(type(item) in _BASIC for item in items)
 
@@ -285,7 +289,7 @@ def _first_filled(key: tuple, call: "Call", function: Callable, args: tuple, kwa
 
 
 def _first_with_memory(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, is_eager: bool) -> Any:
-    """What a function gives by the long way, of which a plan is made."""
+    """The result of a function by the general path, from which a plan is made."""
     result = call.dispatch(function, args, kwargs)
     try:
         if function is not _WRITE:

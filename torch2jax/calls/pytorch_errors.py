@@ -1,6 +1,6 @@
 """PyTorch's errors for calls that a rule cannot serve: users and their tests know these messages.
 
-PyTorch's errors for a call, found by calling PyTorch on small tensors of the same dtypes and shapes.
+They are found by a call of PyTorch with small tensors of the same dtypes and shapes.
 """
 
 import functools
@@ -38,11 +38,11 @@ class Numbers(NamedTuple):
 
     value: int = 1
     is_wide: bool = False
-    """Whether int32 stands for int64, as it does in arrays."""
+    """True if int32 stands for int64, as it does in arrays."""
 
 
 def other_numbers() -> list[Numbers]:
-    """Those by which what is of the default ones alone is told apart."""
+    """Other numbers than the default ones, to find out if an error is about these numbers alone."""
     x64 = has_doubles()
     return [Numbers(value=0)] + [Numbers(is_wide=True)] * (not x64)
 
@@ -55,7 +55,7 @@ def refusal_of(
     device: str,
     whole: Numbers = Numbers(),  # noqa: B008
 ) -> Exception | None:
-    """What PyTorch raises for such tensors on a device, if it does."""
+    """PyTorch's error for such tensors on a device; None if it raises none."""
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
             run = _asked(call, func, args, kwargs, device, whole)
@@ -112,11 +112,11 @@ _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; othe
 _OF_PYTORCHS_INSIDE = re.compile(
     r"[Ii]nternal error|INTERNAL ASSERT|SymInt|NestedTensorImpl|empty_strided not supported"
 )
-"""In messages that say how PyTorch is made, not what to do: the rule's own is better."""
+"""Words of messages that are about PyTorch's internals: the rule's own message is better."""
 
 
 def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
-    """As `refuse_as_pytorch`, where a rule raised `error`: unless that may be of values, or of JAX's own.
+    """As `refuse_as_pytorch`, where a rule raised `error`, unless that may be about values, or is JAX's own.
 
     Without a rule, PyTorch's decomposition of an operator did.
     """
@@ -159,7 +159,7 @@ def explain_rule(error: Exception, func: Any, rule: Any) -> None:
 
 
 def _is_raised_here(error: BaseException) -> bool:
-    """Whether code of this package, and none of the user's that it has called, has led to an error of JAX's."""
+    """Returns True if code of this package, and not user code that it has called, has caused an error of JAX."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     files = [file for file in files if not is_jax(file)]
     return bool(files) and is_translator(files[-1])
@@ -168,7 +168,7 @@ def _is_raised_here(error: BaseException) -> bool:
 def refuse_as_pytorch(
     call: "Call", func: Any, args: tuple, kwargs: dict, error: Exception, *, is_of_values: bool = False
 ) -> None:
-    """Raises what PyTorch does for tensors of these shapes and dtypes, whatever their values are.
+    """Raises PyTorch's error for tensors of these shapes and dtypes, whatever their values are.
 
     Args:
         error: why the call cannot be served. JAX's own words for it are left out.
@@ -214,12 +214,12 @@ def _is_jagged(args: tuple, kwargs: dict) -> bool:
 
 
 def _is_of_arguments(func: Any, rule: Any) -> bool:
-    """Whether a function's refusals are of its arguments: one that is written in Python may run the user's code."""
+    """True if a function's errors are about its arguments: one that is written in Python may run the user's code."""
     if rule is None or isinstance(rule, TensorRule):
         return not isinstance(func, types.FunctionType)
     return isinstance(rule, ArrayRule) and not rule.random and func is not rule.body
 
 
 def _lacks_kernel(refused: Exception) -> bool:
-    """Whether PyTorch has nothing to run on a device: it then lists what it has, kernels for meta tensors among it."""
+    """True if PyTorch has no kernel for a device: the error then lists those that it has, "Meta" among them."""
     return isinstance(refused, NotImplementedError) and "meta" in str(refused).lower()

@@ -45,7 +45,7 @@ class Stream:
 
     @contextlib.contextmanager
     def within(self, mapped: Mapped):
-        """What is drawn within is drawn by a function that ``torch.vmap`` maps."""
+        """Draws random numbers as within a function that ``torch.vmap`` maps."""
         self.mapped.append(mapped)
         try:
             yield
@@ -59,12 +59,12 @@ class Stream:
 
     @property
     def generators(self) -> list[torch.Generator]:
-        """Those that it has drawn from."""
+        """The generators that numbers were drawn from."""
         return [generator for generator, _ in self._generators.values()]
 
     @property
     def state(self) -> StreamState:
-        """From where it goes on, as it may be set again; `get_state` gives it as code in the call sees it."""
+        """The state from which the stream continues, to be set again; code in the call sees the one of `get_state`."""
         return StreamState(self._key, self._taken, self.seed, self._before)
 
     @state.setter
@@ -83,7 +83,7 @@ class Stream:
         return key
 
     def next_common_key(self, generator: torch.Generator | None = None):
-        """As `next_key`, for all examples at once."""
+        """As `next_key`, with one key for all examples."""
         strict = next((mapped.level for mapped in self.mapped if mapped.randomness == "error"), None)
         if strict is not None and not strict.is_functorchs:
             raise RuntimeError(
@@ -109,7 +109,7 @@ class Stream:
         return _fold_in(self._key, self._before + self._taken - 1)
 
     def reseed(self, seed: int) -> None:
-        """Starts anew from a seed of 64 bits."""
+        """Restarts the stream from a seed of 64 bits."""
         self.seed = seed
         self._key, self._taken, self._before = _key_of(seed), 0, 0
 
@@ -124,7 +124,7 @@ class Stream:
         return wrap(_bytes_of(self._key), torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Goes on from what `get_state` gave."""
+        """Sets the state to one from `get_state`."""
         state = this_call().lift(state)
         array = state.read() if state.known is None else evaluate(state.known)
         self._key, self._taken, self._before = _key_from(array, self._key) if array.size else None, 0, 0
@@ -173,7 +173,7 @@ _folded_at_once = jax.jit(jax.random.fold_in)  # an eager one takes ten times as
 
 
 def _where_known(array: object):
-    """Evaluates at trace time what is made of a known array: what a known key draws is known."""
+    """A context that evaluates operations on a known array at trace time: numbers drawn with a known key are known."""
     return contextlib.nullcontext() if is_traced(array) else evaluating()
 
 
@@ -199,7 +199,7 @@ def _key_from(array: jax.Array, like: jax.Array | None):
 
 
 class _DefaultGenerator(torch.Generator):
-    """PyTorch's default generator, but for code in a translated call, which gets the call's own stream.
+    """PyTorch's default generator; code in a translated call gets the call's own stream instead.
 
     PyTorch does not offer `torch.manual_seed` and its kin to overrides; this is what they find in a translated call.
     """

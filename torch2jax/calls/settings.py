@@ -39,15 +39,15 @@ class ChangedSettings:
 
     def __init__(self):
         self.default_dtype: torch.dtype | None = None
-        """The call's own; None if that of the process."""
+        """The default dtype that the call has set; None for that of the process."""
         self.suspended: list[list[str]] = []
         """The devices whose regions were left when others began, for each that lasts."""
         self.changes: list[Callable[[], None]] = []
-        """What undoes each change of an object from outside the call, and takes itself from here."""
+        """Functions that each undo a change of an object from outside the call, and leave this list."""
         self.parametrizations: dict[Any, torch.Tensor] = {}
-        """What ``torch.nn.utils.parametrize.cached()`` keeps within the call."""
+        """The cache of ``torch.nn.utils.parametrize.cached()`` within the call."""
         self.handles: list[RemovableHandle] = []
-        """Those of the hooks that the call has registered, also on objects from outside."""
+        """The handles of hooks that the call has registered, also on objects from outside."""
         self._default_device = _default_device_context()
         self._autocast: Any = None
 
@@ -57,14 +57,14 @@ class ChangedSettings:
         return OuterModules()
 
     def keep_autocast(self) -> None:
-        """Is called before a setting of autocast's changes."""
+        """Called before a setting of autocast changes."""
         if self._autocast is None:
             enabled = [(device, torch.is_autocast_enabled(device)) for device in _DEVICES]
             dtypes = [(device, torch.get_autocast_dtype(device)) for device in _DEVICES]
             self._autocast = enabled, dtypes, torch.is_autocast_cache_enabled(), _nesting()
 
     def undo_later(self, undo: Callable[[], None]) -> None:
-        """Lets the end of the call undo a change of an object from outside."""
+        """Registers a function that undoes a change of an object from outside when the call ends."""
 
         def undone() -> None:
             self.changes.remove(undone)
@@ -73,7 +73,7 @@ class ChangedSettings:
         self.changes.append(undone)
 
     def restore(self) -> list[Change]:
-        """Puts back what was there before the call, and returns what stays changed in modules."""
+        """Restores the state before the call; returns the changes in modules that stay."""
         stays = self.put_back(everything=False)
         context = _default_device_context()
         if context is not self._default_device:
@@ -92,7 +92,7 @@ class ChangedSettings:
         return stays
 
     def put_back(self, everything: bool) -> list[Change]:
-        """Puts back what objects from outside were, the last change first.
+        """Restores objects from outside, the last change first.
 
         Args:
             everything: also what may stay, as another run of the same code is to find it as this one did.
@@ -196,7 +196,7 @@ def _leave_region(self: torch.autocast, *exc_info: object):
 
 @stands_in(autocast_mode, "_cast")
 def _cast_inputs(value: Any, device_type: str, dtype: torch.dtype):
-    """As PyTorch's for `custom_fwd`, which passes over tensors on other devices than it names."""
+    """As PyTorch's function for `custom_fwd`, which leaves tensors on other devices than it names."""
     if not isinstance(value, torch.Tensor):
         return _cast(value, device_type, dtype)
     is_eligible = value.is_floating_point() and value.dtype is not torch.float64
@@ -217,7 +217,7 @@ def _is_bf16_supported(including_emulation: bool = True):
 
 
 class _Parametrizations:
-    """What ``parametrize.cached()`` keeps within a call: the call's own, for the tensors are its."""
+    """The cache of ``parametrize.cached()`` within a call: one for each call, because the tensors belong to it."""
 
     def get(self, key: Any):
         call = current()

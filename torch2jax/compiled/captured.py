@@ -1,4 +1,15 @@
-"""The state that a compiled part captures: objects, tensors and storages, and what its trace depends on."""
+"""The state that a compiled part captures: objects, tensors and storages that its trace depends on.
+
+A part is compiled once for each key, which has all that a trace depends on. Objects are walked from the module and the
+arguments, by their codecs. Their types, keys and leaves, and the objects that are met again, are the `signature`; the
+shapes and dtypes of storages, and which of them share a memory, are `described`.
+
+Invariant: objects, tensors and storages are numbered in the order of the walk. In calls with equal keys the same number
+is the corresponding one, so a program knows them by numbers alone, and refers to no object of the call that made it.
+
+To walk a module takes longer than to run its program. So a `GuardedState` keeps lists of all items, and compares these
+by identity before each call; it is made anew only if one has changed. Other states go on from it (`beyond`).
+"""
 
 import itertools
 from collections import Counter, OrderedDict
@@ -22,11 +33,11 @@ _node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_physical"), 
 
 
 class Aliased(Exception):
-    """Several tensors of PyTorch's own are of the same memory."""
+    """Several of PyTorch's own tensors share memory."""
 
 
 class CapturedState:
-    """The objects, tensors and storages that some roots lead to, and that are not in a captured state before.
+    """The objects, tensors and storages reachable from some roots, but not from the state `beyond`.
 
     PyTorch's overrides must be off while it is made.
 
@@ -48,12 +59,12 @@ class CapturedState:
         self.first_tensor = 0 if beyond is None else beyond.first_tensor + len(beyond.tensors)
         self.first_storage = 0 if beyond is None else beyond.first_storage + len(beyond.storages)
         self.objects: list = []
-        """Those that hold others."""
+        """The objects that hold others."""
         self.tensors: list[Torchish] = []
         self.storages: list[Storage] = []
         self._places: dict[int, int] = {}
         self.originals: list[torch.Tensor] = []
-        """What the tensors stand for, themselves if for nothing."""
+        """The tensors that these stand for; a tensor that stands for none is its own."""
         self.host: dict[int, torch.Tensor] = {}
         """The tensors of PyTorch's own, by the numbers of the storages that hold their values."""
         self._shape: list = []
@@ -68,7 +79,7 @@ class CapturedState:
             self._stand_alone()
 
     def _stand_alone(self) -> None:
-        """Lets a row be the same, whatever matrix it is a row of, where only the row is reached."""
+        """Gives a row a storage of its own if only the row is reached: one program then serves any matrix."""
         if all(type(tensor._node) is Storage for tensor in self.tensors):
             return
         counts = Counter(self._shape[at][1] for at in self._at)
@@ -99,7 +110,7 @@ class CapturedState:
         return None
 
     def _shared(self, storage: Storage) -> int:
-        """A number for the memory of a storage: that of the first storage there."""
+        """The number of a storage's memory: that of the first storage with this memory."""
         place = self.place_of(storage.memory)
         return self._places.setdefault(id(storage.memory), self._places[id(storage)]) if place is None else place
 
@@ -135,7 +146,7 @@ class CapturedState:
 
     @property
     def all_arrays(self) -> list:
-        """What the storages hold: arrays, or what waits to be put in another order."""
+        """The contents of the storages: arrays, or `Reordered` ones."""
         arrays = [*map(shown, self.storages)]
         return arrays if self._beyond is None else self._beyond.all_arrays + arrays
 
@@ -145,13 +156,13 @@ class CapturedState:
             self._beyond.lend(place)
 
     def note_written(self, place: int, storage: Storage, array: Any) -> None:
-        """Takes note of what a storage holds, which is like what it held before."""
+        """Notes the new contents of a storage, which have the same form as the old ones."""
         if self._beyond is not None and place < self.first_storage:
             self._beyond.note_written(place, storage, array)
 
     @property
     def signature(self) -> tuple:
-        """What the trace depends on, apart from the metadata of `storages`."""
+        """The part of the trace's key that does not concern `storages`."""
         return tuple(self._shape)
 
     def _visit(self, value: Any) -> None:
@@ -209,7 +220,7 @@ class CapturedState:
         self._shape.append((Torchish, at, tensor.dtype, geometry, tensor._label, restriction))
 
     def _standing_for(self, value: torch.Tensor) -> tuple[Torchish, torch.Tensor | None]:
-        """The tensor of the call for another, and for one of PyTorch's own what has its memory."""
+        """The call's tensor for another; for one of PyTorch's own also the tensor that owns its memory."""
         constants = this_call().constants
         host, memory = constants.host, value.untyped_storage()._cdata
         if host is None or not host.owns(value):
@@ -235,7 +246,7 @@ class CapturedState:
         return entry if entry is not None or self._beyond is None else self._beyond._memory(memory)
 
     def described(self) -> tuple:
-        """What the trace depends on of the storages."""
+        """The part of the trace's key that concerns the storages."""
         return tuple([self._described(storage) for storage in self.storages])
 
     def _described(self, storage: Storage) -> tuple:
@@ -276,12 +287,12 @@ class GuardedState(CapturedState):
         self._versions: list[int] = []
         self.arrays: list = []
         self.number: Any = None
-        """What stands for it, as long as it has not changed, in the keys of programs."""
+        """The key of the state in those of programs, as long as it has not changed."""
         self._shape_number: Any = None  # and for its signature, which many objects make up
 
     @property
     def is_settled(self) -> bool:
-        """Whether its tensors have memory of the call's, from its beginning: others are told apart in each call."""
+        """True if all tensors are on memory that the call had from the beginning; others are compared in each call."""
         nodes = self._nodes
         return not self.host and all(type(x) is Storage and type(x.lazy(None, None)) is not Reordered for x in nodes)
 
@@ -308,7 +319,7 @@ class GuardedState(CapturedState):
                 self._views.append(items)
 
     def is_current(self, roots: Sequence | None = None) -> bool:
-        """Whether the objects hold what they did, and are those that they are to be."""
+        """Returns True if the objects hold what they held, and are the `roots`."""
         return (
             (roots is None or (len(roots) == len(self._roots) and all(map(is_, roots, self._roots))))
             and not self.host
@@ -320,7 +331,7 @@ class GuardedState(CapturedState):
         )
 
     def refresh(self, numbered: Callable[[tuple], int]) -> None:
-        """Takes note of what the storages hold by now."""
+        """Notes the present contents of the storages."""
         is_current = self.number is not None and [*map(_version_of, self.storages)] == self._versions
         if is_current and all(map(is_, map(_held_of, self.storages), self._physical)):
             return

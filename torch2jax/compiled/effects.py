@@ -32,7 +32,7 @@ class Restoration:
                 self._contents.append((value, codec, head, list(items)))
 
     def changed(self) -> list:
-        """Those that hold something else by now."""
+        """The objects whose contents have changed."""
         return [value for value, codec, head, items in self._contents if not _holds(codec.open(value), head, items)]
 
     def restore(self) -> None:
@@ -56,7 +56,7 @@ class Rebuilt:
 
 
 class _StaticNode:
-    """What is the same each time."""
+    """A node that is the same each time."""
 
     __slots__ = ("value",)
 
@@ -182,12 +182,12 @@ class _NewTensor:
 
 
 class Effects:
-    """What a part changes, and what it gives.
+    """The changes that a part makes, and its result.
 
     Args:
-        reached: what it could reach before.
-        changed: those of them that hold something else than before.
-        result: what it gave.
+        captured: what it could reach before.
+        changed: the objects among these whose contents have changed.
+        result: its result.
 
     Raises:
         Uncontained: some of it cannot be made again.
@@ -196,12 +196,12 @@ class Effects:
     def __init__(self, captured: CapturedState, changed: list, result: Any):
         self._captured: Any = captured
         self.arrays: list = []
-        """Those that it takes to make it again."""
+        """The arrays that are needed to repeat the effects."""
         self._described: dict[int, Any] = {}
         self._kept: list = []  # which keep their ids
         self._memories: dict[int, _NewStorage] = {}
         self.needs_objects = False
-        """Whether it has objects that were there before."""
+        """True if it has objects that were there before."""
         self.result = self._describe(result)
         self.changes: list[tuple[int, ObjectCodec, Any, list]] = []
         for value in changed:
@@ -212,7 +212,7 @@ class Effects:
         self._captured, self._kept, self._described, self._memories = None, [], {}, {}
 
     def make(self, rebuilt: Rebuilt) -> Any:
-        """Puts into objects what was put there, and gives the result."""
+        """Repeats the changes of objects, and returns the result."""
         for place, codec, head, items in self.changes:
             fill: Any = codec.fill
             fill(rebuilt.objects[place], head, [item.make(rebuilt) for item in items])

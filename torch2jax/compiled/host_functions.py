@@ -1,6 +1,6 @@
-"""What runs around compiled parts: PyTorch's functions on its own small tensors, or JAX's rules.
+"""The functions around compiled parts: PyTorch's, on its own small tensors, or JAX's rules.
 
-What PyTorch functions do with tensors, as far as it decides whether PyTorch runs them around compiled parts.
+Also here: the kinds of functions, by their effect on tensors, which decide if PyTorch runs them.
 """
 
 import functools
@@ -39,7 +39,7 @@ from .reordered import REORDERING
 
 
 class FunctionKind(Enum):
-    """What a function does with tensors."""
+    """The effect of a function on tensors."""
 
     PURE = "gives new ones, or what is no tensor"
     FACTORY = "as PURE, also of no tensor"
@@ -89,13 +89,13 @@ def kind_of(function: Callable[..., Any]) -> FunctionKind:
 
 
 def kind_as_told(function: Callable[..., Any], args: tuple, kwargs: dict) -> FunctionKind:
-    """What a function of the kind WRITES_IF_TOLD does that has these arguments."""
+    """The kind of a WRITES_IF_TOLD function with these arguments."""
     rule: WithFlag = registry.lookup(function)  # pyright: ignore[reportAssignmentType]
     return FunctionKind.WRITES if rule.writes(args, kwargs) else FunctionKind.PURE
 
 
 def is_new(kind: FunctionKind, function: Callable[..., Any], args: tuple, kwargs: dict) -> bool:
-    """Whether what a function gives shares no memory with tensors that are not PyTorch's own among its arguments."""
+    """True if a function's result shares no memory with those arguments that are not PyTorch's own."""
     if kind is FunctionKind.INDEXES:
         return len(args) == 2 and _has_tensor(args[1])
     if kind is FunctionKind.CONVERTS:
@@ -123,7 +123,7 @@ def gives_memory(function: Callable[..., Any]) -> bool:
 
 @registry.cached
 def asks_for_gradients(function: Callable[..., Any]) -> bool:
-    """Whether a function asks how a tensor came about, or begins to note that."""
+    """Returns True if a function asks for a tensor's history, or begins one."""
     return Tag.AUTOGRAD in registry.tags_of(function)
 
 
@@ -137,7 +137,7 @@ _DETACHING = frozenset((torch.detach, torch.Tensor.detach, torch.Tensor.data.__g
 
 
 class HostFunctions(HostTensors, Feature):
-    """The functions that PyTorch computes of its own tensors around parts."""
+    """A dispatcher of functions around parts: PyTorch runs them if their tensors are its own."""
 
     rank, is_shared = 10, True
 
@@ -157,7 +157,7 @@ class HostFunctions(HostTensors, Feature):
 
     @property
     def is_active(self) -> bool:
-        """Whether functions are asked for at all: not within others, or where JAX, or a tape, sees what they do."""
+        """True if functions may run here: not within others, or where JAX or a tape sees their results."""
         call = self._call
         return not (
             self._lifted
@@ -170,7 +170,7 @@ class HostFunctions(HostTensors, Feature):
         )
 
     def run_at_once(self, function: Callable, args: tuple, kwargs: dict | None) -> Any:
-        """What a function gives that has only tensors which have been made around parts; else `NOT_RUN`."""
+        """The result of a function whose tensors were all made around parts; else `NOT_RUN`."""
         if len_torch_function_stack():
             return NOT_RUN
         kind = kind_of(function)
@@ -219,7 +219,7 @@ class HostFunctions(HostTensors, Feature):
         return self._taken(result)
 
     def dispatch(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
-        """Runs a function in PyTorch, or on JAX; what it writes to PyTorch's own tensors there is written to them."""
+        """Runs a function in PyTorch, or on JAX; writes on JAX to PyTorch's own tensors are copied back to them."""
         kind = kind_of(function)
         if kind is FunctionKind.WRITES_IF_TOLD:
             kind = kind_as_told(function, args, kwargs)
@@ -267,7 +267,7 @@ class HostFunctions(HostTensors, Feature):
         return self._on_jax(call, function, args, kwargs)
 
     def run(self, function: Callable, args: tuple, kwargs: dict, kind: FunctionKind) -> Any:
-        """What a function gives, if it is one for PyTorch; else `NOT_RUN`."""
+        """The result of a function that PyTorch can run; else `NOT_RUN`."""
         tensors: list[torch.Tensor] = []
         for value in args:
             if type(value) not in _PLAIN and not _gather(value, tensors):
@@ -332,7 +332,7 @@ class HostFunctions(HostTensors, Feature):
         return self._on_jax(self._call, function, args, kwargs)
 
     def _is_small(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor may as well be PyTorch's own."""
+        """Returns True if a tensor may as well be PyTorch's own."""
         with DisableTorchFunction():
             dtype = tensor.dtype
             if tensor.numel() > _MOST or dtype not in self._dtypes:
@@ -360,12 +360,12 @@ class HostFunctions(HostTensors, Feature):
         return tensor.requires_grad
 
     def _subscripted(self, call: Call, function: Callable, args: tuple) -> Any:
-        """A view of a tensor of JAX's, or whatever else a subscript gives there."""
+        """The result of a subscript of a tensor of JAX's: a view, or a new tensor."""
         view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
         return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
 
     def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """What a tensor says of its gradients, of which it has none as yet.
+        """The answer of a tensor without gradients to a question about them.
 
         Raises:
             Restart: it is to have some.
@@ -407,7 +407,7 @@ class HostFunctions(HostTensors, Feature):
         return result
 
     def _settled(self, result: Any) -> Any:
-        """A new tensor of integers that a function gave on JAX: as PyTorch's own, if it is small."""
+        """A new integer tensor from JAX: as PyTorch's own, if it is small."""
         if type(result) is not Torchish or not is_integral(result.dtype) or not self._is_small(result):
             return result
         with DisableTorchFunction():
@@ -416,14 +416,14 @@ class HostFunctions(HostTensors, Feature):
 
 
 def _shares_memory(result: Any, tensor: Torchish) -> bool:
-    """Whether a result, or one among several, has the memory of a tensor of the call."""
+    """Returns True if a result, or one among several, shares the memory of a tensor of the call."""
     if isinstance(result, (tuple, list)):
         return any(_shares_memory(x, tensor) for x in result)
     return isinstance(result, Torchish) and result._node.storage.memory is tensor._node.storage.memory
 
 
 def _is_as_wanted(tensor: Torchish, *options: object, **named: object) -> bool:
-    """Whether a tensor has a dtype and device already."""
+    """Returns True if a tensor has that dtype and device already."""
     with DisableTorchFunction():
         dtype = tensor.dtype
     for option in (*options, *named.values()):
@@ -435,7 +435,7 @@ def _is_as_wanted(tensor: Torchish, *options: object, **named: object) -> bool:
 
 
 def _gather(value: Any, tensors: list) -> bool:
-    """Gathers the tensors of an argument; false if it has something else that PyTorch would not take for what it is."""
+    """Gathers the tensors of an argument; False if it has an object that PyTorch would understand otherwise."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return True
@@ -448,7 +448,7 @@ def _gather(value: Any, tensors: list) -> bool:
 
 @functools.cache
 def _is_here(device: torch.device | str) -> bool:
-    """Whether a device is the CPU, or a string names none but is an option, as of rounding."""
+    """Returns True if a device is the CPU, or if a string is no device but an option, as of rounding."""
     try:
         return torch.device(device).type == "cpu"
     except RuntimeError:

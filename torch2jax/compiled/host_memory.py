@@ -1,8 +1,8 @@
-"""PyTorch's own memory around compiled parts: what parts write to it, and how it becomes JAX's.
+"""PyTorch's own memory around compiled parts: how parts write to it, and how it becomes JAX's.
 
-Which tensors around compiled parts are PyTorch's own, and whether they require grad: an attribute says so.
+An attribute says which tensors around compiled parts are PyTorch's own, and whether they require grad.
 
-JAX values as PyTorch tensors and back, without compilation.
+Also here: JAX values as PyTorch tensors and back, without compilation.
 """
 
 import weakref
@@ -24,7 +24,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import CPU, Torchish, make_tensor, with_strides, wrap
 
 NO, YES, WANTING = 0, 1, 2
-"""What a tensor is: none of these; one; one that requires grad."""
+"""The states of a tensor: not PyTorch's own; PyTorch's own; PyTorch's own that requires grad."""
 
 
 def state_of(value: Any) -> int:
@@ -59,7 +59,7 @@ def copied_values(tensor: Torchish) -> torch.Tensor:
 
 
 def _in_order_of(tensor: Torchish, values: torch.Tensor) -> torch.Tensor:
-    """The values in memory as PyTorch would have those of a tensor, so that what it computes of them is too."""
+    """The values with the strides that PyTorch's tensor would have, so that results have PyTorch's strides too."""
     strides = dense_strides(tensor)
     return values if strides is None else with_strides(values, strides)
 
@@ -105,10 +105,10 @@ class Memories:
         self.shown: dict[int, torch.Tensor] = {}
         """The tensors that have memory which views on JAX show, by that memory."""
         self.is_blurred = False
-        """Whether memory of a tensor that is said not to require grad may do so."""
+        """True if memory of a tensor that is said not to require grad may do so."""
 
     def write_back(self, value: torch.Tensor, array: Any, wants: bool) -> None:
-        """Writes to one of PyTorch's own what was written to the tensor that stood for it.
+        """Copies writes to the call's tensor back to the tensor of PyTorch's own for which it was made.
 
         Args:
             wants: whether that requires grad.
@@ -127,7 +127,7 @@ class Memories:
             write(value, array)
 
     def receive(self, value: torch.Tensor, storage: Storage, wants: bool) -> None:
-        """Lets one of PyTorch's own have what a part has written to a storage that stood for its memory.
+        """Writes to one of PyTorch's own tensors what a part has written to the storage that stood for its memory.
 
         Floating-point values, as a cache has, are JAX's from then on, if nobody else has that memory.
         """
@@ -136,7 +136,7 @@ class Memories:
             self.write_back(value, storage.read(), wants)
 
     def give_up_all(self, values: tuple) -> None:
-        """Lets PyTorch's own among some values be tensors of JAX's, where one is to have the memory of another.
+        """Turns PyTorch's own among some values into tensors of JAX's, where one must share the memory of another.
 
         Raises:
             NotImplementedError: the memory of one is that of others too.
@@ -149,7 +149,8 @@ class Memories:
                 raise _shared_already()
 
     def share(self, value: torch.Tensor, tensor: Torchish) -> None:
-        """Lets one of PyTorch's own be the tensor of JAX's that stood for it, as another has its memory now.
+        """Turns one of PyTorch's own into the tensor of JAX's that stood for it, because another one shares its memory
+        now.
 
         Where others have the memory of the first too, neither may be written to as long as they all are there.
         """
@@ -163,11 +164,11 @@ class Memories:
         memory.follow(self._refuse)
 
     def _give_up(self, value: torch.Tensor) -> None:
-        """Lets one of PyTorch's own be a tensor of JAX's from now on, unless others share its memory."""
+        """Turns one of PyTorch's own into a tensor of JAX's, unless others share its memory."""
         self._replace(value, lambda: in_place_of(value, tensor_to_array(value, copy=False)))
 
     def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:
-        """Puts a tensor of JAX's in the place of one of PyTorch's own; false if others have the memory of that."""
+        """Replaces one of PyTorch's own tensors by one of JAX's; returns False if others share its memory."""
         with DisableTorchFunction(), DisableTorchDispatch():
             if storage_use_count(value.untyped_storage()._cdata) > _ALONE:
                 return False
@@ -199,6 +200,6 @@ def _shared_already() -> NotImplementedError:
 
 
 def _at_storage(value: torch.Tensor, storage: Storage) -> Torchish:
-    """A tensor of the call like one of PyTorch's own, which holds what a storage does."""
+    """A tensor of the call like one of PyTorch's own, with the contents of a storage."""
     shape = storage.physical.shape
     return make_tensor(storage, shape, value.dtype, dense_strides(value) if shape == value.shape else None, None, CPU)

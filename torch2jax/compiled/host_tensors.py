@@ -1,4 +1,4 @@
-"""Small tensors around compiled parts: real PyTorch tensors, and the tensors of a call that stand for them.
+"""Small tensors around compiled parts: real PyTorch tensors, with tensors of the call made for them on demand.
 
 Python around compiled parts counts, compares, concatenates, and cuts out what it wants: small tensors, of another
 shape each time. Each shape would be one more program for XLA. So these are real tensors, that a part takes as arrays:
@@ -49,7 +49,7 @@ class HostTensors:
         self._orders = Orders(self.donated.has, self.owns)
 
     def owns(self, value: object) -> bool:
-        """Whether a tensor is one of PyTorch's own that the code around parts has made."""
+        """Returns True if a tensor is one of PyTorch's own that code around parts has made."""
         return state_of(value) != NO
 
     def _taken(self, result: Any, wants: bool = False) -> Any:
@@ -71,7 +71,7 @@ class HostTensors:
         return result
 
     def _copy_of(self, tensor: Torchish) -> torch.Tensor:
-        """What a tensor has, as PyTorch's own.
+        """A copy of a tensor's values, as PyTorch's own tensor.
 
         One that may well be asked for again, since it is from outside, or of few elements as the end token is, has the
         same copy each time, until it is written to.
@@ -92,7 +92,7 @@ class HostTensors:
         return entry[2]
 
     def lift(self, value: torch.Tensor) -> Torchish:
-        """The tensor of the call that stands for one of PyTorch's own, for as long as the function at hand runs.
+        """The call's tensor for one of PyTorch's own, while a function runs.
 
         Raises:
             Uncontained: it runs in a trace that does not take the tensor for an argument.
@@ -109,7 +109,7 @@ class HostTensors:
 
     @contextlib.contextmanager
     def lifting(self, lifted: dict[int, tuple[torch.Tensor, Torchish]]):
-        """A context in which tensors of the call stand for PyTorch's own, given by the ids of these; for no others."""
+        """A context in which PyTorch's own tensors with these ids have tensors of the call, and no others."""
         before, self._is_closed = self._is_closed, True
         self._lifted.append(lifted)
         try:
@@ -119,7 +119,7 @@ class HostTensors:
             self._is_closed = before
 
     def standing_for(self, value: torch.Tensor) -> Torchish:
-        """A new tensor of the call of the same values, in an array of numpy's: for a program.
+        """A new tensor of the call with the same values, in a NumPy array: for a program.
 
         PyTorch's overrides must be off, as they are where a part looks for what it reaches.
         """
@@ -131,7 +131,7 @@ class HostTensors:
         return tensor
 
     def memory_of(self, value: torch.Tensor) -> torch.Tensor:
-        """All memory that one of PyTorch's own shares with others, in one dimension."""
+        """The whole memory of one of PyTorch's own tensors, as one dimension."""
         with DisableTorchFunction(), DisableTorchDispatch():
             size = value.untyped_storage().nbytes() // value.element_size()
             return self._taken(value.as_strided((size,), (1,), 0), state_of(value) == WANTING)

@@ -1,6 +1,6 @@
 """Compiled parts of a program, whose surrounding Python code runs as usual.
 
-What differs between two calls of one part, in words.
+Also here: the differences between two calls of one part, in words.
 """
 
 import copy
@@ -32,7 +32,7 @@ _LONGEST = 60
 
 
 def listed(function: Callable, module: Any, args: tuple, kwargs: dict) -> dict[str, str]:
-    """What a call gets, and what its module holds, by the paths to it. PyTorch's overrides must be off meanwhile."""
+    """The arguments of a call and the contents of its module, by path. PyTorch's overrides must be off."""
     names = list(inspect.signature(function).parameters) if callable(function) else []
     found: dict[str, str] = {"gradients": "on" if torch.is_grad_enabled() else "off"}
     seen: set[int] = set()
@@ -72,7 +72,7 @@ def _extended(path: str, value: Any, head: Any, number: int) -> str:
 
 
 def difference(before: dict[str, str], now: dict[str, str]) -> str:
-    """What is not the same."""
+    """The entries that differ, in words."""
     lines = [
         f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"
         for path in (*now, *(path for path in before if path not in now))
@@ -89,7 +89,7 @@ _LOCATED: Any = object()
 
 
 def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
-    """The parts that `t2j` was told to compile, or None if these are none.
+    """The parts that `t2j` was told to compile, or None if there are none.
 
     Args:
         module: what is translated; its parts are meant.
@@ -152,7 +152,7 @@ def _named(module: torch.nn.Module, parts: dict[str, torch.nn.Module], name: str
 
 
 def _own_methods(module: torch.nn.Module) -> list[str]:
-    """The methods of a module that its code has written, not those of PyTorch's classes."""
+    """The methods that a module's own code defines, without those of PyTorch's classes."""
     bases = [base for base in type(module).__mro__ if base.__module__.partition(".")[0] not in ("torch", "builtins")]
     functions = (types.FunctionType, classmethod)
     return [name for base in bases for name, x in vars(base).items() if isinstance(x, functions) and name[:2] != "__"]
@@ -169,7 +169,7 @@ class Parts:
         return Parts, (self._chosen,)
 
     def take_over(self, skeleton: torch.nn.Module) -> None:
-        """Lets the parts of `skeleton`, a copy of the module, run by their programs."""
+        """Makes the parts of `skeleton`, a copy of the module, run by their programs."""
         for (path, method), part in self._parts.items():
             module: Any = skeleton.get_submodule(path)
             if isinstance(module, torch.jit.ScriptModule):
@@ -213,7 +213,7 @@ class _CompiledPart:
 
 
 class _Running(Hidden):
-    """A part of a skeleton, as it is called there."""
+    """A part of a skeleton, as a callable in its place."""
 
     def __init__(self, part: _CompiledPart, module: torch.nn.Module, function: Callable):
         self._part, self._module, self._function = part, module, function
@@ -268,7 +268,7 @@ class _Running(Hidden):
         return lasting
 
     def _compiled(self, key: tuple, args: tuple, kwargs: dict, captured: CapturedState) -> Any:
-        """The program for a signature; None if the part is to run as it is, which shows what is the matter.
+        """The program for a signature; None if the part runs uncompiled, after a warning.
 
         `_LOCATED` if it asks where tensors are.
         """
@@ -296,7 +296,7 @@ class _Running(Hidden):
 
 
 def _may_compile(call: Call) -> bool:
-    """Whether a part runs by a program now: not where JAX, a tape or something else is to see what it does."""
+    """True if a part may run by a program now: not where JAX, a tape or a mode must see its operators."""
     host = call.constants.host
     if host is None or not host.is_active:
         return False
@@ -304,7 +304,7 @@ def _may_compile(call: Call) -> bool:
 
 
 def _settings(call: Call) -> tuple:
-    """What else decides a trace."""
+    """The settings that decide a trace, besides the arguments."""
     region, key = autocast.region(), call.stream.state.key
     return (
         torch.is_grad_enabled(),

@@ -1,4 +1,14 @@
-"""One compiled form of a part: its trace for one signature, as a program of arrays, and its effects."""
+"""One compiled form of a part: its trace for one signature, as a program of arrays, and its effects.
+
+A trace finds out all that a run must repeat: the storages that were written, whose arrays are results of the program;
+how many random numbers were drawn; and what objects hold since (`effects.py`). It leaves no change behind: a journal
+undoes the writes, a `Restoration` the rest. Each run then does all of it to the objects and storages of its own call.
+
+- A tensor that the code uses from elsewhere is found by the trace only, which then begins again with it as an argument.
+- An array of a tensor that is none of these would be a constant of the program. It need not be the same in the next
+  call, so it is refused (`_check_constants`).
+- An input that is written, and has the same type afterwards, is donated; or a copy, if it may be needed elsewhere.
+"""
 
 import gc
 import itertools
@@ -29,7 +39,7 @@ _MANY = 4  # ways to put what is given in order
 
 
 def _held_elsewhere(tensors: list, constants: Any) -> list:
-    """Those that others have besides this list and `constants`, which remembers them: the rest was made just now."""
+    """The tensors to which something beside this list and `constants` refers; the others were made just now."""
     made: list[Any] = [object()]
     remembered = (made[0],)
     alone = sys.getrefcount(made[0])
@@ -47,7 +57,7 @@ class _WrittenStorage(NamedTuple):
 
 
 def _standing(tensor: Torchish, storage: Storage) -> Torchish:
-    """Lets a view show a storage of its own; gives what is to be restored."""
+    """Puts a view on a storage of its own; returns a tensor from which to restore it."""
     before = at_the_place_of(tensor)
     set_geometry(tensor, make_tensor(storage, tensor.shape, tensor.dtype, tensor.stride(), 0, tensor._label))
     tensor._node = storage
@@ -60,7 +70,7 @@ class PartProgram:
     Args:
         name: the part's.
         function: it takes `args` and `kwargs`, tensors of the current call in objects of any kind.
-        reached: what is reached from the part's module, and from the arguments besides.
+        captured: what is reached from the part's module, and from the arguments besides.
 
     Raises:
         Uncontained: it does what cannot be done again by running a program; nothing has been changed then.
@@ -86,7 +96,7 @@ class PartProgram:
     # Tracing.
 
     def _trace(self, function: Callable, args: tuple, kwargs: dict, captured: CapturedState) -> bool:
-        """Traces; false if it turned out to use tensors from outside of the call, which are to be arguments too."""
+        """Traces; returns False if the code uses tensors from elsewhere, which must be arguments too."""
         call = self._call
         captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
         stream, constants = call.stream.state, call.constants
@@ -165,7 +175,7 @@ class PartProgram:
         key: jax.Array | None,
         stream: Any,
     ) -> None:
-        """Takes down what was written to, and how many random numbers were drawn."""
+        """Notes the written storages, and the number of random numbers drawn."""
         self._written = []
         for place, (storage, entered) in enumerate(zip(storages, arrays, strict=True)):
             array, layout = storage.physical
@@ -231,7 +241,7 @@ class PartProgram:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
 
     def run(self, call: Call, captured: CapturedState) -> Any:
-        """Runs the program, and leaves behind what the function would have left."""
+        """Runs the program, and applies the effects of the function."""
         if self._outer:
             captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
         around: Any = call.constants.host  # which is there wherever parts are compiled
@@ -272,7 +282,7 @@ class PartProgram:
         return self._left.make(Rebuilt(captured, objects, storages, results[len(self._written) :]))
 
     def _taken(self, storages: Sequence[Storage], arrays: list) -> tuple[RowOrder | None, ...]:
-        """The orders in which the program is to put what is given to it; what else waits for one is put there.
+        """The orders in which the program puts the rows of its inputs; other waiting inputs are put in order here.
 
         For each combination of dimensions the program is compiled once more: it takes a few.
         """

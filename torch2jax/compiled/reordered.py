@@ -1,9 +1,9 @@
-"""Reordered rows of what parts have written: the next part's program reorders them if it takes them.
+"""Reordered rows of arrays that parts have written: the next part's program reorders them if it takes them.
 
 Between two steps of a search by beams each cache goes on with the rows of those that were chosen. An expert does this
 within the step, where it costs no call and no copy.
 
-Arrays that the programs of parts made for tensors they write to, and may overwrite.
+Also here: arrays that the programs of parts have made for tensors that they write to, and may overwrite.
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ from ..tensors.tensor import Torchish, make_tensor
 from ..translation import this_call
 
 REORDERING = {torch.index_select: 3, torch.Tensor.index_select: 3, torch.Tensor.__getitem__: 2}
-"""What may reorder, and the number of its arguments."""
+"""The functions that may reorder rows, with the number of their arguments."""
 _INDICES = (torch.int64, torch.int32)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("dim",))
 @dataclasses.dataclass(frozen=True)
 class RowOrder:
-    """Which rows follow each other along a dimension."""
+    """An order of rows along a dimension."""
 
     rows: jax.Array
     dim: int
@@ -47,7 +47,7 @@ class RowOrder:
 
 
 class Reordered(LazyArray):
-    """What holds an array in another order, which it gets no sooner than asked.
+    """A lazy array that puts the rows of another one in order when it is needed.
 
     Args:
         array: no tracer.
@@ -76,19 +76,19 @@ class Reordered(LazyArray):
 
 
 def physical_of(storage: Storage) -> PhysicalArray | Reordered:
-    """What a storage holds; an array that waits is not put in order for that."""
+    """The contents of a storage; a `Reordered` array stays as it is."""
     physical = storage.lazy(None, None)
     return physical if type(physical) is Reordered else storage.physical
 
 
 def shown(storage: Storage) -> Any:
-    """An array that a storage holds, or what waits to be put in another order."""
+    """The contents of a storage: an array, or a `Reordered` one."""
     physical = physical_of(storage)
     return physical if type(physical) is Reordered else physical.array
 
 
 class Orders:
-    """What finds reorderings among the functions that are called around parts.
+    """A detector of reorderings among the functions that are called around parts.
 
     Args:
         is_written: tells whether an array is what a part has written to.
@@ -128,7 +128,7 @@ class Orders:
             return make_tensor(storage, shape, dtype, None, None, label)
 
     def _taken(self, rows: torch.Tensor) -> tuple[jax.Array, int, int]:
-        """Rows as an array, the least of them and the greatest."""
+        """An array of row indices, with the least and the greatest of them."""
         if self._last is None or self._last[0].dtype != rows.dtype or not torch.equal(self._last[0], rows):
             copied = rows.clone()  # PyTorch cannot resize what numpy has
             array = jax.numpy.asarray(copied.numpy().astype(canonical(rows.dtype)))
@@ -145,7 +145,7 @@ def _row_index(index: object) -> Any:
 
 
 class DonatedArrays:
-    """The arrays that programs have made for what they write to, and may be given to the next one to be destroyed."""
+    """The arrays that programs have made for storages that they write to: the next program may destroy them."""
 
     def __init__(self):
         self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -176,7 +176,7 @@ class DonatedArrays:
 
 
 def references_alone() -> int:
-    """What `sys.getrefcount` tells of an argument that the caller has in one variable, and nobody else.
+    """The result of `sys.getrefcount` for an argument to which the caller's variable is the only reference.
 
     Asked each time: it is more while another evaluator of Python's frames is in force, as that of ``torch.compile``.
     """

@@ -101,7 +101,7 @@ def export(
 
 
 def _told(error: Exception) -> str | None:
-    """What to say where JAX refuses to export a graph; None if it is about something else."""
+    """The message for JAX's refusal to export a graph; None if the error is about something else."""
     message = str(error)
     if isinstance(error, ValueError):
         if "custom calls" not in message:

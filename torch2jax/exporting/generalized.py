@@ -23,7 +23,7 @@ _run = jax.make_user_context(-1)  # within which functions that are jitted run a
 
 
 def generalized(function: Callable, arguments: Sequence) -> Callable:
-    """A function for all sizes that symbols in the shapes of arguments stand for.
+    """A function for all values of the symbols in the shapes of arguments.
 
     Args:
         function: of arrays of these shapes and dtypes, to a tree of arrays.

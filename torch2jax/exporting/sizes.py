@@ -1,4 +1,4 @@
-"""Symbolic sizes, the samples that stand for them, and what Python code asks of them.
+"""Symbolic sizes, the samples of their values, and the questions that Python code asks of them.
 
 PyTorch's functions are as good for one size as for another, and JAX checks the graph. Between them is Python code,
 which sees integers. The integers that it reads of tensors in several runs tell what they depend on; in one more run it
@@ -30,7 +30,7 @@ _TURN = 200  # so many attempts from the smallest sizes, by turns away from what
 
 
 class SizesError(ValueError):
-    """What a function does depends on symbolic sizes in a way that no program has."""
+    """The behavior of a function depends on symbolic sizes in a way that no program has."""
 
 
 class NotAnExpressionError(ValueError):
@@ -38,7 +38,7 @@ class NotAnExpressionError(ValueError):
 
 
 class Sizes:
-    """What is known of the symbols in the shapes of arguments.
+    """The symbols in the shapes of arguments, with samples of their values.
 
     Args:
         shapes: the shapes, some of whose dimensions are symbolic, of one scope.
@@ -130,7 +130,9 @@ class Sizes:
         return found
 
     def _allows(self, name: str, sample: dict[str, int], more: int) -> bool:
-        """Whether the constraints on a symbol allow a sample, where there are to be so many `more` than at least."""
+        """Returns True if the constraints on a symbol allow a sample; inequalities must hold with a margin of
+        `more`.
+        """
         for constraint in self.scope._explicit_constraints:
             if name in constraint.diff._get_vars():
                 size = int(constraint.diff._evaluate({name: np.int64(size) for name, size in sample.items()}))
@@ -154,12 +156,12 @@ _SPLIT = frozenset((torch.split, Tensor.split))
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 Readings = list[tuple[int, ...]]
-"""What code has read of the sizes of tensors, one tuple for each time."""
+"""The sizes of tensors that code has read, one tuple for each reading."""
 
 
 @contextlib.contextmanager
 def reading() -> Iterator[Readings]:
-    """Notes what translated code reads of sizes within."""
+    """Records the sizes that translated code reads within."""
     found: Readings = []
     with entered_around_code(lambda: _Reading(found)):
         yield found
@@ -167,7 +169,7 @@ def reading() -> Iterator[Readings]:
 
 @contextlib.contextmanager
 def asking(samples: Sequence[Readings], sizes: Sizes) -> Iterator[None]:
-    """Lets translated code ask nothing of sizes within whose answer the constraints do not decide.
+    """Raises an error if translated code asks something of sizes that the constraints do not decide.
 
     Args:
         samples: what it has read in a run for each of the samples of `sizes`; this is one more run for the first.
@@ -219,7 +221,7 @@ class _Reading(TorchFunctionMode):
 
 
 class _Comparisons:
-    """What code reads, one reading after another, and what it asked that is undecided."""
+    """The sizes that code reads, one reading after another, and the undecided comparisons that it made."""
 
     def __init__(self, readings: list[tuple]):
         self.remaining = readings[::-1]
@@ -238,7 +240,7 @@ class _Comparisons:
             self.note(f"{asked}: say so in a constraint, as one for jax.export.symbolic_shape")
 
     def note(self, what: str) -> None:
-        """Notes what code does that is not for all sizes."""
+        """Notes an action of the code that depends on the size."""
         told = f"{user_place()} {what}"
         if not self.have_ended and told not in self.undecided:
             self.undecided.append(told)
@@ -264,7 +266,7 @@ class _Asking(TorchFunctionMode):
         return self._known((result,))[0]
 
     def _known(self, sizes: Sequence[int]) -> list[int]:
-        """The next sizes that were read, which know what they depend on."""
+        """The next sizes that were read, with the expressions that they depend on."""
         if not self._comparisons.remaining:
             raise SizesError("the code does something different each time that it runs")
         expressions = self._comparisons.remaining.pop()
@@ -280,13 +282,13 @@ class _Asking(TorchFunctionMode):
         dim: int = 0,
         split_size_or_sections: int | Sequence[int] | None = None,
     ) -> None:
-        """The last of equal parts is what is left, so that it has to be known how many there are."""
+        """Asks if equal parts leave a rest, which would be one more part."""
         size = split_size if split_size_or_sections is None else split_size_or_sections
         if isinstance(size, int):
             self._comparisons.ask("gt", sizes[dim], size)
 
     def _ask_of_slices(self, sizes: list[int], index: Any) -> None:
-        """Bounds of slices are cut to the size, so that it has to be known whether they are."""
+        """Asks if bounds of slices exceed the size, to which they would be cut."""
         items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
         taken = [item.ndim if isinstance(item, Tensor) and item.dtype is torch.bool else 1 for item in items]
         dim = 0
@@ -314,7 +316,7 @@ def _stripped(value: Any):
 
 
 class _Size(int):
-    """An integer that knows what it depends on."""
+    """An integer with the expression that it depends on."""
 
     _expression: Any
     _comparisons: _Comparisons
@@ -384,7 +386,7 @@ def _comparison(name: str):
 
 
 def _decide(name: str, difference: Any) -> None:
-    """Raises an exception unless the sign of a difference is known as far as a comparison asks for it."""
+    """Raises an exception unless the sign of a difference is known as far as a comparison needs it."""
     if not jax.export.is_symbolic_dim(difference):
         return
     if name not in ("eq", "ne"):

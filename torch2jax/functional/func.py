@@ -2,7 +2,7 @@
 
 What a user may have bound before (`torch.func.grad`, `jacrev`, ...) looks up what stands here when it is called.
 
-A function of tensors while JAX transforms it as a function of arrays: arguments, results, allowed writes.
+Also here: a function of tensors while JAX transforms it as a function of arrays: arguments, results, allowed writes.
 """
 
 import contextlib
@@ -51,13 +51,13 @@ class Transformation(ABC):
     """
 
     is_forward = False
-    """Whether it takes derivatives forwards: ``no_grad`` within the function makes no constants then."""
+    """True if it is forward-mode: ``no_grad`` within the function makes no constants then."""
 
     takes_gradients = False
-    """Whether it takes derivatives backwards."""
+    """True if it is reverse-mode."""
 
     is_functorchs = True
-    """Whether it asks of custom functions what `torch.func` does; not where autograd batches gradients."""
+    """True if it treats custom functions as `torch.func` does; False where autograd batches gradients."""
 
     def __init__(self, call: Call):
         expect_unrecorded("a transformation")
@@ -95,12 +95,12 @@ class Transformation(ABC):
             self.end()
 
     def end(self) -> None:
-        """Lets go of the arrays of the trace that ends."""
+        """Releases the arrays of the trace that ends."""
         self._arguments, self.given = [outer for outer, *_ in self.given], []
 
     @contextlib.contextmanager
     def outside(self):
-        """The context in which the transformation was begun, for code that runs there meanwhile."""
+        """The context in which the transformation was entered, for code that runs there."""
         call = this_call()
         position = call.transformations.index(self)
         inner, mapped = call.transformations[position:], call.stream.mapped
@@ -120,12 +120,12 @@ class Transformation(ABC):
         return inner
 
     def owns(self, array: jax.Array) -> bool:
-        """Whether an array is the level's own."""
+        """Returns True if an array is the level's own."""
         array = self.call.leaving(array)
         return isinstance(array, jax.core.Tracer) and getattr(array._trace, "tag", self) is self.tag
 
     def unowned(self, tensor: Torchish) -> Torchish:
-        """A tensor whose array is not the level's own, as it is outside: without what only the function recorded."""
+        """A tensor whose array is not the level's own, as it is outside: without what the function recorded."""
         array, layout = tensor.physical
         below = self.call.leaving(array)
         if below is array:
@@ -135,11 +135,11 @@ class Transformation(ABC):
         return found
 
     def is_new(self, tensor: Torchish) -> bool:
-        """Whether a tensor's memory is of the function's own making, or an argument's."""
+        """Returns True if a tensor's memory was made within the function, or for one of its arguments."""
         return tensor._node.storage.memory.number > self._since
 
     def take(self, tensor: torch.Tensor) -> Any:
-        """What stands for a result until `put`: the tensor itself, unless its array has to leave through JAX."""
+        """The placeholder of a result until `put`: the tensor itself, unless its array must leave through JAX."""
         lifted = self.call.lift(tensor)
         if not self.owns(lifted.physical.array):
             return self.unowned(lifted)
@@ -163,12 +163,12 @@ class Transformation(ABC):
         return tree_unflatten([self.take(leaf) for leaf in leaves], spec)
 
     def taken(self) -> list:
-        """The arrays of what was taken."""
+        """The arrays of the taken results."""
         arrays, self._arrays = self._arrays, []
         return arrays
 
     def put(self, tree: Any, arrays: Sequence[jax.Array]) -> Any:
-        """A tree of what `take` gave, as tensors."""
+        """A tree of results from `take`, as tensors."""
         leaves, spec = tree_flatten(tree)
         tensors = [spec.result(array) for spec, array in zip(self._specs, arrays, strict=True)]
         return tree_unflatten([tensors[leaf.index] if isinstance(leaf, TensorSlot) else leaf for leaf in leaves], spec)
@@ -181,7 +181,7 @@ class Transformation(ABC):
         ]
 
     def write_back(self, arrays: list) -> None:
-        """Writes to the arguments what the function wrote."""
+        """Writes to the arguments the values that the function wrote."""
         for outer, array in zip(self._arguments, arrays, strict=True):
             if array is not None:
                 write_in_place(outer, wrap(array, outer.dtype))
@@ -208,7 +208,7 @@ class _DerivativeTransformation(Transformation):
 
     @property
     def arrays(self) -> list:
-        """What is differentiated with respect to: to each device of `jax.shard_map` its own."""
+        """The arrays to differentiate with respect to: varying over the axes of `jax.shard_map`."""
         axes = axes_in_types()
         return [varying(tensor.physical.array, axes) for tensor in self.inputs]
 
@@ -354,7 +354,7 @@ def _cotangent(index: int, gradient: Any, spec: TensorSpec, value: Any):
 
 
 def _typed(array: Any, other: Any):
-    """The array, as one whose values differ over the axes over which those of another do."""
+    """The array, typed as varying over the axes over which another one varies."""
     return varying(array, varying_axes(other))
 
 
@@ -422,7 +422,7 @@ def _jvp(
 
 
 def _moved(level: Transformation, outputs: list, specs: list[TensorSpec | Torchish], strict: bool) -> list:
-    """The arrays of the outputs that the inputs move, and in `specs` those of all, or the outputs that they do not."""
+    """The arrays of the outputs that depend on the inputs; `specs` gets their forms, or the outputs that do not."""
     arrays = []
     for output in outputs:
         lifted = level.call.lift(output)
@@ -440,7 +440,7 @@ def _moved(level: Transformation, outputs: list, specs: list[TensorSpec | Torchi
 
 
 def tangent_array(tangent: Any, primal: Torchish, spec: TensorSpec):
-    """The array of a tangent, as that of its primal is held.
+    """The array of a tangent, in the layout of its primal.
 
     Raises:
         ValueError: one of them is not floating point or complex.
@@ -482,7 +482,7 @@ def _standard_basis(tensors: Sequence[torch.Tensor], tensor_numels: Sequence[int
 
 
 def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.Tensor:
-    """Of an identity matrix, `rows` from `start`, and as many columns from `begin` as `tensor` has elements."""
+    """A block of an identity matrix: `rows` from `start`, and as many columns from `begin` as `tensor` has elements."""
     whole = torch.eye(max(start + rows, begin + tensor.numel()), dtype=tensor.dtype, device=tensor.device)
     return whole[start : start + rows, begin : begin + tensor.numel()]
 
@@ -498,7 +498,7 @@ def _tool_of_linearize(tool: Any):
 
 
 def _traced_by_linearize(trace: Any):
-    """What `linearize` calls with tangents: its function, linear at the primals."""
+    """The function that `linearize` applies to tangents: its own, linear at the primals."""
     known = inspect.getclosurevars(trace).nonlocals
     func, primals = known["func"], tree_unflatten(known["flat_primals"], known["primals_argspec"])
     level = _Forward(primals, {})

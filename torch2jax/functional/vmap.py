@@ -2,11 +2,9 @@
 
 PyTorch's own Python code checks arguments and results, and cuts them into chunks; what it asks of C++ stands here.
 
-Views under `torch.vmap`: a view of one example becomes a view of all examples at once.
-
-Random numbers within ``torch.vmap``: the same for each example, all different, or an error.
-
-`torch.autograd.Function` under ``torch.vmap``: the batching rule that a function itself defines.
+Also here: views, of which one of an example becomes one of all examples at once; random numbers: the same for each
+example, all different, or an error; and `torch.autograd.Function`, with the batching rule that a function itself
+defines.
 """
 
 import functools
@@ -49,14 +47,14 @@ Geometry = tuple[tuple[int, ...], int]
 
 
 def example_among(outer: Torchish, spec: TensorSpec, dim: int, array: jax.Array) -> Torchish:
-    """One of the examples that a tensor of a form has along `dim`, with the strides that it has among the others."""
+    """One example of a tensor of some form along `dim`, with the strides that it has among the others."""
     with DisableTorchFunction():
         strides, offset = outer.stride(), int(outer.storage_offset())
     return spec.example(dim).at(array, (*strides[:dim], *strides[dim + 1 :]), offset)
 
 
 def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
-    """The views that lead from one node to another, the first on top of `root`; None if it is none of its."""
+    """The views that lead from one node to another, the first on top of `root`; None if the node is no view of it."""
     kinds = []
     while node is not root:
         if isinstance(node, Storage):
@@ -69,7 +67,8 @@ def kinds_between(root: Storage | View, node: Storage | View) -> Kinds | None:
 def batched_view(
     outer: Torchish, dim: int, inner: Torchish, kinds: Kinds, example: Torchish, out_dim: int, array: jax.Array
 ) -> Torchish | None:
-    """What views `outer`, whose examples lie along `dim`, as `example` views `inner`, one of them.
+    """The view of `outer`, all examples along `dim`, that corresponds to `example`, a view of the single example
+    `inner`.
 
     None if no view does: where one example can be viewed so, all in memory need not be.
 
@@ -94,7 +93,7 @@ def batched_view(
 
 
 def batched_region(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Torchish | None:
-    """As `batched_view`, where `example` is a strided region of the memory of `inner`."""
+    """As `batched_view`, for an `example` that is a strided region of the memory of `inner`."""
     geometry = _geometry(outer, dim, inner, example, out_dim)
     if geometry is None or example._node.bits != inner._node.bits:
         return None
@@ -125,7 +124,7 @@ def _write_one(kinds: Kinds, array: jax.Array, value: jax.Array) -> Any:
 
 
 def _geometry(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out_dim: int) -> Geometry | None:
-    """The strides and the offset of what views all examples as `example` views `inner`, one of them; None if none do.
+    """Strides and offset of the view of all examples that is on each as `example` on `inner`; None if there is none.
 
     An example has the strides that it has among the others, and perhaps a memory of its own.
     """
@@ -144,7 +143,7 @@ class Mapped(NamedTuple):
     randomness: str
     """``"same"`` for each example, ``"different"``, or ``"error"``."""
     axis_name: str | None
-    """How JAX knows the dimension of the examples; needed where they are to be different."""
+    """JAX's name of the dimension of the examples; needed where their random numbers must differ."""
     level: Transformation
 
 
@@ -244,7 +243,7 @@ class Batch(Transformation):
         return self.owns(self.call.lift(tensor).physical.array)
 
     def has_examples(self, tensor: Torchish) -> bool:
-        """As `is_batched`, also where derivatives of the examples are taken meanwhile."""
+        """As `is_batched`, also if derivatives of the examples have been taken since."""
         return examples_in(tensor.read(), self.tag)[1] is not None
 
     def whole(self, tensor: Torchish) -> tuple[Torchish, int | None]:
@@ -256,7 +255,7 @@ class Batch(Transformation):
         return TensorSpec.of(tensor)._replace(layout=None, strides=None).result(found), dim
 
     def example(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
-        """One example of a tensor from outside of the batch, that has them along a dimension."""
+        """One example of a tensor from outside of the batch that has them along a dimension."""
         if dim is None:
             return tensor
         lifted = self.call.lift(tensor)
@@ -264,7 +263,7 @@ class Batch(Transformation):
         return TensorSpec.of(lifted)._replace(layout=None, strides=None).result(array)
 
     def unbatch(self, tensor: torch.Tensor, out_dim: int) -> Any:
-        """A result with the dimension of the examples; what stands for it until the arrays have left JAX."""
+        """A result with the dimension of the examples, or a placeholder until the arrays have left JAX."""
         ndim = tensor.dim() + 1
         if not -ndim <= out_dim < ndim:
             raise IndexError(
@@ -283,7 +282,7 @@ class Batch(Transformation):
         return _Output(number, len(self._outputs[number]) - 1, out_dim % ndim, alias)
 
     def _alias(self, tensor: Torchish) -> "_Alias | None":
-        """What the tensor is of an argument, if it is a view of one."""
+        """The argument that the tensor is a view of, and how; None if it is none."""
         for (outer, origin, _, inner), dim in zip(self.given, self.dims, strict=True):
             kinds = kinds_between(origin._node, tensor._node)
             if kinds is not None or (tensor._node.storage is origin._node and not tensor._node.storage.is_outgrown):
@@ -336,20 +335,20 @@ class _Alias:
 
 
 class _Output:
-    """Where a result is to be put."""
+    """The place of a result."""
 
     def __init__(self, number: int, index: int, out_dim: int, alias: _Alias | None):
         self.number, self.index, self.out_dim, self.alias = number, index, out_dim, alias
 
 
 def batch_of(tensor: Torchish) -> Batch | None:
-    """The batch that code is in whose example a tensor is; None if it is in none, or the tensor none of its."""
+    """The innermost batch, if the tensor is an example of it; else None."""
     levels = this_call().transformations
     return levels[-1] if levels and isinstance(levels[-1], Batch) and levels[-1].is_batched(tensor) else None
 
 
 def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the examples of every ``torch.vmap`` that is going on, for what is one answer for all."""
+    """A tensor with the examples of all active ``torch.vmap``s, for a decision that all examples share."""
     lifted = this_call().lift(tensor)
     for level in reversed(this_call().transformations):
         if isinstance(level, Batch):
@@ -424,7 +423,7 @@ def _load_nothing() -> None:
 def _vmap_of_autograd(
     func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
 ):
-    """What autograd batches gradients with; results may be None."""
+    """The vmap that autograd batches gradients with; results may be None."""
 
     def mapped(*args: Any):
         outputs: Any = None
@@ -488,7 +487,7 @@ def innermost_batch(args: tuple) -> Batch | None:
 
 
 def run_rule(rule: Callable, args: tuple, batch: Batch) -> Any:
-    """What a function gives for one example, by its rule for all of them, which runs outside of the batch.
+    """The result of a function for one example, by its rule for all of them, which runs outside of the batch.
 
     Raises:
         RuntimeError: the rule does not give an output, and where that has the examples.

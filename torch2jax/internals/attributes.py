@@ -1,4 +1,4 @@
-"""Private attributes of objects of PyTorch, JAX and transformers: what has them, and what each must be.
+"""Private attributes of objects of PyTorch, JAX and transformers: their owners, and what each must be.
 
 They are looked up where they are wanted. Nothing imports this but the tests.
 """

@@ -1,12 +1,10 @@
-"""How PyTorch dispatches: operators, modes, and the contexts and switches that turn parts of it off and on.
+"""PyTorch's dispatch: operators, modes, and the contexts and switches that turn parts of it off and on.
 
-PyTorch contexts that turn parts of its dispatch off and on, for the thread that enters them.
+Contexts act on the thread that enters them. Modes see every call of a function and every operator, whatever their
+arguments are. Of operators there are the classes, kernels and signatures.
 
-PyTorch's modes, which see every call of a function and every operator, whatever their arguments are.
-
-Operators of PyTorch's dispatcher: their classes, kernels and signatures.
-
-Functions that PyTorch's compiler leaves alone: the first call of any imports the compiler, which takes a second.
+Also here: functions that PyTorch's compiler leaves alone. The first call of one imports the compiler, which takes a
+second.
 """
 
 import contextlib
@@ -24,16 +22,16 @@ from torch.utils import _device, _python_dispatch
 _C: Any = torch._C
 
 DisableTorchFunction = torch._C.DisableTorchFunction
-"""Neither modes nor classes of tensors are asked by ``__torch_function__``."""
+"""A context in which ``__torch_function__`` of modes and tensor classes is not called."""
 
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
-"""Classes of tensors are not asked by ``__torch_function__``; modes are."""
+"""A context in which ``__torch_function__`` of tensor classes is not called; that of modes is."""
 
 EnableTorchFunction = _C._EnableTorchFunction
-"""Both are asked again, within the contexts above. It counts from where it is made."""
+"""A context that enables both again within the contexts above, from its construction on."""
 
 DisableTorchDispatch = torch._C._DisableTorchDispatch
-"""Neither modes nor classes of tensors are asked by ``__torch_dispatch__``: kernels run on tensors' metadata."""
+"""A context without ``__torch_dispatch__`` of modes and tensor classes: kernels run on tensors' metadata."""
 
 DisableAutocast = torch._C._DisableAutocast
 """Operators are not cast, as outside of all regions of mixed precision."""
@@ -51,41 +49,41 @@ dispatch_tls_local_exclude_set = torch._C._dispatch_tls_local_exclude_set
 """The keys that the dispatcher leaves out on this thread."""
 
 is_torch_function_enabled = torch._C._is_torch_function_enabled
-"""Whether classes of tensors are asked by ``__torch_function__``."""
+"""Returns True if ``__torch_function__`` of tensor classes is enabled."""
 
 disabled_torch_function_impl = torch._C._disabled_torch_function_impl
 """The ``__torch_function__`` of a class that wants none: calls run as if its tensors were plain ones."""
 
 
 len_torch_function_stack = torch._C._len_torch_function_stack
-"""How many modes of functions are entered on this thread."""
+"""The number of function modes on this thread's stack."""
 
 get_function_stack_at = torch._C._get_function_stack_at
-"""One of them by its place, from the outermost on."""
+"""Returns one of the modes by its index, counted from the outermost."""
 
 get_current_function_mode_stack = torch.overrides._get_current_function_mode_stack
-"""All of them, the outermost first."""
+"""Returns all modes, the outermost first."""
 
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 """Enters a mode of functions."""
 
 pop_torch_function_stack = torch._C._pop_torch_function_stack
-"""Leaves the innermost one, and gives it."""
+"""Leaves the innermost mode, and returns it."""
 
 TorchDispatchMode = _python_dispatch.TorchDispatchMode
 """The class of modes of operators."""
 
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
-"""How many of these are entered on this thread, those of PyTorch's own included."""
+"""The number of dispatch modes on this thread's stack, PyTorch's own included."""
 
 get_current_dispatch_mode_stack = _python_dispatch._get_current_dispatch_mode_stack
-"""All of them, the outermost first."""
+"""Returns all modes, the outermost first."""
 
 push_on_torch_dispatch_stack = torch._C._push_on_torch_dispatch_stack
 """Enters a mode of operators, without a word to the rest of the process."""
 
 pop_torch_dispatch_stack = torch._C._pop_torch_dispatch_stack
-"""Leaves the innermost one, and gives it, if it is given None."""
+"""Leaves the innermost mode, and returns it, if its argument is None."""
 
 TorchDispatchModeKey = _C._TorchDispatchModeKey
 """The kinds of modes that are PyTorch's own: ``FAKE``, ``FUNCTIONAL`` and ``PROXY``, which records for `make_fx`."""
@@ -97,7 +95,7 @@ DeviceContext = _device.DeviceContext
 """The class of ``with torch.device(...)`` as a mode of functions."""
 
 DEVICE_CONTEXT = torch._GLOBAL_DEVICE_CONTEXT
-"""Has what `torch.set_default_device` entered on this thread as ``device_context``, if it was called at all."""
+"""Its ``device_context`` is what `torch.set_default_device` entered on this thread, if it was called at all."""
 
 
 OpOverload = torch._ops.OpOverload
@@ -110,10 +108,10 @@ HigherOrderOperator = torch._ops.HigherOrderOperator
 """The class of operators on functions, as of ``torch.ops.higher_order.cond``; its ``py_kernels`` are by keys."""
 
 DispatchKey = torch._C.DispatchKey
-"""What kernels are registered for."""
+"""The keys that kernels are registered for."""
 
 DispatchKeySet = torch._C.DispatchKeySet
-"""Several of these, the highest of which a call goes to."""
+"""A set of keys, of which a call goes to the highest."""
 
 dispatch_get_all_op_names = torch._C._dispatch_get_all_op_names
 """The names of all overloads, as ``aten::add.Tensor``."""
@@ -122,13 +120,13 @@ dispatch_dump = torch._C._dispatch_dump
 """A text with a line for each kernel of an overload: its key, and where it was registered."""
 
 dispatch_has_kernel = torch._C._dispatch_has_kernel
-"""Whether there is an operator of this name."""
+"""Returns True if there is an operator of this name."""
 
 dispatch_has_kernel_for_dispatch_key = torch._C._dispatch_has_kernel_for_dispatch_key
-"""Whether an overload has a kernel that was registered for just this key."""
+"""Returns True if an overload has a kernel that was registered for just this key."""
 
 dispatch_has_computed_kernel_for_dispatch_key = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-"""Whether an overload would run under this key, by a kernel for it or by one for several."""
+"""Returns True if an overload would run under this key, by a kernel for it or by one for several."""
 
 jit_get_schemas_for_operator = torch._C._jit_get_schemas_for_operator
 """The signatures of all overloads of an operator, by its name."""
@@ -137,10 +135,10 @@ jit_resolve_packet = torch._C._jit_resolve_packet
 """The name of the overload that takes these arguments."""
 
 find_torch_dispatch_rule = simple_registry.find_torch_dispatch_rule
-"""What a library registered for an operator and a class of tensors or modes, None without."""
+"""The rule that a library registered for an operator and a class of tensors or modes; None without."""
 
 mutated_args_kwargs = utils.mutated_args_kwargs
-"""Which arguments an operator writes to, by its signature: numbers of places, and names."""
+"""The arguments that an operator writes to, by its signature: positions, and names."""
 
 nn: Any = torch._C._nn  # pyright: ignore[reportAttributeAccessIssue]
 """The module of the functions in C++ that `torch.nn.functional` calls, each named as its operator."""
@@ -150,7 +148,7 @@ parse_to = torch._C._nn._parse_to  # pyright: ignore[reportAttributeAccessIssue]
 
 
 DISABLED = "__dynamo_disable"
-"""The attribute of a function in which PyTorch keeps what it calls instead, once the compiler is imported."""
+"""The attribute of a function for the one that PyTorch calls instead, once the compiler is imported."""
 
 _code = torch._disable_dynamo(lambda: None).__code__  # which all of them share, and no other function has
 _cell = _code.co_freevars.index("fn")

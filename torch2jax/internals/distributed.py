@@ -1,8 +1,8 @@
 """`torch.distributed`: modules in which torch2jax replaces functions, and arrays of all devices at once.
 
-What PyTorch keeps of a module that `torch.distributed.fsdp.fully_shard` has wrapped.
+Also here: the state of a module that `torch.distributed.fsdp.fully_shard` has wrapped.
 
-PyTorch's rules of how operators of `DTensor`s split what they give, and what they want of their operands.
+And PyTorch's sharding rules for operators of `DTensor`s: of their results, and of their operands.
 """
 
 import functools
@@ -25,7 +25,7 @@ c10d = distributed_c10d
 """The module of process groups and of the collectives over them."""
 
 c10d_logger = _logger
-"""The module that logs what goes wrong there."""
+"""The module that logs errors of process groups."""
 
 world = distributed_c10d._world
 """All that PyTorch knows of process groups: the default one, and the ranks and names of each. What comes in its place
@@ -58,7 +58,7 @@ class Gathered(NamedTuple):
 
 
 def is_fully_sharded(kind: type) -> bool:
-    """Whether a class of modules is one that `fully_shard` has made."""
+    """Returns True if a class of modules is one that `fully_shard` has made."""
     module = sys.modules.get(_FSDP)
     base = getattr(module, "FSDPModule", None)
     return base is not None and issubclass(kind, base)
@@ -82,7 +82,7 @@ def state_of(module: Any) -> Any:
 
 
 def drop_processes(module: torch.nn.Module) -> None:
-    """Takes from a copy of such a module what concerns processes alone, and what joins it to the module."""
+    """Removes from a copy of such a module all that concerns processes, and its links to the module."""
     for name, method in list(vars(module).items()):
         if isinstance(method, types.MethodType) and method.__func__.__globals__["__name__"].startswith(_FSDP):
             vars(module)[name] = types.MethodType(_forward_method(inspect.unwrap(method.__func__)), module)
@@ -98,7 +98,7 @@ def drop_processes(module: torch.nn.Module) -> None:
 
 
 def _forward_method(method: Any) -> Any:
-    """What runs a method as a forward pass (``register_fsdp_forward_method``)."""
+    """A method that runs as a forward pass (``register_fsdp_forward_method``)."""
     function = getattr(method, "__func__", method)
 
     @functools.wraps(function)
@@ -117,17 +117,17 @@ def _groups_of(state: Any) -> list[Any]:
 
 
 def reduces_gradients(state: Any) -> bool:
-    """Whether gradients are averaged after the next backward pass (``set_requires_gradient_sync``)."""
+    """Returns True if gradients are averaged after the next backward pass (``set_requires_gradient_sync``)."""
     return all(group.reduce_grads for group in _groups_of(state))
 
 
 def is_of_several(state: Any) -> bool:
-    """Whether the state is that of a list of modules."""
+    """Returns True if the state is that of a list of modules."""
     return len(state._modules) > 1
 
 
 class StateOfCopy:
-    """What the methods of a wrapped module find as its state within calls: they note there what code asks for.
+    """The state of a wrapped module within calls: its methods note there what code asks for.
 
     Args:
         policy: the `MixedPrecisionPolicy`.
@@ -170,7 +170,7 @@ _COMMUNICATION = ("NoneType", "DefaultAllGather", "DefaultReduceScatter")
 
 
 class _GroupSettings(types.SimpleNamespace):
-    """Those of a group of parameters, which XLA gathers when it wants to."""
+    """The settings of a group of parameters, which XLA gathers when it wants to."""
 
     def __init__(self, **given: Any):
         super().__init__(**_DEFAULTS | given)
@@ -233,13 +233,13 @@ def _places(parameter: Any) -> Iterator[Gathered]:
 
 
 class Decision(NamedTuple):
-    """How an operator runs on parts."""
+    """The way in which an operator runs on parts."""
 
     operator: Any
     args: tuple
-    """As those given, with the specs that operands are to have."""
+    """The given arguments, with the specs that operands must have."""
     results: Any
-    """The spec of each result; None for what is no tensor."""
+    """The spec of each result; None for a result that is no tensor."""
 
 
 def spec_of(mesh: Any, placements: tuple, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Any:
@@ -250,14 +250,14 @@ def spec_of(mesh: Any, placements: tuple, shape: tuple[int, ...], stride: tuple[
 
 
 def is_spec(thing: object) -> bool:
-    """Whether a thing is such a spec."""
+    """Returns True if a thing is such a spec."""
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
     return isinstance(thing, DTensorSpec)
 
 
 def decided(operator: Any, args: tuple, kwargs: dict) -> Decision:
-    """What PyTorch decides for an operator.
+    """PyTorch's decision for an operator.
 
     Args:
         args, kwargs: its arguments, with specs for `DTensor`s.
@@ -286,7 +286,7 @@ def decided(operator: Any, args: tuple, kwargs: dict) -> Decision:
 
 
 def needs_whole_operands(operator: Any) -> bool:
-    """Whether PyTorch does more for an operator than to run it on parts, so that it runs on whole operands here."""
+    """True if PyTorch does more for an operator than to run it on parts, so that it runs on whole operands here."""
     from torch.distributed.tensor import DTensor
 
     return operator in DTensor._op_dispatcher._custom_op_handlers and operator not in _ON_PARTS

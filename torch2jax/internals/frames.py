@@ -1,4 +1,4 @@
-"""Python frames and code: what loops of JAX's carry, which are being traced; what a copy writes to."""
+"""Python frames and code: values that JAX's loops carry, frames being traced, and lists that a copy writes to."""
 
 import copy
 import inspect
@@ -11,7 +11,7 @@ from jax import lax
 
 _LOOPS = {inspect.unwrap(loop).__code__ for loop in (lax.scan, lax.while_loop)}  # as which `lax.fori_loop` runs
 _CARRIES = ("init", "init_flat", "init_val", "init_val_flat")
-"""The variables in which JAX's loops have what they carry: a tree or, later on, what has its ``unflatten()``."""
+"""The variables of JAX's loops for the carried values: a tree or, later on, an object with ``unflatten()``."""
 
 
 def loop_that_carries(tree: Any) -> str | None:
@@ -28,4 +28,4 @@ def loop_that_carries(tree: Any) -> str | None:
 
 
 KEEP_ALIVE: types.CodeType = copy._keep_alive.__code__  # pyright: ignore[reportAttributeAccessIssue]
-"""What `copy.deepcopy` has to let nothing end meanwhile: it writes to a list in a dictionary of its own."""
+"""The function that `copy.deepcopy` keeps objects alive with: it writes to a list in a dictionary of its own."""

@@ -1,10 +1,7 @@
-"""JAX's traces, programs and derivatives, where its public modules have nothing for what is wanted of them.
+"""JAX's traces, programs and derivatives, where its public modules lack something.
 
-JAX's programs and derivatives, where `jax.extend` and `jax.interpreters` have nothing for what is wanted of them.
-
-JAX's traces and tracers, as far as `jax.core` and `jax.interpreters` do not have them.
-
-A tracer's trace is its ``_trace``. Traces nest: what a transformation's trace computes goes to its ``parent_trace``.
+The public modules are `jax.core`, `jax.extend` and `jax.interpreters`. A tracer's trace is its ``_trace``. Traces nest:
+what a transformation's trace computes goes to its ``parent_trace``.
 """
 
 from typing import Any
@@ -22,32 +19,32 @@ primitive_linearizations = ad.primitive_linearizations
 """The rules of primitives for `jax.linearize`, by primitive."""
 
 fallback_linearize_rule = ad.fallback_linearize_rule
-"""Such a rule from a primitive's rule for `jax.jvp`."""
+"""Makes a linearization rule from a primitive's rule for `jax.jvp`."""
 
 backward_pass3 = ad.backward_pass3
 """Transposes a jaxpr: gradients of its results go to accumulators, one for each of its inputs."""
 
 ValAccum = ad.ValAccum
-"""An accumulator that adds up what it is given, for ``freeze()`` to give."""
+"""An accumulator of a sum, which ``freeze()`` returns."""
 
 NullAccum = ad.NullAccum
-"""One that wants nothing, for an input without a gradient."""
+"""An accumulator that ignores its input, for an input without a gradient."""
 
 Store = linear_util.Store
-"""What a transformed function leaves for who called it, once; ``_val`` is that."""
+"""A box for what a transformed function leaves for its caller, once; ``_val`` is the value."""
 
 EqualStore = linear_util.EqualStore
-"""The same, as often as it is equal."""
+"""As `Store`; equal values may be stored several times."""
 
 VJPNode: Any = getattr(ad, "VJPNode", ())
-"""What JAX has had since 0.11 around a step that it will only ever transpose, as a call of what was jitted."""
+"""JAX's node, since 0.11, around a step that it will only ever transpose, such as a call of a jitted function."""
 
 remat_p = ad_checkpoint.remat_p
 """The primitive of `jax.checkpoint`, whose ``jaxpr`` takes its operands, and has no constants."""
 
 
 def checks_manual_axes() -> bool:
-    """Whether `jax.shard_map` notes in types over which axes values differ (``check_vma``), where code is."""
+    """Returns True if `jax.shard_map` tracks in types over which axes values differ (``check_vma``) here."""
     return config._check_vma.value
 
 
@@ -55,38 +52,38 @@ trace_ctx = core.trace_ctx
 """This thread's state: ``trace`` is the innermost one, ``is_top_level()`` whether that computes at once."""
 
 trace_context = config.trace_context
-"""All of JAX's settings that have a say in what it traces, as one value: `jax.jit` keeps programs by it."""
+"""All of JAX's settings that affect tracing, as one value: `jax.jit` keeps programs by it."""
 
 ArrayImpl = array.ArrayImpl
-"""The class of arrays that are no tracers."""
+"""The class of concrete arrays."""
 
 EvalTrace = core.EvalTrace
-"""What computes at once."""
+"""The trace that computes at once."""
 
 eval_trace = core.eval_trace
-"""The one of it that there is, for all threads."""
+"""The only trace of this class, for all threads."""
 
 DynamicJaxprTrace = partial_eval.DynamicJaxprTrace
-"""What notes equations, as under `jax.jit`: in its ``frame``, for tracers that ``new_arg`` makes."""
+"""The trace that records equations, as under `jax.jit`: in its ``frame``, for tracers that ``new_arg`` makes."""
 
 DynamicJaxprTracer = partial_eval.DynamicJaxprTracer
-"""An array of it: ``val`` is a variable or a number, ``parent`` the equation that computes it, None of an input."""
+"""A tracer of it: ``val`` is a variable or a literal, ``parent`` the equation that computes it; None for an input."""
 
 LinearizeTrace = ad.LinearizeTrace
-"""What computes primals in its parent, and notes what is linear in tangents in its ``tangent_trace``."""
+"""The trace that computes primals in its parent, and records what is linear in tangents in its ``tangent_trace``."""
 
 LinearizeTracer = ad.LinearizeTracer
 """An array of it: ``primal`` and ``tangent``."""
 
 BatchTrace = batching.BatchTrace
-"""What computes all examples in its parent, under `jax.vmap`: ``axis_data`` has its size and name."""
+"""The trace that computes all examples in its parent, under `jax.vmap`: ``axis_data`` has its size and name."""
 
 BatchTracer = batching.BatchTracer
 """An array of it: ``val`` with the dimension ``batch_dim``, or None if all examples share it."""
 
 
 def source_of(tracer) -> Any:
-    """The traceback of the line that computes a tracer of `DynamicJaxprTrace`, None of other tracers."""
+    """The traceback of the line that computes a tracer of `DynamicJaxprTrace`; None for other tracers."""
     found = getattr(tracer, "_line_info", None)
     return None if found is None or found.traceback is None else found.traceback.as_python_traceback()
 
@@ -98,11 +95,11 @@ extend_axis_env_nd = core.extend_axis_env_nd
 """A context in which axes of these names and sizes are there, for collective operations."""
 
 prim_requires_devices_during_lowering = dispatch.prim_requires_devices_during_lowering
-"""The set of primitives whose lowering is told for which devices it is."""
+"""The primitives whose lowering needs to know its devices."""
 
 
 ShardingTypeError = core.ShardingTypeError
-"""What is raised of operands that lie on the explicit axes of a mesh in ways that do not go together."""
+"""The error for operands that lie on the explicit axes of a mesh in ways that do not go together."""
 
 
 def varying_axes(value) -> frozenset[str]:

@@ -1,10 +1,7 @@
 """Private names of `torch.nn`, `torch.optim` and others.
 
-`torch.utils.checkpoint`.
-
-`torch.nn.attention.flex_attention`.
-
-PyTorch's control flow, below the public functions.
+Among them `torch.utils.checkpoint`, `torch.nn.attention.flex_attention`, and PyTorch's control flow, below the public
+functions.
 """
 
 import importlib
@@ -19,22 +16,22 @@ from torch.optim import _adafactor, _functional
 from torch.utils import checkpoint
 
 C: Any = torch._C
-"""The module of all that is C++, for what is exchanged in it by more than one name."""
+"""The module of PyTorch's C++ functions, for those that are replaced there under more than one name."""
 
 get_enum = _reduction.get_enum
 """The number that operators of losses take for "none", "mean" or "sum"; its errors for anything else."""
 
 load_from_state_dict = torch.nn.Module._load_from_state_dict
-"""What loads a module's own tensors, where its class has nothing else for that."""
+"""The default that loads a module's own tensors, where its class does not override it."""
 
 adafactor = _adafactor
 """The module of `torch.optim.Adafactor`, in which something is exchanged."""
 
 sparse_adam = _functional
-"""That of the step of `torch.optim.SparseAdam`."""
+"""The module of the step of `torch.optim.SparseAdam`."""
 
 import_dotted_name = torch._import_dotted_name
-"""What ``"torch.FloatTensor"`` names."""
+"""Returns the object that a name like ``"torch.FloatTensor"`` names."""
 
 disable_dynamo = torch._disable_dynamo
 """A decorator: PyTorch's compiler, which is imported with the first call, leaves the function alone."""
@@ -44,16 +41,16 @@ DEFAULT_DETERMINISM_MODE = checkpoint._DEFAULT_DETERMINISM_MODE
 """The ``determinism_check`` where none is given."""
 
 ALLOWED_DETERMINISM_CHECKS = checkpoint._allowed_determinism_checks_to_fns
-"""Those that may be given are its keys."""
+"""A dictionary whose keys are the allowed checks."""
 
 
 def checkpoint_debug_enabled() -> bool | None:
-    """What `torch.utils.checkpoint.set_checkpoint_debug_enabled` set, None without."""
+    """The value that `torch.utils.checkpoint.set_checkpoint_debug_enabled` set; None without."""
     return checkpoint._checkpoint_debug_enabled
 
 
 identity = _flex._identity
-"""The function of scores that stands for none."""
+"""The `score_mod` that leaves scores as they are."""
 
 vmap_for_bhqkv = _flex._vmap_for_bhqkv
 """A function of one score, by `torch.vmap` one of all, along batch, heads, queries and keys."""
@@ -71,4 +68,4 @@ associative_scan_module: Any = importlib.import_module("torch._higher_order_ops.
 """The module of `associative_scan`, whose parent has the function under that name."""
 
 utils = _utils
-"""The module of what operators of control flow compile themselves with."""
+"""The module with which operators of control flow compile themselves."""

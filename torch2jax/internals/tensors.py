@@ -1,14 +1,11 @@
 """Tensors and storages as objects, their dtypes and strides, and trees of them.
 
-Tensors and storages as objects: how they are made, exchanged and passed on.
+Tensors and storages are made, exchanged and passed on. Dtypes, dimensions and strides are computed as PyTorch's own
+Python code does. The trees are PyTorch's pytrees, for code in which PyTorch itself flattens its containers, and those
+that users registered.
 
-Dtypes, dimensions and strides, as PyTorch's own Python code computes them.
-
-PyTorch's pytrees, for code in which PyTorch itself flattens: its containers, and those that users registered.
-
-PyTorch's jagged tensors, which wrap their values and offsets.
-
-How PyTorch reads tensors from files: the module in which torch2jax replaces functions.
+Also here: PyTorch's jagged tensors, which wrap their values and offsets; and the module that reads tensors from files,
+in which torch2jax replaces functions.
 """
 
 from typing import Any
@@ -27,13 +24,13 @@ convert = _tensor._convert
 """A function's results, with its tensors of a derived class."""
 
 swap_tensor_impl = torch._C._swap_tensor_impl  # pyright: ignore[reportAttributeAccessIssue]
-"""Exchanges what two objects are tensors of."""
+"""Exchanges the C++ tensors of two Python objects."""
 
 StorageBase = torch._C.StorageBase
 """The class of C++ below ``torch.UntypedStorage``, with its methods."""
 
 storage_use_count = torch._C._storage_Use_Count
-"""How many own a storage, by its ``_cdata``."""
+"""The number of owners of a storage, by its ``_cdata``."""
 
 to_dlpack = torch._C._to_dlpack
 """A tensor's memory as a capsule of DLPack, without a version."""
@@ -46,10 +43,10 @@ FakeTensorMode = fake_tensor.FakeTensorMode
 
 
 ELEMENTWISE_TYPE_PROMOTION_KIND = _common.ELEMENTWISE_TYPE_PROMOTION_KIND
-"""How an operator's dtypes follow from its arguments': ``DEFAULT``, ``INT_TO_FLOAT``, ``ALWAYS_BOOL``, …"""
+"""The rule from dtypes of arguments to those of an operator: ``DEFAULT``, ``INT_TO_FLOAT``, ``ALWAYS_BOOL``, …"""
 
 elementwise_dtypes = _common.elementwise_dtypes
-"""The dtypes that an elementwise operator computes in and gives, for tensors and numbers."""
+"""The dtypes that an elementwise operator computes in and returns, for tensors and numbers."""
 
 computation_dtype = _common.get_computation_dtype
 """The dtype that an elementwise operator computes in, for operands of a dtype."""
@@ -67,7 +64,7 @@ corresponding_complex_dtype = _common.corresponding_complex_dtype
 """The dtype whose parts are of a dtype."""
 
 alert_not_deterministic = _common.alert_not_deterministic
-"""The error, or warning, that `torch.use_deterministic_algorithms` asked for, if it did."""
+"""Raises the error, or warning, that `torch.use_deterministic_algorithms` asked for, if it did."""
 
 
 tree_flatten = _pytree.tree_flatten
@@ -86,7 +83,7 @@ tree_map_only = _pytree.tree_map_only
 """The same for leaves of a class, with all others as they are."""
 
 tree_any = _pytree.tree_any
-"""Whether a predicate holds for any leaf."""
+"""Returns True if a predicate holds for any leaf."""
 
 treespec_pprint = _pytree.treespec_pprint
 """A structure as text, as errors show it."""

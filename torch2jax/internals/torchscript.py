@@ -9,7 +9,7 @@ BufferDict = torch._C.BufferDict
 """Its buffers."""
 
 ConcreteModuleType = torch._C.ConcreteModuleType
-"""What a module is compiled as; ``from_jit_type`` of a type gives one that knows its attributes."""
+"""The type that a module is compiled as; ``from_jit_type`` of a type gives one that knows its attributes."""
 
 ModuleDict = torch._C.ModuleDict
 """The parts of a module in C++: ``items()`` are names and modules."""
@@ -24,7 +24,7 @@ ScriptMethod = torch._C.ScriptMethod
 """The class of a module's methods; its ``__call__`` runs one."""
 
 get_tracing_state: Callable[[], object | None] = torch._C._get_tracing_state
-"""What `torch.jit.trace` records into on this thread, None outside of it."""
+"""The state that `torch.jit.trace` records into on this thread; None outside of it."""
 
 wrap_cpp_module = _recursive.wrap_cpp_module
 """A module of Python's around one of C++."""

@@ -1,10 +1,7 @@
 """PyTorch's autograd, its transformations (`torch.func`, `torch.vmap`, forward mode), and mixed precision.
 
-PyTorch's own transformations: `torch.func`, `torch.vmap`, forward mode, and the older vmap of its autograd.
-
-PyTorch's autograd.
-
-PyTorch's mixed precision, below the functions of `torch` that are exchanged while calls are translated.
+The transformations include the older vmap of autograd. Mixed precision is below the functions of `torch` that are
+exchanged while calls are translated.
 """
 
 import types
@@ -25,7 +22,7 @@ from torch.autograd import forward_ad
 _C: Any = torch._C
 
 are_functorch_transforms_active = torch._C._are_functorch_transforms_active
-"""Whether this thread is within any of PyTorch's transformations."""
+"""Returns True if this thread is within any of PyTorch's transformations."""
 
 peek_interpreter_stack = _C._functorch.peek_interpreter_stack
 """The innermost of these, None without."""
@@ -33,7 +30,7 @@ peek_interpreter_stack = _C._functorch.peek_interpreter_stack
 # Modules in which something is exchanged: no name is taken from one elsewhere.
 
 eager_transforms = _eager_transforms
-"""The module of derivatives: `torch.func.grad` and others look up here, when they are called, what computes them."""
+"""The module of derivatives, in which `torch.func.grad` and others look up their implementations when called."""
 
 
 def forward_mode_module(name: str) -> types.ModuleType:
@@ -42,7 +39,7 @@ def forward_mode_module(name: str) -> types.ModuleType:
 
 
 vmap_module = _vmap
-"""The module of `torch.vmap`, which looks up here what runs all examples."""
+"""The module of `torch.vmap`, in which it looks up the function that runs all examples."""
 
 vmap_internals = _vmap_internals
 """The module of the older vmap, that `torch.autograd` batches gradients with."""
@@ -59,34 +56,34 @@ slice_argnums = _eager_transforms._slice_argnums
 """The arguments that ``argnums`` chooses; its errors where there are none."""
 
 assert_non_empty_list_of_tensors = _eager_transforms.assert_non_empty_list_of_tensors
-"""The error for what is to be a list of tensors, and is not."""
+"""The error for an argument that must be a list of tensors, and is not."""
 
 assert_non_empty_tensor_output = _eager_transforms.assert_non_empty_tensor_output
-"""The error for a function that gives no tensors, or something else."""
+"""The error for a function that returns no tensors, or something else."""
 
 jvp_str = _eager_transforms.jvp_str
-"""How errors call the transformation."""
+"""The name of the transformation in errors."""
 
 make_fx = _eager_transforms.make_fx
-"""What `torch.func.linearize` traces its function with."""
+"""The tracer of `torch.func.linearize`."""
 
 split_const_subgraphs = _eager_transforms.const_fold.split_const_subgraphs
-"""What it leaves of that what is linear with."""
+"""Splits off the part of its graph that does not depend on tangents."""
 
 doesnt_support_saved_tensors_hooks = _vmap.doesnt_support_saved_tensors_hooks
-"""A decorator: within the function, hooks on what derivatives keep are an error."""
+"""A decorator: within the function, hooks on saved tensors are an error."""
 
 unwrap_batched = _vmap._unwrap_batched
 """A function's results for all examples, with their batch dimensions where ``out_dims`` has them; its errors."""
 
 VmapInfo = _autograd_function.VmapInfo
-"""What an autograd function's ``vmap`` gets: ``batch_size`` and ``randomness``."""
+"""The first argument of an autograd function's ``vmap``: ``batch_size`` and ``randomness``."""
 
 has_overridden_vmap_rule = _autograd_function.has_overridden_vmap_rule
-"""Whether an autograd function has a ``vmap`` of its own."""
+"""Returns True if an autograd function has a ``vmap`` of its own."""
 
 validate_vmap_returns_tuple_of_two_elements = _autograd_function.validate_vmap_returns_tuple_of_two_elements
-"""The error for a ``vmap`` that gives no pair of outputs and their batch dimensions."""
+"""The error for a ``vmap`` that returns no pair of outputs and their batch dimensions."""
 
 wrap_outputs_maintaining_identity = _autograd_function.wrap_outputs_maintaining_identity
 """A function's results, each wrapped, those that are arguments the arguments themselves."""
@@ -94,17 +91,17 @@ wrap_outputs_maintaining_identity = _autograd_function.wrap_outputs_maintaining_
 # Batches of gradients.
 
 is_legacy_batchedtensor = _C._functorch.is_legacy_batchedtensor
-"""Whether a tensor is a batch of the older vmap."""
+"""Returns True if a tensor is a batch of the older vmap."""
 
 add_batch_dim = torch._add_batch_dim
 """A batch of a tensor, from its dimension and the level."""
 
 
 set_grad_enabled = torch._C._set_grad_enabled
-"""Sets whether autograd records on this thread, and asks modes of functions about it."""
+"""Sets whether autograd records on this thread; function modes see the call."""
 
 is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
-"""Whether operators on this thread take tangents along."""
+"""Returns True if operators on this thread compute tangents too."""
 
 set_fwd_grad_enabled = forward_ad._set_fwd_grad_enabled
 """A context in which they do, or do not."""
@@ -123,7 +120,7 @@ LegacyVariableBase = torch._C._LegacyVariableBase
 
 
 def run_backward(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]):
-    """The gradients of inputs, by PyTorch's own engine, whatever stands for ``torch.autograd.grad``; or None.
+    """The gradients of inputs by PyTorch's own engine, whatever replaces ``torch.autograd.grad``; or None.
 
     What the engine computes may be differentiated again.
     """
@@ -134,22 +131,22 @@ def run_backward(results: Sequence[torch.Tensor], gradients: Sequence[torch.Tens
 
 
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
-"""Whether this thread is within a region, of any device."""
+"""Returns True if this thread is within an autocast region, of any device."""
 
 autocast_supported_devices = torch._C._autocast_supported_devices
 """The types of devices that have regions."""
 
 set_autocast_enabled = torch._C.set_autocast_enabled
-"""Makes what follows a region of a device, or none."""
+"""Begins or ends a region on a device, for all that follows."""
 
 set_autocast_dtype = torch._C.set_autocast_dtype
-"""Sets what regions of a device cast to."""
+"""Sets the dtype that regions of a device cast to."""
 
 set_autocast_cache_enabled = torch._C.set_autocast_cache_enabled
-"""Sets whether what has been cast is kept for the next use."""
+"""Sets whether casts are cached."""
 
 autocast_increment_nesting = torch._C.autocast_increment_nesting
-"""Goes into one more region, and gives how many there are."""
+"""Enters one more region, and returns their number."""
 
 autocast_decrement_nesting = torch._C.autocast_decrement_nesting
-"""Goes out of one, and gives how many there are."""
+"""Leaves a region, and returns their number."""

@@ -1,8 +1,17 @@
 """The iterations of a loop, operand by operand: where each operand comes from.
 
-Iterations numbers inside rematerialized iterations into operands, because they may differ, as random keys do.
+One operand of all iterations is one of four things; anything else is a `Misfit`, which tells where to split:
 
-Finds the iteration before the first: it may lie among other equations, or begin in another way.
+- a value of the same iteration: the body has it;
+- the same value from outside in each iteration: the body closes over it;
+- another value from outside in each: it is scanned, as windows of one array or, where values are small, as a stack of
+  them. Large arrays are not copied into a stack, and so are no loop;
+- the value of one equation some iterations before: it is carried, through one carry for each of these iterations. They
+  begin with the values from outside that the first iterations have there.
+
+Numbers inside rematerialized iterations become operands first, because they may differ, as random keys do.
+
+Also here: the search for the iteration before the first, which may lie among other equations, or begin otherwise.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +41,7 @@ def with_numbers_lifted(iterations: Sequence[Sequence[JaxprEqn]]) -> list[list[J
 
 
 def _lifted(row: Sequence[JaxprEqn]) -> Sequence[JaxprEqn]:
-    """One equation of each iteration, so that they differ in operands alone."""
+    """The equations of one place in all iterations, changed so that they differ in operands alone."""
     first = row[0].params["jaxpr"]
     places: dict[_Place, None] = {}
     for step in row[1:]:
@@ -72,7 +81,7 @@ _FEW_CONSTANT_BYTES = 2**16  # of constants: a loop that takes its weights from 
 
 
 class Misfit(Exception):
-    """The iterations are no loop.
+    """Raised if the iterations are no loop.
 
     Args:
         iteration: the one that is unlike those before it.
@@ -85,10 +94,10 @@ class Misfit(Exception):
 
 
 class Surroundings(NamedTuple):
-    """What is known of a program around its loop."""
+    """The facts about a program around its loop."""
 
     parts: Mapping[Var, Part]
-    """What is a part of an array."""
+    """The values that are parts of an array."""
     used: set[Var]
     """The values that statements outside of the iterations use."""
     constants: Mapping[Var, Any]
@@ -193,7 +202,9 @@ class _Fitting:
         return made
 
     def _origin(self, atoms: Sequence[Atom], iteration: int) -> Any:
-        """Where in the iterations an operand is made, with how many iterations ago in place of the iteration."""
+        """The place in the iterations where an operand is made; its iteration is counted back from the one that uses
+        it.
+        """
         place = self._place(atoms[iteration])
         return place and place._replace(iteration=iteration - place.iteration)
 
@@ -267,7 +278,7 @@ class _Fitting:
     # What comes out.
 
     def _outcome(self) -> tuple[list[Atom], list[Var], list[JaxprEqn]]:
-        """The results of the body, those of the loop, and the equations that take these apart."""
+        """The results of the body and of the loop, and the equations that split the latter into the former values."""
         behind: list[JaxprEqn] = []
         finals: dict[Var, Var] = {}
         stacked: list[tuple[Var, Var]] = []
@@ -298,13 +309,13 @@ class _Fitting:
 
 
 def _has_zeros(aval: Any) -> bool:
-    """Whether ordinary zeros of a type exist."""
+    """Returns True if a type has ordinary zeros."""
     is_number = not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     return is_number and aval == jax.core.ShapedArray(aval.shape, aval.dtype)
 
 
 def _element(whole: Var, index: int, element: Var) -> list[JaxprEqn]:
-    """The equations that give one of the first dimension."""
+    """The equations that take one element from the first dimension."""
     aval: Any = whole.aval
     part = Var(unmapped_aval(1, 0, element.aval))
     params = {
@@ -323,12 +334,12 @@ def _key(atom: Atom) -> Any:
 
 
 def is_small(aval: Any, *, is_constant: bool = False) -> bool:
-    """Whether values of a type are stacked: they are copied for it, constants once, and others in each step."""
+    """True if values of a type are stacked: they are copied for that, constants once, and others in each step."""
     return aval.size * aval.dtype.itemsize <= (_FEW_CONSTANT_BYTES if is_constant else _FEW_BYTES)
 
 
 def own(what: str, aval: Any) -> str:
-    """Why iterations that each take a large array of their own are not a loop."""
+    """The reason why iterations that each take a large array of their own are not a loop."""
     return f"{what} takes a different array of {aval.str_short()} in each iteration"
 
 

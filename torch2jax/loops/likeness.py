@@ -1,6 +1,6 @@
-"""One number for each equation, which is equal for the equations of identical iterations.
+"""Numbers of equations, equal for the equations of identical iterations.
 
-Whether equations compute the same, although JAX makes the functions in their parameters anew.
+Also here: the equality of equations, although JAX makes the functions in their parameters anew each time.
 """
 
 import enum
@@ -24,7 +24,7 @@ Atom = Any
 
 
 def key_of(atom: Atom) -> Any:
-    """What tells operands apart."""
+    """A key that two operands have in common if they are equal."""
     if isinstance(atom, Var):
         return atom
     value = np.asarray(atom.val)
@@ -32,7 +32,7 @@ def key_of(atom: Atom) -> Any:
 
 
 def is_same_step(one: JaxprEqn, other: JaxprEqn, *, with_params: bool = True) -> bool:
-    """Whether two equations compute the same of operands alike."""
+    """Returns True if two equations compute the same for operands of the same types."""
     return (
         one.primitive is other.primitive
         and _avals(one.invars) == _avals(other.invars)
@@ -117,7 +117,7 @@ _STARTS = {"start_indices", "limit_indices"}
 
 
 def without_starts(step: JaxprEqn) -> dict[str, Any]:
-    """The parameters of an equation, but for where a slice begins, which the iterations of a loop decide."""
+    """The parameters of an equation, except the start of a slice, which may differ between iterations."""
     if step.primitive is not lax.slice_p:
         return step.params
     return {name: value for name, value in step.params.items() if name not in _STARTS}
@@ -135,7 +135,7 @@ class Likeness:
         self._of_params: dict[int, tuple[Any, Any]] = {}
 
     def numbers(self, statements: Sequence) -> np.ndarray:
-        """One for each statement; what has effects, and what is no equation, is like no other."""
+        """A number for each statement, equal for like ones; effects, and all but equations, are like no other."""
         found, known = [], self._of_steps
         for statement in statements:
             if not isinstance(statement, JaxprEqn) or statement.effects:
@@ -153,7 +153,7 @@ class Likeness:
         return number
 
     def note(self, step: JaxprEqn, number: int) -> None:
-        """Notes the number of an equation that is as another one, but for its operands."""
+        """Gives an equation the number of one that differs in operands alone."""
         self._of_steps[id(step)] = number
         self._steps.append(step)
 

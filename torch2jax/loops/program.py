@@ -39,7 +39,7 @@ class Carry(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What differs from iteration to iteration."""
+    """A value that differs from iteration to iteration."""
 
     var: Var
     values: Windows | Table | Pieces
@@ -52,7 +52,7 @@ class Loop(NamedTuple):
     carries: list[Carry]
     scanned: list[Scanned]
     body: Program
-    """Its results are the next carries, and then what is stacked."""
+    """Its results are the next carries, and then the values to stack."""
     outvars: list[Var]
 
     has_effects = False
@@ -93,7 +93,7 @@ def _is_remat(statement: Any) -> bool:
 
 
 def _keeps(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Whether what a primitive gives may wait for the way back: not what is as soon made again, and larger."""
+    """A rematerialization policy: True if a result is saved, False if it is as soon made again, and larger."""
     return primitive is not lax.broadcast_in_dim_p
 
 
@@ -113,7 +113,7 @@ def operands(statement: Any) -> Iterable[Var]:
 
 
 def has_effects(statement: Any) -> bool:
-    """Whether a statement is needed though nothing uses what it sets."""
+    """Returns True if a statement is needed even if nothing uses its results."""
     return bool(statement.effects) if isinstance(statement, JaxprEqn) else statement.has_effects
 
 
@@ -127,7 +127,7 @@ def free(program: Program) -> set[Var]:
 
 
 def pruned(program: Program) -> Program:
-    """The program without what nothing needs."""
+    """The program without dead code."""
     needed = {atom for atom in program.results if isinstance(atom, Var)}
     kept = []
     for statement in reversed(program.statements):
@@ -141,7 +141,7 @@ def pruned(program: Program) -> Program:
 
 
 def run_steps(steps: Sequence[JaxprEqn], values: dict[Var, Any]) -> None:
-    """Computes equations in the current trace of JAX, and adds to the values what they give."""
+    """Computes equations in JAX's current trace, and adds their results to the values."""
     made = [var for step in steps for var in step.outvars]
     known = set(made)
     taken = list(dict.fromkeys(x for step in steps for x in step.invars if isinstance(x, Var) and x not in known))
@@ -178,7 +178,7 @@ def zeros(var: Var):
 
 
 def sizes_of(steps: Iterable[Any]) -> list[int]:
-    """How many equations each one is: a rematerialized layer is as many as it has within.
+    """The number of equations of each step: a rematerialized layer has those within.
 
     What is no equation is one. A loop without calls, since every program is looked through.
     """
@@ -198,5 +198,5 @@ def sizes_of(steps: Iterable[Any]) -> list[int]:
 
 
 def total(steps: Iterable[Any]) -> int:
-    """How many equations there are, with those of the functions that they call."""
+    """The number of equations, with those of the functions that they call."""
     return sum(sizes_of(steps))

@@ -1,10 +1,20 @@
 """Finds identical iterations in a program, and makes loops of them.
 
-Merges equations that compute the same, so that what depends on no iteration is only in the first one.
+A loop of Python's leaves its iterations in the program one after the other, without a sign where one begins. So they
+are found by the equations:
 
-Where a sequence of numbers repeats itself.
+1. Equations get numbers, equal for the same primitive, parameters and types (`likeness`). One with effects is like no
+   other, so that no loop has effects. The repeated stretch of numbers that covers most equations is tried first.
+2. `iterations.fitted` makes a loop of it, operand by operand, or tells the iteration from which on it is none
+   (`Misfit`). Then the longer side of that iteration is tried, a few times.
+3. A body may have loops inside, and the results of a loop may be what other iterations lacked: both are looked for
+   again. The number of tries is bounded, so that a program without loops costs a few passes over its equations.
 
-Reports what was rolled and what was not.
+Invariant: the results have the same values. Equations may be dropped if nothing uses them, or merged if they are equal.
+
+Equal equations are merged first, so that a computation which depends on no iteration is only in the first one.
+
+Also here: the search for repeats in a sequence of numbers, and the log of what was rolled and what was not.
 """
 
 import contextlib
@@ -112,7 +122,7 @@ def _candidates(numbers: np.ndarray, largest: int, iterations: int, ends: np.nda
 
 
 def _longest(flags: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
-    """Where the stretch of truths begins that covers most, and how long it is."""
+    """The start and the length of the run of true values that covers most equations."""
     bounds = np.flatnonzero(np.concatenate(([True], ~flags, [True])))
     starts, lengths = bounds[:-1], np.diff(bounds) - 1
     at = int(np.argmax(ends[starts + lengths] - ends[starts]))
@@ -136,7 +146,7 @@ def noting_loops() -> Iterator[list[str]]:
 
 
 class RollingReport:
-    """What became of the iterations in a program: of how many, of how many equations each.
+    """The log of what became of iterations in a program: their number, and their equations.
 
     Args:
         is_silent: whether nobody is told.
@@ -152,7 +162,7 @@ class RollingReport:
         self._tell(f"{iterations} iterations of {equations} equations stay unrolled: {reason}")
 
     def undone(self, reason: str) -> None:
-        """Notes that what was rolled stays unrolled."""
+        """Notes that the loops found are discarded."""
         self._tell(f"all iterations stay unrolled: {reason}")
 
     def _tell(self, text: str) -> None:
@@ -170,16 +180,17 @@ class Wanted(NamedTuple):
     iterations: int
     """The fewest."""
     least: int
-    """The fewest equations that they have together, with those within: what is short compiles fast, and may run faster,
-    as it is."""
+    """The fewest equations that they have together, with nested ones: short programs compile fast unrolled, and may run
+    faster.
+    """
     with_convolutions: bool = True
-    """Whether also those whose convolutions XLA does not prepare for a CPU, where they run five times slower then."""
+    """True if loops may have convolutions that XLA does not prepare for a CPU: they run five times slower in a loop."""
 
 
 EVERY = Wanted(iterations=4, least=128)
-"""All that may be worth it."""
+"""All loops that may save time."""
 LONG = Wanted(iterations=4, least=256, with_convolutions=False)
-"""Those that are, wherever they run."""
+"""Loops that are faster wherever they run."""
 
 _TRIES = 64
 _SPLITS = 4
@@ -203,7 +214,7 @@ def rolled(
 
 
 def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: Wanted = EVERY) -> bool:
-    """Whether some equations, all of whose results may be used, contain loops."""
+    """Returns True if some equations, all of whose results may be used, contain loops."""
     likeness = Likeness()
     report = RollingReport(is_silent=True)
     if not _may_have_loops(steps, likeness, wanted):
@@ -233,7 +244,7 @@ def _convolve(steps: Iterable[JaxprEqn]) -> bool:
 
 
 def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
-    """Whether a dimension has no number, as in programs for export."""
+    """Returns True if a dimension has no number, as in programs for export."""
     avals: list[Any] = [var.aval for step in steps for var in step.outvars]
     kinds = {type(size) for aval in avals for size in getattr(aval, "shape", ())}
     return bool(kinds - {int})
@@ -247,10 +258,10 @@ class _Roller:
         self._constants, self._report, self._likeness = constants, report, likeness
         self._wanted = wanted
         self._left: dict[int, tuple[Any, str]] = {}
-        """Of statements in iterations that are no loop, by their ids: the iterations, and why they are none."""
+        """The iterations of statements that are no loop, by id, and the reason."""
 
     def roll(self) -> int:
-        """How many loops there are, each of which takes the place of its iterations."""
+        """Replaces iterations by loops; returns the number of loops."""
         count = 0
         for _ in range(_TRIES):
             numbers = self._likeness.numbers(self._statements)
@@ -338,7 +349,7 @@ class _Roller:
         return _Found(before, iterations, loop, behind, after)
 
     def _with_earlier(self, found: "_Found") -> "_Found":
-        """As found, with the iterations before the first that other equations are among."""
+        """A loop extended by earlier iterations, whose equations are mixed with others."""
         while (iteration := earlier_iteration(found.iterations, found.before, self._likeness)) is not None:
             inside = set(map(id, iteration))
             before = [x for x in found.before if id(x) not in inside]
@@ -370,7 +381,7 @@ def _at_the_end(numbers: np.ndarray, run: Run) -> Run:
 
 
 def _is_movable(before: list, iteration: list[JaxprEqn], iterations: list[list[JaxprEqn]]) -> bool:
-    """Whether an equation among those of an iteration, which uses their results, may move behind the loop."""
+    """Returns True if an equation among those of an iteration, which uses their results, may move behind the loop."""
     made = {var for step in iteration for var in step.outvars}
     late: set[Var] = set()
     for statement in before:
@@ -383,7 +394,7 @@ def _is_movable(before: list, iteration: list[JaxprEqn], iterations: list[list[J
 
 
 def _parts(statements: Sequence) -> dict[Var, Part]:
-    """What of the results of statements is a part of an array."""
+    """The results of statements that are parts of an array."""
     parts: dict[Var, Part] = {}
     for statement in statements:
         if isinstance(statement, JaxprEqn):

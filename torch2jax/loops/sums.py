@@ -20,7 +20,7 @@ _ADDING = (ad.add_jaxvals_p, lax.add_p)
 
 
 class _Sum(NamedTuple):
-    """What an equation adds up."""
+    """The terms that an equation adds up."""
 
     padded: list[JaxprEqn]
     rest: Atom | None
@@ -71,7 +71,7 @@ def _user_counts(program: Program) -> Mapping[Var, int]:
 
 
 def _added(step: JaxprEqn, sums: Mapping[Var, tuple[JaxprEqn, _Sum]], users: Mapping[Var, int]) -> _Sum | None:
-    """What an addition adds up; None if it has no part among zeros that nothing else uses."""
+    """The terms of an addition; None if it has no part among zeros that nothing else uses."""
     padded, inside = [], []
     rests: list[Any] = []
     aval: Any = step.outvars[0].aval
@@ -123,7 +123,7 @@ def _joined(last: JaxprEqn, found: _Sum) -> list[JaxprEqn] | None:
 
 
 def _row(row: Mapping[int, Any], axis: int, config: Sequence, aval: Any, steps: list[JaxprEqn]) -> Var | None:
-    """Adds the equations that give the sum of parts which begin at these places; None if they are not side by side."""
+    """Adds the equations of the sum of parts that begin at these indices; None if the parts are not adjacent."""
     starts = sorted(row)
     parts = [row[start] for start in starts]
     sizes = [x.aval.shape[axis] for x in parts]

@@ -17,7 +17,7 @@ Read = Callable[[Any], Any]
 
 
 def reader(values: dict[Var, Any]) -> Read:
-    """What gives the values of operands."""
+    """Returns the function from an operand to its value."""
     return lambda atom: atom.val if isinstance(atom, Literal) else values[atom]
 
 
@@ -35,7 +35,7 @@ def shape_of(atom: Any) -> tuple[int, ...]:
 
 
 def part_made_by(step: JaxprEqn, place: int, parts: dict[Var, Part]) -> Part | None:
-    """Which part of an array an equation gives, if it takes one.
+    """The part of an array that an equation's result is, if it is one.
 
     Args:
         place: of the result.
@@ -83,7 +83,7 @@ def _is_reshape(step: JaxprEqn) -> bool:
 
 
 def _is_expansion(step: JaxprEqn) -> bool:
-    """Whether a broadcast only adds dimensions of one element."""
+    """Returns True if a broadcast only adds dimensions of one element."""
     return (
         len(step.invars) == 1
         and step.params.get("sharding") is None
@@ -92,7 +92,7 @@ def _is_expansion(step: JaxprEqn) -> bool:
 
 
 def _is_sum_of_one(step: JaxprEqn) -> bool:
-    """Whether a sum only takes away dimensions of one element."""
+    """Returns True if a sum only removes dimensions of one element."""
     return all(shape_of(step.invars[0])[axis] == 1 for axis in step.params["axes"])
 
 
@@ -133,7 +133,7 @@ class Windows(NamedTuple):
         return self._replace(first=Part(self.first.base, (0,) * len(shape), size, size))
 
     def stacked(self, read: Read):
-        """All parts along a new first dimension."""
+        """All parts, stacked along a new first dimension."""
         base, (_, starts, sizes, shape) = read(self.first.base), self.first
         axis, size, length = self.axis, sizes[self.axis], self.length
         low = starts[axis] + min(0, self.step * (length - 1))
@@ -175,7 +175,7 @@ def windows(parts: Sequence[Part]) -> Windows | None:
 
 
 def row_of_windows(parts: Sequence[Part | None], start: int = 0) -> Windows | None:
-    """As `windows`, of as many parts as there are from one on; None if that is one."""
+    """The longest `windows` of parts from `start` on; None if it has one part."""
     found = stacks(parts[start : start + 2])
     if found is None:
         return None
@@ -190,7 +190,7 @@ def row_of_windows(parts: Sequence[Part | None], start: int = 0) -> Windows | No
 
 
 def stacks(parts: Sequence[Part | None]) -> Windows | None:
-    """As `windows`, of what may be no parts."""
+    """As `windows`; None if some are no parts."""
     return None if len(parts) < 2 or any(part is None for part in parts) else windows(parts)  # pyright: ignore[reportArgumentType]
 
 
@@ -199,14 +199,14 @@ class Table(NamedTuple):
 
     atoms: tuple
     known: Any
-    """Those of constants, by variables."""
+    """The values of constants, by variable."""
 
     @property
     def operands(self) -> list[Var]:
         return [x for x in self.atoms if isinstance(x, Var)]
 
     def stacked(self, read: Read):
-        """All of them along a new first dimension."""
+        """All values, stacked along a new first dimension."""
         values = [self.known.get(x) if isinstance(x, Var) and x in self.known else read(x) for x in self.atoms]
         dtype = self.atoms[0].aval.dtype
         if not any(isinstance(x, jax.Array) for x in values):
@@ -218,7 +218,7 @@ class Table(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What iterations take, in their order: slices of one array for some, separate arrays for others."""
+    """The operands of iterations, in order: slices of one array for some, separate arrays for others."""
 
     rows: tuple[Windows | Table, ...]
 
@@ -227,7 +227,7 @@ class Pieces(NamedTuple):
         return [var for row in self.rows for var in row.operands]
 
     def stacked(self, read: Read):
-        """All of them along a new first dimension."""
+        """All rows, stacked along a new first dimension."""
         return lax.concatenate([row.stacked(read) for row in self.rows], 0)
 
 

@@ -41,7 +41,7 @@ class FullySharded:
 
     @classmethod
     def of(cls, state: Any) -> "FullySharded":
-        """The one that stands for a state of PyTorch's."""
+        """The state made of one of PyTorch's."""
         return cls(state, gathered_by(state))
 
     def copied(self, copies: dict[int, Any]) -> "FullySharded":
@@ -64,11 +64,11 @@ class FullySharded:
 
     @property
     def is_synced(self) -> bool:
-        """Whether gradients are averaged after the next backward pass."""
+        """True if gradients are averaged after the next backward pass."""
         return reduces_gradients(self.told)
 
     def enter(self, module: torch.nn.Module, whole: Any) -> None:
-        """Puts what `whole` gives for a parameter and its layout in the place of those in a module, until `leave`."""
+        """Replaces the parameters of a module by the results of `whole` for each and its layout, until `leave`."""
         parts, replaced = set(module.modules()), []
         self._replaced.append(replaced)
         made: dict[int, Any] = {}
@@ -90,18 +90,18 @@ class FullySharded:
                 table[name] = before
 
     def leave_all(self) -> None:
-        """Undoes what has not been left, where an error has ended a forward pass."""
+        """Leaves all that is still entered, where an error has ended a forward pass."""
         while self._replaced:
             self.leave()
 
 
 def own_state(module: torch.nn.Module) -> FullySharded | None:
-    """That of a copy, or of a module that translated code has wrapped; None for others."""
+    """The state of a copy, or of a module that translated code has wrapped; None for others."""
     return vars(module).get(_STATE)
 
 
 def set_state(module: torch.nn.Module, state: FullySharded) -> None:
-    """Lets a module have a state."""
+    """Sets the state of a module."""
     vars(module)[_STATE] = state
 
 

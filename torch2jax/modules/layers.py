@@ -67,7 +67,7 @@ def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_layers(state: Any) -> bool:
-    """Whether a state has entries for all layers."""
+    """Returns True if a state has entries for all layers together."""
     return isinstance(state, Mapping) and any(isinstance(name, str) and _word_of_layers(name) for name in state)
 
 
@@ -78,7 +78,7 @@ def names_of_layers(name: str, state: Mapping[str, Any]) -> list[str]:
 
 
 def names_when_stacked(state: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The names that `stack_layers` gives, and those that each stands for."""
+    """The names of entries after `stack_layers`, each with the names of its layers' entries."""
     groups = _groups(state)
     return dict(groups.get(name, (name, [name])) for name in state)
 
@@ -107,7 +107,7 @@ def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping
 
 
 def _groups(state: Mapping[str, Any]) -> dict[str, tuple[str, list[str]]]:
-    """For each name that is stacked, the name for all layers, and those of all of them."""
+    """The names of all entries to stack, by the name of the stacked one, and those of all of them."""
     layers: dict[tuple[str, str], dict[int, str]] = {}
     for name in state:
         words = name.split(".")
@@ -140,7 +140,7 @@ def name_of_row(indices: Sequence[int]) -> str | None:
 
 
 def _word_of_layers(name: str) -> str | None:
-    """The word of a name that stands for several layers."""
+    """The word in a name that marks an entry for several layers."""
     return next((word for word in name.split(".") if word == _ALL or _SOME.fullmatch(word)), None)
 
 
@@ -154,7 +154,7 @@ def _are_alike(values: Sequence[Any]) -> bool:
 
 
 def stacked(values: Sequence[Any]) -> Any:
-    """The entry for all layers of what each of them has: arrays, tensors, specs, shardings or shapes."""
+    """The entry for all layers, stacked from those of each: arrays, tensors, specs, shardings or shapes."""
     first = values[0]
     if isinstance(first, PartitionSpec):
         return PartitionSpec(None, *first)

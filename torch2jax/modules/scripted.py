@@ -57,13 +57,13 @@ _CPU = torch.device("cpu")
 
 
 def _has(code: Any, kind: str) -> bool:
-    """Whether a script, or one that it calls, has a node of a kind."""
+    """Returns True if a script, or one that it calls, has a node of a kind."""
     graph = code.inlined_graph  # the nodes live as long
     return bool(graph.findAllNodes(kind))
 
 
 def _expect_no_lists(code: Any) -> None:
-    """Refuses a script that reads the memory of a tensor, which those of a call do not have.
+    """Refuses a script that reads a tensor's memory, which the call's tensors do not have.
 
     Raises:
         NotImplementedError: it calls ``tolist``.
@@ -135,7 +135,7 @@ def _as_python(obj: Any, *args: Any, **kwargs: Any):
 @stands_in(torch.jit, "trace")
 @stands_in(torch.jit, "trace_module")
 def _as_it_is(thing: Any = None, *args: Any, **kwargs: Any):
-    """Code that is to be compiled stays Python, which does the same for all inputs."""
+    """Leaves code Python that would be compiled: it does the same for all inputs."""
     return thing
 
 
@@ -149,7 +149,7 @@ def _refuse_to_save(m: Any, *args: Any, **kwargs: Any):
 
 @stands_in(torch.jit.RecursiveScriptModule, "__deepcopy__")
 def _copy_module(module: Any, memo: dict[int, Any]):
-    """As PyTorch's, which copies the memory of the tensors instead of what stands for them in `memo`."""
+    """As PyTorch's function, which would copy the memory of tensors that `memo` replaces."""
     copied = wrap_cpp_module(_copied(module._c, memo))
     pairs = (each.named_modules(remove_duplicate=False) for each in (module, copied))
     for (_, before), (_, after) in zip(*pairs, strict=True):
@@ -158,7 +158,7 @@ def _copy_module(module: Any, memo: dict[int, Any]):
 
 
 def _copy_python(module: Any, copied: Any) -> None:
-    """Gives a copy what only Python knows of a module: methods that are not compiled, attributes."""
+    """Copies the Python part of a module: methods that are not compiled, attributes."""
     for name, value in vars(module).items():
         if isinstance(value, types.MethodType) and value.__self__ is module:
             vars(copied)[name] = types.MethodType(value.__func__, copied)

@@ -1,8 +1,6 @@
 """The skeleton of a module for one call: its structure, with the caller's arrays as parameters and buffers.
 
-Finds the module, function or method that holds the PyTorch code behind an object.
-
-Lazy modules.
+Also here: the module, function or method with the PyTorch code behind an object; and lazy modules.
 """
 
 import collections
@@ -41,7 +39,7 @@ from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
 
 def original(thing: Any) -> Any:
-    """What is translated in place of a thing: mostly itself.
+    """The thing that is translated in place of another: mostly itself.
 
     An exported program is the module that it unlifts to, with its names of parameters and buffers. A method of a
     TorchScript module is a method of that.
@@ -136,7 +134,7 @@ class Skeleton:
         return memo
 
     def _in_place_of_tensors(self, call: Call) -> dict[int, Any]:
-        """What the module of a call within a call has in place of its tensors, as with `torch.func.functional_call`.
+        """The tensors that the module of a nested call has in place of its own, as with `torch.func.functional_call`.
 
         A tensor of the calls stands there itself. Nothing stands for the module's own tensors in the rest of the code.
         """
@@ -190,7 +188,7 @@ class Skeleton:
         return self._call.array_of(self._call.lift(tensor))
 
     def warn_of_lost_buffers(self, kept: Sequence[Any] | None = None) -> None:
-        """Warns of buffers that the call has written, where nobody is given what they hold now.
+        """Warns of buffers that the call has written, if their new values are returned to nobody.
 
         Args:
             kept: the tensors of the state that is given; None if none is.
@@ -222,7 +220,7 @@ class Skeleton:
 
 
 def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
-    """The tensor of a call for an entry of a state, which stands for a tensor of this dtype."""
+    """The call's tensor for an entry of a state, whose tensor in the module has this dtype."""
     if isinstance(value, torch.Tensor):
         try:
             return call.lift(value)
@@ -235,7 +233,7 @@ def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
 
 
 def refuse_fsdp() -> NoReturn:
-    """Says what there is in the place of the old wrapper, which keeps parameters as parts of one flat tensor."""
+    """Refuses the old FSDP wrapper, which keeps parameters as parts of one flat tensor, and names its successor."""
     raise NotImplementedError(
         "FullyShardedDataParallel keeps the parameters of a module as parts of one flat tensor; wanted "
         "torch.distributed.fsdp.fully_shard, or the module without a wrapper: specs = sharding.specs(module, mesh, "
@@ -245,7 +243,7 @@ def refuse_fsdp() -> NoReturn:
 
 
 def _kind_of(tensor: torch.Tensor) -> Literal["wrapper", "meta", "sparse", "dense"]:
-    """What decides how a tensor of a module enters a call."""
+    """The kind of a module's tensor that decides how it enters a call."""
     if type(tensor) not in OF_NO_SUBCLASS and is_wrapper(tensor):
         return "wrapper"
     if tensor.is_meta:
@@ -254,7 +252,7 @@ def _kind_of(tensor: torch.Tensor) -> Literal["wrapper", "meta", "sparse", "dens
 
 
 def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-    """A copy of a module's Python structure, with what `memo` has for the ids of its tensors in their place.
+    """A copy of a module's Python structure, in which `memo` gives the replacements of its tensors, by id.
 
     What has been copied is added to `memo`.
     """
@@ -281,7 +279,7 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
 
 
 def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-    """As `copy.deepcopy`, in a fifth of the time: a module has mostly constants, and empty containers for its hooks."""
+    """As `copy.deepcopy`, in a fifth of the time: a module has mostly constants, and empty containers for hooks."""
     if id(module) in memo:
         return memo[id(module)]
     cls = type(module)
@@ -318,7 +316,7 @@ def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
 
 @functools.lru_cache(maxsize=256)  # classes are made in functions too
 def _copies_attributes(kind: type) -> bool:
-    """Whether a copy of an object of a class has copies of its attributes, as those of `torch.nn.Module`, no more."""
+    """True if a copy of an object of a class copies its attributes and nothing else, as that of a `torch.nn.Module`."""
     return (
         kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
@@ -348,7 +346,7 @@ def _memory(tensor: Any) -> int:
 
 
 def _is_written(tensor: Any, before: Any) -> bool:
-    """Whether the buffer that a call began with was written to, or another stands in its place."""
+    """Returns True if the buffer that a call began with was written to or replaced."""
     return tensor is not before or (isinstance(before, Torchish) and before._writes[0] > 0)
 
 
@@ -388,7 +386,7 @@ class _Named:
 
 
 def name_scopes(skeleton: torch.nn.Module) -> None:
-    """Lets the operations of a module's parts bear their names."""
+    """Names the operations of a module's parts by their paths."""
     stack, made = [""], this_call().settings.modules.made
     for path, module in skeleton.named_modules():
         made[id(module)] = weakref.ref(module)
@@ -400,7 +398,7 @@ def name_scopes(skeleton: torch.nn.Module) -> None:
 
 @runs_instead_of(torch.nn.Module._wrapped_call_impl, with_original=True)
 def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwargs: Any):
-    """A module that has taken over the attributes of another, as libraries' copies do, has its hook and is itself."""
+    """Calls a module in its named scope. One with the attributes of another has the other's hook, but runs itself."""
     named = vars(self).get("_compiled_call_impl")
     if isinstance(named, _Named):
         return named.call(self, args, kwargs)

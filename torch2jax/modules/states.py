@@ -61,17 +61,17 @@ class StateNames:
 
     @cached_property
     def ties(self) -> dict[str, Tie]:
-        """Names that stand for no tensor of their own. Of several the first in ``state_dict()`` is not among them."""
+        """The names that share memory with an earlier name in ``state_dict()``, each with its tie to that."""
         names = dict.fromkeys([*self.persistent, *self.tensors])
         return ties({name: self.tensors[name] for name in names if name in self.tensors})
 
     def is_whole(self, name: str) -> bool:
-        """Whether a name is one of all of a tensor, not of a part or a view of one."""
+        """Returns True if a name is one of a whole tensor, not of a part or a view."""
         tie = self.ties.get(name)
         return tie is None or tie.is_same
 
     def first(self, name: str) -> str:
-        """The name that stands for all names of a tensor."""
+        """The first name of the tensor with this name."""
         tie = self.ties.get(name)
         return name if tie is None else tie.first
 
@@ -98,7 +98,7 @@ class StateNames:
         return self._one_of_each({} if state is None else self._of_inner(state))
 
     def _of_inner(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A state with what files have by names as ``weight.scale``: the arrays of a tensor that wraps others, in one.
+        """The state with wrappers for entries that files have by inner names, such as ``weight.scale``.
 
         Raises:
             RuntimeError: it has some of such a tensor's arrays, and lacks others.
@@ -127,7 +127,7 @@ class StateNames:
         raise RuntimeError(told + self._remedy(state, unknown))
 
     def _remedy(self, state: Mapping[str, Any], unknown: Sequence[str]) -> str:
-        """What to do about unknown names of which one sees where they are from; or nothing."""
+        """The advice on unknown names whose origin is seen; or ""."""
         nested = next((name for name in unknown if isinstance(state[name], Mapping)), None)
         if nested is not None:
             return (
@@ -147,7 +147,7 @@ class StateNames:
         return ""
 
     def _is_extra(self, name: str) -> bool:
-        """Whether a module's own ``get_extra_state`` gives what has this name."""
+        """Returns True if a module's own ``get_extra_state`` makes the entry of this name."""
         return name in self.persistent and name.rpartition(".")[2] == "_extra_state"
 
     def _one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -191,7 +191,7 @@ def _is_ordered(state: Mapping[str, Any]) -> bool:
 
 
 def _is_one(array: Any, other: Any) -> bool:
-    """Whether two entries are one array, or tensors of the same memory."""
+    """Returns True if two entries are one array, or tensors of the same memory."""
     return array is other or bool(ties({"": array, "other": other}).get("other", _NO_TIE).is_same)
 
 
@@ -199,7 +199,7 @@ _NO_TIE = Tie("", False)
 
 
 def _is_equal(array: Any, other: Any) -> bool:
-    """Whether two entries are the same object, or have the same values if these are known."""
+    """Returns True if two entries are the same object, or have the same values if these are known."""
     if _is_one(array, other):
         return True
     if any(is_traced(x) or isinstance(x, jax.ShapeDtypeStruct) for x in (array, other)):
@@ -211,7 +211,7 @@ def _is_equal(array: Any, other: Any) -> bool:
 
 
 def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What of a state is trained, and the rest, each tensor under one name.
+    """The trained entries of a state, and the rest, each tensor under one name.
 
     Args:
         state: by default the module's own.
@@ -256,7 +256,7 @@ def _array_of(tensor: torch.Tensor) -> Any:
 
 
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What `torch.nn.DataParallel`, `torch.compile` and trainers put before the names of a state."""
+"""The prefixes that `torch.nn.DataParallel`, `torch.compile` and trainers put before the names of a state."""
 
 
 def _expect_mapping(state: Any) -> None:
@@ -341,7 +341,7 @@ def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module
 
 
 def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
-    """Whether the part of a module that has a tensor of this name would load one of another shape."""
+    """True if the module that has the tensor of this name would load a tensor of another shape."""
     path, _, own = path.rpartition(".")
     part = module.get_submodule(path) if isinstance(module, torch.nn.Module) else None
     load = load_from_state_dict
@@ -358,7 +358,7 @@ def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
 
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes a value that `expect_shape` gave into the tensor that it is for.
+    """Writes a value from `expect_shape` to its tensor.
 
     Raises:
         TypeError: the tensor wraps others, and the value is none of its kind.

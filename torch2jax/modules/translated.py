@@ -55,7 +55,7 @@ _around: ContextVar[Callable[[], contextlib.AbstractContextManager] | None] = Co
 
 @contextlib.contextmanager
 def entered_around_code(make: Callable[[], contextlib.AbstractContextManager]):
-    """Lets the code of translated calls within run in a context that `make` gives for each run of it."""
+    """Runs the code of translated calls in a context manager that `make` makes for each run."""
     token = _around.set(make)
     try:
         yield
@@ -64,7 +64,7 @@ def entered_around_code(make: Callable[[], contextlib.AbstractContextManager]):
 
 
 class _ExtendedSignature:
-    """What is wrapped has this signature, and keywords that translation adds: the static_argnames of jit need it."""
+    """The signature of the wrapped function, with keywords that translation adds; static_argnames of jit needs it."""
 
     def __init__(self, **added: Any):
         self._added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in added.items()]
@@ -249,7 +249,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
 
 
 def _told_of(function: TranslatedModule, name: str) -> str:
-    """What to tell of an attribute that a translated module lacks."""
+    """The message for an attribute that a translated module lacks."""
     module = vars(function).get("_module")
     told = f"{type(function).__name__!r} object has no attribute {name!r}"
     if name.startswith("_") or module is None:
@@ -287,7 +287,7 @@ _IN_PLACE_OF_METHODS = {
     "zero_grad": "Gradients are results: jax.grad of a function of params, of params, buffers = f.split()",
     "forward": "Call it as it is: f(*args)",
 }
-"""What to do instead of asking a translated module for methods of its module, by their names."""
+"""The advice for methods of its module that a translated module lacks, by their names."""
 
 
 def _warn_of_lost_gradient(place: SourceLine, given: Any, result: Any) -> None:
@@ -311,7 +311,7 @@ def _warn_of_lost_gradient(place: SourceLine, given: Any, result: Any) -> None:
 
 
 def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None):
-    """Calls `function` on tensors in place of arrays, and gives arrays in place of tensors.
+    """Calls `function` on tensors made from arrays, and returns arrays for its tensors.
 
     A function that is called by translated code gets its tensors, and gives tensors.
     """
@@ -387,13 +387,13 @@ def _expected_to_fit(call: Call, value: Any) -> Any:
 
 
 def _fits(call: Call) -> Any:
-    """Whether data decide what fits, in all places where that is in doubt; None if it is in none."""
+    """The traced bool that says if all that data decide fits its bounds; None if nothing is in doubt."""
     fits: Any = call.attempt.fits
     return None if fits is None or not is_traced(fits.read()) else fits.read()
 
 
 def _nothing(dtype: torch.dtype) -> int | bool:
-    """What stands for an integer that there is not."""
+    """The integer returned for a missing one."""
     if dtype == torch.bool:
         return True
     info = torch.iinfo(dtype)
@@ -401,7 +401,7 @@ def _nothing(dtype: torch.dtype) -> int | bool:
 
 
 def _entering(call: Call, padded: Padded) -> torch.Tensor:
-    """What stands for a padded array: a tensor, or, where its length is traced, a selection."""
+    """The call's tensor for a padded array: a selection where the length is traced."""
     if not any(map(is_traced, padded.lengths.values())):
         return call.lift(padded.compact())
     with call.inside():

@@ -71,7 +71,7 @@ def add(input, other, *, alpha=1):
 
 
 def _subtracted_dtypes(input, other, *, alpha=1):
-    """All but bool, which is not subtracted from a number either."""
+    """All dtypes but bool, from which a number is not subtracted either."""
     for operand in (input, other):
         if getattr(operand, "dtype", type(operand)) in (torch.bool, bool):
             raise RuntimeError(
@@ -126,7 +126,7 @@ def _check_divisor(input, other, *, rounding_mode: str | None = "floor") -> None
 
 
 def _bits_of(value) -> int:
-    """How many bits there are of the whole numbers that a number is combined with."""
+    """The number of bits of the integers that a number is combined with."""
     is_of_integers = isinstance(value, torch.Tensor) and value.dtype != torch.bool
     return torch.iinfo(held_as(value.dtype)).bits if is_of_integers else 64
 
@@ -221,7 +221,7 @@ def fmod(input, other):
 
 
 def _powered_dtypes(input, other):
-    """Numbers; the exponent of integers is not negative, and theirs and that of half precision is held by the dtype."""
+    """The dtypes of a power; checks that an exponent fits those of integers and of half precision."""
     if isinstance(input, torch.Tensor):
         if type(other) is int and is_integral(input.dtype):
             if other < 0:
@@ -233,7 +233,7 @@ def _powered_dtypes(input, other):
 
 
 def _strides_of_power(shape, input, other):
-    """PyTorch makes powers of a number contiguous."""
+    """The strides of a power: contiguous, if the base is a number."""
     return as_tensors(shape, input, other) if isinstance(input, torch.Tensor) else None
 
 
@@ -335,7 +335,7 @@ def _float_power_dtype(input, exponent) -> torch.dtype:
 
 
 def _prepare_float_power(input, exponent):
-    """Both in double precision, before they meet: a number is not wrapped to the integers of a tensor."""
+    """Casts both operands to double precision first: a number is not wrapped to a tensor's integer dtype."""
     dtype = _float_power_dtype(input, exponent)
     number = complex if dtype.is_complex else float
     return tuple(converted(x, dtype) if isinstance(x, torch.Tensor) else number(x) for x in (input, exponent)), {}
@@ -480,7 +480,7 @@ def xlog1py(input, other):
 
 @jax.custom_jvp
 def _x_times_log1p(x, y):
-    """As `_x_times_log`, of one more than `y`."""
+    """As `_x_times_log`, for ``y + 1``."""
     return jax.scipy.special.xlog1py(x, y)
 
 
@@ -533,7 +533,7 @@ def addcdiv(input, tensor1, tensor2, *, value=1):
 
 @exact(torch.gcd, takes=INTEGERS)
 def gcd(input, other):
-    """As PyTorch computes it, step by step: the least integer has no absolute value, and ``jnp.gcd`` no end for it."""
+    """As PyTorch computes it, step by step: the least integer has no absolute value, and ``jnp.gcd`` would not end."""
     input, other = same_shape(*(x if is_unsigned(x) else lax.abs(x) for x in (input, other)))
     zero, one, axes = like(input, 0), like(input, 1), tuple(range(input.ndim))
 
@@ -568,7 +568,9 @@ def _bits(x):
 
 
 def _exponent(x):
-    """That of each number as `frexp` has it: 0 for what has none. XLA takes what is below the least normal for zero."""
+    """The exponent of each number as in `frexp`, 0 where there is none. XLA takes what is below the least normal for
+    zero.
+    """
     bits, fraction = _bits(x)
     information = jnp.finfo(x.dtype)
     bias, width = information.maxexp - 1, bits.dtype.itemsize * 8
@@ -616,7 +618,7 @@ def ldexp(input, other):
 
 @jax.custom_jvp
 def _scaled_by_two(x, exponent):
-    """``x * 2**exponent``, by powers of a third each: the whole one may be what XLA flushes to zero, or infinite."""
+    """``x * 2**exponent``, by three factors: XLA may flush the whole power to zero, or it may be infinite."""
     most = 3 * (jnp.finfo(x.dtype).maxexp - 2)
     exponent = lax.clamp(like(x, -most), exponent, like(x, most))
     third = trunc(lax.div(exponent, like(x, 3)))

@@ -1,6 +1,6 @@
 """Helpers on jax arrays for rules of every family: literals, kinds of dtypes, dimensions.
 
-Helpers that make the families of pointwise rules: decorators by kind of promotion, and plain bodies.
+Also here: the decorators of pointwise rules, by kind of promotion, and plain bodies of these.
 """
 
 import functools
@@ -32,7 +32,7 @@ def cast(array, dtype):
 
 
 def truth(array):
-    """Whether each element differs from zero."""
+    """The truth of each element: whether it differs from zero."""
     return array if array.dtype == bool else lax.ne(array, like(array, 0))
 
 
@@ -68,7 +68,7 @@ def _split_alike(*arrays):
 
 
 def looks_for_nans() -> bool:
-    """Whether JAX raises at each NaN that an operation gives (``jax_debug_nans``), also one that nothing takes up."""
+    """Returns True if JAX raises an error at each NaN that is computed (``jax_debug_nans``), used or not."""
     config: Any = jax.config
     return config.jax_debug_nans
 
@@ -96,7 +96,7 @@ def is_inexact(array) -> bool:
 
 
 def is_integer(array) -> bool:
-    """Whether the elements are integers, which bools are not."""
+    """Returns True if the dtype is an integer type; bool is none."""
     return jnp.issubdtype(array.dtype, jnp.integer)
 
 
@@ -105,19 +105,19 @@ def is_unsigned(array) -> bool:
 
 
 def has_sign(array):
-    """Where the sign of each element is negative, which that of zero and of what is no number may be."""
+    """The sign bit of each element; it may be set for zeros and NaNs."""
     if is_float(array):
         array = lax.bitcast_convert_type(array, f"int{8 * array.dtype.itemsize}")
     return lax.lt(array, like(array, 0))
 
 
 def lowest(array):
-    """What no element of an array's dtype is less than."""
+    """The least value of an array's dtype."""
     return jnp.iinfo(array.dtype).min if is_integer(array) else -np.inf if is_inexact(array) else False
 
 
 def highest(array):
-    """What no element of an array's dtype is greater than."""
+    """The greatest value of an array's dtype."""
     return jnp.iinfo(array.dtype).max if is_integer(array) else np.inf if is_inexact(array) else True
 
 
@@ -179,7 +179,7 @@ def axis_of(array, dim: int) -> int:
 
 
 def spread(reduced, array, axes: tuple[int, ...]):
-    """Broadcasts what was reduced over `axes` of `array` back over them."""
+    """Broadcasts a reduction over `axes` of `array` back over them."""
     return lax.broadcast_in_dim(reduced, array.shape, [i for i in range(array.ndim) if i not in axes])
 
 

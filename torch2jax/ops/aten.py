@@ -3,9 +3,8 @@
 PyTorch says of nearly every prim which functions of its own it stands for (``prim.impl_aten``): its rule calls these,
 which have rules of their own. Views come to the view rules that way, and writes to the writing ones.
 
-Copied views: ``permute_copy`` and the like, each as its view.
-
-Single operators of optimizers and gradient scalers: fused steps, and the arithmetic of loss scales.
+Also here: copied views, ``permute_copy`` and the like, each as its view; and single operators of optimizers and
+gradient scalers: fused steps, and the arithmetic of loss scales.
 """
 
 import math
@@ -214,7 +213,7 @@ def _adam_step(parameter, gradient, average, square, largest, state_step, *, lr,
 
 
 def _counted(step):
-    """A counter as a number of Python's, of which PyTorch computes in double precision, where there is such."""
+    """A counter as a Python number, with which PyTorch computes in double precision, if JAX has that."""
     return step.item() if has_doubles() else step
 
 

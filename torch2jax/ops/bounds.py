@@ -4,7 +4,7 @@ PyTorch refuses them on the CPU. A compiled program cannot, so that values which
 word. All others are asked, before a rule's body runs: those of arrays, constants of a program, and the examples of a
 batch that is no part of one.
 
-Bounds, ties and lengths that differ between PyTorch releases: the installed release is asked.
+Also here: bounds, ties and lengths that differ between PyTorch releases; the installed release is asked.
 """
 
 from collections.abc import Callable
@@ -23,20 +23,20 @@ from ..translation import current
 
 
 def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float:
-    """That of a function with respect to its first argument."""
+    """The derivative of a function with respect to its first argument."""
     with DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
         x, *others = (torch.tensor(number, device="cpu", requires_grad=True) for number in numbers)
         return torch.autograd.grad(function(x, *others), x)[0].item()
 
 
 IS_BOUND_INSIDE = _derivative(lambda x: torch.clamp(x, min=0.0), 0.0) == 1
-"""Whether `clamp` is the identity at a bound that is a number: up to 2.13; it is constant there in 2.15."""
+"""True if `clamp` has derivative 1 at a bound that is a number: up to 2.13; in 2.15 it is 0."""
 
 IS_TIE_SHARED = _derivative(lambda x, bound: torch.clamp(x, min=bound), 0.0, 0.0) == 0.5
-"""Whether a number and a bound that is a tensor share the derivative of `clamp` where they are equal: in 2.15."""
+"""True if a number and a bound that is a tensor share the derivative of `clamp` where they are equal: in 2.15."""
 
 IS_FMAX_SHARED = _derivative(torch.fmax, 0.0, 0.0) == 0.5
-"""Whether equal numbers share the derivative of `fmax` and `fmin`: in 2.15."""
+"""True if equal numbers share the derivative of `fmax` and `fmin`: in 2.15."""
 
 
 def _takes(function: Callable[[], torch.Tensor]) -> bool:
@@ -49,7 +49,7 @@ def _takes(function: Callable[[], torch.Tensor]) -> bool:
 
 
 ARE_BOUNDS_FITTED = _takes(lambda: torch.clamp(torch.zeros(1, dtype=torch.int8, device="cpu"), max=300))
-"""Whether `clamp` takes integers beyond the dtype, where they bound nothing: in 2.15."""
+"""True if `clamp` takes integers beyond the dtype, which then bound nothing: in 2.15."""
 
 
 def _length_of_a_range() -> int:
@@ -60,18 +60,17 @@ def _length_of_a_range() -> int:
 ARE_VOLUMES_BICUBIC = _takes(
     lambda: torch.grid_sampler_3d(torch.zeros(1, 1, 2, 2, 2), torch.zeros(1, 1, 1, 1, 3), 2, 0, False)
 )
-"""Whether `grid_sample` interpolates volumes with cubes: in 2.15."""
+"""True if `grid_sample` has bicubic interpolation for volumes: in 2.15."""
 
 ARE_RANGES_TRUNCATED = _length_of_a_range() == 5
-"""Whether a range of int64 is that of its numbers without their fractions: up to 2.13; in 2.15 it is as of any other
-dtype."""
+"""True if a range of int64 is that of its truncated arguments: up to 2.13; in 2.15 it is as for other dtypes."""
 
 DTYPES_OF_COUNTS = frozenset(
     dtype
     for dtype in INTEGERS
     if _takes(lambda: torch.repeat_interleave(torch.ones(1, dtype=dtype, device="cpu")))  # noqa: B023
 )
-"""Those that `repeat_interleave` takes of how often each is repeated: 32 and 64 bits; 16 bits as well in 2.15."""
+"""The dtypes of counts that `repeat_interleave` takes: 32 and 64 bits; 16 bits as well in 2.15."""
 
 
 def known_values(tensor: Torchish) -> np.ndarray | None:
@@ -84,7 +83,7 @@ def known_values(tensor: Torchish) -> np.ndarray | None:
 
 
 def seen(tensor) -> np.ndarray | None:
-    """The values of a tensor, or of what stands for one, in a first dimension that a batch has its examples in.
+    """The values of a tensor, stacked along a new first dimension for the examples of a batch.
 
     It has size one where there is no batch. None where a program decides the values.
     """
@@ -96,7 +95,7 @@ def seen(tensor) -> np.ndarray | None:
 
 
 def outside(tensor, least: int, most: int) -> int | None:
-    """The first value, of a tensor or known, that is seen not to be from `least` to `most`; None if there is none."""
+    """The first known value outside of `least` to `most`; None if there is none."""
     values = tensor if isinstance(tensor, np.ndarray) else seen(tensor)
     if values is None or values.size == 0 or (values.min() >= least and values.max() <= most):
         return None

@@ -4,7 +4,7 @@ PyTorch's `checkpoint` is no function that overrides reach, and it is often boun
 at each call is who runs it outside `torch.compile`: that stands in. It goes on to PyTorch's own code, for the checks of
 the arguments, with a function that knows how to be checkpointed.
 
-Selective activation checkpointing: a name marks what PyTorch's policy saves, for JAX's policy to save.
+Selective checkpointing names the results that PyTorch's policy saves, and JAX's policy saves these names.
 
 A policy is asked about ATen operators. Which ones PyTorch would come to in a function with a rule, it says itself: the
 function runs once more, on tensors without data.
@@ -58,7 +58,7 @@ _ATTENTION = tuple(
 
 
 class Selection:
-    """What a checkpointed function keeps.
+    """The results that a checkpointed function saves.
 
     Args:
         policy: as `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes it; it sees tensors without data
@@ -78,7 +78,7 @@ class Selection:
         self._policy = policy
 
     def __call__(self, func, args: tuple, kwargs: dict, result) -> None:
-        """Names what a rule gave for a function, if the policy keeps it."""
+        """Names the results of a rule, if the policy saves them."""
         tensors = [x for x in flatten(result)[0] if isinstance(x, Torchish)]
         fresh = [x for x in tensors if isinstance(x._node, Storage) and is_traced(x.physical.array)]
         if not fresh:
@@ -149,7 +149,7 @@ def _memory(value) -> set[int]:
 
 
 class Watching(Feature):
-    """Lets somebody see what each rule gives. A rule is one step, whatever it calls.
+    """The feature that calls an observer with the result of each rule. A rule is one step, whatever it calls.
 
     Args:
         observer: is called with a function, its arguments and keywords, and what it gives.
@@ -219,12 +219,12 @@ if _body is not None:
 
 
 class _Checkpointed:
-    """A function whose values within are computed anew for the derivative."""
+    """A function whose intermediate values are computed again for the derivative."""
 
     def __init__(self, function: Callable):
         self.function = function
         self.selection: Selection | None = None
-        """What is kept nevertheless."""
+        """The results that are saved nevertheless."""
 
     def __call__(self, *args, **kwargs):
         if not torch.is_grad_enabled() or not is_transforming():
@@ -267,7 +267,7 @@ def _reentrant(run_function, preserve_rng_state, *args):
 
 
 def _without_use(value, needed: list[Torchish]):
-    """What is said to require grad for what went in, but does not."""
+    """A result that reports `requires_grad` because the inputs do; a backward pass through it is an error."""
     if not isinstance(value, Torchish):
         return value
     result = value.detach()
@@ -277,7 +277,7 @@ def _without_use(value, needed: list[Torchish]):
 
 
 def _without_history(value):
-    """What requires no grad to PyTorch, but has all the derivatives that JAX may ask for, and requires grad then."""
+    """A result without history to PyTorch, with all derivatives for JAX; if JAX takes one, it keeps its history."""
     if not isinstance(value, Torchish) or value.history is None:
         return value
     (array, layout), tape = value.physical, current().tape

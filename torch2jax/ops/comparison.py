@@ -53,25 +53,25 @@ comparing = functools.partial(predicate, takes=REALS_AND_BOOL)
 
 @jax.custom_jvp
 def at_least(x, bound):
-    """``lax.max`` whose derivative is all that of `x` at a tie."""
+    """``lax.max`` with the whole derivative at a tie going to `x`."""
     return lax.max(x, bound)
 
 
 @jax.custom_jvp
 def at_most(x, bound):
-    """``lax.min`` whose derivative is all that of `x` at a tie."""
+    """``lax.min`` with the whole derivative at a tie going to `x`."""
     return lax.min(x, bound)
 
 
 @jax.custom_jvp
 def _above(x, bound):
-    """``lax.max`` whose derivative is none of that of `x` at a tie."""
+    """``lax.max`` with no derivative at a tie going to `x`."""
     return lax.max(x, bound)
 
 
 @jax.custom_jvp
 def _below(x, bound):
-    """``lax.min`` whose derivative is none of that of `x` at a tie."""
+    """``lax.min`` with no derivative at a tie going to `x`."""
     return lax.min(x, bound)
 
 
@@ -102,7 +102,7 @@ def _with_bounds(*names: str) -> Callable[..., tuple[tuple, dict]] | None:
 
 
 def _is_tensor(bound) -> bool:
-    """Whether PyTorch is given a tensor: a number may be one here, which a traced tensor has given."""
+    """Returns True if PyTorch gets a tensor; a tensor may also stand for a number here, one that `item()` gave."""
     return isinstance(bound, torch.Tensor) and getattr(bound, "stands_for", None) is None
 
 
@@ -178,7 +178,7 @@ def fmin(input, other):
 
 
 def _of_numbers(chosen, is_first, input, other):
-    """What is chosen of two, the other one where one is not a number."""
+    """The chosen one of two numbers; the other one if one is NaN."""
     if not bounds.IS_FMAX_SHARED:
         return where(lax.bitwise_or(is_first(input, other), lax.ne(other, other)), input, other)
     either = chosen(input, other)  # whose derivative is shared at ties

@@ -31,7 +31,7 @@ def _count_frames(count):
 
 @runs_instead_of(torch.export.export, with_original=True)
 def _export(original, mod, args, kwargs=None, **options):
-    """PyTorch exports by shapes alone, outside of the call; in the program are the call's tensors."""
+    """Exports in PyTorch, by shapes alone and outside of the call; the program has the call's tensors."""
     stand_ins, memo = StandIns(), {}
     for part in mod.modules() if isinstance(mod, torch.nn.Module) else ():
         members = (*part._parameters.values(), *part._buffers.values(), *vars(part).values())

@@ -25,7 +25,7 @@ def _(primals, tangents):
 
 
 def _along(unit, tangent):
-    """How much of a complex `tangent` lies in a direction of the plane."""
+    """The component of a complex `tangent` in a direction of the plane."""
     return lax.add(lax.mul(lax.real(unit), lax.real(tangent)), lax.mul(lax.imag(unit), lax.imag(tangent)))
 
 
@@ -160,7 +160,7 @@ def _(primals, tangents):
 
 
 def _has_no_angle(along, across):
-    """Whether an inverse tangent has none: infinitely far across, the other part does not matter."""
+    """True where an inverse tangent is NaN: infinitely far across, the other part does not matter."""
     unknown = lax.bitwise_and(lax.ne(along, along), lax.lt(lax.abs(across), like(across, math.inf)))
     return lax.bitwise_or(unknown, lax.ne(across, across))
 

@@ -50,7 +50,7 @@ def convert(array, dtype: np.dtype):
 
 
 def _converted_array(array, dtype: np.dtype):
-    """As `convert`, of which what is many steps is compiled as one where it recurs."""
+    """As `convert`; a conversion of many steps is compiled as one where it recurs."""
     if dtype in FLOAT8 or array.dtype in FLOAT8:
         return call_inlined(convert, (array, dtype), {}, "to")
     return convert(array, dtype)

@@ -60,7 +60,7 @@ def made_of(
     requires_grad: bool = False,
     strides: tuple[int, ...] | None = None,
 ) -> Torchish:
-    """The tensor of what ``body(*args)`` makes from Python values: an operation in the graph, with known values.
+    """The tensor of the array ``body(*args)`` of Python values: an operation in the graph, with known values.
 
     Args:
         make: gives the same in PyTorch, from the dtype.
@@ -114,7 +114,7 @@ def _full(shape: tuple[int, ...], value: np.ndarray, dtype: np.dtype):
 
 
 def label_of(device) -> torch.device:
-    """The device that a new tensor is asked for on. A label only: no such device needs to exist here."""
+    """The device requested for a new tensor. A label only: no such device needs to exist here."""
     if device is not None:
         return torch.device(device)
     lowest = get_function_stack_at(0) if len_torch_function_stack() else None
@@ -186,7 +186,7 @@ def _write_new(result: Torchish, out: Tensor, counts: bool, warns: bool) -> Tens
 
 
 def new_shape(size: tuple, options: dict) -> tuple[int, ...]:
-    """The shape that a factory is asked for, by place or as ``size=`` among its keywords."""
+    """The shape passed to a factory, by position or as ``size=``."""
     return _shape((options.pop("size"),) if "size" in options else size)
 
 
@@ -237,7 +237,7 @@ def empty(*size, dtype=None, memory_format=None, **options):
 
 
 def unwritten(dtype: torch.dtype) -> bool | int | float | complex:
-    """What is in memory that nothing was written to: as in PyTorch what shows, where algorithms are deterministic."""
+    """The value of memory that nothing was written to: 0, or PyTorch's fill value for deterministic algorithms."""
     if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
         return 0
     if dtype.is_complex:
@@ -449,7 +449,9 @@ def as_tensor(data, dtype=None, device=None):
 
 
 def _reads_memory(name: str) -> Callable[[Callable], Callable]:
-    """Declares what code has for a function of PyTorch's that no override reaches; the package's own calls reach it."""
+    """Declares a replacement for a PyTorch function that no override reaches; the package's own calls reach the
+    original.
+    """
     original = getattr(torch, name)
 
     def register(body: Callable) -> Callable:
@@ -491,7 +493,7 @@ def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=None):
 
 
 def _is_buffer(obj) -> bool:
-    """Whether PyTorch reads the memory of an object that is no array."""
+    """Returns True if PyTorch reads the memory of an object that is no array."""
     if isinstance(obj, (torch.Tensor, jax.Array, np.ndarray, np.generic)):
         return False
     try:
@@ -502,7 +504,7 @@ def _is_buffer(obj) -> bool:
 
 
 def _expect_memory(obj, dtype: torch.dtype | None) -> None:
-    """Refuses what a tensor cannot be on the memory of.
+    """Refuses an object on whose memory no tensor can be.
 
     Raises:
         ValueError: it has no memory, or holds another dtype.
@@ -623,7 +625,7 @@ def _expect_numbers(name: str, start, end) -> None:
 
 
 def _linspace_dtype(name: str, start, end, dtype: torch.dtype | None) -> torch.dtype:
-    """The dtype of a range: the one asked for, if it holds the ends."""
+    """The dtype of a range: the requested one, if it holds the ends."""
     is_complex = any(x.is_complex() if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in (start, end))
     own = _dtype_of_scalar(0j) if is_complex else torch.get_default_dtype()
     if dtype is not None and is_complex and not dtype.is_complex:
@@ -634,7 +636,7 @@ def _linspace_dtype(name: str, start, end, dtype: torch.dtype | None) -> torch.d
 
 
 def _exact_dtype(dtype: torch.dtype) -> torch.dtype:
-    """That in which a range is computed, if its numbers are not known: no integers and not half precision."""
+    """The dtype in which a range of unknown numbers is computed: neither an integer type nor half precision."""
     if is_integral(dtype):
         return torch.get_default_dtype()
     return torch.float32 if dtype.itemsize == 2 else dtype

@@ -2,7 +2,7 @@
 
 Its checks of arguments and samples pass where values are traced, and are made where they are known.
 
-Draws from the Dirichlet distribution, and their derivatives for its concentrations.
+Also here: draws from the Dirichlet distribution, and their derivatives with respect to its concentrations.
 
 A draw changes as its marginals do, which are of the beta distribution, where their cumulative probability stays what it
 is. PyTorch's derivative is this one; among all that are unbiased it has a small variance.
@@ -59,7 +59,7 @@ def _(primals, tangents):
 
 @implements(aten._dirichlet_grad, takes=FLOATS)
 def _dirichlet_grad(x, alpha, total):
-    """The derivative of a component by its concentration, as a part of what is left for the others: of ``1 - x``."""
+    """The derivative of a component by its concentration, divided by ``1 - x``, the share of the others."""
     beta = lax.sub(total, alpha)
     is_low = x < (alpha + 1) / (total + 2)  # each fraction converges fast on its side
     low, high = _of_lower_tail(x, alpha, beta), _of_upper_tail(x, alpha, beta)

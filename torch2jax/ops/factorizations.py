@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _on_host(operator: Callable, *arrays, **options) -> tuple:
-    """What an operator of PyTorch's gives for arrays; its batches are their leading dimensions."""
+    """The result of a PyTorch operator for arrays; batches are their leading dimensions."""
 
     def run(*arrays):
         tensors = [torch.from_numpy(np.array(array)) for array in arrays]

@@ -1,4 +1,4 @@
-"""Fourier transforms, of which PyTorch reaches the three operators below, and short-time ones."""
+"""Fourier transforms, short-time ones too; PyTorch reaches them by the three operators below."""
 
 import math
 import warnings
@@ -173,7 +173,7 @@ def _in_time(frames: Tensor, n_fft: int, norm: str | None, onesided: bool, is_co
 
 
 def _overlapped(frames: Tensor, size: int, hop_length: int) -> Tensor:
-    """The sum of frames, each of which begins `hop_length` behind the one before."""
+    """The sum of frames, each of which begins `hop_length` after the one before."""
     return aten.unfold_backward(frames, [*frames.shape[:-2], size], frames.ndim - 2, frames.shape[-1], hop_length)
 
 

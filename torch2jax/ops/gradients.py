@@ -35,7 +35,7 @@ def _requires_grad(self):
 
 
 def _shows_what_requires_grad(tensor) -> bool:
-    """Whether it is a view, made without gradients, of a tensor that requires grad: to PyTorch a leaf that does too."""
+    """True if a tensor is a view of one that requires grad, made without gradients: PyTorch reports a leaf."""
     made = tensor._restriction
     if made is None or made.kind not in ("no_grad", "inference") or tensor._viewed is None:
         return False
@@ -50,7 +50,7 @@ def requires_grad_(self, requires_grad=True):
 
 
 def _expect_no_transformation(name: str, likewise: str = "") -> None:
-    """Refuses what PyTorch does within no function that `torch.func` or `torch.vmap` transforms.
+    """Refuses functions that PyTorch refuses within `torch.func` and `torch.vmap`.
 
     Raises:
         RuntimeError: it is within one.
@@ -143,7 +143,7 @@ def _output_nr(self):
 
 
 def _expect_no_history(tensor, made: Restriction) -> None:
-    """Refuses to tell how values came about of which autograd does not know: the view's memory has been written to."""
+    """Refuses to report the history of a view whose memory was written to unseen by autograd."""
     if any(isinstance(x, Torchish) and x.history is not None for x in (tensor._viewed, tensor)):
         raise RuntimeError(_REFUSED_HISTORIES[made.kind].format(kind=made.kind, name=made.name, number=made.number))
 

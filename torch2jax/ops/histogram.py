@@ -116,7 +116,7 @@ def histogramdd_from_bin_tensors(input, bins, *, weight=None, density=False):
 
 
 def _length(input, minlength: int) -> int:
-    """How many counts there are. A program that decides the values may show that they are less than `minlength`."""
+    """The number of counts. The bounds of traced values may show that it is `minlength`."""
     examples = current().lift(of_all_examples(input))  # of which all are counted up to the same number
     refusal = "bincount only supports 1-d non-negative integral inputs, got a negative number"
     if examples.numel() and is_traced(examples.read()) and known_values(examples) is None:

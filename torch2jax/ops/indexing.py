@@ -33,7 +33,7 @@ IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def progression(values: np.ndarray) -> slice | None:
-    """The slice that a list of indices, none of them negative, amounts to, if there is one."""
+    """The slice with the elements of a list of indices, none of them negative, if there is one."""
     if values.ndim != 1 or values.size == 0:
         return None
     first, step = int(values[0]), int(values[1]) - int(values[0]) if values.size > 1 else 1
@@ -65,7 +65,7 @@ def from_front(indices, size: int):
 
 
 def same_dtype(input, source, name: str) -> None:
-    """Raises unless what is written has the dtype of what it is written to."""
+    """Raises an error if a written value has another dtype than its target."""
     if input.dtype != source.dtype:
         raise RuntimeError(
             f"{name}: expected the source to have the dtype of the input, {input.dtype}, but got {source.dtype}"
@@ -83,7 +83,8 @@ def _expect_index(index, name: str, *, long: bool = False, error: type[Exception
 
 
 class _Along(NamedTuple):
-    """How indices meet an operand: along `dim`, one for each element of the other dimensions, or for all of `windows`.
+    """The way in which indices meet an operand: along `dim`, one for each element of the other dimensions, or for all
+    of `windows`.
 
     The indices have the operand's dimensions without `windows`, and its sizes but along `dim`.
     """
@@ -320,7 +321,7 @@ class _Elements:
         return reshape(self.along.gather(self.part(self.input, self.region), self.index), self.result_shape)
 
     def updates(self, src):
-        """What is scattered, for every element of the index."""
+        """The values to scatter, one for each element of the index."""
         if not isinstance(src, (jax.Array, np.ndarray)):
             return lax.full(self.shape, src, self.input.dtype)
         same_dtype(self.input, src, "scatter")
@@ -436,7 +437,7 @@ def _without(shape, dim: int) -> tuple[int, ...]:
 
 
 class _RowIndex:
-    """One call of an operator that takes a list of rows along a dimension, checked."""
+    """The checked arguments of an operator that takes a list of rows along a dimension."""
 
     def __init__(self, input, dim: int, index, *, negative: bool = False):
         if index.ndim > 1:
@@ -475,7 +476,7 @@ def _check_rows(input, dim, index, *args, negative: bool = False, **kwargs) -> N
 
 
 def _check_selected(input, dim, index) -> None:
-    """Raises what PyTorch's index_select raises where there are no such rows: its ways to take them differ in that."""
+    """Raises the errors of PyTorch's index_select for missing rows: its other functions raise others."""
     dim, shape = axis_of(input, dim), input.shape
     size = shape[dim] if shape else 1
     if index.numel() and size == 0:
@@ -501,7 +502,7 @@ def _slice_where_known(input, dim, index, *source):
 
 
 def _put_block(along: _Along, operand, updates, indices):
-    """Rows that follow each other are put in their places at once."""
+    """Writes adjacent rows at once."""
     corner = [indices[0] if d == along.dim else np.zeros((), indices.dtype) for d in range(operand.ndim)]
     return lax.dynamic_update_slice(operand, updates, corner, allow_negative_indices=False)
 
@@ -619,7 +620,7 @@ def put(input, index, source, accumulate=False):
 
 
 def in_order_of(mask, values, dim: int):
-    """`values` along `dim` spread over the true elements of `mask`, in order; other elements get what is meaningless.
+    """`values` along `dim`, moved to the true elements of `mask`, in order; other elements are meaningless.
 
     The dimension `dim` of the result is that of the flattened mask.
     """

@@ -27,7 +27,7 @@ _aten = torch.ops.aten
 
 @implements(_aten._jagged_to_padded_dense_forward.default)
 def padded(values, offsets, max_lengths, padding_value=0.0):
-    """Rows between offsets, each of so many elements: what is missing is the padding, what is beyond is cut off.
+    """The rows between offsets, cut or padded to one length.
 
     Args:
         values: ``(rows, ...)``.
@@ -45,7 +45,7 @@ def padded(values, offsets, max_lengths, padding_value=0.0):
 
 @implements(_aten._padded_dense_to_jagged_forward.default)
 def jagged(dense, offsets, total_L=None):
-    """As many elements of each row as there are between offsets, one row after the other.
+    """The elements of each row up to the lengths between offsets, one row after the other.
 
     Args:
         dense: ``(batch, length, ...)``.
@@ -62,7 +62,7 @@ def jagged(dense, offsets, total_L=None):
 
 @implements_of_class(NestedTensor, torch.nn.functional.scaled_dot_product_attention)
 def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """Attention within each row: one product of all elements, where those of other rows are masked.
+    """Attention within each row: one product of all elements, with those of other rows masked.
 
     Args:
         query: ``(batch, heads, ragged, features)``, as `key` and `value`.
@@ -85,7 +85,7 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
 
 
 def _rows(jagged):
-    """Which row each element is of."""
+    """The row of each element."""
     places = torch.arange(jagged._values.shape[1])
     return torch.searchsorted(jagged._offsets, places, right=True) - 1
 
@@ -97,7 +97,7 @@ def _columns(jagged, rows):
 
 @implements_of_class(NestedTensor, torch.broadcast_tensors)
 def broadcast_tensors(*tensors):
-    """Tensors of one shape as they are: PyTorch 2.15's kernel wants sizes that are integers."""
+    """Returns tensors of one shape unchanged: PyTorch 2.15's kernel needs sizes that are integers."""
     return list(tensors) if all(x.shape == tensors[0].shape for x in tensors) else NotImplemented
 
 
@@ -121,7 +121,7 @@ def unbind(input, dim=0):
 
 @implements_of_class(NestedTensor, torch.where, torch.Tensor.where)
 def where(condition, input=None, other=None):
-    """With a number in the place of a tensor, of which PyTorch would make one with the ragged size."""
+    """Replaces a number by a jagged tensor: PyTorch would make one with the ragged size."""
     like = next(x for x in (condition, input, other) if isinstance(x, NestedTensor))
     if all(isinstance(x, torch.Tensor) for x in (input, other)):
         return NotImplemented

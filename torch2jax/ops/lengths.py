@@ -1,4 +1,4 @@
-"""Tensors with data-dependent lengths: what makes them, from a size that is traced."""
+"""Tensors with data-dependent lengths: the functions that make them from a traced size."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def bounded(number, what: str) -> tuple[int, Any]:
 
 
 def _sized(make, shape, what: str) -> Any:
-    """A tensor of a shape of which data decide some sizes.
+    """A tensor of a shape in which data decide some sizes.
 
     Args:
         make: gives a tensor of a shape with the bounds for these sizes.
@@ -190,7 +190,7 @@ def _expand_of_chosen(self, *sizes):
 
 
 def _as_long(chosen, dim: int, size: int) -> Any:
-    """What was chosen, where that is one or as many as a size, as so many."""
+    """A selection of length one or `size`, as `size` rows."""
     front = compacted(led_by(chosen, dim))
     places = torch.where(front.length == 1, 0, torch.arange(size).clamp(max=max(len(front.rows) - 1, 0)))
     rows: Any = front.safe()

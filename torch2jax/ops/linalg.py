@@ -55,7 +55,7 @@ def check_matrices(function: str, array, *, square: bool = True, name: str = "A"
 
 
 def broadcast_matrices(function: str, first, second):
-    """Both with the batch dimensions that theirs broadcast to."""
+    """Both matrices, with their batch dimensions broadcast."""
     try:
         batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     except ValueError:
@@ -67,7 +67,7 @@ def broadcast_matrices(function: str, first, second):
 
 
 def _nothing(dtype):
-    """What stands for a result that was not asked for."""
+    """A placeholder for a result that was not asked for."""
     return lax.full((0,), 0, dtype)
 
 
@@ -85,7 +85,7 @@ def _expect_success(codes, api_name: str, *, is_matrix: bool) -> None:
 
 
 def check_success(info, name: str, a, check_errors: bool) -> None:
-    """What ``check_errors=True`` asks of a factorisation of `a`, where `info` has values.
+    """Checks a factorization of `a` as ``check_errors=True`` does, if `info` has values.
 
     Raises:
         torch.linalg.LinAlgError: it failed, in PyTorch's words.
@@ -95,7 +95,7 @@ def check_success(info, name: str, a, check_errors: bool) -> None:
 
 
 def _finite(error: type[Exception], message: str):
-    """What refuses a matrix with values that are not finite, where it has values: LAPACK's iterations do not end."""
+    """Makes a `prepare` that refuses a matrix with values that are not finite: LAPACK's iterations would not end."""
 
     def prepare(*args, **kwargs):
         matrices = next(iter((*args, *kwargs.values())))
@@ -140,7 +140,7 @@ def _first(failed):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def hermitian_of(a, lower=True):
-    """The matrix that one triangle of `a` stands for; its derivative is that of the hermitian part of `a`."""
+    """The hermitian matrix with one triangle of `a`; its derivative is that of the hermitian part of `a`."""
     rows, columns = (lax.broadcasted_iota(np.int32, a.shape, dim) for dim in (a.ndim - 2, a.ndim - 1))
     return lax.select(lax.ge(rows, columns) if lower else lax.le(rows, columns), a, adjoint(a))
 
@@ -250,7 +250,7 @@ def _pivots(pivots):
 
 
 def _singularity(lu):
-    """Which entry on the diagonal of U is zero, counted from one; zero if none is."""
+    """The index of the first zero on the diagonal of U, counted from one; zero if there is none."""
     zero = (lu == 0) & jnp.eye(*lu.shape[-2:], dtype=bool)
     return _first(lax.reduce_or(zero, (lu.ndim - 1,)))
 

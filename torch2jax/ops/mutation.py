@@ -56,7 +56,7 @@ def _same_kind(a: View, b: View) -> bool:
 
 
 def _same_place(one: tuple, other: tuple) -> bool:
-    """Whether two views have the same part of a dimension, that traced indices choose."""
+    """Returns True if two views have the same part of a dimension, chosen by traced indices."""
     (dim, start, size), (other_dim, other_start, other_size) = one, other
     return (dim, size) == (other_dim, other_size) and is_same_value(start, other_start)
 
@@ -109,7 +109,7 @@ def resize_(self, *size, memory_format=None):
 
 
 def _show_unwritten(tensor: Torchish, before: int) -> None:
-    """Fills what memory has grown by with what shows that, where algorithms are deterministic."""
+    """Fills the new part of grown memory as PyTorch does where algorithms are deterministic."""
     storage, value = tensor._node.storage, unwritten(tensor.dtype)
     more = storage.memory.size - before
     if value and more > 0 and storage.dtype == canonical(tensor.dtype):
@@ -167,13 +167,13 @@ def set_data(self, value):
 
 
 def _takes_gradient(tensor: Torchish, value: Torchish) -> bool:
-    """Whether the gradient of a value is one of the tensor that it is the data of."""
+    """Returns True if the gradient of a value is one of the tensor whose `data` it becomes."""
     fits = [own in (1, size) for own, size in zip(reversed(tensor.shape), reversed(value.shape), strict=False)]
     return tensor.ndim <= value.ndim and all(fits) and tensor.is_complex() >= value.is_complex()
 
 
 def _with_derivatives_summed(before: PhysicalArray, value: Torchish):
-    """The values, whose gradients are summed, and cast, to those of what was there before."""
+    """The values, with gradients that are summed and cast to the shape and dtype from before."""
     array, expanded = value.read(), jnp.broadcast_to(before.arranged(None), value.shape)
     expanded = expanded if value.is_complex() else jnp.real(expanded)
     return with_derivatives_of(cast(expanded, array.dtype), array)
@@ -188,7 +188,7 @@ def _gradient_error(history: Node, tensor: Torchish, value: Torchish) -> str:
 
 
 def set_without_derivative(tensor: Torchish, origin: Torchish, message: str) -> None:
-    """Lets a tensor require grad as another does, though a backward pass from the one to the other is an error."""
+    """Makes a tensor require grad as `origin` does, with an error if a backward pass goes from the one to the other."""
     physical, tape = tensor.physical, current().tape
     if tape is not None:
         physical = PhysicalArray(tape.primal(physical.array), physical.layout)

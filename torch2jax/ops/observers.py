@@ -1,4 +1,4 @@
-"""Observers of ``torch.ao.quantization``: what they have seen, and whether they are on, if that is traced.
+"""Observers of ``torch.ao.quantization``: their statistics, and their switches, which may be traced.
 
 Each condition on a switch would double the paths through a network that has many of them. They choose between tensors
 instead.
@@ -30,7 +30,7 @@ def _is_traced(tensor: torch.Tensor) -> bool:
 
 
 def _is_unseen(min_val, max_val):
-    """Whether a range is the one that an observer starts with."""
+    """Returns True if a range is the one that an observer starts with."""
     return (min_val == float("inf")) & (max_val == -float("inf"))
 
 
@@ -120,7 +120,7 @@ def fake_quantize(self, X):
 
 
 def _observe(module, x, observes) -> None:
-    """What a fake quantizer does first, where it is on."""
+    """Observes the input and updates the parameters, as a fake quantizer does first if it is on."""
     buffers = {name: buffer for name, buffer in module.named_buffers() if not name.endswith("_enabled")}
     with _switched(module, buffers, observes):
         module.activation_post_process(x)
@@ -132,7 +132,7 @@ def _observe(module, x, observes) -> None:
 
 @contextlib.contextmanager
 def _switched(module, tensors: dict[str, torch.Tensor], is_on):
-    """What is written to tensors here counts where a switch is on.
+    """Keeps the values written to tensors within the context only if a switch is on.
 
     Raises:
         RuntimeError: the switch is traced, and a tensor would get another shape.

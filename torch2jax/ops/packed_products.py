@@ -51,7 +51,7 @@ def _on_platforms(cpu: Callable, default: Callable) -> Callable:
 
 
 def _part_by_part(product: Callable, weight: tuple, width: int):
-    """The columns that `product` gives for parts of a weight, one after the other.
+    """The columns of `product` for parts of a weight, one part after the other.
 
     Args:
         product: gives ``(rows, columns)`` for some of the first indices of each array of the weight.
@@ -127,9 +127,8 @@ def _expect_dtype(name: str, scales, dtype) -> None:
 
 
 def _blocks() -> tuple[int, bool]:
-    """How many rows PyTorch's kernels pack together on this machine, and whether those half of that apart share bytes.
-
-    Neighbours share them otherwise.
+    """The number of rows that PyTorch's kernels pack together on this machine, and whether rows half of that apart
+    share a byte; neighbours share one otherwise.
     """
     capability = torch.backends.cpu.get_cpu_capability()
     return 64 if capability == "AVX512" else 32, capability in ("AVX512", "AVX2")

@@ -72,7 +72,7 @@ def with_batch(array, batch):
 
 
 def _contract(left, right, left_dims, right_dims, batch=(), dtype=None):
-    """``lax.dot_general`` for operands of one dtype, that of the result if it is given none, batched over the same."""
+    """``lax.dot_general`` with equal batch dimensions, for operands of one dtype, which is by default the result's."""
     found, other = left.dtype, right.dtype
     if found != other:
         raise RuntimeError(f"expected both operands to have the same dtype, but got: {found} != {other}")
@@ -165,7 +165,7 @@ def vdot(input, other):
 
 @of_metadata
 def _with_numbers_promoted(input, other) -> tuple[tuple, dict]:
-    """A product with what has no dimensions is one of each element, as `torch.mul` has it."""
+    """Adds the dtype of an elementwise product, which a product with a 0-d operand is, as in `torch.mul`."""
     if input.ndim and other.ndim:
         return (input, other), {}
     _, dtype = promoted(Promotion.NO_OPMATH, (kind_of(input), kind_of(other)))
@@ -306,7 +306,7 @@ def _grouped(left, right, sizes, contracted, ragged: int, group: int | None):
 
 
 def _dtype_of_einsum(*arguments, path=None):
-    """PyTorch's answer for integers: what it sums on the way becomes int64. Otherwise that of the operands."""
+    """PyTorch's dtype for integers, which become int64 where it sums on the way. Otherwise the operands' dtype."""
 
     def without_data(value):
         if isinstance(value, (list, tuple)):
@@ -338,7 +338,7 @@ def einsum(equation, *operands, path=None):
 
 
 def _check_equation(equation: str) -> None:
-    """Refuses what PyTorch does and jnp.einsum does not: dots that stand apart, and subscripts that are no letters."""
+    """Refuses equations that PyTorch refuses and jnp.einsum takes: separate dots, and subscripts other than letters."""
     if parted := re.search(r"\.\s+\.", equation):
         operand = equation[: parted.start()].count(",")
         raise RuntimeError(f"einsum(): found '.' for operand {operand} that is not part of any ellipsis")

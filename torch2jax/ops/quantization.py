@@ -53,14 +53,14 @@ def _round(array):
 
 
 def _clamped(level, low: int, high: int):
-    """A level within the bounds, and whether it was; what is no number is the lowest, as in PyTorch."""
+    """A level within the bounds, and whether it was within; NaN becomes the lowest, as in PyTorch."""
     low, high = like(level, low), like(level, high)
     is_above, is_below = lax.ge(level, low), lax.le(level, high)
     return where(is_above, lax.min(level, high), low), lax.bitwise_and(is_above, is_below)
 
 
 def _value(level, scale, zero_point, axis: int | None):
-    """What a level stands for, in the dtype of the scale."""
+    """The real value of a level, in the dtype of the scale."""
     level, zero_point = cast(level, scale.dtype), cast(zero_point, scale.dtype)
     return lax.mul(lax.sub(level, _spread(zero_point, level, axis)), _spread(scale, level, axis))
 
@@ -224,7 +224,7 @@ _SMALLEST_SCALE = 6.1e-5
 
 
 def _moved(running, value, rate: float):
-    """A running extremum after a batch; the first is that of the batch."""
+    """A running extremum after a batch; the first one is the batch's."""
     moved = lax.add(running, lax.mul(like(running, rate), lax.sub(value, running)))
     return where(lax.eq(lax.abs(running), like(running, np.inf)), value, moved)
 
@@ -308,7 +308,7 @@ _FUSE = InnerRule(_fuse, "fused_moving_avg_obs_fake_quant")
 
 
 def switch(flag):
-    """Whether a switch, a tensor of one element, is on: a bool where that is known, else a tensor."""
+    """The state of a switch, a tensor of one element: a bool if it is known, else a tensor."""
     flag = current().lift(flag)
     values = known_values(flag)
     return flag.reshape(()) != 0 if values is None else bool(values.item())
@@ -350,7 +350,7 @@ def _fused(
 
 
 def _start_channels(count: int, running_min, running_max, scale, zero_point) -> None:
-    """Gives what is kept of each channel its size, where nothing has been seen yet."""
+    """Sets the size of statistics for each channel, before anything was observed."""
     if running_min.numel():
         return
     running_min.resize_(count).fill_(np.inf)

@@ -3,7 +3,7 @@
 Each draw takes the next key of the call, or of a generator. A draw with a known key (after ``torch.manual_seed`` in the
 code, from a ``torch.Generator``) is known itself.
 
-Sobol sequences: PyTorch's own kernels make them, from directions that are known while JAX traces.
+Also here: Sobol sequences, which PyTorch's own kernels make, from directions that are known while JAX traces.
 """
 
 import functools
@@ -98,7 +98,7 @@ def sample(
 
 
 def drawn_in(dtype):
-    """The dtype to draw in, for results of `dtype`: in half precision JAX makes no more than 128 or 1024 numbers."""
+    """The dtype to draw in, for results of `dtype`: in half precision JAX draws no more than 128 or 1024 values."""
     return np.dtype(np.float32) if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32 else dtype
 
 
@@ -303,7 +303,7 @@ def randperm(n, *, dtype=torch.int64, **options):
 
 
 def _fills(functional, in_place, takes: Takes | None = None) -> Callable[[Callable], Callable]:
-    """Declares ``draw(tensor, ..., generator)`` to be what an in-place operator writes, and its functional form."""
+    """Declares ``draw(tensor, ..., generator)`` as an in-place operator, and its functional form."""
 
     def register(draw: Callable) -> Callable:
         def fill(self, *args, generator=None):
@@ -392,7 +392,7 @@ def random(input, *bounds, generator=None):
 
 
 def _expect_range(dtype: torch.dtype, low: int, high: int) -> None:
-    """Refuses numbers from `low` up to, but without, `high` where `dtype` does not hold them, and warns of gaps."""
+    """Refuses numbers of the range from `low` to `high`, excluded, that `dtype` does not hold, and warns of gaps."""
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     if dtype == torch.bool:
@@ -422,7 +422,7 @@ def _expect_within(dtype: torch.dtype, limits, low, high, name_of_high: str) -> 
 
 
 def _limit(dtype: torch.dtype) -> int:
-    """One more than the largest number that ``random_()`` draws: a float counts up to its mantissa's precision."""
+    """The upper limit of ``random_()``, excluded: a float counts up to its mantissa's precision."""
     if dtype == torch.bool:
         return 2
     if is_integral(dtype):

@@ -255,7 +255,7 @@ def min_all(input):
 
 
 def _overloads(every, along, of_two):
-    """Chooses among what PyTorch calls by one name: of everything, along a dimension, of two tensors."""
+    """Dispatches the overloads of one name: over everything, along a dimension, of two tensors."""
 
     def choose(input, other=None, keepdim=False, *, dim=None, out=None):
         if isinstance(other, torch.Tensor):

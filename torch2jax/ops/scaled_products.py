@@ -152,7 +152,7 @@ def _names(recipes: Sequence[int]) -> str:
 
 
 def _scaled(matrix, scales, recipes, swizzles, name: str):
-    """The numbers that a matrix stands for, whose scales are of its rows or of parts of them.
+    """The real values of a matrix with scales for its rows or for parts of them.
 
     Raises:
         ValueError: the scales are not as many as the recipe has.
@@ -183,7 +183,7 @@ def _scaled(matrix, scales, recipes, swizzles, name: str):
 
 
 def _in_parts(matrix, scale, width: int):
-    """The numbers of a matrix that has a scale for so many of each row; the last part may be shorter."""
+    """The real values of a matrix with a scale for each `size` elements of a row; the last part may be shorter."""
     columns = scale.unsqueeze(-1).expand(-1, -1, width).flatten(1)
     return matrix.float() * columns[:, : matrix.shape[1]]
 
@@ -237,7 +237,7 @@ def _scaled_grouped_mm_v2(
 
 
 def _grouped(left, right, scale_a, scale_b, offs, bias, out_dtype):
-    """As ``grouped_mm``, of scaled matrices.
+    """As ``grouped_mm``, for scaled matrices.
 
     Raises:
         RuntimeError: the operands are not in 8 bits, or have no scales of their shapes.

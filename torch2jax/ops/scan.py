@@ -59,7 +59,7 @@ def _complex_logcumsumexp(array, axis):
 
 
 def _complex_logaddexp(one, other):
-    """Of two infinite numbers as well: where PyTorch's result is one of them, so is this."""
+    """Complex `logaddexp`, also of two infinite numbers: where PyTorch's result is one of them, so is this."""
     ordered = lax.ge(lax.real(one), lax.real(other))
     high, low = lax.select(ordered, one, other), lax.select(ordered, other, one)
     is_nothing = lax.real(low) == -math.inf  # its exponential is zero, whatever its imaginary part

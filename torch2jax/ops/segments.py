@@ -42,7 +42,7 @@ def segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, ax
 
 
 def _bounds(lengths, axis: int):
-    """Where each segment begins, and where the last one ends."""
+    """The first index of each segment, and the end of the last one."""
     return torch.nn.functional.pad(lengths.cumsum(axis), (1, 0))
 
 
@@ -130,7 +130,7 @@ def _(segments, primals, tangents):
 
 
 def _before(data, segment, axis: int, *, reverse: bool = False):
-    """The product of what comes before each element in its segment."""
+    """The product of the elements before each element in its segment."""
 
     def joined(left, right):
         return right[0], jnp.where(left[0] == right[0], left[1] * right[1], right[1])

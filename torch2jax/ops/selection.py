@@ -83,7 +83,7 @@ _to = _on_rows(Tensor.to, "torch.to", safe=False)
 
 @implements_selected(Tensor.to)
 def to(self, *args, **kwargs):
-    """Of another tensor, which either may be, only its dtype is asked for."""
+    """`Tensor.to` of a selection, or to its dtype, if the other tensor is one."""
     args = tuple(x.dtype if isinstance(x, Tensor) else x for x in args)
     kwargs = {"dtype" if name == "other" else name: x.dtype if name == "other" else x for name, x in kwargs.items()}
     return _to(self, *args, **kwargs) if isinstance(self, Selected) else self.to(*args, **kwargs)
@@ -258,7 +258,7 @@ def reshape(input, *shape):
 
 
 def _is_length_of(number, chosen: Selected, times: int = 1) -> bool:
-    """Whether a number is as many as were chosen, so many times."""
+    """Returns True if a number is `times` the length of a selection."""
     return is_same_number(number, chosen.number * times)
 
 
@@ -294,7 +294,7 @@ def squeeze(input, dim=None):
 
 
 def along(function, of_chosen=None):
-    """A function along one dimension: of each row, or of what was chosen, along which `of_chosen` goes.
+    """A function along one dimension: applied to each row, or, along the selection's own, by `of_chosen`.
 
     Args:
         function: takes the tensor and the dimension first.
@@ -329,7 +329,7 @@ def cat(tensors, dim=0):
 
 
 def _put_behind(rows, more, length):
-    """Rows ``(n, ...)`` and others ``(m, ...)`` behind the first of them, as many as `length`: ``(n + m, ...)``."""
+    """Rows ``(n, ...)`` with others ``(m, ...)`` put after the first `length` of them: ``(n + m, ...)``."""
     both = lax.concatenate([rows, more], 0)
     return lax.dynamic_update_slice(both, more, (length, *[lax.full_like(length, 0)] * (rows.ndim - 1)))
 
@@ -338,7 +338,7 @@ _PUT_BEHIND = InnerRule(_put_behind, "cat")
 
 
 def _is_behind(lead, others) -> bool:
-    """Whether rows of known numbers are put behind what was chosen, in compact order, along one dimension."""
+    """Returns True if tensors of known length are concatenated behind a flat selection in compact order."""
     is_flat = isinstance(lead, Selected) and lead.is_compact and not isinstance(lead.rows, Chosen)
     return is_flat and not any(isinstance(x, Chosen) for x in others)
 
@@ -405,24 +405,24 @@ def getitem(self, index):
 
 
 def is_whole(index) -> bool:
-    """Whether a tensor in a subscript says places, and is no mask."""
+    """Returns True if a tensor in a subscript has indices, not a mask."""
     return is_integral(index.dtype) and index.dtype != torch.bool
 
 
 def _mask_within(chosen: Selected, index: Selected) -> Any:
-    """The mask over all rows of those that a mask over what was chosen chooses."""
+    """The mask over all rows of the elements that a mask over the selection chooses."""
     return chosen.mask.reshape(*chosen.mask.shape, *[1] * index.row_ndim) & in_order_of(index, chosen.mask)
 
 
 def _of_places(chosen: Selected, index: Selected) -> Selected:
-    """Those at some places among what was chosen."""
+    """The rows at indices into a selection."""
     if index.places_in is not None and is_same_mask(index.places_in, chosen.mask):
         return like(chosen.rows.clone(), index)
     return like(compacted(chosen).safe()[index.safe()], index, True)
 
 
 def _of_each_row(chosen: Selected, index) -> tuple | None:
-    """The subscript of all rows that a subscript of those that were chosen stands for, if it is one of each row."""
+    """The subscript of all rows that is the same as one of each chosen row; None for other subscripts."""
     items = list(index) if isinstance(index, tuple) else [index]
     if any(not isinstance(item, (int, slice, type(None), type(Ellipsis))) for item in items):
         return None
@@ -453,7 +453,7 @@ def setitem(self, index, value):
 
 
 def _is_of_whole_rows(index: tuple) -> bool:
-    """Whether a subscript has a mask, and everything behind it."""
+    """Returns True if a subscript is a mask, and full slices after it."""
     rest = [item for item in index[1:] if item is not Ellipsis]
     return isinstance(index[0], torch.Tensor) and all(isinstance(x, slice) and x == slice(None) for x in rest)
 
@@ -471,7 +471,7 @@ def _write_rows(chosen: Selected, index, value) -> None:
 
 
 def _write_where(chosen: Selected, index: Selected, value) -> None:
-    """Writes to those of what was chosen for which another mask is true."""
+    """Writes to the elements of a selection for which another mask is true."""
     mask = _mask_within(chosen, index)
     row_ndim = chosen.rows.ndim - mask.ndim
     if isinstance(value, Tensor) and value.ndim > row_ndim:
@@ -516,7 +516,7 @@ def reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neut
 
 
 def count_of(chosen: Selected, dims: tuple[int, ...]):
-    """How many elements go into one of a reduction's."""
+    """The number of elements in one group of a reduction."""
     sizes = [chosen.rows.shape[dim + chosen.mask.ndim - 1] for dim in dims if dim > 0]
     per_row = math.prod(size for size in sizes if not is_traced_number(size))
     count = chosen.mask.sum()
@@ -641,7 +641,7 @@ def _of_classes(function):
 
 
 def _of_unknown_classes(function, input, target, weight, ignore_index, reduction: str, label_smoothing: float = 0.0):
-    """The loss of rows of which data decide how many classes there are."""
+    """The loss of rows with a data-dependent number of classes."""
     if weight is not None or label_smoothing:
         raise TracedValueError(f"torch.{function.__name__} with weights, of as many classes as data decide,")
     logs = input.log_softmax(1) if function is F.cross_entropy else input

@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 def of_examples(function, chosen: Selected, what: str) -> Any:
-    """``function(tensor)`` of a batch of as many examples as were chosen, or a tuple of such."""
+    """``function(tensor)`` of a batch with the selection's number of examples, or a tuple of such results."""
     if chosen.mask.ndim > 1:
         chosen = compacted(chosen)
     made = function(chosen.safe())

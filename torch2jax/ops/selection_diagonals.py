@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 
 
 def _above(x: Any) -> Any:
-    """How far above the diagonal each element is of matrices ``(..., n, k)``."""
+    """The distance of each element above the diagonal of matrices ``(..., n, k)``."""
     return index_along(x, x.ndim - 1) - index_along(x, x.ndim - 2)
 
 
@@ -116,7 +116,7 @@ implements_by_length(torch.tril_indices)(_indices(torch.le))
 
 
 def _pairs(input, with_replacement: bool = False):
-    """The places of pairs of rows, each of two rows of which the second comes later, or may be the same."""
+    """The indices of pairs of rows, of which the second comes later, or may be the same."""
     index = index_along(input, 0).flatten()
     later = index[None] - index[:, None]
     return torch.where(later >= 0 if with_replacement else later > 0)

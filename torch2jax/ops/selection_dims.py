@@ -198,7 +198,7 @@ def squeeze(input, dim=None):
 
 
 def joined(input) -> Selected:
-    """The dimensions up to the first that was chosen as one, which begins with those of the first index."""
+    """The first dimensions, up to the selected one, merged; elements of the first index come first."""
     at = min(unknown_dims(input))
     front = led_by(input, at)
     if at == 0:
@@ -250,7 +250,7 @@ def view(input, *shape):
 
 
 def _fits(sizes: tuple, count: int) -> bool:
-    """Whether a part of a shape holds so many elements."""
+    """Returns True if a part of a shape holds so many elements."""
     known = math.prod(size for size in sizes if size != -1)
     return known > 0 and count % known == 0 if -1 in sizes else known == count
 
@@ -312,7 +312,7 @@ def _by_moved(tensor, items: list):
 
 
 def of_dims(chosen, items: list):
-    """What a subscript gives that says one thing for each dimension, of which one may be by a tensor."""
+    """The result of a subscript with one item for each dimension, of which one may be a tensor."""
     front, at = front_of(chosen)
     items = [*items, *[slice(None)] * (chosen.ndim - len([x for x in items if x is not None]))]
     tensors = [x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]
@@ -341,12 +341,12 @@ def of_dims(chosen, items: list):
 
 
 def _leads(item) -> bool:
-    """Whether an item of a subscript leaves it to data how long its dimension is."""
+    """Returns True if the dimension of a subscript's item has a length that data decide."""
     return isinstance(item, (slice, Selected)) or _is_unknown(item)
 
 
 def _dims_given(item) -> int:
-    """How many dimensions an item of a subscript gives, of one."""
+    """The number of dimensions that an item of a subscript for one dimension gives."""
     if isinstance(item, Tensor) and not is_traced_number(item):
         return 1 if item.dtype == torch.bool else item.ndim
     return int(item is None or isinstance(item, slice))
@@ -363,7 +363,7 @@ _NOTHING: Any = object()
 
 
 def _with_dims(function, place: int, default=_NOTHING):
-    """Takes the dimensions out of the arguments behind the first, and gives them with what puts others there."""
+    """Splits the dimensions from a call's arguments; returns them, and a function that puts others in their place."""
 
     def taken(args: tuple, kwargs: dict):
         if "dim" in kwargs:
@@ -491,7 +491,7 @@ def stack(tensors, dim=0):
 
 
 def by_unknown(tensor, items: list) -> Any:
-    """A subscript of which one item says what data decide, and no other has a tensor; None if it is none such."""
+    """The result of a subscript with one data-dependent item, and no tensor beside it; None for other subscripts."""
     found = [i for i, item in enumerate(items) if _is_unknown(item)]
     if not found or len([x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]) > 1:
         return None
@@ -565,7 +565,7 @@ def chunk(input, chunks, dim=0):
 
 
 def _are_whole_rows(items: list) -> bool:
-    """Whether a subscript is one of each row, by one tensor at most."""
+    """Returns True if a subscript takes part of each row, by one tensor at most."""
     is_whole = bool(items) and isinstance(items[0], slice) and items[0] == slice(None)
     return is_whole and len([x for x in items if isinstance(x, Tensor)]) < 2
 

@@ -1,4 +1,4 @@
-"""Views of what a mask chose in rows of other sizes, which elements fill whose number data decide.
+"""Views of a selection in rows of another size, which its elements, a data-dependent number of them, must fill.
 
 PyTorch raises an error where they do not. Here that they do is proved by the sums that make the numbers, or else it is
 in doubt, and the results of the call tell: see `expect_to_fit`.
@@ -18,7 +18,7 @@ from .selection_views import is_view, rows_at
 
 
 def in_rows(chosen: Selected, flat: Selected, shape: tuple) -> Selected:
-    """All elements, in rows of known sizes, of which data decide the number."""
+    """All elements in rows of a known size; data decide the number of rows."""
     count, size = shape[0], math.prod(shape[1:])
     if not size:
         raise TracedValueError(f"a view of shape {shown(shape)} of a boolean-mask selection")
@@ -69,7 +69,7 @@ def whole(flat: Selected, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _at_places(flat: Selected, places: torch.Tensor, shape: tuple[int, ...], length: torch.Tensor) -> Selected:
-    """The view of elements at places among those that were chosen, in rows of which so many are there."""
+    """The view of the elements at indices into the selection, in rows of which the first few are valid."""
     rows = flat.rows.flatten(0, flat.mask.ndim - 1)
     places = places.clamp(0, max(len(rows) - 1, 0))
     if not flat.is_compact:

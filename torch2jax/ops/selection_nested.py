@@ -54,7 +54,7 @@ def viewed(input: Selected, shape: tuple) -> Any:
 
 
 def _between(sizes, places: list[int]) -> list[int]:
-    """How many elements there are before, between and behind some dimensions."""
+    """The number of elements before, between and after some dimensions."""
     starts, stops = (0, *(place + 1 for place in places)), (*places, len(sizes))
     return [math.prod(sizes[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
@@ -70,7 +70,7 @@ def flattened(input: Selected, start: int, end: int) -> Any:
 
 
 def chosen_of(input: Any, mask: Any) -> Selected:
-    """What a mask with several data-dependent dimensions chooses of a tensor."""
+    """The elements of a tensor that a mask with several data-dependent dimensions chooses."""
     for dim in unknown_dims(mask):
         is_shared = dim in unknown_dims(input)
         input, mask = aligned_along([input, mask], [dim if is_shared else None, dim], "a subscript by a mask")
@@ -79,7 +79,7 @@ def chosen_of(input: Any, mask: Any) -> Selected:
 
 
 def places_in(condition: Any) -> tuple[Selected, ...]:
-    """For each dimension, the index of what is true, or not zero, among those that were chosen."""
+    """For each dimension, the indices of the elements of a selection that are true, or not zero."""
     found, (tensor, fronts) = merged(condition, condition.ndim), unnested(condition)
     mask: Any = found.mask & (tensor if tensor.dtype == torch.bool else tensor != 0)
     places = []
@@ -100,7 +100,7 @@ def element_of_nested(rows: Any, place: torch.Tensor, is_there: torch.Tensor) ->
 
 
 def by_places(chosen: Any, indices: list, rest: list) -> Any:
-    """A subscript by places along several dimensions, the first, of which data decide some."""
+    """The result of a subscript by indices along the first dimensions, some of which have data-dependent lengths."""
     found, fronts = unnested(in_compact_order(chosen))
     count = len(indices)
     if any(isinstance(index, Chosen) and len(unknown_dims(index)) > 1 for index in indices):
@@ -111,7 +111,7 @@ def by_places(chosen: Any, indices: list, rest: list) -> Any:
 
 
 def gather(input: Any, dim: int, index: Any) -> Any:
-    """As `torch.gather`, where data decide how long some of the dimensions are."""
+    """As `torch.gather`, with data-dependent dimensions."""
     shared = set(unknown_dims(input)) & set(unknown_dims(index)) - {dim}
     for each in set(unknown_dims(input)) - shared:
         input = moved(compacted(led_by(input, each)), each)
@@ -144,7 +144,7 @@ def write(target: Any, items: list, value: Any) -> None:
 
 
 def _written_along(target: Any, dim: int, item: Any, is_it: Any, value: Any):
-    """What is written where, as far as one more item of a subscript says."""
+    """The mask of the elements written to and the values, after one more item of a subscript."""
     behind = target.ndim - 1 - dim
     length = target.shape[dim]
     if isinstance(item, slice):
@@ -166,7 +166,7 @@ def _written_along(target: Any, dim: int, item: Any, is_it: Any, value: Any):
 
 
 def _from_the_front(places: Any, front: Selected | None) -> Any:
-    """Places among what was chosen, without negative ones."""
+    """Indices into a selection, without negative ones."""
     if front is None or not isinstance(places, torch.Tensor):
         return places
     return torch.where(places < 0, front.length + places, places)

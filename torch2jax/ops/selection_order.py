@@ -24,13 +24,13 @@ Tensor = torch.Tensor
 
 
 def _flat(chosen: Selected, fill=None) -> torch.Tensor:
-    """All rows, one after the other; those that were not chosen are `fill`, if that is given."""
+    """All rows, one after the other, with `fill`, if it is given, in place of those that were not chosen."""
     rows = chosen.rows if fill is None else torch.where(chosen.spread_mask(), chosen.rows, fill)
     return rows.flatten(0, chosen.mask.ndim - 1)
 
 
 def _like(chosen: Selected, rows: torch.Tensor) -> Selected:
-    """Rows one after the other, as a mask selection."""
+    """A selection of rows, from rows in one dimension."""
     return select(rows.unflatten(0, tuple(chosen.mask.shape)) if chosen.mask.ndim > 1 else rows, chosen.mask)
 
 
@@ -86,7 +86,7 @@ for _functions in (
 
 
 def _in_order(rows, mask, descending: bool):
-    """Where the rows are that were chosen, in the order of each column; then the others."""
+    """The indices of the chosen rows in the order of each column; then those of the others."""
     mask = lax.broadcast_in_dim(cast(mask, np.int8), rows.shape, (0,))
     positions = lax.broadcasted_iota(canonical(torch.int64), rows.shape, 0)
     operands = (mask if descending else 1 - mask, lax.stop_gradient(rows), positions)
@@ -100,12 +100,12 @@ _PLACES = InnerRule(_in_order, "sort", dtype=torch.int64)
 
 
 def places_in_order(input: Selected, descending: bool = False) -> torch.Tensor:
-    """Where the rows are that were chosen, in the order of each column; then the others."""
+    """The indices of the chosen rows in the order of each column; then those of the others."""
     return with_room(lambda rows: _PLACES((rows, input.mask.flatten(), descending), {}), _flat(input))
 
 
 def _first(input: Selected, rows: torch.Tensor) -> Selected:
-    """What begins with as many rows as were chosen."""
+    """A selection of the first rows, as many as were chosen."""
     return first(rows, input.length)
 
 
@@ -154,7 +154,7 @@ def _topk(input, k, largest=True, sorted=True):
 
 
 def _topk_of_as_many(input, k, largest=True, sorted=True):
-    """The first of all in order, as many as data decide."""
+    """The first elements in order, a data-dependent number of them."""
     del sorted
     return torch.return_types.topk([part(x, None, k) for x in _sort(input, largest)])
 
@@ -184,7 +184,7 @@ def flip(input, *args, dims=None):
 
 
 def _backwards(input: Selected) -> Selected:
-    """What was chosen, in the other order, where it was chosen."""
+    """The chosen elements in reverse order, at the same places."""
     from_the_end = (input.mask.sum() - 1 - _ranks(input)).clamp(min=0)
     return _like(input, compacted(input).rows[from_the_end])
 

@@ -1,4 +1,4 @@
-"""Padding by lengths that data decide, and of what has such a length: `pad`, `pad_sequence`."""
+"""Padding by data-dependent lengths, and of tensors with such lengths: `pad`, `pad_sequence`."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _of_rows: Any = lookup_selected(F.pad)
 @implements_by_length(F.pad)
 @implements_chosen(F.pad)
 def pad(input, pad, mode="constant", value=None):
-    """Each dimension that is as long as data decide, or becomes so, is padded by itself; the others as ever."""
+    """Pads each dimension with a data-dependent length by itself, and the others as usual."""
     if mode != "constant":
         if not isinstance(input, Selected) or any(map(is_traced_number, pad)):
             raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, a data-dependent size,")
@@ -47,7 +47,7 @@ def pad(input, pad, mode="constant", value=None):
 
 
 def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
-    """A tensor with so many more elements along the first dimension: a plain one, where it is seen how long it is.
+    """A tensor extended along the first dimension: a plain one, if its length is known.
 
     Less than none takes elements away.
     """
@@ -62,7 +62,7 @@ def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
 
 
 def _filled(rows: Any, index: Tensor, length: Tensor, value: Any, size: Tensor | None) -> Any:
-    """The rows at some places, and a value where there is none.
+    """The rows at some indices, with a value in place of missing ones.
 
     Args:
         rows: in compact order, of which so many count.

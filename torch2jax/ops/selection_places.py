@@ -1,4 +1,4 @@
-"""Where a mask of unknown values is true: ``nonzero`` under jit, and subscripts and scatters by what it gives."""
+"""The indices of a traced mask's true elements: ``nonzero`` under jit, and subscripts and scatters by them."""
 
 import functools
 from typing import Any
@@ -29,13 +29,13 @@ Tensor = torch.Tensor
 
 
 def _places(mask: Torchish) -> tuple[Selected, ...]:
-    """For each dimension, the index of what a mask is true for."""
+    """For each dimension, the indices of a mask's true elements."""
     grid = torch.meshgrid(*map(torch.arange, mask.shape), indexing="ij")
     return tuple(select(index, mask) for index in grid)
 
 
 def _gives_places(function, of_places) -> None:
-    """Lets a function whose result is as long as values say give what `of_places` makes of unknown ones."""
+    """Makes a function like ``nonzero`` return the result of `of_places` for traced values."""
     rule: Any = lookup(function)
 
     def of_unknown(input, **kwargs):
@@ -88,7 +88,7 @@ def where(condition, *others, **named):
 
 
 def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
-    """As `_places`, of a mask selection: which of those that were chosen."""
+    """As `_places`, for a selection: indices into it."""
     if not isinstance(condition, Selected) or isinstance(condition.rows, Chosen):
         return places_in(condition)
     of_row = condition.rows.shape[condition.mask.ndim :]
@@ -107,7 +107,7 @@ def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
 
 
 def _led_by_places(index, of_one: bool = True) -> tuple[list[Selected], list] | None:
-    """The places that a subscript begins with, and what else it has; None if it does not begin so.
+    """The indices that a subscript begins with, and the rest of it; None if it does not begin so.
 
     Args:
         of_one: whether they are to be of one mask.
@@ -137,7 +137,7 @@ def _without_numbers(target, index):
 
 
 def has_mask(index) -> bool:
-    """Whether a mask of unknown values is one of several items of a subscript."""
+    """Returns True if a traced mask is one of several items of a subscript."""
     return isinstance(index, tuple) and any(map(_is_unknown_mask, index))
 
 
@@ -148,7 +148,7 @@ def _is_unknown_mask(item) -> bool:
 
 
 def with_places(index: tuple) -> tuple:
-    """A subscript in which places stand for the masks of unknown values."""
+    """A subscript with indices in place of traced masks."""
     items = []
     for item in index:
         items.extend(torch.where(item) if _is_unknown_mask(item) else [item])
@@ -156,7 +156,7 @@ def with_places(index: tuple) -> tuple:
 
 
 def _is_where_mask_is(target: Tensor, places: list[Selected]) -> bool:
-    """Whether places are those of a tensor's own elements for which the mask over it is true."""
+    """Returns True if indices are those of a tensor's own elements for which the mask over it is true."""
     shape = tuple(places[0].mask.shape)
     if len(places) != len(shape) or tuple(target.shape[: len(shape)]) != shape:
         return False
@@ -192,7 +192,7 @@ _SCATTER = InnerRule(_scatter, "index_put")
 
 
 def _scattered(target, places: list[Selected], values, accumulate: bool):
-    """A tensor with values at places, of one mask or of masks that choose as many."""
+    """A tensor with values at the indices of one mask, or of masks with equally many true elements."""
     of_row = target.shape[len(places) :]
     values = _for_row(target, values, len(of_row))
     found = [*places, values] if isinstance(values, Selected) else places
@@ -209,7 +209,7 @@ def _scattered(target, places: list[Selected], values, accumulate: bool):
 
 
 def _for_row(target, values, row_ndim: int):
-    """What is written to places, as a selection or a tensor whose dtype and dimensions are seen to fit."""
+    """The values to write at indices: a selection or a tensor of a checked dtype and number of dimensions."""
     if not isinstance(values, Selected):
         values = torch.as_tensor(values, dtype=None if isinstance(values, Tensor) else target.dtype)
         if values.ndim == 0:
@@ -273,7 +273,7 @@ def _into_chosen(function):
 
 
 def _write(target, result):
-    """Writes what a function gave of a target to it."""
+    """Writes a function's result for a target to that target."""
     if not isinstance(target, Selected):
         return write_in_place(target, result)
     target.overwrite(in_order_of(result, target.mask), result.is_safe)
@@ -289,7 +289,7 @@ def index_add(input, dim, index, source, *, alpha=1):
 
 
 def _scattering(function, what: str):
-    """A function that scatters along the first dimension, with a row more for what was not chosen."""
+    """A function that scatters along the first dimension, with one more row for the elements that were not chosen."""
 
     @_into_chosen
     @functools.wraps(function, assigned=["__name__"], updated=[])
@@ -340,7 +340,7 @@ def index_copy(input, dim, index, source):
 
 
 def in_place(function):
-    """The function of a target that writes to it what `function` gives."""
+    """The in-place form of `function`."""
     return lambda self, *args, **kwargs: _write(self, function(self, *args, **kwargs))
 
 

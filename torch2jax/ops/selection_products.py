@@ -35,7 +35,7 @@ def _matmul(what: str):
 
 
 def _contracted(function, what: str, letters: list[str], result: str, operands: list) -> Any:
-    """A function whose dimensions have letters, as those of ``einsum``: it sums over those that its result lacks."""
+    """A contraction with letters for dimensions, as in ``einsum``: it sums over those that the result lacks."""
     dims = [{names[dim]: dim for dim in unknown_dims(x)} for names, x in zip(letters, operands, strict=True)]
     unknown = dict.fromkeys(letter for each in dims for letter in each)
     for letter in unknown:

@@ -42,7 +42,7 @@ _LEXICOGRAPHIC = InnerRule(_lexicographic, "sort", dtype=torch.int64)
 
 
 def _runs(rows: torch.Tensor, mask, order, return_inverse: bool, return_counts: bool):
-    """The first row of each run of equal ones; for each row, of which run it is; and how long each run is.
+    """The first row of each run of equal rows; the run of each row; and the lengths of the runs.
 
     Args:
         rows: ``(n, ...)``.
@@ -149,7 +149,7 @@ for _functions, _body in (
 
 
 def _asked(found: tuple, *is_asked: bool):
-    """Of values, inverse and counts those that code has asked for, as PyTorch's Python functions give them."""
+    """The values, and the inverse and counts if they are asked for, as PyTorch's Python functions return them."""
     rest = tuple(part for part, is_asked in zip(found[1:], is_asked, strict=True) if is_asked)
     return (found[0], *rest) if rest else found[0]
 
@@ -171,7 +171,7 @@ def unique_consecutive_of_chosen(input, return_inverse=False, return_counts=Fals
 
 
 def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
-    """With room for as many as the numbers can come to."""
+    """`torch.repeat_interleave` with traced counts: a selection with room for the most rows possible."""
     del output_size
     if repeats is None:
         input, repeats, dim = torch.arange(len(input), dtype=input.dtype), input, 0
@@ -197,7 +197,7 @@ _rule.of_unknown = _inside(repeat_interleave, "torch.repeat_interleave")
 
 @implements_selected(torch.repeat_interleave, Tensor.repeat_interleave)
 def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=None):
-    """Of mask selections, or by numbers that are, as `unique` counts them: the rest is repeated no times."""
+    """`torch.repeat_interleave` of selections, or with counts that are selections, as those of `unique`."""
     if repeats is None:
         counts = compacted(input)
         return repeat_interleave(torch.where(counts.mask, counts.rows, 0), output_size=output_size)
@@ -224,7 +224,7 @@ def _in_order(tensor) -> Selected:
 
 
 def counted(numbers, weights, minlength: int):
-    """The counts of whole numbers, as many as the largest says, with room for the largest that there can be.
+    """The counts of integers, up to the largest value, with room for the largest one possible.
 
     Raises:
         TracedValueError: nothing tells which that is.

@@ -28,7 +28,7 @@ def _at(input: Selected, number: torch.Tensor, keepdim: bool):
 
 
 def _count_of_numbers(input: Selected) -> torch.Tensor:
-    """How many of each column were chosen and are no nan."""
+    """The number of chosen elements of each column that are not NaN."""
     is_number = input.rows.eq(input.rows) & input.spread_mask()
     return is_number.flatten(0, input.mask.ndim - 1).sum(0)
 
@@ -136,7 +136,7 @@ def _as_fractions(name: str, input: Selected, q) -> torch.Tensor:
 
 
 def _quantiles(input: Selected, q: torch.Tensor, interpolation: str, ignores_nan: bool) -> torch.Tensor:
-    """The quantiles of each column, those of one fraction after the other if there are several."""
+    """The quantiles of each column, one fraction after the other."""
     count, found = input.mask.sum(), _count_of_numbers(input)
     last = (found - 1).clamp(min=0)
     rank = q.reshape(-1, *[1] * input.row_ndim) * last

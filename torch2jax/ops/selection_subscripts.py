@@ -53,7 +53,7 @@ def _room(start, stop, count: int) -> tuple[int, int]:
 
 
 def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
-    """``chosen[start:stop:step]``, of which any may be a data-dependent number; a tensor if its size is known."""
+    """``chosen[start:stop:step]`` with data-dependent ends; a plain tensor if its size is known."""
     if is_traced_number(step):
         raise TracedValueError("a slice's step")
     if type(start) in (int, type(None)) and start in (None, 0) and stop is None and step == 1:
@@ -87,7 +87,7 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
 
 
 def _known_size(chosen: Selected, start, stop) -> int | None:
-    """How long a slice is that is within what was chosen in any case, as the bounds of its length tell."""
+    """The length of a slice that lies within the selection in any case, by the bounds of its length; else None."""
     if not all(x is None or type(x) is int for x in (start, stop)):
         return None
     if start is not None and start < 0 and (stop is None or start <= stop < 0):
@@ -104,7 +104,7 @@ def _is_known(start) -> bool:
 
 
 def _in_compact_order(chosen: Selected, count: torch.Tensor, places: slice, begin: torch.Tensor | None) -> Selected:
-    """A part that begins with its rows, as a view of what was chosen.
+    """A part that begins with its rows, as a view of the selection.
 
     Args:
         count: how many rows it has.
@@ -158,7 +158,7 @@ def _is_number(item) -> bool:
 
 
 def _element(chosen: Selected, place) -> torch.Tensor:
-    """``chosen[place]``: PyTorch refuses a place that there is not, which is no number here."""
+    """``chosen[place]``; for a missing place PyTorch raises an error, and this is NaN, if the dtype has it."""
     place = tensor_of(place) if not isinstance(place, Tensor) or is_traced_number(place) else place
     place = torch.where(place < 0, chosen.length + place, place)
     rank = chosen.mask.reshape(-1).cumsum(0) - 1
@@ -169,7 +169,7 @@ def _element(chosen: Selected, place) -> torch.Tensor:
 
 
 def _by_tensors(chosen, items: list):
-    """A subscript by tensors of integers, in front, of which some are selections."""
+    """A subscript that begins with integer tensors, some of which are selections."""
     count = next((i for i, item in enumerate(items) if not isinstance(item, Tensor)), len(items))
     indices, rest = items[:count], items[count:]
     if any(isinstance(item, Tensor) for item in rest) or not all(map(is_whole, indices)):
@@ -226,7 +226,7 @@ def getitem(self, index):
 
 
 def _is_unknown_in_row(index) -> bool:
-    """Whether a tensor in a subscript, behind the first place, is a selection, or a mask of unknown values."""
+    """Returns True if a tensor in a subscript, after the first item, is a selection, or a traced mask."""
     return isinstance(index, Selected) or (index.dtype == torch.bool and known_values(current().lift(index)) is None)
 
 
@@ -258,7 +258,7 @@ def setitem(self, index, value):
 
 
 def _write_at(chosen: Selected, index: Selected, value) -> None:
-    """Writes to some places among what was chosen."""
+    """Writes to elements at indices into a selection."""
     mask: Any = chosen.mask.reshape(-1)
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if not chosen.is_compact:
@@ -287,7 +287,7 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
 
 
 def _write_element(chosen: Selected, place, value) -> None:
-    """``chosen[place] = value``, where the place is traced: one that there is not writes nothing."""
+    """``chosen[place] = value`` with a traced place; a missing one writes nothing."""
     place = tensor_of(place) if is_traced_number(place) else place
     place = torch.where(place < 0, chosen.length + place, place)
     mask = chosen.mask.reshape(-1)
@@ -299,7 +299,7 @@ def _write_element(chosen: Selected, place, value) -> None:
 
 
 def sliced_by_unknown(self: Tensor, index) -> Any:
-    """What a subscript gives whose slices have ends that are traced; None if there are none in front."""
+    """The result of a subscript with slices with traced ends; None if the first item is not such a slice."""
     cut = spanned(self, index)
     if cut is not None:
         return cut[0][cut[1]]

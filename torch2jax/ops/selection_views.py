@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def rows_at(rows: Any, places: torch.Tensor, count: torch.Tensor) -> Any:
-    """The view of some rows ``(n, ...)``, of which the first are there.
+    """The view of rows ``(n, ...)``, of which the first few are valid.
 
     Args:
         places: ``(k,)``, within the rows.
@@ -57,6 +57,6 @@ def element_at(rows: Any, place: torch.Tensor, is_there: torch.Tensor) -> Any:
 
 
 def is_view(rows: Any, of: Any) -> bool:
-    """Whether rows are in the memory of others."""
+    """Returns True if rows are in the memory of others."""
     base = lambda x: x.base if isinstance(x, Chosen) else x
     return base(rows)._node.storage is base(of)._node.storage

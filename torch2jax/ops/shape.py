@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 def common_dtype(tensors) -> torch.dtype:
-    """The dtype of what tensors, or their arrays, are joined into."""
+    """The dtype of a concatenation of tensors, or of their arrays."""
     dtypes = [x.dtype if isinstance(x, torch.Tensor) else dtype_j2t(x.dtype) for x in tensors]
     if all(dtype == dtypes[0] for dtype in dtypes):
         return dtypes[0]
@@ -181,7 +181,7 @@ def repeat_interleave(input, repeats, dim, *, output_size):
 
 
 def _repeat_each(array, repeats: int, dim: int):
-    """Every element along `dim` so many times in a row, by one broadcast."""
+    """Repeats every element along `dim` a number of times, by one broadcast."""
     if repeats < 0:
         raise RuntimeError(f"Repeats must be non-negative, but got {repeats}")
     shape = (*array.shape[: dim + 1], repeats, *array.shape[dim + 1 :])

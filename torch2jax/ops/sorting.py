@@ -184,7 +184,7 @@ def _index_dtype(*_, out_int32=False, **__) -> torch.dtype:
 
 @of_metadata
 def _in_one_dtype(first, second, *args, **kwargs) -> tuple[tuple, dict]:
-    """Tells the dtype that numbers are compared in: as PyTorch promotes operands, it is that of what has dimensions."""
+    """The keyword of the dtype that operands are compared in, by PyTorch's promotion: 0-d ones count less."""
     _, dtype = promoted(Promotion.NO_OPMATH, (kind_of(first), kind_of(second)))
     return (first, second, *args), {"common": canonical(dtype), **kwargs}
 

@@ -163,7 +163,7 @@ def _ndtri(x):
 
 @_ndtri.defjvp
 def _(primals, tangents):
-    """Of an infinite slope at zero and one, where that of the function itself is none."""
+    """The slope is infinite at zero and one, where the function itself is infinite."""
     result = _ndtri(*primals)
     slope = lax.mul(lax.exp(lax.mul(lax.square(result), like(result, 0.5))), like(result, math.sqrt(2 * math.pi)))
     return result, lax.mul(slope, *tangents)
@@ -542,7 +542,7 @@ def _degree(n):
 
 
 def _count(degree) -> int | None:
-    """One more than the highest degree, where it is known."""
+    """The highest degree plus one, if it is known."""
     return None if is_traced(degree) else int(np.max(np.asarray(degree), initial=0)) + 1
 
 

@@ -142,12 +142,12 @@ def _storage_of(source) -> TensorStorage:
 
 
 def is_copied(tensor: Torchish, memo: dict) -> bool:
-    """Whether a deep copy has copied the memory of a tensor."""
+    """Returns True if a deep copy has copied the memory of a tensor."""
     return id(tensor._node.storage.memory) in memo.get(_COPIES, ())
 
 
 def copy_of_memory(tensor: Torchish, memo: dict) -> Torchish:
-    """What a tensor, or the one that it is a view of, becomes in a deep copy: one for all that share its memory."""
+    """The deep copy of a tensor, or of the one that it is a view of: one for all that share its memory."""
     root = tensor if tensor._viewed is None else tensor._viewed
     memory, copies = root._node.storage.memory, memo.setdefault(_COPIES, {})
     if id(memory) not in copies:

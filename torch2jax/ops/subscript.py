@@ -152,7 +152,7 @@ def _is_unknown_scalar(item) -> bool:
 
 
 def _is_unknown_mask(self, index) -> bool:
-    """Whether a subscript is but a mask of unknown values, over the first dimensions."""
+    """Returns True if a subscript is a traced mask over the first dimensions, and nothing else."""
     if not isinstance(index, torch.Tensor) or index.dtype != torch.bool or index.ndim == 0:
         return False
     return self.shape[: index.ndim] == index.shape and known_values(current().lift(index)) is None
@@ -163,7 +163,7 @@ def _is_flag(item) -> bool:
 
 
 def _dims_taken(item) -> int:
-    """How many dimensions of a tensor one item of a subscript speaks of."""
+    """The number of dimensions of a tensor that an item of a subscript takes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     if isinstance(item, (list, tuple)):
@@ -246,7 +246,7 @@ def _facts(input: Torchish, indices) -> tuple[list, tuple[int, ...]]:
 
 
 def _is_staged(*operands) -> bool:
-    """Whether an operation on these is traced, so that its form matters more than the time to find it."""
+    """Returns True if an operation on these is staged: its form matters more than the time to find it."""
     return any(isinstance(x, Torchish) and is_traced(x.physical.array) for x in operands)
 
 
@@ -264,7 +264,7 @@ def _prepare_read(input, indices):
 
 
 def _strides_of_read(input: Torchish, indices) -> tuple[int, ...] | None:
-    """The strides of what indices choose, None if they are contiguous."""
+    """The strides of the elements that indices choose; None if they are contiguous."""
     own, given = _operand(input), tuple([None if index is None else _operand(index) for index in indices])
     if not any(given) or all(x is None or x.strides == strides_of_shape(x.shape) for x in (own, *given)):
         return None
@@ -278,7 +278,7 @@ def _operand(tensor: Torchish | _Fixed) -> Operand:
 
 @functools.lru_cache(maxsize=1024)
 def _strides_of_chosen(input: Operand, indices: tuple[Operand | None, ...]) -> tuple[int, ...] | None:
-    """PyTorch iterates over the input, which does not move along the dimensions of the indices, and over these."""
+    """The strides of an indexed result, from PyTorch's iteration over the input and the indices."""
     given = [dim for dim, index in enumerate(indices) if index is not None]
     shape = _result_shape(input.shape, [slice(None) if x is None else np.empty(x.shape, bool) for x in indices])
     own = [stride for dim, stride in enumerate(input.strides) if dim not in given]
@@ -300,7 +300,7 @@ def _as_found(_shape: tuple[int, ...], *_args: object, strides=None, **_options:
 
 
 def _part(input: Torchish, indices) -> torch.Tensor | None:
-    """What several known indices choose, where each walks through a dimension of its own, as `numpy.ix_` makes them."""
+    """The elements that several known indices choose, each along a dimension of its own, as with `numpy.ix_`."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     if len(dims) < 2 or dims[-1] - dims[0] >= len(dims) or not _is_staged(input):
         return None
@@ -323,7 +323,7 @@ def _part(input: Torchish, indices) -> torch.Tensor | None:
 
 
 def _axis(values: np.ndarray, ndim: int) -> int | None:
-    """The only one of `ndim` dimensions in which an index has more than one value; -1 if there is none."""
+    """The only dimension, of `ndim`, in which an index has more than one value; -1 if there is none."""
     axes = [axis for axis, size in enumerate(values.shape, ndim - values.ndim) if size > 1]
     return None if len(axes) > 1 else axes[0] if axes else -1
 
@@ -348,7 +348,7 @@ def _prepare_write(input, indices, values, accumulate=False):
 
 
 def _expect_known_room(shape, indices, values) -> None:
-    """As `_expect_room`, of the shape of values and indices, if these tell how much they choose."""
+    """As `_expect_room`, for the shapes of values and indices, if these say how much they choose."""
     if not any(_is_mask(index) for index in indices):
         _expect_room(values, _result_shape(shape, [slice(None) if index is None else index for index in indices]))
 
@@ -360,7 +360,7 @@ def _only_mask(indices) -> int | None:
 
 
 def _has_count(values, after: int) -> bool:
-    """Whether `values` has a dimension for the true elements of a mask with `after` dimensions behind it."""
+    """True if `values` has a dimension for the true elements of a mask with `after` dimensions after it."""
     return values.ndim > after and values.shape[values.ndim - after - 1] != 1
 
 
@@ -368,7 +368,7 @@ def _has_count(values, after: int) -> bool:
 
 
 def _entries(shape, indices, negative) -> tuple:
-    """The indices as jax takes them, none of them negative."""
+    """The indices as JAX takes them, none of them negative."""
     entries = []
     for dim, index in enumerate(indices):
         if index is None:
@@ -385,7 +385,7 @@ def _region(indices) -> tuple[int, slice] | None:
 
 
 def _result_shape(shape, entries) -> tuple[int, ...]:
-    """The shape of what the entries, none of them a part of a dimension, choose."""
+    """The shape of the elements that the entries, none of them a slice, choose."""
     at = [dim for dim, entry in enumerate(entries) if not isinstance(entry, slice)]
     shapes = [np.shape(entries[dim]) for dim in at]
     try:
@@ -460,7 +460,7 @@ def _expanded(values, shape):
 
 
 def _expect_room(values, shape) -> None:
-    """Refuses values of a shape that does not broadcast to what is written to."""
+    """Refuses values of a shape that does not broadcast to the written part."""
     try:
         fits = np.broadcast_shapes(values, shape) == tuple(shape)
     except ValueError:
@@ -504,7 +504,7 @@ def _put_where(input, dim: int, mask, values, accumulate):
 
 
 def _without_masks(shape, indices, values):
-    """Masks of unknown values as indices of a fixed number, of which those too many are out of bounds."""
+    """Traced masks as indices of a fixed number, of which the surplus ones are out of bounds."""
     count = min(index.size for index in indices if _is_mask(index))
     result = []
     for index in indices:

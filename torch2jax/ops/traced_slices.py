@@ -32,17 +32,17 @@ class Span(NamedTuple):
     """The part of a dimension that a view has."""
 
     start: Any
-    """A number, or a scalar array of which a traced input decides."""
+    """A number, or a scalar array that a traced input decides."""
     size: int
     is_one: bool = False
-    """Whether it is one element, whose dimension goes."""
+    """True if it is one element, without the dimension."""
     is_negative: bool = False
-    """Whether the start may be counted from the end."""
+    """True if the start may be counted from the end."""
     is_in_doubt: bool = False
-    """Whether PyTorch's slice may be shorter."""
+    """True if PyTorch's slice may be shorter."""
 
     def in_view(self, count: int, is_told: bool) -> tuple[Any, bool, Any]:
-        """Where it begins, whether that may be negative, and whether PyTorch's slice is as long.
+        """The start, whether that may be negative, and whether PyTorch's slice is as long.
 
         Args:
             count: the size of the dimension.
@@ -62,7 +62,7 @@ class Span(NamedTuple):
 
 
 def spanning(input: Tensor, spans: dict[int, Span], is_expected: bool = False) -> Torchish:
-    """The view of what lies in one span of each of some dimensions.
+    """The view of one span along each of some dimensions.
 
     Where a span does not fit, what is read and written is nan; integers are what JAX's gathers give for what is not
     there.
@@ -121,7 +121,7 @@ def _told(part: Any, fits: Any) -> Any:
 
 
 def as_number(value: Any) -> Any:
-    """What a subscript has as an end of a slice: a tensor is a number, of Python's if it is known."""
+    """The value of an end of a slice: a tensor is its number, a Python int if it is known."""
     if is_traced_number(value) and value.is_floating_point():
         raise TypeError("slice indices must be integers or None or have an __index__ method")
     if not isinstance(value, Tensor) or is_traced_number(value):
@@ -143,7 +143,7 @@ def items_of(index, ndim: int) -> list:
 
 
 def spanned(self: Tensor, index, value: Any = None) -> tuple[Tensor, tuple] | None:
-    """The view for slices that begin at traced places and have known lengths, and what is left of a subscript.
+    """The view for slices with traced starts and known lengths, and the rest of the subscript.
 
     So is the part of a device, ``x[rank * n : (rank + 1) * n]``. None where there are no such slices.
 
@@ -174,7 +174,7 @@ def spanned(self: Tensor, index, value: Any = None) -> tuple[Tensor, tuple] | No
 
 
 def _is_as_long(value: Any, spans: dict[int, Span], left: list, ndim: int) -> bool:
-    """Whether a tensor that is written has the length of each slice, so that PyTorch refuses a shorter slice."""
+    """Returns True if a tensor to write has the length of each slice: PyTorch refuses it for a shorter slice."""
     if not isinstance(value, Tensor) or not all(isinstance(item, slice) for item in left):
         return False
     kept = [dim for dim in range(ndim) if dim not in spans or not spans[dim].is_one]
@@ -184,7 +184,7 @@ def _is_as_long(value: Any, spans: dict[int, Span], left: list, ndim: int) -> bo
 
 
 def _span_of_slice(item: slice, count: int) -> Span | None:
-    """The span of a slice whose length is known; None of one that is left to others."""
+    """The span of a slice with a known length; None for other slices."""
     step = 1 if item.step is None else item.step
     start, stop = as_number(item.start), as_number(item.stop)
     if is_traced_number(start) and is_traced_number(stop):
@@ -204,7 +204,7 @@ def _span_of_slice(item: slice, count: int) -> Span | None:
 
 
 def _distance(stop: Any, start: Any) -> int | None:
-    """How far two traced numbers are apart in any case; None where nothing tells."""
+    """The difference of two traced numbers if it is the same in any case; else None."""
     found = distance(stop, start)
     if found is None:
         one, other = seen(stop), seen(start)
@@ -214,7 +214,7 @@ def _distance(stop: Any, start: Any) -> int | None:
 
 
 def _span_of_number(item: Any, count: int) -> Span | None:
-    """The span of an index that is one number, if it is within the dimension as far as it is known."""
+    """The span of an integer index, unless it is known to be outside of the dimension."""
     if type(item) is int:
         return Span(item % count, 1, is_one=True) if -count <= item < count else None
     if not isinstance(item, Tensor) or item.ndim or not is_integral(item.dtype):

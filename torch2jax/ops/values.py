@@ -73,7 +73,7 @@ _TURNS = "for a range, write `i = 0`, `while i < n:` and `i += 1` at its end, wh
 
 
 def _instead_of(conversion: str, tensor) -> str:
-    """What stays traced in place of a conversion to a number of Python's."""
+    """The advice to keep a value traced, in place of a conversion to a Python number."""
     if formats_text():
         return HOW_TO_PRINT
     if type(tensor) is Item:
@@ -116,14 +116,14 @@ def item(self):
 
 
 def _gives_numbers(tensor: Torchish) -> bool:
-    """Whether code may compute with elements of a traced tensor as with Python's numbers."""
+    """Returns True if code may compute with elements of a traced tensor as with Python numbers."""
     is_real = tensor.dtype != torch.bool and not tensor.dtype.is_complex
     return is_real and current().paths[-1].can_answer(tensor)
 
 
 @implements_tensors(aten.item.default, aten._local_scalar_dense.default, tags=[Tag.READS])
 def _item_of_operators(self):
-    """Where PyTorch's parser takes a tensor for a number, too, as in ``torch.arange(x.max())``."""
+    """Serves ``item()``, which PyTorch's parser calls for a tensor in place of a number: ``torch.arange(x.max())``."""
     if not current().attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
         raise Restart  # of a size
     return _scalar(self, "Tensor.item()", f"if it is a size, write tensor.item() in its place, {_NUMBER}")
@@ -153,7 +153,7 @@ def _float(self):
 
 
 def _convertible(tensor, ask: Callable[[], Any]) -> Any:
-    """What is asked; where it is traced, code starts again, converted: there it gets a number that stays traced."""
+    """The result of `ask`; if that is traced, the code starts again, converted, and gets a traced number there."""
     try:
         return ask()
     except TracedValueError:
@@ -191,7 +191,7 @@ def _index(self):
 
 
 def _may_decide(tensor) -> bool:
-    """Whether a tensor has a whole number that is traced."""
+    """Returns True if a tensor has a traced integer."""
     if not is_integral(tensor.dtype) or tensor.dtype == torch.bool:
         return False
     lifted = current().lift(tensor)
@@ -199,7 +199,7 @@ def _may_decide(tensor) -> bool:
 
 
 _MOST_NUMBERS = 64
-"""Elements of a traced tensor that are made numbers, each of which is a slice."""
+"""The largest number of a traced tensor's elements that become numbers: each one is a slice."""
 
 
 @implements_tensors(Tensor.tolist, tags=[Tag.READS])
@@ -232,7 +232,7 @@ def numpy(self, *, force=False):
 
 
 def _expect_no_gradient(tensor: Torchish) -> None:
-    """Refuses what loses a gradient that the code, or JAX around the call, takes."""
+    """Refuses a conversion that loses a gradient which the code, or JAX around the call, takes."""
     if not torch.is_grad_enabled() or not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         return
     if tensor.history is not None or (tensor.known is None and is_tensor_differentiated(tensor)):
@@ -243,7 +243,7 @@ def _expect_no_gradient(tensor: Torchish) -> None:
 
 
 def lent_values(tensor, what: str) -> np.ndarray:
-    """As `values`, read-only: the array shows what is written to the tensor."""
+    """As `values`, as a read-only array that follows writes to the tensor."""
     return lend(current().lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
 
 
@@ -323,7 +323,7 @@ def _deepcopy(self, memo):
 
 
 def _copied_with_its_memory(tensor: Torchish, memo, is_new: bool) -> Torchish:
-    """A copy that shares memory with the copies of what `tensor` shares it with.
+    """A copy that shares memory with the copies of the tensors with which `tensor` shares it.
 
     Args:
         is_new: whether it is the first tensor of its memory that is copied, and no view.

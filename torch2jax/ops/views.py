@@ -35,7 +35,7 @@ aten = torch.ops.aten
 
 
 def _view(function):
-    """Declares the decorated function to give the `ViewKind` of a view operator from its base and arguments."""
+    """Declares the decorated function, which returns the `ViewKind` of a view operator for its base and arguments."""
 
     def register(kind_of):
         @functools.wraps(kind_of)
@@ -140,7 +140,7 @@ def _put_at(array, value, starts, squeezes):
 
 
 def _write_strided(array, value, starts, limits, strides):
-    """Spreads `value` out and selects it where it belongs: unlike a scatter, that fuses with what is around it."""
+    """Spreads `value` out and selects it where it belongs: unlike a scatter, XLA fuses that with its surroundings."""
     padding = [
         (start, size - start - (count - 1) * step - 1, step - 1)
         for start, step, size, count in zip(starts, strides, array.shape, value.shape, strict=True)
@@ -313,7 +313,7 @@ def as_strided(self, size, stride, storage_offset=None):
 
 
 def _expect_no_gaps(self: Torchish, size, stride, offset: int) -> None:
-    """Refuses a region of what lies between the elements of an argument of a transformation: nobody has it there."""
+    """Refuses a region with memory between the elements of a transformation's argument: nothing has its values."""
     storage = self._node.storage
     if storage.gaps is None or storage.is_outgrown:
         return
@@ -525,7 +525,7 @@ def narrow_copy(self, dim, start, length):
 
 
 def _becomes(function_, view):
-    """An in-place view operator: `self` turns into what `view` makes of it."""
+    """Declares an in-place view operator: `self` becomes the result of `view`."""
 
     def rule(self, *args, **kwargs):
         expect_in_its_mode(self)

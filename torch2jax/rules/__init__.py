@@ -1,1 +1,1 @@
-"""What a rule is: the table of rules, and what runs around the body of each."""
+"""Rules: the table of them, and the code that runs around the body of each."""

@@ -1,4 +1,4 @@
-"""What runs around the body of a rule on arrays: tensors to arrays, promotion, dtypes of the results.
+"""The code around the body of a rule on arrays: tensors to arrays, promotion, dtypes of the results.
 
 The body of an `ArrayRule` takes jax arrays where PyTorch takes tensors and gives jax arrays.
 """
@@ -55,10 +55,10 @@ class ArrayRule:
     function: Callable | None = None
     """The function of PyTorch's that the rule computes as PyTorch does; None if it may do otherwise."""
     of_unknown: Callable | None = None
-    """What gives the result of traced values where `concrete` is set, or where `prepare` refuses them."""
+    """Computes the result for traced values where `concrete` is set, or where `prepare` refuses them."""
 
     expect_results: Callable[[Any], None] | None = None
-    """What refuses results of a user's body that are not those of its operator."""
+    """Raises an error if the results of a user's body are not those that the operator returns."""
 
     def __init__(self, body: Callable, name: str, options: RuleOptions):
         self.body, self.name, self.options = body, name, options
@@ -120,7 +120,7 @@ class ArrayRule:
             return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out, by_index=by_index)
 
     def _expect_no_gradients(self, result: Any, out: Any) -> None:
-        """Refuses to write what requires grad, or to what does, as PyTorch does for all forms with ``out=``."""
+        """Refuses ``out=`` if the results or the target require grad, as PyTorch does."""
         tensors = [x for each in (result, out) for x in (each if isinstance(each, (tuple, list)) else (each,))]
         is_recorded = torch.is_grad_enabled() and not this_call().is_backward
         if is_recorded and any(lift(x).history is not None for x in tensors):
@@ -135,7 +135,7 @@ class ArrayRule:
             )
 
     def without_placement(self, kwargs: dict) -> tuple[dict, Any, torch.device | None]:
-        """The keywords that the body may know, what the result is to be written to, and where it is to be."""
+        """The keywords that the body accepts, the target of the result, and its device."""
         if not kwargs:
             return kwargs, None, None
         kwargs = dict(kwargs)
@@ -156,12 +156,12 @@ class ArrayRule:
                     expect_fits(value, dtype)
 
     def expect_examined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """As `expect`, of the dtype that these arguments of a function that is not pointwise have or ask for."""
+        """As `expect`, for the dtype that the arguments of a function that is not pointwise have, or ask for."""
         if self.takes is not None or self.fits:
             self.expect(self._examined(args, kwargs), args, kwargs)
 
     def takes_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a tensor is given where PyTorch takes its number."""
+        """Returns True if a tensor is passed where PyTorch takes a number, which is that of the tensor."""
         found = [args[place] if place < len(args) else kwargs.get(name) for place, name in self._integers]
         return any(map(_has_tensor, found))
 
@@ -238,7 +238,7 @@ class ArrayRule:
         return layout if when == "prefer" or any(lift(x)._node.layout == layout for x in first) else None
 
     def _drawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        """What is drawn with a known key is known itself."""
+        """The known value of numbers drawn with a known key; None if an argument is not known."""
         knowns = knowns_of(args[1:]), knowns_of(kwargs)
         if UNKNOWN in jax.tree.leaves(knowns, is_leaf=lambda x: x is UNKNOWN):
             return None
@@ -254,7 +254,8 @@ class ArrayRule:
     def planned(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[PromotionPlan, Pointwise, list, dict, list[Torchish]]:
-        """What a pointwise rule does around its body, the operands and options of that, and tensors among the options.
+        """The promotion plan of a pointwise rule, its declaration, the body's operands and options, and tensors among
+        the options.
 
         Raises:
             RuntimeError, TypeError: the function is not defined for these arguments.
@@ -280,7 +281,7 @@ class ArrayRule:
         return *self._pointwise(operands, kwargs), operands, kwargs, factors
 
     def _pointwise(self, operands: Sequence[Any], kwargs: dict[str, Any]) -> tuple[PromotionPlan, Pointwise]:
-        """The plan for operands, and the body for what it makes of these."""
+        """The promotion plan for operands, and the body that computes with them as planned."""
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
         if self.strides is not None:

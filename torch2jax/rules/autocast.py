@@ -27,7 +27,7 @@ from ..translation import this_call
 
 
 class CastPolicy(Enum):
-    """What is done to the arguments of an operator."""
+    """The cast that autocast applies to the arguments of an operator."""
 
     LOWER = "lower_precision_fp"
     FLOAT32 = "fp32"
@@ -67,14 +67,14 @@ _DEVICES = autocast_supported_devices()
 
 
 class Treatment(NamedTuple):
-    """What becomes of an operator, or of a function that stands for one, in a region."""
+    """The treatment of an operator, or of a function that stands for one, in an autocast region."""
 
     policy: CastPolicy | None = None
     device: str = "cpu"
     is_operator: bool = False
-    """Whether what serves it is not in the region: else it is made of others that are."""
+    """True if its rule runs outside of the region; else it consists of operators that are treated themselves."""
     is_divided: bool = False
-    """Whether a rule for the whole would hide operators that have policies."""
+    """True if a rule for the whole would hide operators that have policies."""
 
     def cast(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments as the operator receives them; call it with autocast suspended.
@@ -116,7 +116,7 @@ def region() -> str | None:
 
 
 def of_function(function: Callable[..., Any], rule: Any, device: str) -> Treatment:
-    """How a region treats a function of PyTorch's Python interface that has this rule, or None."""
+    """The treatment of a function of PyTorch's Python interface that has this rule, or none."""
     return _of_function(function, function.__name__ if rule is None else rule.name, device)
 
 
@@ -133,7 +133,7 @@ def _of_function(function: Callable[..., Any], name: str, device: str) -> Treatm
 
 @functools.cache
 def of_operator(operator: OpOverload, device: str) -> Treatment:
-    """How a region treats an operator of PyTorch's dispatcher."""
+    """The treatment of an operator of PyTorch's dispatcher."""
     if operator.namespace != "aten":
         return Treatment()
     name, overload = operator.overloadpacket.__name__, operator._overloadname
@@ -164,12 +164,12 @@ def _policy(name: str, overload: str | None, device: str) -> CastPolicy | None:
 
 
 def _registers(name: str, overload: str | None, key: str) -> bool:
-    """Whether an operator (any overload of it if None) has a kernel of autocast's."""
+    """Returns True if an operator (any overload of it if None) has an autocast kernel."""
     return any(dispatch_has_kernel_for_dispatch_key(x, key) for x in _overloads(name, overload))
 
 
 def _is_composite(name: str, overload: str | None) -> bool:
-    """Whether PyTorch knows an operator only as a composition of others."""
+    """Returns True if an operator is nothing but a composition of others in PyTorch."""
     key = "CompositeImplicitAutograd"
     return any(dispatch_has_kernel_for_dispatch_key(x, key) for x in _overloads(name, overload))
 
@@ -231,7 +231,7 @@ def _cast(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _is_kept(tensor: Any) -> bool:
-    """Whether the cast of a tensor serves again: that of a weight, as in PyTorch.
+    """Returns True if the cast of a tensor is cached: that of a weight, as in PyTorch.
 
     Not within a trace of JAX's own, which it would outlive.
     """

@@ -7,7 +7,7 @@ own file, as a class that goes on from `Feature`.
 Not on the stack are PyTorch's own switches, autocast and modes of dispatch, which PyTorch has for each thread and tells
 in one call of C, and what is decided by the types of arguments (`kinds`).
 
-Kinds of tensors: classes of arguments that decide how a function is served before its rule is looked up.
+Also here: the kinds of tensors, classes of arguments that handle a function before its rule is looked up.
 
 The classes are a call's own (a mask selection, a number that is not known, a parameter without a shape), or no tensors
 with values at all: where one of these is met, an error is raised, which leads to what serves it. Each kind is served in
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..errors import WithoutValuesError
 
 Served = Callable[[Any, Any, tuple, dict], Any]
-"""Gives what a function gives, of the call, the function, its arguments and keywords; or `Changed`."""
+"""Returns a function's result, given the call, the function, its arguments and keywords; or `Changed`."""
 S = TypeVar("S", bound=Served)
 W = TypeVar("W", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ _without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
 
 
 class Changed(NamedTuple):
-    """The arguments with which a function goes on to what serves another of their kinds, and to its rule."""
+    """New arguments, with which the next handlers of the function and its rule continue."""
 
     args: tuple
     kwargs: dict
@@ -51,12 +51,12 @@ def serves(kind: type, rank: int) -> Callable[[S], S]:
 
 @functools.lru_cache(maxsize=256)  # classes are made in functions too
 def servers_of(types: tuple[type, ...]) -> tuple[Served, ...]:
-    """What serves functions of arguments of these classes, one after the other."""
+    """The functions that handle arguments of these classes, in the order of precedence."""
     return tuple(server for _, kind, server in _servers if any(issubclass(x, kind) for x in types))
 
 
 def serves_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
-    """Declares the decorated function to serve what has an argument of which an error tells that it has no values.
+    """Declares the decorated function as the handler of functions that met an argument without values.
 
     It gets the error, the call, the function, its arguments and keywords.
     """
@@ -69,24 +69,25 @@ def serves_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
 
 
 def run_without_values(error: WithoutValuesError, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives that has met an argument without values."""
+    """The result of a function that has met an argument without values."""
     return _without_values[type(error)](error, call, function, args, kwargs)
 
 
 NEXT: Any = object()
-"""What a feature gives that has nothing to say: the next one is asked, then the rule."""
+"""The result of a feature that does not handle a function: the next feature is asked, then the rule."""
 
 
 class Feature:
-    """Acts on what code calls, by the methods that it overrides; by being there alone, on whether plans serve.
+    """A behavior that acts on the functions that code calls, by the methods that it overrides; where one is, plans may
+    not apply.
 
     The first argument of each is the call whose code calls the function: the feature's own, or one within that.
     """
 
     rank = 50
-    """Where it is on the stack: the lowest is asked first."""
+    """The position on the stack: the lowest is asked first."""
     is_shared = False
-    """Whether calls within its call have it too, and hand it to the call around."""
+    """True if calls within its call have it too, and pass it to the call around."""
     overridden: frozenset[str] = frozenset()
     """The names of its methods that do something."""
 
@@ -96,17 +97,17 @@ class Feature:
         )
 
     def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
-        """What a function gives, before anything else is asked; or `NEXT`."""
+        """The result of a function, before anything else is asked; or `NEXT`."""
         del call, function, types, args, kwargs
         return NEXT
 
     def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
-        """What a function gives in place of its rule, where no class of its arguments has a say; or `NEXT`."""
+        """The result of a function in place of its rule, where no class of its arguments handles it; or `NEXT`."""
         del call, function, args, kwargs
         return NEXT
 
     def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
-        """What a function or an ATen operator gives, where no region casts its operands any more; or `NEXT`."""
+        """The result of a function or an ATen operator whose operands autocast has already cast; or `NEXT`."""
         del call, function, args, kwargs
         return NEXT
 
@@ -115,12 +116,12 @@ class Feature:
         del call, function, args
 
     def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
-        """What a rule gives; or `NEXT`."""
+        """The result of a rule; or `NEXT`."""
         del call, function, rule, args, kwargs
         return NEXT
 
     def concerns(self, function: Any) -> bool:
-        """Whether `run_operator` may do something for a function."""
+        """Returns True if `run_operator` may handle a function."""
         del function
         return True
 
@@ -129,14 +130,14 @@ class Features(list[Feature]):
     """The stack of a call: empty as long as its code uses no feature."""
 
     first: tuple[Feature, ...] = ()
-    """Those that override `Feature.run_first`; the others are of the other methods."""
+    """The features that override `Feature.run_first`; the other attributes list those of the other methods."""
     instead: tuple[Feature, ...] = ()
     operators: tuple[Feature, ...] = ()
     past_overrides: tuple[Feature, ...] = ()
     rules: tuple[Feature, ...] = ()
 
     def push(self, feature: Feature) -> None:
-        """Lets a feature act from now on, if it does not."""
+        """Adds a feature, if it is not there."""
         if not any(feature is other for other in self):
             self.append(feature)
             self._sort()
@@ -147,13 +148,13 @@ class Features(list[Feature]):
         self._sort()
 
     def shared(self) -> "Features":
-        """Those that a call within has from the beginning."""
+        """The features that a nested call has from the beginning."""
         found = Features([feature for feature in self if feature.is_shared])
         found._sort()
         return found
 
     def return_to(self, outer: "Features") -> None:
-        """Hands the stack of the call around what goes on there, as the call of this one ends."""
+        """Passes shared features to the stack of the outer call, as this call ends."""
         for feature in self:
             if feature.is_shared:
                 outer.push(feature)

@@ -25,7 +25,7 @@ def _saturates() -> bool:
 
 
 _IS_SATURATED = _saturates()
-"""Whether what is beyond float8_e4m3fn becomes its greatest number, as in 2.13; else it is no number, as in XLA."""
+"""True if numbers beyond float8_e4m3fn become its greatest one, as in PyTorch 2.13; else NaN, as in XLA."""
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -4,7 +4,7 @@ A network calls the same rules on the same shapes again and again. JAX can trace
 once and reuse what it found, without leaving a nested call in the graph: ``jax.jit(..., inline=...)``. Without a trace
 around it, the body is compiled once it has recurred, and costs one call instead of one for each of its operations.
 
-The equations that a short body adds to a jaxpr: kept, and added again without running the body.
+Also here: the equations that a short body adds to a jaxpr, cached, and added again without running the body.
 
 A body asks for shapes and dtypes, and JAX's functions check what they are given; each time that takes as long as the
 equations themselves. What a pure body adds follows from the types of its arrays and JAX's settings alone. So it is kept
@@ -39,7 +39,7 @@ class _Literal(NamedTuple):
 
 
 class _Equation(NamedTuple):
-    """One equation of a jaxpr, whose operands are told by their places."""
+    """One equation of a jaxpr, with the indices of its operands."""
 
     primitive: Any
     params: dict[str, Any]
@@ -56,7 +56,7 @@ class _Equations(NamedTuple):
     results: tuple[int, ...]
     """The places of the body's results among the values."""
     kind: type | None
-    """Of the sequence that these are in; None for one result alone."""
+    """The type of the sequence of results; None for one result alone."""
 
     def add(self, arrays: Sequence[Any]) -> Any:
         values = [*arrays]
@@ -78,12 +78,12 @@ class EquationsByTypes:
         self._kept: dict[tuple, _Equations] = {}
 
     def find(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], Any] | None:
-        """What adds the body's equations for such arrays, and gives its results; None if they are not kept."""
+        """A function that adds the body's equations for such arrays and returns its results; None if not cached."""
         found = self._kept.get(tuple([array.aval for array in arrays]))
         return None if found is None or found.context != trace_context() else found.add
 
     def keep(self, arrays: Sequence[Any], equations: Sequence[Any], result: Any) -> None:
-        """Keeps the equations that a body has added for arrays, if nothing else has a say in them."""
+        """Caches the equations that a body has added for arrays, if they depend on nothing else."""
         if any(isinstance(array.val, jax.extend.core.Literal) for array in arrays):
             return  # JAX casts the number itself, and the equations have what came of it
         places = {id(array.val): place for place, array in enumerate(arrays)}
@@ -108,7 +108,7 @@ class EquationsByTypes:
 
 
 def _operand(traced: Any, places: dict[int, int]) -> int | _Literal | None:
-    """What an equation takes: a value by its place, or a number; None if it is anything else."""
+    """An operand of an equation: the index of a value, or a literal; None if it is anything else."""
     place = places.get(id(traced.val))
     if place is not None:
         return place
@@ -165,7 +165,7 @@ class _BodyCall(NamedTuple):
 
     @property
     def takes_arrays(self) -> bool:
-        """Whether the body takes the arrays, one after the other, and nothing else."""
+        """True if the body takes the arrays, one after the other, and nothing else."""
         is_bound = isinstance(self.body, _Partial) or self.kwargs is not None
         return not is_bound and all(isinstance(x, _ArraySlot) and x.index == i for i, x in enumerate(self.args))
 
@@ -202,7 +202,7 @@ def call_inlined(body: Callable, args: Sequence[Any], kwargs: dict, name: str):
 
 
 def template(body: Callable, args: Sequence[Any], kwargs: dict, arrays: list) -> "_BodyCall":
-    """A call but for its arrays, which are added to `arrays`."""
+    """The call of a body without its arrays, which are added to `arrays`."""
     return _BodyCall(
         _template(body, arrays) if type(body) is functools.partial else body,
         tuple([_template(item, arrays) for item in args]),
@@ -211,7 +211,7 @@ def template(body: Callable, args: Sequence[Any], kwargs: dict, arrays: list) ->
 
 
 def run_inlined(inlined: "Inlined", arrays: list, name: str):
-    """What a body gives for its arrays, without leaving a nested call in a graph."""
+    """The result of a body for its arrays, without a nested call in the graph."""
     if are_staged(arrays) and is_traced(arrays[0]):
         with jax.named_scope(name):
             return inlined.staged(*arrays)
@@ -224,14 +224,14 @@ def run_inlined(inlined: "Inlined", arrays: list, name: str):
 
 
 class Scalars(Feature):
-    """What has been computed of scalars alone while it is on a call's stack, which then serves again."""
+    """The results of bodies of scalars alone, reused while this feature is on a call's stack."""
 
     def __init__(self):
         self.computed: dict[Any, tuple[Any, list]] = {}
 
 
 def _scalars() -> Scalars | None:
-    """What has been computed of scalars alone, where the same is computed for every parameter."""
+    """The cache of results of scalars alone, where each parameter repeats the same computation; None elsewhere."""
     call = current()
     return None if call is None else call.scalars
 
@@ -286,7 +286,7 @@ class AsksForValues(Exception):
 
 
 def _are_few(equations: list | None) -> TypeGuard[list]:
-    """Whether to paste equations takes longer than to run what adds them: they are up to two operations."""
+    """Returns True if the equations are up to two operations: running the body is then faster than pasting them."""
     return (
         equations is not None
         and len(equations) <= 2
@@ -295,7 +295,7 @@ def _are_few(equations: list | None) -> TypeGuard[list]:
 
 
 class Inlined:
-    """One call but for its arrays."""
+    """One body with all arguments but its arrays."""
 
     def __init__(self, call: _BodyCall):
         self._call = call
@@ -304,13 +304,13 @@ class Inlined:
         self._pasted_in: Callable = lambda: None  # a weak reference: an id would be that of a later program too
         self._asks = False
         self.ready: Callable | None = None
-        """What `eager` does from now on, once it has been compiled."""
+        """The function that `eager` calls once the body has been compiled."""
         self._is_short: bool | None = None  # not known yet
         self._equations = EquationsByTypes()
 
     @classmethod
     def of(cls, call: _BodyCall) -> "Inlined":
-        """That of a call, or of an equal one.
+        """The inlined body of a call, shared by equal calls.
 
         Raises:
             TypeError: a constant among its arguments cannot be hashed.
@@ -327,7 +327,7 @@ class Inlined:
         return jax.jit(self._run_without_values, inline=INLINED)
 
     def run(self, *arrays: Any):
-        """Runs as it is."""
+        """Runs the body as it is."""
         return self._call.run(arrays) if self._body is None else self._body(*arrays)
 
     def _run_without_values(self, *arrays: Any):
@@ -340,7 +340,9 @@ class Inlined:
         return result
 
     def staged(self, *arrays: Any):
-        """Runs as it is what is short, or seldom in the program that JAX traces; the rest once, to be pasted in."""
+        """Runs a body as it is if it is short, or rare in the program being traced; else traces it once and inlines
+        that.
+        """
         add = self._equations.find(arrays)
         if add is not None:
             return add(arrays)
@@ -359,7 +361,7 @@ class Inlined:
         return result
 
     def eager(self, *arrays: Any):
-        """Runs op by op what is seldom called, or asks for values; the rest as one compiled program."""
+        """Runs a body op by op if it is called rarely, or asks for values; else as one compiled program."""
         self._calls += 1
         if self._asks or self._calls <= _SELDOM:
             return self.run(*arrays)

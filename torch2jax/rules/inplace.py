@@ -59,13 +59,13 @@ class InPlace:
 
 
 def _is_mask(operands: tuple) -> bool:
-    """Whether what is written to is chosen by a mask alone, where PyTorch fills all at once."""
+    """Returns True if a mask alone selects the elements to write, where PyTorch fills all at once."""
     indices = operands[0] if operands and isinstance(operands[0], (list, tuple)) else ()
     return len(indices) == 1 and isinstance(indices[0], torch.Tensor) and indices[0].dtype in (torch.bool, torch.uint8)
 
 
 def _accumulates(names: BodyParameters, args: tuple, kwargs: dict) -> bool:
-    """Whether a call wants to add to what it writes to."""
+    """Returns True if a call adds to the values that it writes to."""
     place = names.places.index("accumulate") if "accumulate" in names.places else len(args)
     return bool(args[place] if place < len(args) else kwargs.get("accumulate", False))
 
@@ -82,7 +82,7 @@ def _expanded_dims(tensor: Torchish) -> list[int]:
 
 
 def _as_expanded(target: Torchish, value: Torchish, dims: list[int], name: str) -> Any:
-    """What is to be written to a tensor that is expanded in `dims`: at each place the last element that changes."""
+    """The value to write to a tensor that is expanded in `dims`: at each place, the last element that changes."""
     warnings.warn(
         f"Use of {name} on expanded tensors is deprecated. Please clone() the tensor before performing this operation. "
         "This also applies to advanced indexing e.g. tensor[indices] = tensor",
@@ -98,7 +98,7 @@ def _as_expanded(target: Torchish, value: Torchish, dims: list[int], name: str) 
 
 
 def _on_copy(function: Callable, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """What an in-place function would write, of a tensor that is left as it is."""
+    """The value that an in-place function would write; the tensor itself is not changed."""
     return function(target.clone(memory_format=torch.contiguous_format), *args, **kwargs)
 
 
@@ -119,7 +119,7 @@ class WithFlag:
         )
 
     def writes(self, args: tuple, kwargs: dict) -> bool:
-        """Whether a call wants the form that writes."""
+        """Returns True if a call selects the form that writes."""
         return self.form(args, kwargs)[0] is self._in_place
 
     def form(self, args: tuple, kwargs: dict):
@@ -213,7 +213,7 @@ def _store(tensor: Torchish, value: Torchish) -> None:
 
 
 def _cast(value: Torchish, target: Torchish) -> tuple[PhysicalArray | LazyArray, Any]:
-    """The values as `target` holds them, and what is known of these."""
+    """The values in the dtype of `target`, and their known value."""
     known, dtype = value.known, canonical(target.dtype)
     is_plain = target.history is None and value.history is None and not target._node.storage.differentiable
     if is_plain and isinstance(known, torch.Tensor) and value.dtype == target.dtype and this_call().is_lazy:
@@ -228,7 +228,7 @@ def _cast(value: Torchish, target: Torchish) -> tuple[PhysicalArray | LazyArray,
 
 
 def expect_in_its_mode(tensor: Torchish) -> None:
-    """Refuses to change what was made in inference mode outside of it.
+    """Refuses to change a tensor from inference mode outside of it.
 
     Raises:
         RuntimeError: it was.
@@ -241,7 +241,7 @@ def expect_in_its_mode(tensor: Torchish) -> None:
 
 
 def expect_writable(tensor: Torchish, values: tuple[Torchish, ...] = ()) -> None:
-    """Refuses to write to a tensor, or to change what it views, with gradients on.
+    """Refuses a write that PyTorch refuses with gradients on: to a leaf, or through some views.
 
     Args:
         tensor: is to be written to.
@@ -264,7 +264,7 @@ def expect_writable(tensor: Torchish, values: tuple[Torchish, ...] = ()) -> None
 
 
 def _leads_to_grad(tensor: Torchish) -> bool:
-    """Whether a tensor requires grad, or is a view of one that does."""
+    """Returns True if a tensor requires grad, or is a view of one that does."""
     return tensor.history is not None or (isinstance(tensor._viewed, Torchish) and tensor._viewed.history is not None)
 
 
@@ -323,7 +323,7 @@ def _overlap(a: Torchish, b: Torchish, fully: bool) -> bool:
 
 
 def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
-    """The keywords of a call with ``out=``, of whose dtype are sums and the like that are told no other."""
+    """The keywords of a call with ``out=``, with its dtype for sums and the like if they get no other."""
     if kwargs.get("dtype") is None and "dtype" in rule.names.options and isinstance(kwargs["out"], torch.Tensor):
         return {**kwargs, "dtype": kwargs["out"].dtype}
     return kwargs
@@ -332,7 +332,7 @@ def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
 def write_out(
     result: Any, out: Any, operands: Iterable[Any] = (), *, exact: bool = False, by_index: bool = False
 ) -> Any:
-    """Writes what a rule gave into the ``out=`` argument, which takes its shape, and returns that.
+    """Writes a rule's result to the ``out=`` argument, which takes its shape, and returns that.
 
     With `exact` it must have the dtype of what is written, else one that this casts to. With `by_index` it must share
     no memory with the operands, as those that are read one element after the other.

@@ -28,19 +28,19 @@ class BodyParameters(NamedTuple):
     """The parameters of a rule's body."""
 
     places: tuple[str, ...]
-    """Those that may be given by place, in order."""
+    """The positional parameters, in order."""
     options: tuple[str, ...]
-    """Those that may not, though PyTorch may take them so."""
+    """The keyword-only parameters, though PyTorch may take them by position."""
     known: frozenset[str]
-    """All that may be given by keyword."""
+    """All keywords."""
     spread: str = ""
     """The name of any more that the body takes by place, if it does."""
     is_open: bool = False
-    """Whether it takes any more by keyword."""
+    """True if it takes any other keyword."""
 
     @classmethod
     def of(cls, body: Callable, known: Iterable[str] = (), skipped: int = 0) -> "BodyParameters":
-        """Those of a function but for the first so many, and others that the rule itself takes by keyword."""
+        """The parameters of a function without the first `skipped`, and further keywords that the rule itself takes."""
         if isinstance(body, types.FunctionType) and not vars(body):  # which wraps nothing; signatures take long to make
             code = body.__code__
             end = code.co_argcount + code.co_kwonlyargcount
@@ -57,7 +57,7 @@ class BodyParameters(NamedTuple):
         return cls(places, options, frozenset((*places, *options, *known)), spread, is_open)
 
     def with_flag(self, name: str, place: int) -> "BodyParameters":
-        """With one more, at a place among all of them."""
+        """The parameters with one more, at an index among all of them."""
         known = self.known | {name}
         if place > len(self.places):
             options = list(self.options)
@@ -95,7 +95,7 @@ class BodyParameters(NamedTuple):
         return args, named
 
     def _place(self, function: Callable[..., Any], key: str, kwargs: dict) -> int | str:
-        """Which place PyTorch's signature has an argument at, or what the body calls it."""
+        """The position of an argument in PyTorch's signature, or the body's name for it."""
         name = _ALIASES.get(key, key)
         if name in self.known or (self.is_open and name != "input"):
             return name
@@ -107,7 +107,7 @@ class BodyParameters(NamedTuple):
 
 
 def _is_default(function: Callable[..., Any], key: str, value: Any) -> bool:
-    """Whether an argument is what a function of Python's has where it is left out."""
+    """Returns True if an argument is the default of a Python function's parameter."""
     return isinstance(function, types.FunctionType) and _defaults(function).get(key, inspect.Parameter.empty) is value
 
 
@@ -126,7 +126,7 @@ def run_named(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
 
 @functools.cache
 def _signatures(function: Callable[..., Any]) -> list[tuple[str, ...]]:
-    """What PyTorch calls the arguments that may be given by place, of each overload; the first tensor is ``input``."""
+    """The names of positional arguments in PyTorch's signatures, a tuple for each overload; the first is ``input``."""
     if isinstance(function, types.FunctionType):
         parameters = inspect.signature(function).parameters.values()
         found = [tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)]
@@ -170,7 +170,7 @@ def _places(overload: OpOverload) -> list[tuple[str, Any]]:
 
 
 def is_in_old_order(function: Callable[..., Any], args: tuple) -> bool:
-    """Whether a call has more arguments by place than are tensors: ``torch.add(x, 2, y)`` for ``add(x, y, alpha=2)``.
+    """True if a call has more positional arguments than tensors: ``torch.add(x, 2, y)`` for ``add(x, y, alpha=2)``.
 
     PyTorch's own parser knows what is meant.
     """

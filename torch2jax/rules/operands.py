@@ -1,9 +1,9 @@
-"""Between tensors and the body of a rule.
+"""Conversion between tensors and the arrays of a rule's body.
 
 It takes arrays, or known values, in place of tensors. What it gives become tensors again, with dtypes, histories and
 labels.
 
-NumPy numbers and arrays among the arguments of PyTorch's functions.
+Also here: NumPy numbers and arrays among the arguments of PyTorch's functions.
 """
 
 import types
@@ -31,7 +31,7 @@ _TO_FLOAT = (Promotion.INT_TO_FLOAT, Promotion.INT_TO_FLOAT_ONCE)
 
 
 def has_numpys(args: tuple, kwargs: dict) -> bool:
-    """Whether an argument is numpy's."""
+    """Returns True if an argument is NumPy's."""
     return not _KINDS.isdisjoint(map(type, args)) or (
         bool(kwargs) and not _KINDS.isdisjoint(map(type, kwargs.values()))
     )
@@ -96,7 +96,7 @@ def lift(value: Any) -> Torchish:
 
 
 def lifted(value: Any) -> Any:
-    """`value` with tensors of this call for all that stand for them."""
+    """`value` with the call's tensors in place of all tensors and arrays from outside."""
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return value
@@ -164,7 +164,7 @@ def as_result(
     strides: Any = None,
     name: str = "Unknown",
 ) -> Any:
-    """The tensor for what the rule `name` computed from `tensors`; `dtype` is PyTorch's, None if these decide."""
+    """The tensor for an array that rule `name` computed from `tensors`; `dtype` is PyTorch's, None if they decide."""
     if array is None:
         return None
     if isinstance(array, np.ndarray):  # of a body that works with values
@@ -193,7 +193,7 @@ def as_result(
 
 
 def of_dtype(array: Any, dtype: Any, tensors: list) -> tuple[Any, torch.dtype]:
-    """What a body has computed from `tensors`, and its dtype, which is PyTorch's; these decide it if it is None."""
+    """The result of a body, in PyTorch's dtype, and that dtype; if None, the dtypes of `tensors` decide it."""
     if dtype is None:
         return array, logical(array.dtype, tuple([tensor.dtype for tensor in tensors]))
     wanted = canonical(dtype)

@@ -1,6 +1,6 @@
 """The options of a rule on arrays.
 
-Properties of PyTorch functions that decide how they are served: tags of rules, and PyTorch's schemas.
+Also here: the tags of PyTorch functions, by their rules and by PyTorch's schemas.
 
 PyTorch says of each operator whether it draws random numbers, what it writes to and what its results share memory with.
 A rule is tagged with what else has to be known, and a function of PyTorch's Python interface that is no operator too.
@@ -20,7 +20,7 @@ from .promotion import Promotion
 
 
 class Tag(Enum):
-    """What a function of PyTorch is."""
+    """A property of a PyTorch function."""
 
     AUTOGRAD = "asks how a tensor came about, or begins to note that"
     CONVERTS = "gives its first tensor, or a new one of another dtype"
@@ -49,7 +49,7 @@ NO_TAGS: Tags = frozenset()
 
 @functools.cache
 def operators_of(function: Callable[..., Any]) -> tuple[OpOverload, ...]:
-    """The overloads of an operator, or of what PyTorch's dispatcher has under a name, if anything."""
+    """The overloads of an operator, or of the operators with a name."""
     packet = getattr(torch.ops.aten, function, None) if isinstance(function, str) else function
     if isinstance(packet, OpOverload):
         return (packet,)
@@ -61,7 +61,7 @@ def operators_of(function: Callable[..., Any]) -> tuple[OpOverload, ...]:
 
 @functools.cache
 def tags_of_operators(operators: tuple[OpOverload, ...]) -> Tags:
-    """What PyTorch says of operators of one name."""
+    """The tags that follow from PyTorch's schemas of the operators of one name."""
     found: set[Tag] = set()
     if any(torch.Tag.nondeterministic_seeded in x.tags for x in operators):
         found.add(Tag.RANDOM)
@@ -107,11 +107,11 @@ class RuleOptions:
     """The options of a rule on arrays, which are the keywords of `implements`."""
 
     promote: PromoteSpec = None
-    """How all positional parameters of the body (the operands) are promoted to a common dtype and broadcast, if they
-    are; keyword-only parameters are no operands, though a call may give them by place too. A function of these gives
-    the kind where they decide it."""
+    """The promotion of the positional parameters of the body (the operands) to a common dtype; they are broadcast too.
+    None if they are not promoted. Keyword-only parameters are no operands, though a call may pass them by position too.
+    A function of the operands returns the kind where they decide it."""
     unpromoted: int = 0
-    """How many of the first operands are broadcast, but keep their dtype (the condition of a where)."""
+    """The number of first operands that are broadcast, but keep their dtype (the condition of a where)."""
     takes: TakesSpec = None
     """The dtypes that the function is defined for, as sets of `torch2jax.tensors.dtypes`, or a function of the call's
     arguments that gives them; any other is refused before the rule runs. Compared is the dtype that promotion gives to
@@ -122,13 +122,14 @@ class RuleOptions:
     """The PyTorch dtype of the result (one, a tuple of one for each, None in it where the operands decide, or a
     function of the call's arguments that gives one of these). By default the operands decide."""
     concrete: bool = False
-    """Whether the body needs values, not traced arrays, since the shape of its result depends on them."""
+    """True if the body needs values, not traced arrays, since the shape of its result depends on them."""
     random: bool = False
-    """Whether the body takes a JAX key before its other arguments."""
+    """True if the body takes a JAX key before its other arguments."""
     channels_last: ChannelsLast = None
-    """When the body takes its first operand (or a list of them), of the given rank, with its channels last, and gives
-    results of that rank likewise, called with ``channels_last=True``: always with ``("prefer", rank)``, if an operand
-    is held so with ``("follow", rank)``."""
+    """The rank of the first operand (or a list of them) that the body takes with its channels last, called with
+    ``channels_last=True``; its results of that rank are so too. Always with ``("prefer", rank)``; if an operand is held
+    so with ``("follow", rank)``; never with None.
+    """
     prepare: Callable[..., tuple[tuple, dict]] | None = None
     """Gives the ``(args, kwargs)`` for the body from the call's. It has the body's parameters and sees the tensors
     themselves: their strides, their known values."""
@@ -136,15 +137,15 @@ class RuleOptions:
     """Refuses the call's arguments, which it gets as tensors, where their values are known to be wrong: an index, a
     class. It is asked before all else, and what it raises has the attribute ``is_of_values``."""
     exact_out: bool = False
-    """Whether an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to."""
+    """True if an ``out=`` tensor must have the dtype of the result, where others may have one that it casts to."""
     strides: Callable[..., tuple[int, ...] | None] | None = None
     """Gives the strides of a result from its shape and the call's arguments: `rules.pointwise`. By default results
     are contiguous, and those of a promoting rule as PyTorch has them for its operands, of which a number is one."""
     has_own_values: bool = False
-    """Whether PyTorch's function may give other values, as the sign of an eigenvector, so that the body computes them
-    also where they are known. It does for all rules of users."""
+    """True if PyTorch's function may give other values, as the sign of an eigenvector, so that the body computes known
+    values too. Always true for rules of users."""
     tags: Iterable[Tag] = ()
-    """What the functions are, beyond what PyTorch's schemas of them say."""
+    """The tags of the functions, beyond those that follow from PyTorch's schemas."""
 
 
 class RuleKeywords(TypedDict, total=False):

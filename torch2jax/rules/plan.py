@@ -3,7 +3,7 @@
 A plan is made by what a rule does around its body (`rule.ArrayRule`), for operands of some metadata, and holds for all
 others of the same. What it cannot hold for is said by `Bypass`.
 
-Plans of functions that make tensors of one value everywhere, as ``torch.zeros``, where nothing is traced.
+Also here: plans of functions that fill a new tensor with one value, as ``torch.zeros``, where nothing is traced.
 """
 
 import functools
@@ -35,7 +35,7 @@ from .pointwise import PromotionPlan, in_layout
 from .rule import OverloadedRule, Reflected, is_of_metadata
 
 NOT_PLANNED: Any = object()
-"""What stands for the result of a call that the long way is to serve."""
+"""The result of a call that has no plan: the general path runs."""
 
 _SEVERAL = (tuple, list, np.ndarray)
 _ANY_ARRAY = np.float32(0)  # nothing is read while a plan is made
@@ -47,7 +47,7 @@ class Bypass(Exception):
 
 
 class ArrayPlan:
-    """What is done with operands of some metadata.
+    """The plan of an operator for operands of some metadata.
 
     Args:
         rule: whose body gives the arrays.
@@ -89,7 +89,7 @@ class ArrayPlan:
         self._outcome: tuple | None = None  # and what PyTorch says of it: shape, size, dtype, strides, order in memory
 
     def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
-        """What the rule gives.
+        """The result of the rule.
 
         Args:
             tensors: all in the arguments.
@@ -128,7 +128,7 @@ class ArrayPlan:
         is_eager: bool,
         dtype: torch.dtype,
     ) -> PhysicalArray | None:
-        """What the rule gives, as it is held; None if that is no tensor of a dtype."""
+        """The result of the rule as a physical array; None if it is not one tensor of that dtype."""
         result = self._computed(args, kwargs, tensors, arrays, is_eager)
         if type(result) is not ArrayImpl or result.aval is not self._aval:
             if result is None or isinstance(result, (tuple, list, np.ndarray)):
@@ -189,7 +189,7 @@ class ArrayPlan:
         return tensor
 
     def _wrapped_all(self, results: tuple, tensors: list[Torchish]) -> Any:
-        """As `_wrapped`, of several results, none of which a pointwise operator has given."""
+        """As `_wrapped`, for several results, none of a pointwise operator."""
         dtypes, parts = self._dtype if isinstance(self._dtype, tuple) else (self._dtype,) * len(results), []
         for array, dtype in zip(results, dtypes, strict=True):
             if array is None:
@@ -206,7 +206,7 @@ class ArrayPlan:
         return self.rule.result_type(parts) if self.rule.result_type else tuple(parts)
 
     def _in_dtype(self, array: Any, dtype: Any, tensors: list[Torchish]) -> tuple[Any, torch.dtype]:
-        """As `of_dtype`, which gives for operands of the plan's metadata what it has given."""
+        """As `of_dtype`, with the conversion that was found for the plan's metadata."""
         known = self._logical
         if known is not None and known[0] == array.dtype:
             return array, known[1]
@@ -217,7 +217,7 @@ class ArrayPlan:
 
 
 class _StridesByShape(dict):
-    """What gives the strides of results from their shapes."""
+    """The strides of results, by their shapes."""
 
     def __call__(self, shape: Sequence[int]) -> Any:
         return self[tuple(shape)]
@@ -228,20 +228,20 @@ def _shape_of(array: Any, layout: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 class Meant(NamedTuple):
-    """A call that is to have a plan: what it means, and what it was given."""
+    """A call to make a plan for, with its resolved rule and arguments."""
 
     rule: Any
-    """That of the function that its arguments choose."""
+    """The rule of the overload that the arguments choose."""
     args: tuple
     kwargs: dict
     given: list[Torchish]
-    """Its tensors in their order, each once: one that recurs has another of its metadata in its place."""
+    """Its distinct tensors in order; one that occurs twice is replaced by another one of its metadata."""
     check: Callable[[tuple, dict], None]
-    """Refuses the values of arguments as they are given."""
+    """Raises an error for wrong values of the original arguments."""
 
     @classmethod
     def of(cls, function: Callable, rule: Any, args: tuple, kwargs: dict) -> "Meant":
-        """That of a call of a function.
+        """Resolves the call of a function.
 
         Raises:
             Bypass: it can have no plan.
@@ -305,7 +305,7 @@ def plan_of(meant: Meant) -> ArrayPlan:
 
 
 def unplanned(rule: Any) -> str | None:
-    """Why no call that a rule serves has a plan; None where one may have."""
+    """The reason why no call of a rule has a plan; None where one may have."""
     while type(rule) in _FORMS:
         rule = rule.rule
     if type(rule) is not ArrayRule:
@@ -330,7 +330,7 @@ def _check(function: Callable, rule: Any, args: tuple, kwargs: dict) -> None:
 
 
 def _distinct(value: Any, seen: set[int]) -> Any:
-    """An argument with no tensor in it that has been seen before: another of its metadata is in its place."""
+    """The argument, with another tensor of the same metadata in place of one that has been seen before."""
     if type(value) is Torchish:
         if id(value) in seen:
             return at_the_place_of(value)
@@ -370,14 +370,14 @@ def resolved(function: Callable, rule: Any, args: tuple, kwargs: dict) -> tuple[
 
 
 FILLED: dict[Callable, Callable[..., Any]] = {}
-"""Such functions, and what gives the value from their arguments."""
+"""Functions that fill a tensor, each with the function from its arguments to the value."""
 
 full_at_once = jax.jit(lax.broadcast, static_argnums=1)
-"""A new array of a scalar everywhere. Each call gives one of its own, since users may donate it."""
+"""A new array filled with a scalar. Each call gives one of its own, since users may donate it."""
 
 
 class FilledPlan:
-    """How a tensor of one value comes about.
+    """The plan of a tensor that is filled with one value.
 
     Args:
         value: a scalar of the array's dtype.

@@ -1,11 +1,11 @@
 """Pointwise rules: operands of one shape, dtype and layout, and PyTorch's strides of the result.
 
-The strides of a pointwise function's result, computed like PyTorch's ``TensorIterator`` (aten/src/ATen).
+The strides of the result are computed as by PyTorch's ``TensorIterator`` (aten/src/ATen).
 
 Operands of one shape that are held alike give theirs on, to the letter. Otherwise the dimensions are ordered by the
 strides of the first operand that tells two of them apart, and the result has no gaps.
 
-The strides of results that are not pointwise in their operands: PyTorch's memory formats.
+Also here: the strides of other functions' results, PyTorch's memory formats.
 
 Each function takes the shape of a result and the arguments of the call, and gives None for a contiguous one.
 """
@@ -34,7 +34,7 @@ class Operand(NamedTuple):
 
 
 def result_strides(operands: Sequence[Operand], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of what a pointwise function gives for operands that broadcast to a shape."""
+    """The strides of a pointwise function's result, for operands that broadcast to a shape."""
     plain = strides_of_shape(shape)
     if all(operand.shape == shape for operand in operands):
         if all(_is_like(operand, plain) for operand in operands):
@@ -55,14 +55,14 @@ def result_strides(operands: Sequence[Operand], shape: tuple[int, ...]) -> tuple
 
 
 def _is_like(operand: Operand, strides: tuple[int, ...]) -> bool:
-    """Whether it has these strides, where its dimensions have more than one element."""
+    """Returns True if an operand has these strides in the dimensions of more than one element."""
     if 0 in operand.shape:
         return True
     return all(x == y for x, y, size in zip(operand.strides, strides, operand.shape, strict=True) if size != 1)
 
 
 def _broadcast(operand: Operand, shape: tuple[int, ...]) -> list[int]:
-    """Its strides in each dimension of the result: 0 where it is broadcast."""
+    """The operand's strides in each dimension of the result: 0 where it is broadcast."""
     missing = len(shape) - len(operand.shape)
     own = zip(operand.shape, operand.strides, shape[missing:], strict=True)
     return [0] * missing + [0 if size == 1 != whole else stride for size, stride, whole in own]
@@ -96,30 +96,30 @@ def _compare(one: int, other: int, strides: list[list[int]], shape: tuple[int, .
 
 
 class PromotionPlan(NamedTuple):
-    """What the metadata of the operands decides: dtypes, shapes and layouts of a pointwise operation."""
+    """The dtypes, shapes and layouts of a pointwise operation, which the metadata of the operands decides."""
 
     compute: torch.dtype
     result: torch.dtype
     shape: tuple[int, ...]
     layout: tuple[int, ...] | None
-    """The order in which the dimensions are held, None if that of the shape."""
+    """The order in which the dimensions are held; None for that of the shape."""
     strides: tuple[int, ...] | None
-    """Those of the result; None if it is contiguous."""
+    """The strides of the result; None if it is contiguous."""
 
     def leaves(self, operands: Sequence[Any]) -> bool:
-        """Whether these operands, once in the layout, are what the body of a rule computes with."""
+        """Returns True if the body computes with these operands as they are, once in the layout."""
         if any(not isinstance(x, torch.Tensor) or canonical(x.dtype) != canonical(self.compute) for x in operands):
             return False
         return all(x.ndim == 0 or x.shape == self.shape for x in operands)
 
 
 class _TensorMetadata(NamedTuple):
-    """Those of a tensor."""
+    """The metadata of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
-    """None if they are those of its shape."""
+    """None if they are those of a contiguous tensor."""
     layout: tuple[int, ...] | None
 
 
@@ -137,7 +137,7 @@ def planned(kind: Promotion, unpromoted: int, operands: Sequence[Any]) -> Promot
 
 
 def strides_besides(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Strides that the shape does not tell; a dimension of one may have any, and they count in those of a result."""
+    """The strides, if the shape does not imply them; those of dimensions of one are free, but count for results."""
     return tensor.stride() if 1 in tensor.shape or not tensor.is_contiguous() else None
 
 
@@ -215,7 +215,7 @@ _HELD_AS_NUMBERS = {torch.float32: np.float32, torch.float64: np.float64, torch.
 
 
 def _number_in_graph(operand: Any) -> np.generic | None:
-    """A known number as numpy's, which JAX writes into an operation as it is; None if it is none, or not so plain."""
+    """A known number as a NumPy scalar, which JAX writes into an operation; None if it is no such number."""
     kind = _HELD_AS_NUMBERS.get(operand.dtype)
     if kind is None or not this_call().is_lazy:
         return None
@@ -231,12 +231,12 @@ class Pointwise(NamedTuple):
     body: Callable
     shape: tuple[int, ...]
     unpromoted: int
-    """How many of the first operands keep their dtype."""
+    """The number of first operands that keep their dtype."""
     compute: torch.dtype
     result: torch.dtype
 
     def __call__(self, *operands: Any, **kwargs: Any):
-        """Casts and broadcasts the operands, calls the body, casts what it gives."""
+        """Casts and broadcasts the operands, calls the body, casts its result."""
         dtypes = (None,) * self.unpromoted + (self.compute,) * (len(operands) - self.unpromoted)
         promoted = [_operand(x, self.shape, dtype) for x, dtype in zip(operands, dtypes, strict=True)]
         result = self.body(*promoted, **kwargs)
@@ -272,7 +272,7 @@ def as_input(shape: Sequence[int], input: torch.Tensor, *_args: object, **_optio
 
 
 def as_volume(shape: Sequence[int], input: torch.Tensor, *args: Any, **options: Any) -> Strides:
-    """As `as_input`, of volumes; channels of one without a batch are last if there are no gaps."""
+    """As `as_input`, for volumes; without a batch, the channels are last if there are no gaps."""
     if input.ndim == 5:
         return as_input(shape, input, *args, **options)
     is_last = not input.is_contiguous() and input[None].is_contiguous(memory_format=torch.channels_last_3d)
@@ -296,25 +296,25 @@ def as_joined(shape: Sequence[int], tensors: Sequence[torch.Tensor], *_args: obj
 def as_pointwise(
     shape: Sequence[int], input: torch.Tensor, other: torch.Tensor, *_args: object, **_options: object
 ) -> Strides:
-    """Those of a pointwise function of two operands, unless that is reduced."""
+    """The strides of a pointwise function of two operands; None for a reduction of it."""
     plan = planned(Promotion.NO_OPMATH, 0, (input, other))
     return plan.strides if plan.shape == shape else None
 
 
 def as_tensors(shape: Sequence[int], *operands: object, **_options: object) -> Strides:
-    """Those of a pointwise function that takes numbers as they are, where others make tensors of them."""
+    """The strides of a pointwise function in which Python numbers do not count as operands."""
     del shape
     return planned(Promotion.NO_OPMATH, 0, [x for x in operands if isinstance(x, torch.Tensor)]).strides
 
 
 def as_copy(shape: Sequence[int], input: torch.Tensor, *_args: object, **_options: object) -> Strides:
-    """Those of a copy of the input, which dimensions of one keep too."""
+    """The strides of a copy of the input; those of dimensions of one stay too."""
     del shape
     return strides_of_copy(input)
 
 
 def like_input(shape: Sequence[int], input: torch.Tensor, *_args: object, **_options: object) -> Strides:
-    """Those of a copy of the input."""
+    """The strides of a copy of the input; None if it is contiguous, or has another shape."""
     if input.is_contiguous() or input.shape != shape:
         return None
     return strides_of_copy(input)
@@ -326,7 +326,7 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _seems_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the channels are innermost in memory and the images outermost, perhaps with gaps."""
+    """Returns True if the channels are innermost in memory and the images outermost, perhaps with gaps."""
     if strides[1] == 0 or 0 in shape:
         return False
     least = 0

@@ -14,7 +14,7 @@ from ..tensors.tensor import Torchish
 
 
 class Promotion(enum.Enum):
-    """How the dtypes of the operands decide the dtype of the computation and of the result."""
+    """A rule by which the dtypes of the operands decide the dtypes of the computation and of the result."""
 
     __hash__ = object.__hash__  # members are unique, and looked up for every operation
 
@@ -40,7 +40,7 @@ _ROUNDED_ONCE = {Promotion.DEFAULT_ONCE: Promotion.DEFAULT, Promotion.INT_TO_FLO
 
 
 def kind_of(operand: Any) -> tuple[torch.dtype | type, bool]:
-    """What of an operand decides the common dtype.
+    """The part of an operand's type that decides the common dtype.
 
     Of a tensor: its dtype, and whether it has no dimensions. Of a Python number, or a tensor that stands for one: its
     type, and whether half precision holds it as it is; PyTorch computes with Python numbers in float32.

@@ -59,7 +59,7 @@ def _register(table: dict[Any, Callable], functions: tuple[Any, ...]) -> Callabl
 
 
 def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do where an argument is a `selection.Selected`.
+    """Declares the decorated function as the rule of functions with a `selection.Selected` among their arguments.
 
     Rules that are elementwise need no such declaration.
     """
@@ -77,7 +77,7 @@ def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable
 
 
 def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do of mask selections along any dimension."""
+    """Declares the decorated function as the rule of functions for selections along any dimension."""
 
     def register(body: Callable) -> Callable:
         implements_selected(*functions)(body)
@@ -87,7 +87,7 @@ def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callabl
 
 
 def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do where an argument is of a sparse layout.
+    """Declares the decorated function as the rule of functions with a sparse argument.
 
     It gets the tensors. Those of sparse layouts are `sparse.Sparse`, or of PyTorch's own where PyTorch makes them.
     """
@@ -96,7 +96,7 @@ def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callabl
 
 
 class ByLength(NamedTuple):
-    """What a function does with numbers that data decide; see `implements_by_length`."""
+    """The rule of a function for numbers that data decide; see `implements_by_length`."""
 
     rule: Callable
     value: int | None
@@ -106,7 +106,7 @@ class ByLength(NamedTuple):
 def implements_by_length(
     *functions: Callable[..., Any] | str, value: int | None = None, takes_tensors: bool = False
 ) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be what functions do where a data-dependent number is among the arguments.
+    """Declares the decorated function as the rule of functions with a data-dependent number among their arguments.
 
     A size is meant, a place to begin or end at, or how many of something there are.
 
@@ -130,7 +130,7 @@ def implements_metadata(*functions: Callable[..., Any]) -> None:
 
 
 def tag(*functions: Callable[..., Any] | str, tags: Iterable[Tag]) -> None:
-    """Declares what functions are that have no rule."""
+    """Declares the tags of functions without a rule."""
     for function in functions:
         TAGS_WITHOUT_RULE[function] = frozenset(tags)
 
@@ -147,7 +147,7 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
 
 
 def lookup_selected(function: Callable[..., Any]) -> Callable | None:
-    """What a function does with a `selection.Selected`, where that is declared; an operator may be so by its name."""
+    """The rule of a function for a `selection.Selected`, or None; that of an operator may be declared by name."""
     found = _selected_rules.get(function)
     if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
         packet = function.overloadpacket if isinstance(function, OpOverload) else function
@@ -156,7 +156,7 @@ def lookup_selected(function: Callable[..., Any]) -> Callable | None:
 
 
 def lookup_moved(function: Callable[..., Any]) -> Callable | None:
-    """What a function does with a `moved.Moved`, where that is declared."""
+    """The rule of a function for a `moved.Moved`, if there is one."""
     return _moved_rules.get(function)
 
 
@@ -169,12 +169,12 @@ def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
 
 
 def lookup_by_length(function: Callable[..., Any]) -> ByLength | None:
-    """What a function does with data-dependent numbers, where that is declared."""
+    """The rule of a function for data-dependent numbers, if there is one."""
     return _rules_by_length.get(function)
 
 
 def is_provided(rule: Any) -> bool:
-    """Whether a rule is the package's, and does what PyTorch does."""
+    """Returns True if a rule is the package's, and computes what PyTorch does."""
     body = getattr(rule, "body", None)
     while body is None and hasattr(rule, "rule"):  # a form of another
         rule = rule.rule

@@ -3,9 +3,9 @@
 A `TensorRule` gets the tensors themselves; it is for functions that are about storages, metadata or Python values.
 Those on arrays are in `array_rule.py`.
 
-Rules for classes of modules: they replace ``forward`` during translated calls.
+Rules for classes of modules replace ``forward`` during translated calls.
 
-Checks that a user's rule fits PyTorch's function: that this writes to nothing, and that the results are its own.
+Also here: checks that a user's rule fits PyTorch's function, which must write to nothing, and that the results do.
 """
 
 import functools
@@ -29,7 +29,7 @@ from .options import NO_TAGS, Tag
 
 
 def of_metadata(prepare: Callable) -> Callable:
-    """Declares what an `ArrayRule` prepares its arguments with to ask tensors for their metadata alone, not for values.
+    """Declares that a `prepare` of an `ArrayRule` asks tensors for metadata alone, not for values.
 
     It gives the tensors that it is given.
     """
@@ -122,7 +122,7 @@ class Reflected:
 
 
 def dtype_of_first(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    """The dtype of the first tensor among the arguments, alone or in a list; `names` are those of the parameters."""
+    """The dtype of the first tensor among the arguments, alone or in a list; `names` are the parameters'."""
     for x in (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)):
         for item in x if isinstance(x, (list, tuple)) else (x,):
             if isinstance(item, torch.Tensor):
@@ -137,7 +137,7 @@ _running = threading.local()
 
 
 def replace_forward(cls: type, lookup: Callable) -> None:
-    """Lets ``cls.forward`` ask for a rule of `cls` within translated calls, also where a subclass inherits it.
+    """Makes ``cls.forward`` look for a rule of `cls` within translated calls, also where a subclass inherits it.
 
     Args:
         lookup: gives the rule of the class, or None.
@@ -192,7 +192,7 @@ def expect_no_writes(function: Any, name: str, place: str) -> None:
 
 
 def results_of(function: Any, name: str, place: str) -> Callable[[Any], None] | None:
-    """Gives what refuses results of a body that are not those of PyTorch's operator; None if these are not known.
+    """Returns a check of a body's results against those of PyTorch's operator; None if these are unknown.
 
     It raises a TypeError for another number of results, and for results that are no arrays.
 
@@ -227,14 +227,14 @@ def results_of(function: Any, name: str, place: str) -> Callable[[Any], None] | 
 
 
 def _kind(result: Any) -> str:
-    """What a body gave, in words."""
+    """The type of a body's result, in words."""
     if isinstance(result, (tuple, list)):
         return f"a {type(result).__name__} of {len(result)}"
     return "an array" if isinstance(result, (jax.Array, np.ndarray)) else f"a {type(result).__name__}"
 
 
 def _written(function: Any, name: str) -> str | None:
-    """What a function writes to, in words; None if it has a form that writes to nothing, or is unknown."""
+    """The arguments that a function writes to, in words; None if it is unknown or has a form that writes to none."""
     if isinstance(function, (OpOverload, OpOverloadPacket)):
         writes = [[x.name for x in schema.arguments if x.is_write and not x.is_out] for schema in schemas(function)]
         return ", ".join(map(repr, writes[0])) if writes and all(writes) else None
@@ -242,7 +242,7 @@ def _written(function: Any, name: str) -> str | None:
 
 
 def _says_that_it_writes(name: str) -> bool:
-    """Whether a function's name is that of an in-place form: ``add_``, ``__iadd__``, ``__setitem__``."""
+    """Returns True if a function has the name of an in-place form: ``add_``, ``__iadd__``, ``__setitem__``."""
     if not name.endswith("__"):
         return name.endswith("_")
     plain = f"__{name[3:]}"  # of ``__iadd__``; ``__invert__`` and ``__index__`` have none
@@ -250,7 +250,7 @@ def _says_that_it_writes(name: str) -> bool:
 
 
 def _loaded(function: Any) -> Any:
-    """The operator of a name, or None if no library that is loaded has it; anything else as it is."""
+    """The operator with a name; None if no loaded library has it. Other arguments are returned unchanged."""
     if not isinstance(function, str):
         return function
     namespace, _, name = function.partition("::")

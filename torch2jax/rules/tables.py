@@ -75,9 +75,9 @@ class Rules:
         self._by_name: dict[str, ArrayRule] = {}
         self._found: dict[OpOverload, Any] = {}
         self.declared = 0
-        """How often rules have been declared."""
+        """The number of declarations so far."""
         self.are_pytorchs = False
-        """Whether the rules that are declared compute what PyTorch's functions do."""
+        """True if the rules being declared compute what PyTorch's functions do."""
 
     def __enter__(self) -> "Rules":
         _entered.set((self, *_entered.get()))
@@ -162,7 +162,9 @@ class Rules:
         return register
 
     def _expect_new(self, functions: tuple, body: Callable, replace: bool) -> None:
-        """Refuses a second rule of the user's for a function, unless it is the first one anew, as of a notebook."""
+        """Refuses a second rule of the user's for a function, unless it declares the first one again, as in a
+        notebook.
+        """
         if not self.are_pytorchs:
             for function in functions:
                 if isinstance(function, str):
@@ -181,7 +183,7 @@ class Rules:
                 expect_no_writes(function, name_of(function), _place(body))
 
     def _forget(self) -> None:
-        """Forgets what was concluded from the rules as they were."""
+        """Clears the caches that depend on the rules."""
         self.declared += 1
         self._found.clear()
         for conclusion in _conclusions:
@@ -231,7 +233,7 @@ class Rules:
             self.functions[function] = rule_of(function)
 
     def _gives_way(self, rule: Any) -> bool:
-        """Whether a rule is of the package, and another is declared by the user."""
+        """Returns True if a rule is the package's, and the user declares another one."""
         while hasattr(rule, "rule"):  # a form of another
             rule = rule.rule
         body = getattr(rule, "body", None)
@@ -260,7 +262,7 @@ _conclusions: list[Any] = []
 
 
 def cached(conclude: Callable[[Any], _T]) -> Callable[[Any], _T]:
-    """Caches what a function concludes from the rule of a function of PyTorch, until there are others."""
+    """Caches a function of a PyTorch function that depends on its rule, until rules change."""
     conclusion = functools.cache(conclude)
     _conclusions.append(conclusion)
     return conclusion
@@ -268,12 +270,12 @@ def cached(conclude: Callable[[Any], _T]) -> Callable[[Any], _T]:
 
 _entered: ContextVar[tuple[Rules, ...]] = ContextVar("entered", default=())
 entered_rules = _entered.get
-"""As `entered`, for where a call of a function of Python counts."""
+"""As `entered`, without the time of a call of a Python function."""
 PROVIDED = Rules()
 PROVIDED.are_pytorchs = True  # until the package has declared its own
 """The package's own rules, and those that users declare for good."""
 TAGS_WITHOUT_RULE: dict[Any, Tags] = {}
-"""What functions are that have no rule."""
+"""The tags of functions without a rule."""
 
 
 def entered() -> tuple[Rules, ...]:
@@ -291,7 +293,7 @@ def lookup(function: Callable[..., Any]):
 
 
 def tags_of(function: Callable[..., Any]) -> Tags:
-    """What a function of PyTorch is, as its rule says, and PyTorch of the operators of its name."""
+    """The tags of a PyTorch function: those of its rule, and those that follow from the schemas of its operators."""
     rule = lookup(function)
     declared = TAGS_WITHOUT_RULE.get(function, NO_TAGS) if rule is None else rule.tags
     if isinstance(function, (OpOverload, OpOverloadPacket)):
@@ -331,7 +333,7 @@ _PACKAGE = __name__.partition(".")[0] + "."
 
 
 def _checked(functions: tuple) -> tuple:
-    """What a rule is declared for, with the operators of what `torch.library.custom_op` makes."""
+    """The functions of a declaration, with those of `torch.library.custom_op` replaced by their operators."""
     found = tuple([getattr(getattr(x, "_opoverload", None), "overloadpacket", x) for x in functions])
     wrong = [x for x in found if not (isinstance(x, str) or callable(x))]
     if wrong or not found:
@@ -398,7 +400,7 @@ def _is_out(overload: OpOverload) -> bool:
 
 
 def _fits(overload: OpOverload, rule: ArrayRule) -> bool:
-    """Whether an overload's arguments mean what the rule's parameters of the same place and name do."""
+    """Returns True if an overload's arguments mean the same as the rule's parameters of that position and name."""
     if rule.names.spread or rule.names.is_open:
         return True
     arguments = overload._schema.arguments

@@ -63,7 +63,7 @@ def constrained(
 
 
 def _multiplies(part: torch.nn.Module) -> bool:
-    """Whether a module has weights of two dimensions or more, as products and tables do: what others give follows."""
+    """True if a module has weights of two dimensions or more, as products and tables: the results of others follow."""
     return any(weight.ndim > 1 for weight in part.parameters(recurse=False))
 
 
@@ -117,7 +117,7 @@ class _Layer:
 
 
 def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Torchish:
-    """The tensor with its values laid out as the spec says; the same one, but for views and within derivatives."""
+    """The tensor with a sharding constraint on its values; the same object, except for views and within derivatives."""
     if tensor.known is not None:  # a constant
         return tensor
     before = vars(tensor).get(_TOLD)

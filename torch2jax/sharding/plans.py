@@ -17,7 +17,7 @@ _Dimension = Callable[[torch.nn.Module, str, torch.Tensor], int | None]
 
 
 class Layout(NamedTuple):
-    """How a tensor is sharded over an axis: split along a dimension, or replicated."""
+    """The sharding of a tensor over an axis: split along a dimension, or replicated."""
 
     dim: int | None
     """May be negative; None if it is whole."""
@@ -28,16 +28,16 @@ _WHOLE, _SPLIT = Layout(None), Layout(-1)
 
 @dataclass(frozen=True)
 class Style:
-    """What becomes of a module, or of one parameter."""
+    """The treatment of a module, or of one parameter."""
 
     dimension: _Dimension = lambda module, name, tensor: None
     """The dimension of a parameter that is split, None if it stays whole: by its module, its name there, and itself."""
     inputs: Sequence[Layout | None] = ()
-    """Those of positional arguments, None for one that is left alone."""
+    """The layouts of positional arguments; None for one that is left alone."""
     keywords: Mapping[str, Layout] = field(default_factory=dict)
     outputs: Sequence[Layout | None] = ()
     axis: str = TENSOR
-    """Which axis of the mesh they are split over."""
+    """The axis of the mesh that they are split over."""
 
 
 def _columns(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> int | None:
@@ -201,7 +201,7 @@ class ShardingPlan:
 
 
 def _matches(name: str, path: str) -> bool:
-    """Whether a path of a plan names a module or parameter: a star stands for anything between two dots."""
+    """Returns True if a path of a plan, where a star stands for one part, matches a module or parameter."""
     parts, patterns = name.split("."), path.split(".")
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 

@@ -1,4 +1,4 @@
-"""How the tensors of a module are split over a mesh, and placed on its devices."""
+"""Partition specs of a module's tensors over a mesh, and their placement on its devices."""
 
 import math
 from collections.abc import Iterable, Mapping

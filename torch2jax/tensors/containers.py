@@ -23,18 +23,18 @@ _OPEN: set[str] = set()
 
 
 class ContainerCodec(NamedTuple):
-    """How objects of a class are taken apart and put together."""
+    """The functions that flatten and unflatten the objects of a class."""
 
     flatten: Callable[[Any], tuple[tuple, Any]]
     """Gives the children of an object, and the rest of it, which can be compared and hashed."""
     unflatten: Callable[[Any, Iterable], Any]
     """The object with this rest and these children."""
     keys: Callable[[Any, Sequence], Iterable]
-    """What leads to each of the children, given the rest and them."""
+    """Returns the key that leads to each child, given the rest and the children."""
 
 
 def codec_of(node: Any) -> ContainerCodec | None:
-    """How to take objects of the class of `node` apart; None if it is no container."""
+    """The codec of the class of `node`; None if it is no container."""
     cls = type(node)
     if isinstance(node, (*_TENSORS, torch.nn.Module, torch.Size, type)):
         return None
@@ -46,13 +46,13 @@ def codec_of(node: Any) -> ContainerCodec | None:
 
 
 def open_up(node: Any) -> None:
-    """Lets an object be a container although it holds no tensors, and those of its module that it is made of."""
+    """Makes the classes of an object's module containers, also of objects without tensors."""
     if _is_plain(node):
         _OPEN.add(type(node).__module__)
 
 
 def _is_plain(node: Any) -> bool:
-    """Whether an object is but what it holds: neither code, nor a value, nor what has an end of its own."""
+    """Returns True if an object is nothing but what it holds: no code, no value type, no `__del__`."""
     cls = type(node)
     if callable(node) or isinstance(node, (torch.nn.Module, types.ModuleType)) or hasattr(cls, "__del__"):
         return False
@@ -118,7 +118,7 @@ def _own_slots(base: type) -> tuple[str, ...]:
 
 
 def _copied(value: Any):
-    """What an object keeps beside its children, so that no two objects share what code may change."""
+    """A copy of an object's rest, so that no two objects share a list or dictionary that code may change."""
     if type(value) in (list, set):
         return type(value)(_copied(item) for item in value)
     return {key: _copied(item) for key, item in value.items()} if type(value) is dict else value
@@ -126,7 +126,7 @@ def _copied(value: Any):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rest:
-    """What of an object is no child; two are equal if their values are, as far as that can be told."""
+    """The rest of an object without its children; two are equal if their values are, as far as these compare."""
 
     items: tuple
     names: tuple[str, ...]
@@ -154,7 +154,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _holds_tensors(node: Any, seen: set[int]) -> bool:
-    """Whether something is or holds a tensor, or is a container all the same."""
+    """Returns True if `node` is or holds a tensor, or is of a class that `open_up` has declared a container."""
     if isinstance(node, _TENSORS):
         return True
     if id(node) in seen or isinstance(node, (torch.nn.Module, type, str, bytes)):

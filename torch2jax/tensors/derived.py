@@ -30,7 +30,7 @@ _PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 class Derived(Torchish):
-    """What code's own class has of PyTorch: functions give tensors of this class, unless it says otherwise."""
+    """The base of a user's subclass: functions return tensors of the subclass, unless it says otherwise."""
 
     @classmethod
     def __torch_function__(
@@ -47,7 +47,7 @@ class Derived(Torchish):
 
     @classmethod
     def of_result(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        """What a function gives for tensors of this class, by what it gives for others."""
+        """The result of a function on tensors of this class, made from `result`, its result on plain tensors."""
         del args, kwargs
         return result if func in get_default_nowrap_functions() else convert(result, cls)
 
@@ -94,7 +94,7 @@ def _joined(cls: type) -> type:
 
 
 def in_call(call: Call, tensor: torch.Tensor) -> torch.Tensor:
-    """What stands within a call for a tensor from outside that is of a class with a say; any other as it is."""
+    """A tensor of the call for one from outside whose class overrides `__torch_function__`; other tensors unchanged."""
     if isinstance(tensor, Torchish) or not _has_a_say(type(tensor)):
         return tensor
     if is_split(type(tensor)):
@@ -105,7 +105,7 @@ def in_call(call: Call, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def have_a_say(kinds: Iterable[type]) -> bool:
-    """Whether there is a class of code's own among those of arguments, whose `__torch_function__` comes first."""
+    """Returns True if the classes of arguments include a user's subclass, whose `__torch_function__` comes first."""
     return any(map(_has_a_say, kinds))
 
 
@@ -119,5 +119,5 @@ def _has_a_say(kind: type) -> bool:
 
 
 def _computes(cls: type) -> bool:
-    """Whether it is PyTorch that computes with tensors of a class."""
+    """Returns True if PyTorch's own kernels compute with tensors of a class: it defines no `__torch_dispatch__`."""
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]

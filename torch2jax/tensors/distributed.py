@@ -20,7 +20,7 @@ _OF_CALLS = "torch"
 
 
 def is_split(kind: type) -> bool:
-    """Whether a class is that of PyTorch's `DTensor`s, of which each process holds a part."""
+    """Returns True for PyTorch's `DTensor` and its subclasses, of which each process holds a part."""
     module = sys.modules.get("torch.distributed.tensor")  # takes half a second, and who has one has it
     split = getattr(module, "DTensor", None)  # which is not there while PyTorch still imports the module
     return split is not None and issubclass(kind, split) and kind.__module__ != _OF_CALLS
@@ -38,14 +38,14 @@ def class_of_calls(base: type) -> type:
 
 
 def is_device_mesh(thing: object) -> bool:
-    """Whether a thing is a `DeviceMesh` of PyTorch's."""
+    """Returns True if a thing is a `DeviceMesh` of PyTorch."""
     module = sys.modules.get("torch.distributed.device_mesh")
     kind = getattr(module, "DeviceMesh", None)
     return kind is not None and isinstance(thing, kind)
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is of such a class."""
+    """Returns True if a tensor is a `DTensor`."""
     return is_split(type(tensor))
 
 
@@ -55,7 +55,7 @@ def names_in(mesh: Any) -> tuple[str, ...]:
 
 
 def parts_over(mesh: Any, placements: Iterable[Any]) -> Iterator[tuple[str, int, Any]]:
-    """Over which dimensions of a `DeviceMesh` each process has a part of a tensor: names, sizes, and placements.
+    """The dimensions of a `DeviceMesh` over which a tensor is split between processes: names, sizes, and placements.
 
     There are none where each has the whole.
     """
@@ -65,7 +65,7 @@ def parts_over(mesh: Any, placements: Iterable[Any]) -> Iterator[tuple[str, int,
 
 
 def mesh_in_force(mesh: Any) -> Mesh | AbstractMesh | None:
-    """The mesh of JAX's that a `DeviceMesh` stands for where the code is; None if nothing says which.
+    """The JAX mesh that a `DeviceMesh` stands for at this place in the code; None if none is set.
 
     That is the one in force (`jax.set_mesh`), if it has axes of these names, of the same sizes or where PyTorch has one
     process; or the one of the devices of these ranks, if there are several.
@@ -79,7 +79,7 @@ def mesh_in_force(mesh: Any) -> Mesh | AbstractMesh | None:
 
 
 def spec_of(mesh: Mesh | AbstractMesh, device_mesh: Any, placements: tuple, shape: tuple[int, ...]) -> PartitionSpec:
-    """How a tensor lies by its placements over some axes of a mesh.
+    """The `PartitionSpec` of a tensor with these placements over some axes of a mesh.
 
     What other axes do is left to XLA, and so is a dimension that the devices do not divide.
     """
@@ -95,7 +95,7 @@ def spec_of(mesh: Mesh | AbstractMesh, device_mesh: Any, placements: tuple, shap
 
 
 def mesh_of(mesh: Any) -> Mesh:
-    """The mesh of JAX's devices that a `DeviceMesh` stands for, by the ranks in it.
+    """The mesh of JAX devices with the ranks of a `DeviceMesh`.
 
     In as many processes as PyTorch has, a rank is the first device of JAX's process of that number; in one process it
     is the device of that number.

@@ -1,6 +1,6 @@
 """PyTorch's dtypes and JAX's, and how they correspond.
 
-Python numbers beside tensors: which ones PyTorch refuses, and what happens to those that do not fit a dtype.
+Also here: Python numbers beside tensors: the ones that PyTorch refuses, and those that do not fit a dtype.
 """
 
 import cmath
@@ -58,7 +58,7 @@ REALS_AND_BOOL = REALS | BOOL
 INTEGERS_AND_BOOL = INTEGERS | BOOL
 
 FACTORED: Takes = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
-"""What LAPACK knows."""
+"""The dtypes that LAPACK computes in."""
 
 _TYPE_NAMES = {
     "int64": "Long",
@@ -89,7 +89,7 @@ def default_dtype() -> torch.dtype:
 
 
 def dtype_of_type(kind: type) -> torch.dtype:
-    """What PyTorch takes one of Python's types for, where it expects a dtype.
+    """The dtype that PyTorch understands by a Python type, where it expects a dtype.
 
     Raises:
         TypeError: it takes no such type.
@@ -119,13 +119,13 @@ def expect(name: str, dtype: torch.dtype, takes: Takes) -> None:
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """What PyTorch's errors call a dtype."""
+    """The name of a dtype in PyTorch's errors."""
     name = str(dtype).removeprefix("torch.")
     return name.capitalize() if dtype in FLOAT8 else _TYPE_NAMES.get(name, name)
 
 
 def cpp_name(dtype: torch.dtype) -> str:
-    """What PyTorch's errors call the C++ type of a number of a dtype."""
+    """The C++ type of a dtype's numbers, as PyTorch's errors name it."""
     name = str(dtype).removeprefix("torch.")
     return _CPP_NAMES.get(name) or (f"c10::{name.capitalize()}" if dtype.is_floating_point else f"{name}_t")
 
@@ -191,17 +191,17 @@ def canonical(dtype: torch.dtype) -> np.dtype:
 
 
 def has_doubles() -> bool:
-    """Whether arrays of JAX hold double precision, as ``jax_enable_x64`` lets them."""
+    """Returns True if JAX has double precision: ``jax_enable_x64`` is on."""
     return jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def is_held_alike(one: torch.dtype, other: torch.dtype) -> bool:
-    """Whether arrays of one dtype hold tensors of both: of float32 and float64 while ``jax_enable_x64`` is off."""
+    """True if arrays of one dtype hold both: float32 and float64 while ``jax_enable_x64`` is off."""
     return one == other or canonical(one) == canonical(other)
 
 
 def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch.dtype:
-    """The PyTorch dtype of a result: that of the first operand held in the same array dtype, or the one of that name.
+    """The PyTorch dtype of a result: the first candidate that is held in the array's dtype, else the one of that name.
 
     With ``jax_enable_x64`` off an int64 tensor is held as int32; what is computed from it stays int64.
     """
@@ -212,7 +212,7 @@ def logical(array_dtype: np.dtype, candidates: tuple[torch.dtype, ...]) -> torch
 
 
 def is_integral(dtype: torch.dtype) -> bool:
-    """Whether `dtype` is an integer type or bool."""
+    """Returns True if `dtype` is an integer type or bool."""
     return not (dtype.is_floating_point or dtype.is_complex)
 
 
@@ -230,7 +230,7 @@ def expect_integer(value: int) -> None:
 
 
 def expect_fits(value: Any, dtype: torch.dtype) -> None:
-    """Refuses a Python number that a tensor is to be filled or scaled with, but that its dtype does not hold.
+    """Refuses a Python number to fill or scale a tensor with, if its dtype does not hold it.
 
     Negative integers wrap around in unsigned dtypes, and infinities are held by all that have them. What is no Python
     number is passed over.
@@ -261,7 +261,7 @@ def _fits(value: Any, dtype: torch.dtype) -> bool:
 
 
 def held_as(dtype: torch.dtype) -> torch.dtype:
-    """The widest dtype that an array of a dtype may stand for: with jax_enable_x64 off, int64 arrays have 32 bits."""
+    """The widest dtype whose tensors are held in arrays of a dtype: int64 for int32 while jax_enable_x64 is off."""
     return torch.int64 if dtype is torch.int32 and not has_doubles() else dtype
 
 
@@ -281,11 +281,11 @@ def tell_of_narrowing(dtype: torch.dtype) -> None:
 
 
 _BOUNDS = {-(2**63): -(2**31), 2**63 - 1: 2**31 - 1, 2**64 - 1: 2**32 - 1}
-"""What the bounds of 64 bits become in 32, so that ``torch.iinfo(torch.int64).max`` stays one."""
+"""The bounds of 64 bits, and those of 32 for them: ``torch.iinfo(torch.int64).max`` stays the largest value."""
 
 
 def in_32_bits(value: int, array_dtype: np.dtype) -> int:
-    """An integer that is to be one of an array of 32 bits, which JAX holds 64-bit integers in.
+    """Checks that an integer fits into the 32 bits of the arrays that hold 64-bit integers.
 
     Negative ones wrap around in an unsigned array, as they do in 64 bits.
 

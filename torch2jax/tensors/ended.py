@@ -46,7 +46,7 @@ class Ended(torch.Tensor):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What code has set."""
+        """The attributes that code has set."""
         return {key: value for key, value in vars(self).items() if key not in _OWN and key != "_made_at"}
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
@@ -92,7 +92,7 @@ def _ended_in(values: Iterable[Any]) -> Iterator[Ended]:
 
 
 def end(tensors: Iterable[Torchish]) -> None:
-    """Lets tensors that outlive the call which made them be PyTorch's own, or ended ones.
+    """Turns tensors that outlive the call which made them into PyTorch's own, or into `Ended` ones.
 
     Args:
         tensors: all of that call.
@@ -112,7 +112,7 @@ def end(tensors: Iterable[Torchish]) -> None:
 
 
 def keep(tensors: Iterable[Torchish], left: Collection[int] = ()) -> list[Torchish]:
-    """Lets those of some tensors be PyTorch's own that no input decides, but for some, by ids; gives the others."""
+    """Turns tensors that depend on no input into PyTorch's own, except those with ids in `left`; returns the others."""
     memories: dict[tuple[int, torch.dtype], torch.Tensor] = {}
     others: list[Torchish] = []
     kept: list[tuple[Torchish, torch.Tensor]] = []
@@ -147,7 +147,7 @@ _contexts: list[Callable[[], contextlib.AbstractContextManager]] = []
 
 
 def force_within(make: Callable[[], contextlib.AbstractContextManager]) -> None:
-    """Declares what rules run in, for values that come of rules and that nobody has asked for until the call's end."""
+    """Declares a context for rules that run at the end of a call, for values that nothing has needed before."""
     _contexts.append(make)
 
 
@@ -155,7 +155,7 @@ _set_class: Any = object.__dict__["__class__"].__set__  # also where a class say
 
 
 def is_kept(tensor: Torchish) -> bool:
-    """Whether a tensor will be one of PyTorch's own after the call: no input decides it."""
+    """Returns True if a tensor becomes one of PyTorch's own after the call: it depends on no input."""
     if tensor.stands_for is not None:
         return False
     node = tensor._node
@@ -169,7 +169,7 @@ def is_kept(tensor: Torchish) -> bool:
 
 
 def _kept(tensor: Torchish, memories: dict[tuple[int, torch.dtype], torch.Tensor]) -> torch.Tensor | None:
-    """The tensor of PyTorch's own that one becomes; None if there are no such values."""
+    """The tensor of PyTorch's own for one of the call; None if its values are not known."""
     try:
         made = _view_of_memory(tensor, memories)
     except Exception:  # PyTorch refuses what JAX computes

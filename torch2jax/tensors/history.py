@@ -1,4 +1,4 @@
-"""How a tensor was computed, as PyTorch's autograd reports it: `requires_grad`, `is_leaf`, `grad_fn`.
+"""The history of a tensor, as PyTorch's autograd reports it: `requires_grad`, `is_leaf`, `grad_fn`.
 
 The derivatives themselves are JAX's. This says which tensors are connected, also where the derivative is zero.
 """
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def next_node() -> int:
-    """A number above those of all nodes that there are, and below those to come."""
+    """The number of the next node: larger than those of all existing nodes."""
     return next(_numbers)
 
 
@@ -28,13 +28,13 @@ def next_node() -> int:
 LINEAR = {"CopySlices", "Clone", "ToCopy", "View"}
 """Operations that are linear in all they take: their derivatives depend on nothing."""
 PRODUCTS: set[str] = set()
-"""Those that are linear in each of what they take: on the others."""
+"""Operations that are linear in each operand: a derivative depends on the other operands."""
 QUOTIENTS: set[str] = set()
-"""Those that are linear in the first: with respect to that on the others, else on all."""
+"""Operations that are linear in the first operand: that derivative depends on the others, the other ones on all."""
 
 
 def _on_demand(slot: str, make: Callable[[], Any]) -> Any:
-    """What is made when it is first asked for: each parameter has a node, and hardly one has hooks."""
+    """A property whose value is made at the first access: each parameter has a node, and hardly one has hooks."""
 
     def found(node: Any) -> Any:
         value = getattr(node, slot)
@@ -47,7 +47,7 @@ def _on_demand(slot: str, make: Callable[[], Any]) -> Any:
 
 
 class Node(graph.Node):
-    """What `Tensor.grad_fn` is: an operation that tensors which require grad went into.
+    """A node of the autograd graph (`Tensor.grad_fn`): an operation with operands that require grad.
 
     Args:
         operation: what PyTorch calls it.
@@ -72,9 +72,9 @@ class Node(graph.Node):
         self._metadata = self._prehooks = self._posthooks = None
 
     is_from_afar = False
-    """True if nobody knows which tensors the operation took, as what is behind a condition or a loop."""
+    """True if nobody knows which tensors the operation took: a condition or a loop, say."""
     is_given = False
-    """Whether a tensor requires grad since JAX differentiates it: to JAX, an argument is none of the user's tensors."""
+    """True if a tensor requires grad because JAX differentiates it: to JAX, an argument is not the user's tensor."""
 
     metadata = _on_demand("_metadata", dict)
     prehooks = _on_demand("_prehooks", OrderedDict)
@@ -84,12 +84,12 @@ class Node(graph.Node):
         return f"{self._operation}Backward0"
 
     def begins_at(self, part: Any) -> bool:
-        """Whether it is the history of the tensor on that part of memory, which requires grad by itself."""
+        """Returns True if this is the history of the leaf on that part of memory."""
         del part
         return False
 
     def refuses(self, ends: set[int]) -> bool:
-        """Whether a backward pass that comes by it, on its way to the nodes of these ids, is an error."""
+        """Returns True if a backward pass through this node, on its way to the nodes of these ids, is an error."""
         return self.refusal is not None and (not ends or bool(reaches(self.inputs, ends)))
 
     def refuse(self) -> None:
@@ -97,7 +97,7 @@ class Node(graph.Node):
         raise RuntimeError(self.refusal)
 
     def uses(self, place: int, other: int) -> bool:
-        """Whether the derivative with respect to one of the inputs depends on another, or on itself."""
+        """Returns True if the derivative with respect to input `place` depends on input `other`."""
         if self._operation in PRODUCTS or (self._operation in QUOTIENTS and place == 0):
             return place != other
         return self._operation not in LINEAR
@@ -115,7 +115,7 @@ class Node(graph.Node):
         return tuple(zip(self.inputs, numbers, strict=True))
 
     def number_of(self, end: Any) -> int:
-        """Which of the results is at an end."""
+        """The index of the result that `end` is."""
         del end  # this has one
         return 0
 
@@ -158,7 +158,7 @@ class Node(graph.Node):
         )
 
     def _show(self) -> None:
-        """Lets the tape know that this has hooks."""
+        """Tells the tape that this node has hooks."""
         tape = this_call().tape
         if self.end is not None and tape is not None:
             tape.show(self)
@@ -172,29 +172,29 @@ def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
 
 
 class Saved(Node):
-    """Of what a custom function's backward is given for a tensor that it has saved, and that required grad."""
+    """The node of a tensor that a custom function's backward gets for a saved one that required grad."""
 
     __slots__ = ()
 
 
 class FromAfar(Node):
-    """Of what a transformation gave, as a condition or a loop: nobody knows which tensors it was computed from."""
+    """The node of a transformation's result, such as a loop's: nobody knows which tensors it was computed from."""
 
     __slots__ = ()
     is_from_afar = True
 
 
 class GradientPart(NamedTuple):
-    """That a tensor requires grad in the place of a part of another one."""
+    """A tensor that requires grad as a part of another one."""
 
     whole: Any
     """The tensor that it is of."""
     gradient: Callable[[torch.Tensor], torch.Tensor]
-    """Gives a gradient of the whole for one of the part."""
+    """Returns the gradient of the whole for one of the part."""
 
 
 class Source(Node):
-    """Where a history begins: a tensor that requires grad by itself.
+    """The node of a leaf: a tensor that requires grad by itself.
 
     Args:
         variable: that tensor.
@@ -216,21 +216,21 @@ class Source(Node):
     """Hooks for when a gradient has been added."""
 
     parts: "weakref.WeakValueDictionary[int, Any]" = _on_demand("_parts", weakref.WeakValueDictionary)
-    """Tensors whose gradients are parts of that of its tensor, by numbers in their order."""
+    """The tensors whose gradients are parts of the leaf's, by number, in order."""
 
     @property
     def has_parts(self) -> bool:
-        """Whether there may be such tensors."""
+        """True if parts of the leaf may require grad."""
         return self._parts is not None
 
     @property
     def is_hooked(self) -> bool:
-        """Whether there may be hooks for when a gradient is added."""
+        """True if there may be hooks that run when a gradient is accumulated."""
         return not (self._accumulated is self._prehooks is self._posthooks is None)
 
     @property
     def variable(self) -> Any:
-        """The tensor; None if nobody, and no graph, has it any longer."""
+        """The tensor; None if neither code nor a graph refers to it any more."""
         return self._variable()
 
     @variable.setter
@@ -253,7 +253,7 @@ class Source(Node):
 
 
 class _Unrecorded(Node):
-    """The history of what requires grad as long as no tape is kept."""
+    """The node of all tensors that require grad while there is no tape."""
 
     __slots__ = ()
 
@@ -275,18 +275,18 @@ UNRECORDED = _Unrecorded("Unrecorded")
 
 
 def reaches(ends: Iterable[Node | None], wanted: set[int]) -> set[int]:
-    """The ids of nodes, among those `wanted`, that lead to some nodes."""
+    """The ids of those `wanted` nodes that lead to some nodes."""
     return wanted.intersection(_leading_to(ends))
 
 
 def leads_through_older(ends: Iterable[Node | None], wanted: set[int], number: int) -> bool:
-    """Whether an operation from before that number is on the way from some nodes to those of the ids `wanted`."""
+    """Returns True if an operation older than `number` is on a path from `ends` to the nodes with ids `wanted`."""
     older = [x for x in _leading_to(ends).values() if x._number < number and not isinstance(x, Source)]
     return bool(older) and (any(x.is_from_afar for x in older) or bool(reaches(older, wanted)))
 
 
 def used_in_derivatives(ends: Iterable[Node | None], wanted: list[Node | None]) -> list[list[Node]]:
-    """What the derivatives of some nodes depend on, for each that they are taken with respect to."""
+    """For each node of `wanted`: the nodes that the derivatives of `ends` with respect to it depend on."""
     leading: dict[int, int] = {}  # to a node: the bits of those wanted
     for i, node in enumerate(wanted):
         leading[id(node)] = leading.get(id(node), 0) | 1 << i
@@ -319,7 +319,7 @@ def _inputs_first(ends: Iterable[Node | None]) -> list[Node]:
 
 
 def used_beside(ends: Iterable[Node | None], wanted: Node, operation: str) -> bool:
-    """Whether a node leads to some others in another way than by an operation of that name."""
+    """Returns True if `ends` depend on `wanted` in another way than through an operation of that name."""
     ends = list(ends)
     if any(end is wanted for end in ends):
         return True
@@ -329,7 +329,7 @@ def used_beside(ends: Iterable[Node | None], wanted: Node, operation: str) -> bo
 
 
 def made_beside(ends: Iterable[Node | None], wanted: Node) -> bool:
-    """Whether another node that leads to some is of the same operation on the same inputs."""
+    """Returns True if another node that `ends` depend on is the same operation on the same inputs as `wanted`."""
     return any(
         node is not wanted and node._operation == wanted._operation and list(node.inputs) == list(wanted.inputs)
         for node in _leading_to(ends).values()
@@ -347,7 +347,7 @@ def refusing_between(starts: Iterable[Node | None], ends: set[int]) -> Node | No
 
 
 def sources_among(ends: Iterable[Node | None]) -> list[Source]:
-    """The sources that lead to some nodes."""
+    """The leaves that lead to some nodes."""
     return [node for node in _leading_to(ends).values() if isinstance(node, Source)]
 
 

@@ -1,6 +1,6 @@
 """Conversion between tensors and arrays, by copy or in shared memory.
 
-Tied tensors: several names of one memory, for which a state has one array.
+Also here: tied tensors, several names of one memory, for which a state has one array.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def tensor_to_array(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
 
 
 def array_of_values(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
-    """As `tensor_to_array`, of what `values_of` gave."""
+    """As `tensor_to_array`, for the result of `values_of`."""
     wanted = canonical(tensor.dtype)
     is_in_dtype = wanted == dtype_t2j(tensor.dtype) and tensor.numel() > 0
     if is_in_dtype and not tensor.is_cpu:
@@ -151,7 +151,7 @@ def array_to_tensor(array: Any, *, copy: bool = False, gathers: bool = False) ->
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
+    """Returns True if the elements of a strided tensor fill their memory without gaps or overlaps, in some order."""
     return tensor.layout is torch.strided and (tensor.is_contiguous() or fills_memory(tensor.shape, tensor.stride()))
 
 
@@ -161,7 +161,7 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def fills_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """As `is_dense`, of a shape and strides."""
+    """As `is_dense`, for a shape and strides."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1 and stride != expected:
@@ -171,11 +171,11 @@ def fills_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 class Tie(NamedTuple):
-    """What a name is another name of."""
+    """The earlier tensor that shares memory with the tensor of a name."""
 
     first: str
     is_same: bool
-    """Whether it is all of that and in the same shape, or a part or a view of it."""
+    """True if both are all of the memory, in one shape; False for a part or a view of it."""
 
 
 def ties(tensors: Mapping[str, Any]) -> dict[str, Tie]:
@@ -242,7 +242,7 @@ def _is_state(thing: Any) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tells the memories of tensors apart; of one that has none that could be another's too, the tensor itself."""
+    """A key that tensors on one memory share; an empty or sparse tensor, or a wrapper, has a key of its own."""
     try:
         return tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)
     except (RuntimeError, NotImplementedError):  # it is sparse, or wraps others

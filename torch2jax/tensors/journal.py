@@ -3,7 +3,7 @@
 Code that runs in a JAX trace of its own leaves that trace's arrays in whatever it writes, and in what it reads, since
 reads are cached. A journal puts all of that back; what is to last is done again outside (`tracing/scope.py`).
 
-Memory, which a tensor and all its aliases share.
+Also here: the memory that a tensor and all its aliases share.
 """
 
 import itertools
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Uncontained(Abandoned):
-    """Code within a journal does what cannot be done again outside."""
+    """Code within a journal does something that cannot be repeated outside."""
 
     ends_call = False
 
@@ -43,14 +43,14 @@ def journal() -> "Journal | None":
 
 
 class Journaled:
-    """What a journal tells of; it belongs to the journal that is kept while it is made."""
+    """An object whose changes a journal undoes; it belongs to the journal that is active when it is made."""
 
     __slots__ = ("__weakref__", "_journal")
 
     changing: ClassVar[tuple[str, ...]] = ()
     """The attributes that change."""
     is_lost = False
-    """Whether it is of no use any more."""
+    """True if its values have been given up."""
 
     def _begin(self) -> None:
         self._journal = kept = _active.journal
@@ -59,21 +59,21 @@ class Journaled:
 
     @property
     def is_older(self) -> bool:
-        """Whether it was there before the journal that is kept."""
+        """True if it was made before the active journal began."""
         return _active.journal is not None and self._journal is not _active.journal
 
     def _touch(self) -> None:
-        """Is called before an attribute changes."""
+        """Called before an attribute changes."""
         kept = _active.journal
         if kept is not None and self._journal is not kept:
             kept.remember(self)
 
     def forget(self) -> None:
-        """Drops what was computed within the journal that ends."""
+        """Drops a cache that was computed within the ending journal."""
 
 
 class Journal:
-    """Is kept while it is entered.
+    """An undo log of changes to older objects, active while it is entered.
 
     Args:
         repeats: whether the code that it is kept of may run several times.
@@ -85,12 +85,12 @@ class Journal:
         self.written: dict[int, Any] = {}
         """The storages through which older memory was written, in the order of the last writes."""
         self.writes = 0
-        """How many writes that were."""
+        """The number of these writes."""
         self._before: dict[int, tuple[Journaled, list]] = {}
         self.undo: list[Callable[[], None]] = []
-        """What undoes changes of tensors themselves, which otherwise last."""
+        """Functions that undo changes of the tensors themselves, which would otherwise last."""
         self.changes_older = False
-        """Whether one of these tensors was there before."""
+        """True if one of these tensors is older than the journal."""
 
     def __enter__(self) -> "Journal":
         self.outer, _active.journal = _active.journal, self
@@ -115,12 +115,12 @@ class Journal:
             self.undo.pop()()
 
     def remember(self, node: Journaled) -> None:
-        """Keeps what an older node is, to restore that at the end."""
+        """Saves the attributes of an older node, to restore them at the end."""
         if id(node) not in self._before:
             self._before[id(node)] = (node, [getattr(node, name) for name in node.changing])
 
     def note_change(self, node: Journaled, undo: Callable[[], None]) -> None:
-        """Keeps what undoes a change of a tensor itself, which is at `node`."""
+        """Saves the undo of a change of a tensor itself, which is at `node`."""
         self.undo.append(undo)
         self.changes_older = self.changes_older or node._journal is not self
 
@@ -130,13 +130,13 @@ class Journal:
         self.written[id(storage)] = storage
 
     def survivors(self) -> list[Any]:
-        """What was made within and is still referred to."""
+        """The objects that were made within and are still referred to."""
         nodes = [reference() for reference in self.made]
         return [node for node in nodes if node is not None and not node.is_lost]
 
 
 class suspended:
-    """A context in which no journal is kept."""
+    """A context without a journal."""
 
     def __enter__(self):
         self._before, _active.journal = _active.journal, None
@@ -146,7 +146,7 @@ class suspended:
 
 
 def expect_contained(node: Journaled, what: str) -> None:
-    """Refuses what cannot be done within a journal to a node that was there before it.
+    """Refuses an action on a node that is older than the active journal.
 
     Raises:
         Uncontained: one is kept.
@@ -156,7 +156,7 @@ def expect_contained(node: Journaled, what: str) -> None:
 
 
 def expect_no_journal(what: str) -> None:
-    """Refuses what cannot be done within a journal.
+    """Refuses an action within a journal.
 
     Raises:
         Uncontained: one is kept.
@@ -166,7 +166,7 @@ def expect_no_journal(what: str) -> None:
 
 
 def expect_no_repetition(what: str) -> None:
-    """Refuses what cannot be done in code that may run several times.
+    """Refuses an action in code that may run several times.
 
     Raises:
         Uncontained: a journal of such code is kept.
@@ -183,7 +183,7 @@ _numbers = itertools.count(1)
 
 
 def next_number() -> int:
-    """A number above those of all memories that there are, and below those to come."""
+    """The number of the next memory: larger than those of all existing ones."""
     return next(_numbers)
 
 
@@ -192,7 +192,7 @@ class Located(Uncontained):
 
 
 class Memory(Journaled):
-    """What a tensor and all its aliases share: which write was the last, and how much there is."""
+    """The memory that a tensor shares with its aliases: its size, and the number and the last of the writes to it."""
 
     changing = ("latest", "seen", "size", "version")
 
@@ -217,7 +217,7 @@ class Memory(Journaled):
         self.number = next(_numbers)  # in the order in which they were made; 0 if it was there before the call
 
     def expect_all(self) -> None:
-        """Is called where it counts what else there is in memory, or where.
+        """Called where the rest of the memory matters, or the tensor's position in it.
 
         Raises:
             Located: that is not known.
@@ -226,6 +226,6 @@ class Memory(Journaled):
             raise Located("a query of where a tensor is in memory")
 
     def follow(self, method: Callable[[], None]) -> None:
-        """Lets a method be called after each write, for as long as its object lives."""
+        """Calls a method after each write, as long as its object lives."""
         alive = [follower for follower in self.followers if follower() is not None]
         self.followers = [*alive, weakref.WeakMethod(method)]

@@ -29,7 +29,7 @@ _PLAIN = frozenset((torch.float32, torch.float64, torch.int32, torch.bool))
 
 @contextlib.contextmanager
 def for_all_sizes() -> Iterator[None]:
-    """Within, what is done with known values is the same for all sizes.
+    """A context in which operations on known values are the same for all sizes.
 
     All are small; and integers on the way to values that 32 bits hold are computed in the graph, though they do not
     fit: elsewhere such values are constants there, which have one size.
@@ -46,12 +46,12 @@ def are_for_all_sizes() -> bool:
 
 
 def is_small(size: int) -> bool:
-    """Whether so many elements are computed in less time than it takes to note how."""
+    """Returns True if so many elements are computed in less time than it takes to make a `Deferred`."""
     return size <= _SMALL or are_for_all_sizes()
 
 
 class Deferred:
-    """A value that PyTorch will compute of other known values, when it is asked for: most never are."""
+    """A value that PyTorch computes from other known values on demand: most are never computed."""
 
     __slots__ = ("_args", "_function", "_kwargs", "_value", "depth")
 
@@ -74,11 +74,11 @@ class Deferred:
 
 
 Known: TypeAlias = torch.Tensor | jax.Array | np.ndarray | Deferred
-"""What is known of values that no traced input decides."""
+"""A value that depends on no traced input, in one of its forms."""
 
 
 def defer(function: Callable, *args: object, **kwargs: object) -> Deferred:
-    """What `function` gives, in PyTorch itself, for arguments that hold known values in place of tensors."""
+    """PyTorch's result of `function`, deferred; arguments hold known values in place of tensors."""
     return Deferred(_later, (function, *args), kwargs, _depth(args, kwargs))
 
 
@@ -88,7 +88,7 @@ def _later(function: Callable, *args: object, **kwargs: object) -> Any:
 
 
 def defer_body(function: Callable, *args: object, **kwargs: object) -> Deferred:
-    """What a function that gives tensors by other means than PyTorch's gives for such arguments."""
+    """As `defer`, of a function that returns tensors but does not compute with PyTorch's."""
     return Deferred(function, args, kwargs, _depth(args, kwargs))
 
 
@@ -113,7 +113,7 @@ def _forced(value: object) -> Any:
 
 
 def map_values(function: Callable, value: Any) -> Any:
-    """What `function` gives for each value among arguments, which hold them in lists, tuples and dictionaries."""
+    """Applies `function` to each value among arguments, which hold them in lists, tuples and dictionaries."""
     if type(value) in (list, tuple):
         return type(value)([map_values(function, item) for item in value])
     if type(value) is dict:
@@ -122,13 +122,13 @@ def map_values(function: Callable, value: Any) -> Any:
 
 
 def in_pytorch(function: Callable, *args: object, **kwargs: object) -> Any:
-    """What PyTorch itself gives, whatever code around it intercepts."""
+    """PyTorch's own result, whatever the code around it intercepts."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return function(*args, **kwargs)
 
 
 def real(known: Known) -> torch.Tensor:
-    """The tensor of PyTorch's own with a known value; nobody may write to it."""
+    """The real tensor with a known value; it must not be written to."""
     if isinstance(known, torch.Tensor):
         return known
     if isinstance(known, Deferred):
@@ -189,7 +189,7 @@ class LazyConstant(LazyArray):
 
 
 def value_of_body(body: Callable, *args: object, **kwargs: object) -> Any:
-    """What a function of arrays gives for known values, as tensors: for `defer_body`."""
+    """The result of a function of arrays for known values, as tensors: for `defer_body`."""
     args, kwargs = map_values(_as_array, args), map_values(_as_array, kwargs)
     with evaluating():
         result = body(*args, **kwargs)
@@ -212,13 +212,13 @@ class DenseLayout(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Which elements of memory a tensor has: its shape, strides and offset, in elements of its dtype."""
+    """The elements of memory that a tensor has: its shape, strides and offset, in elements of its dtype."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
     dtype: torch.dtype | None
-    """None for that of the memory."""
+    """None for the dtype of the memory."""
     bits: frozenset[str] = frozenset()
     """``"conj"`` and ``"neg"`` where the values in memory are conjugate or negative."""
 
@@ -228,7 +228,7 @@ class Geometry(NamedTuple):
         return found if self.dtype is None or found.dtype == self.dtype else found.to(self.dtype)
 
     def write(self, values: torch.Tensor | None, frame: DenseLayout, written: torch.Tensor) -> torch.Tensor:
-        """What the memory has after a write to the tensor; None for what it had, where all is written."""
+        """The values of the memory after a write to the tensor. Values of None mean that all of it is written."""
         for dim, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
             if size > 1 and stride == 0:  # one element, to which one number is written
                 shape = (*self.shape[:dim], 1, *self.shape[dim + 1 :])

@@ -28,20 +28,20 @@ class Hidden:
 
 
 class ObjectCodec(NamedTuple):
-    """How objects of a type are taken apart."""
+    """The functions that take the objects of a type apart and put them together."""
 
     open: Callable[[Any], tuple[Any, Sequence]]
-    """Gives what is static, to be compared, and what is held."""
+    """Returns the static part of an object, to compare, and its items."""
     make: Callable[[type, Any, Sequence], Any]
     """A new object of a type, empty if it can be filled."""
     fill: Callable[[Any, Any, Sequence], None] | None = None
-    """Lets an object hold this and nothing else; None if it cannot change."""
+    """Replaces all that an object holds; None if it cannot change."""
     views: Callable[[Any], tuple[Iterable, ...]] | None = None
-    """What shows at any time what the object holds: its items; or keys, and then values, which are as many."""
+    """Live views of what the object holds: its items; or its keys and its values, which are as many."""
 
 
 class Identity:
-    """What is compared by identity alone."""
+    """A key that compares an object by identity."""
 
     __slots__ = ("value",)
 
@@ -199,7 +199,7 @@ _SLOTTED = _OBJECT._replace(open=_open_slotted, fill=_fill_slotted, views=lambda
 
 
 class _Shown:
-    """What an object that has no view of that holds at the time."""
+    """A live view of an object's attributes, for objects that have none of their own."""
 
     def __init__(self, owner, attributes: Callable[[Any], dict]):
         self._owner, self._attributes = owner, attributes
@@ -215,7 +215,7 @@ class _Shown:
 
 
 class _FunctionCode(NamedTuple):
-    """A function but for what it closes over."""
+    """A function without the values that it closes over."""
 
     code: types.CodeType
     globals: Identity
@@ -294,7 +294,7 @@ _FOREIGN = frozenset(("asyncio", "concurrent", "io", "jax", "jaxlib", "logging",
 
 @functools.cache
 def codec_of(kind: type) -> ObjectCodec | None:
-    """How objects of a type are taken apart; None if they are leaves."""
+    """The codec of a type's objects; None if they are leaves."""
     if issubclass(kind, torch.Tensor):
         return None
     for base, codec in (
@@ -328,7 +328,7 @@ def codec_of(kind: type) -> ObjectCodec | None:
 
 @functools.cache
 def has_attributes(kind: type) -> bool:
-    """Whether objects of a type are taken apart into attributes: those of classes that Python code has made."""
+    """Returns True if objects of a type are taken apart into attributes: those of classes written in Python."""
     return any(codec_of(kind) is codec for codec in (_OBJECT, _SLOTTED, _MODULE))
 
 
@@ -337,7 +337,7 @@ _IS_HEAP_TYPE = 1 << 9  # made by a class statement
 
 @functools.cache
 def leaf_of(kind: type) -> Callable[[Any], Any]:
-    """What gives for a leaf of a type what it is compared by."""
+    """Returns the function from a leaf of a type to the key that it is compared by."""
     if kind in _VALUES:
         return _value
     if kind in _NUMBERS or issubclass(kind, (torch.Size, np.generic)):
@@ -360,7 +360,7 @@ def named_by(code: types.CodeType) -> Iterable[str]:
 
 
 def item_names(value: Any, count: int) -> list[str]:
-    """How the items of an object that is taken apart are reached from it."""
+    """The expressions that lead from an object to its items, such as ``[0]`` or ``.name``."""
     if isinstance(value, dict):
         names = [f"[{key!r:.40}]" if isinstance(key, (str, int)) else f"[key {i}]" for i, key in enumerate(value)]
     elif isinstance(value, types.FunctionType):
@@ -376,7 +376,7 @@ def item_names(value: Any, count: int) -> list[str]:
 
 
 class Slot:
-    """Where something is that code changes.
+    """A place that code can assign to: an item of a dictionary or list, or an attribute.
 
     Args:
         owner: a dictionary, a list, or the attributes of an object.

@@ -34,7 +34,7 @@ class Padded:
 
     @classmethod
     def of(cls, values: Any, lengths: Mapping[int, Any]) -> "Padded":
-        """An array of which each axis of a mapping is as long as that says."""
+        """An array with the lengths of some of its axes."""
         if len(lengths) == 1:
             ((axis, length),) = lengths.items()
             return cls(values, length, axis)
@@ -42,14 +42,14 @@ class Padded:
 
     @property
     def lengths(self) -> dict[int, Any]:
-        """How long each data-dependent axis is."""
+        """The number of valid rows along each data-dependent axis."""
         if isinstance(self.axis, tuple):
             return dict(zip(self.axis, self.length, strict=True))
         return {self.axis: self.length}
 
     @property
     def mask(self) -> jax.Array:
-        """Which rows are valid: ``(bound,)`` bools, or ``(bound, bound)`` for two axes, and so on.
+        """The mask of the valid rows: ``(bound,)`` bools, or ``(bound, bound)`` for two axes, and so on.
 
         Leading dimensions are those of the examples.
         """

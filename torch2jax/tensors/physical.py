@@ -43,7 +43,7 @@ class PhysicalArray(NamedTuple):
         return self
 
     def arranged(self, layout: tuple[int, ...] | None):
-        """The array with its dimensions in the order `layout` asks for."""
+        """The array with its dimensions in the order of `layout`."""
         if layout == self.layout:
             return self.array
         own = self.layout or range(self.array.ndim)
@@ -52,7 +52,7 @@ class PhysicalArray(NamedTuple):
 
 
 class LazyArray:
-    """The array of a known value that the graph has not asked for yet: it enters there at most once, or never.
+    """The array of a known value that is not in the graph yet: it enters the graph at most once, or never.
 
     Args:
         emit: gives the array, in what JAX traces outside of all transformations that the code has begun.
@@ -82,12 +82,12 @@ class LazyArray:
 
     @property
     def is_long(self) -> bool:
-        """Whether the values are shorter said than how they come about; it also bounds the recursion of `physical`."""
+        """True if a constant is shorter than the steps that lead to it; this also bounds `physical`'s recursion."""
         return self.depth > _MOST_STEPS
 
     @property
     def physical(self) -> PhysicalArray:
-        """The array, which is in the graph from now on."""
+        """The array; this puts it into the graph."""
         if self._emit is not None:
             with this_call().outside():
                 self._physical = self._emit()
@@ -97,5 +97,5 @@ class LazyArray:
     def then(
         self, change: Callable[[PhysicalArray], PhysicalArray], shape: tuple[int, ...], dtype: np.dtype
     ) -> "LazyArray":
-        """What `change` makes of it, no sooner than the graph asks for that."""
+        """The result of `change` on the array, computed when the graph needs it."""
         return LazyArray(lambda: change(self.physical), shape, dtype, self.depth + 1)

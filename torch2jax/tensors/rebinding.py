@@ -16,7 +16,7 @@ from .tensor import Torchish, make_region, make_tensor
 
 
 def become(tensor: Torchish, other: Torchish) -> None:
-    """Puts `tensor` itself where `other` is; to PyTorch it has other's dtype, shape and strides from now on."""
+    """Makes `tensor` itself read what `other` reads, with its dtype, shape and strides."""
     keep_geometry(tensor)
     set_geometry(tensor, other)
     tensor.change("_node", other._node)
@@ -43,7 +43,7 @@ def _swap_kinds(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def keep_geometry(tensor: Torchish) -> None:
-    """Is called before shape, strides or dtype of `tensor` itself change, so that a journal may undo it."""
+    """Called before the shape, strides or dtype of `tensor` itself change, so that a journal can undo that."""
     active = journal()
     if active is not None:
         active.note_change(tensor._node, functools.partial(set_geometry, tensor, at_the_place_of(tensor)))
@@ -57,7 +57,7 @@ def at_the_place_of(tensor: Torchish) -> Torchish:
 
 
 def set_geometry(tensor: Torchish, other: Torchish) -> None:
-    """Lets `tensor` itself have the dtype, shape and strides of another."""
+    """Sets the dtype, shape and strides of `tensor` itself to those of another."""
     with DisableTorchFunction(), DisableTorchDispatch():
         torch.Tensor.data.__set__(tensor, other)  # pyright: ignore[reportAttributeAccessIssue]
 

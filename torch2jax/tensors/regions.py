@@ -1,6 +1,6 @@
 """Strided regions of flat memory in any dtype, as in `as_strided`.
 
-Parts of a tensor along one dimension.
+Also here: the parts of a tensor along one dimension.
 """
 
 import functools
@@ -91,7 +91,7 @@ def gathered(index: tuple, *, unique: bool) -> ViewKind:
 
 @functools.lru_cache(maxsize=1024)
 def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two elements of a strided tensor are at one place in memory."""
+    """Returns True if two elements of a strided tensor share a place in memory."""
     if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
         return 0 not in shape
     return np.unique(places(shape, strides, 0)).size < math.prod(shape)
@@ -168,12 +168,12 @@ class Split(Journaled):
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing has been written since; after that, reading all parts anew for each would not pay."""
+        """True if nothing has been written since; after that, reading all parts anew for each would not pay."""
         return self._version == self._node.storage.memory.version
 
     @property
     def is_apart(self) -> bool:
-        """Whether each part is read by itself: XLA takes seconds to compile a program that gives very many."""
+        """True if each part is read by itself: XLA takes seconds to compile a program with very many outputs."""
         return len(self._sizes) > _MANY and is_at_once(self._node.read())
 
     def part(self, index: int) -> Any:

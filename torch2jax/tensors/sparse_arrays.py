@@ -15,11 +15,11 @@ SPARSE_LAYOUTS = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
 
 
 class SparseParts(NamedTuple):
-    """What a sparse tensor or array is made of."""
+    """The arrays and metadata that make up a sparse tensor or array."""
 
     layout: torch.layout
     index: Sequence[Any]
-    """Of COO ``(sparse dimensions, nnz)``; else the compressed indices and the plain ones."""
+    """For COO ``(sparse dimensions, nnz)``; else the compressed indices and the plain ones."""
     values: Any
     shape: tuple[int, ...]
     is_coalesced: bool
@@ -48,7 +48,7 @@ class CompressedArray:
 
 
 def is_sparse_array(thing: Any) -> bool:
-    """Whether it is a sparse array of JAX's, or a `CompressedArray`."""
+    """Returns True for a sparse array of JAX or a `CompressedArray`."""
     return type(thing) is CompressedArray or type(thing).__module__.startswith("jax.experimental.sparse.")
 
 
@@ -66,7 +66,7 @@ def array_of_parts(parts: SparseParts) -> Any:
 
 
 def parts_of_array(array: Any) -> SparseParts:
-    """What a sparse array is made of.
+    """The parts of a sparse array.
 
     Raises:
         TypeError: PyTorch has no layout for it.
@@ -105,7 +105,7 @@ def without_padding(parts: SparseParts) -> SparseParts:
 
 
 def parts_of_tensor(tensor: torch.Tensor) -> SparseParts:
-    """What a sparse tensor of PyTorch's own is made of."""
+    """The parts of a sparse tensor of PyTorch's own."""
     tensor = tensor.detach()
     shape, layout = tuple(tensor.shape), tensor.layout
     if layout is torch.sparse_coo:
@@ -139,6 +139,6 @@ def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
 
 
 def layout_name(layout: torch.layout) -> str:
-    """What PyTorch's errors call a layout."""
+    """The name of a layout in PyTorch's errors."""
     name = str(layout).removeprefix("torch.")
     return "Sparse" if name == "sparse_coo" else name.title().replace("_", "")

@@ -3,6 +3,17 @@
 A storage holds one immutable jax array. A tensor reads it through a chain of views; a write through any view
 replaces the storage's array, so that every tensor on that storage sees it. Reads are cached until the storage
 changes: code without aliasing pays nothing and leaves no trace in its jaxpr.
+
+Why it is not an array and a chain of indices:
+
+- A write goes up its own chain to the storage, and to no other view. Those notice at their next read, by the version of
+  the memory, so that a view which nobody reads again costs nothing.
+- `detach` and `Tensor.data` share values but no derivatives, which one jax array cannot. So a memory may have several
+  storages; each takes over in value what was last written to another (`Storage._settle`).
+- Memory may grow under its tensors (`resize_`). A larger storage then has the values, and the old one, which tensors
+  and views refer to, reads it as a view (`Storage._larger`).
+- On a tape a view has variables of its own: a gradient with respect to it is not one with respect to its parent. A new
+  read keeps them as long as autograd has seen no write (`View._is_as_it_was`).
 """
 
 import weakref
@@ -103,7 +114,7 @@ class Storage(Journaled):
 
     @classmethod
     def waiting(cls, physical: LazyArray, known: Known | None, order: tuple[int, ...] | None = None) -> "Storage":
-        """New memory of a known value that the graph may never ask for, made in a third of the time."""
+        """New memory of a known value that the graph may never need, made in a third of the time."""
         storage = cls.__new__(cls)
         storage._begin()
         storage._physical, storage._known, storage.order = physical, known, order
@@ -114,7 +125,7 @@ class Storage(Journaled):
 
     @classmethod
     def computed(cls, physical: PhysicalArray, size: int, order: tuple[int, ...] | None) -> "Storage":
-        """New memory of what an operator has given while no tape is kept, made in half of the time."""
+        """New memory of an operator's result while there is no tape, made in half of the time."""
         array, layout = physical
         storage = cls.__new__(cls)
         storage._begin()
@@ -141,7 +152,7 @@ class Storage(Journaled):
     def evaluated(
         cls, array: jax.Array, layout: tuple[int, ...] | None, size: int, order: tuple[int, ...] | None
     ) -> "Storage":
-        """As `computed`, of an array that JAX does not trace."""
+        """As `computed`, for an array that JAX does not trace."""
         storage = cls.__new__(cls)
         storage._begin()
         storage._physical, storage.order = PhysicalArray(array, layout), order
@@ -187,7 +198,7 @@ class Storage(Journaled):
 
     @property
     def root(self) -> "Storage":
-        """Where the values are: another storage, once the memory has grown."""
+        """The storage that has the values: another one, once the memory has grown."""
         return self if self._larger is None else self._larger.storage.root
 
     @property
@@ -227,7 +238,7 @@ class Storage(Journaled):
             self._publish()
 
     def receive(self, physical: PhysicalArray) -> None:
-        """Replaces the values by computed ones, where JAX traces nothing, and no tape and no journal is kept."""
+        """Replaces the values by computed ones, if nothing is traced, and there is neither a tape nor a journal."""
         memory = self.memory
         is_plain = self._larger is None and not memory.is_shared and not memory.followers
         if not is_plain or self._version != memory.version:
@@ -243,11 +254,11 @@ class Storage(Journaled):
 
     @property
     def has_grown(self) -> bool:
-        """Whether the memory is larger than it was."""
+        """True if the memory is larger than it was."""
         return self._larger is not None or self.memory.size > self._reach
 
     def known_after(self, written: Known, place: "Geometry") -> Known | None:
-        """What is known of all memory after these values, the storage's own, are replaced by known ones."""
+        """The known value of all memory after `written` replaces the storage's own values; None if there is none."""
         del place
         self._settle()
         larger = self._larger
@@ -266,21 +277,21 @@ class Storage(Journaled):
             self._publish()
 
     def note_known(self, known: Known | None) -> None:
-        """Notes what is known of the values that it has been made with."""
+        """Notes the known value of the initial values."""
         self._known = known
         self.differentiable = self.differentiable and self._may_differ()
 
     def settle_as_is(self) -> None:
-        """Notes that the values are what the memory holds now."""
+        """Declares the values to be the memory's latest."""
         self._version = self.memory.version
 
     def empty(self) -> None:
-        """Keeps the kind of array alone, until `replace`: a trace ends, and JAX may look for what is left of it."""
+        """Drops the array, but not its type, until `replace`: a trace ends, and JAX may look for its leaked tracers."""
         array, layout = self.physical
         self._array, self._physical = None, PhysicalArray(jax.ShapeDtypeStruct(array.shape, array.dtype), layout)
 
     def lose(self) -> None:
-        """Gives up values that are nobody's outside the trace that has ended, unless they are known."""
+        """Drops values that nothing outside of the ended trace needs, unless they are known."""
         if self._known is None:
             self._array, self._physical, self._version = None, PhysicalArray(None, None), -1
         else:
@@ -289,12 +300,12 @@ class Storage(Journaled):
 
     @property
     def is_lost(self) -> bool:
-        """Whether its values have been given up."""
+        """True if its values have been given up."""
         return isinstance(self._physical, PhysicalArray) and self._physical.array is None
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether the values are in another storage, since the memory has grown."""
+        """True if another storage has the values, since the memory has grown."""
         return self._larger is not None
 
     def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "Storage | View":
@@ -321,7 +332,7 @@ class Storage(Journaled):
         return Storage(physical, self._known, self.order, self.memory, self.gaps)
 
     def track(self, origins: Sequence[jax.Array] = ()) -> None:
-        """Lets a tape take derivatives with respect to the values, also where they have none themselves (a floor).
+        """Makes the values differentiable on the tape, even those without a derivative of their own (of a floor).
 
         Args:
             origins: the arrays that they were computed from.
@@ -365,7 +376,7 @@ class Storage(Journaled):
 
     @property
     def _reach(self) -> int:
-        """How much memory the values take."""
+        """The number of elements of memory that the values span."""
         return self._physical.size if self.gaps is None else self.gaps.reach(self._physical.shape)
 
     def grow(self, size: int) -> None:
@@ -455,7 +466,7 @@ class Storage(Journaled):
                 follow()
 
     def _settle(self) -> None:
-        """Takes over what was last written to this memory, in value alone."""
+        """Takes over the last write to this memory, in value alone."""
         if self._version == self.memory.version:
             return
         if self.is_lost:
@@ -570,7 +581,7 @@ class View(Journaled):
         return self._array
 
     def _is_as_it_was(self, tape: Tape) -> bool:
-        """Whether to autograd nothing was written since this was read, only to `Tensor.data`; notes how it is now.
+        """True if autograd sees no write since this was read, but perhaps to `Tensor.data`; notes the present state.
 
         A leaf is written to unseen alone, perhaps as another one on the same memory.
         """
@@ -585,7 +596,7 @@ class View(Journaled):
         return self.kind.read(self.parent.read())
 
     def _number(self):
-        """The array; where it is one known number, that number is a constant in the graph, and not a part of others."""
+        """The array; a single known number is a constant of the graph, not a part of another array."""
         is_number = self.place is not None and not self.place.shape and not self.is_chosen
         known = self.known if is_number and isinstance(self.storage.known, (torch.Tensor, Deferred)) else None
         if known is not None:
@@ -613,7 +624,7 @@ class View(Journaled):
 
     @property
     def known(self):
-        """What is known of the values; see `known`."""
+        """The known value of the view, or None; see `known`."""
         if self.is_chosen or self.storage.known is None:
             return None
         root = self.storage.root
@@ -631,7 +642,7 @@ class View(Journaled):
         return self._part[1]
 
     def known_after(self, written: Known, place: Geometry) -> Known | None:
-        """What is known of the memory after the values of a tensor in it are replaced by known ones."""
+        """The known value of the memory after a write of `written` to the tensor at `place`; None if there is none."""
         storage, place = self.storage.root, place._replace(bits=self.bits)
         covers = self.covers and storage is self.storage  # memory may have grown since
         before = None if covers else storage.known
@@ -689,14 +700,14 @@ class View(Journaled):
             self._is_as_it_was(tape)
 
     def _with_values(self, tape: Tape, values: PhysicalArray) -> PhysicalArray | None:
-        """Other values of a leaf, whose history begins at what was read of it, and not at what it is a view of."""
+        """The array after a write to a leaf whose history begins at this view, not at its parent; else None."""
         if self._version != self.storage.memory.version or not self._is_leaf():
             return None
         array, layout = PhysicalArray(self._array, None) if self._root is None else self._root
         return PhysicalArray(tape.with_values(array, values.arranged(layout)), layout)
 
     def _take(self, physical: PhysicalArray) -> None:
-        """Lets what is held be what was read."""
+        """Caches `physical` as what was read."""
         self._touch()
         self._root = None if self.kind.permutation is None else physical
         self._array, self._version = physical.arranged(None), self.storage.memory.version
@@ -722,7 +733,7 @@ class View(Journaled):
             self.parent.write(changed, known)
 
     def _permuted(self, physical: PhysicalArray) -> PhysicalArray:
-        """What the parent holds where the view, a permutation of it, holds `physical`."""
+        """The parent's physical array, given that of the view, which is a permutation of it."""
         array, layout = physical
         layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
         return PhysicalArray(array, None if layout == tuple(range(array.ndim)) else layout)
@@ -750,7 +761,7 @@ class View(Journaled):
 
 
 def lose_traced(nodes: Iterable[Any], is_undone: bool = False) -> None:
-    """Gives up the values that a trace which has ended leaves in storages; `nodes` are what was made within.
+    """Drops the values that an ended trace leaves in storages; `nodes` were made within.
 
     Args:
         is_undone: whether what was written to older memory is undone. What shares it has no values then.

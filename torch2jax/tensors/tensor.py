@@ -35,18 +35,18 @@ _NOT_COPIED = frozenset(("_node", "_label", "_warned", "_viewed", "_writes", "_e
 
 
 class Restriction(NamedTuple):
-    """How a view was made, if that forbids to write to it with gradients on."""
+    """The origin of a view, where PyTorch forbids to write to such a view with gradients on."""
 
     kind: str
     """``"no_grad"`` or ``"inference"``, ``"multiple"`` for one of several of a function's, ``"custom"``."""
     name: str = ""
-    """Of the function."""
+    """The function's name."""
     number: int = 0
-    """Of the result."""
+    """The index of the result."""
     writes: int = 0
-    """How many writes to the memory there had been."""
+    """The number of writes to the memory until then."""
     is_inherited: bool = False
-    """Whether it is that of what was viewed."""
+    """True if it comes from the tensor that was viewed."""
 
 
 class Torchish(torch.Tensor):
@@ -64,7 +64,7 @@ class Torchish(torch.Tensor):
     _writes: list[int]  # how many there were, counted for all views of one tensor together: `Tensor._version`
     _restriction: Restriction | None = None
     _ended: tuple | None = None
-    """Where code has ended that it requires grad: the node before, the one since, and the writes until then."""
+    """The end of `requires_grad` of a leaf: the node before, the node since, and the number of writes until then."""
     _gradient: torch.Tensor | None = None  # `Tensor.grad`
     _retains_grad: bool = False
     stands_for: type | None = None  # the Python type of what code takes for a number, and no tensor
@@ -110,7 +110,7 @@ class Torchish(torch.Tensor):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What a copy takes over: the gradient, and what code has set."""
+        """The attributes that a copy takes over: the gradient, and those that code has set."""
         return {key: value for key, value in vars(self).items() if key not in _NOT_COPIED}
 
     def change(self, name: str, value: object) -> None:
@@ -130,7 +130,7 @@ class Torchish(torch.Tensor):
 
     @property
     def known(self):
-        """What PyTorch and Python may have of the values if no traced input decides them, else None; see `known`."""
+        """The values as PyTorch and Python may have them, if they depend on no traced input; else None. See `known`."""
         return self._node.known
 
     @property
@@ -161,7 +161,7 @@ class Torchish(torch.Tensor):
 
     @property
     def history(self) -> Node | None:
-        """How the values came about, None if they require no grad."""
+        """The node of the autograd graph; None if the tensor requires no grad."""
         history = self._node.storage.history
         if history is None:
             return None
@@ -170,7 +170,7 @@ class Torchish(torch.Tensor):
         return history if dtype.is_floating_point or dtype.is_complex else None
 
     def descend(self, operands: "Iterable[Torchish]", operation: str = "Unknown") -> None:
-        """Notes what this tensor was computed from with gradients on: it requires grad if one of these does."""
+        """Notes the tensors that this one was computed from with gradients on: it requires grad if one of them does."""
         operands = tuple(operands)
         call = this_call()
         if call.dual is not None:
@@ -192,17 +192,17 @@ class Torchish(torch.Tensor):
             self._begin_at(tape, node, [x.physical.array for x in operands if x.history is not None])
 
     def refuse(self, message: str) -> None:
-        """Lets a backward pass that comes by the operation which gave this tensor be an error."""
+        """Makes a backward pass through the operation that gave this tensor raise an error with this message."""
         tape = this_call().tape
         if self.history is not None and tape is not None:
             self.history.refusal, tape.refuses = message, True
 
     def descend_from_afar(self) -> None:
-        """Notes that this tensor requires grad, computed from nobody knows which others."""
+        """Notes that this tensor requires grad, computed from unknown tensors."""
         self._node.storage.history = UNRECORDED if this_call().tape is None else FromAfar("Transformed")
 
     def descend_from_saved(self) -> None:
-        """Notes that this tensor stands for one that was saved, which required grad."""
+        """Notes that this tensor is a saved one, which required grad."""
         tape = this_call().tape
         if tape is None:
             self._node.storage.history = UNRECORDED
@@ -210,13 +210,13 @@ class Torchish(torch.Tensor):
             self._begin_at(tape, Saved("Saved"))
 
     def _begin_at(self, tape: Tape, node: Node, origins: Sequence[Array] = ()) -> None:
-        """Lets the tape have this tensor as what an operation gave."""
+        """Records this tensor on the tape as the result of an operation."""
         self._node.storage.history = node
         self._node.storage.track(origins)
         node.end = tape.end_of(self)
 
     def start_history(self, is_given: bool = False, is_alone: bool = False) -> None:
-        """Lets the tensor require grad by itself.
+        """Sets `requires_grad` of the tensor, as a leaf.
 
         Args:
             is_given: whether JAX differentiates it, which lets it be written to.
@@ -245,7 +245,7 @@ class Torchish(torch.Tensor):
         source.end = None if tape is None else tape.end_of(self)
 
     def end_history(self) -> None:
-        """Lets a tensor that required grad by itself no longer do so."""
+        """Clears `requires_grad` of a leaf."""
         expect_contained(self._node, "a tensor ends to require grad")
         physical, tape, before = self.physical, this_call().tape, self._node
         array = physical.array if tape is None else tape.primal(physical.array)
@@ -292,7 +292,7 @@ Torchish.__name__ = "Tensor"  # which PyTorch's and Python's messages name
 
 
 def is_foreign(types: Collection[type]) -> bool:
-    """Whether an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
+    """True if an argument is no tensor, yet overrides PyTorch, as the proxies of `torch.fx`: the call is for that."""
     for kind in types:  # noqa: SIM110 - asked at every call, where a generator would cost more than the answer
         if kind is not Torchish and not issubclass(kind, torch.Tensor):
             return True
@@ -301,14 +301,14 @@ def is_foreign(types: Collection[type]) -> bool:
 
 @functools.lru_cache(maxsize=256)  # classes are made in functions too
 def wraps_others(kind: type) -> bool:
-    """Whether tensors of a class wrap others by PyTorch's protocol, and are none of a call's own."""
+    """Returns True if tensors of a class wrap others by PyTorch's protocol, and are none of a call's own."""
     if not issubclass(kind, torch.Tensor) or kind is torch.Tensor or issubclass(kind, Torchish):
         return False
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__") and not is_split(kind)
 
 
 def asked_of(func: Callable[..., Any]) -> str:
-    """A function's name, or that of the attribute that it reads or sets."""
+    """A function's name, or the attribute that it reads or sets."""
     name = getattr(func, "__name__", str(func))
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")
     doing = {"__get__": "reading", "__set__": "setting", "__delete__": "deleting"}.get(name)
@@ -351,7 +351,7 @@ def wrap(
 def wrap_new(
     physical: PhysicalArray, shape: Sequence[int], size: int, dtype: torch.dtype, strides: tuple[int, ...] | None
 ) -> Torchish:
-    """As `wrap`, of so many elements that an operator has computed while no tape is kept."""
+    """As `wrap`, for an operator's result of `size` elements while there is no tape."""
     if not _takes_tangents():
         physical = PhysicalArray(this_call().without_tangents(physical.array), physical.layout)
     storage = Storage.computed(physical, size, None if strides is None else memory_order(strides))
@@ -365,7 +365,7 @@ def wrap_physical(
     strides: tuple[int, ...] | None,
     device: torch.device = CPU,
 ) -> Torchish:
-    """As `wrap`, of values that the graph may not have yet."""
+    """As `wrap`, for values that the graph may not have yet."""
     if device is not CPU:
         expect_values(device, dtype)
     order = None if strides is None else memory_order(strides)
@@ -380,7 +380,7 @@ def wrap_physical(
 def wrap_spread(
     physical: PhysicalArray, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = CPU
 ) -> Torchish:
-    """As `wrap`, of elements with others between them or before them in memory, which are not there."""
+    """As `wrap`, for elements with gaps between or before them in memory."""
     storage = Storage(physical, gaps=Gaps(strides, offset))
     return make_tensor(storage, physical.shape, dtype, strides, offset, device)
 
@@ -390,7 +390,7 @@ def _has_strides(values: Any, strides: tuple[int, ...] | None) -> bool:
 
 
 def with_strides(values: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
-    """The values in memory as PyTorch would have them, so that what it computes of them is too."""
+    """The values with the strides that PyTorch's tensor would have, so that results have PyTorch's strides too."""
     if strides is None:
         return values.contiguous()
     return torch.empty_strided(values.shape, strides, dtype=values.dtype).copy_(values)
@@ -435,8 +435,7 @@ _PLAIN = frozenset(
 
 
 def are_constant(values: Iterable[Any]) -> bool:
-    """Whether an operator's arguments are tensors that no input of the call decides, as far as that was followed, or
-    none."""
+    """Returns True if an operator's arguments depend on no input of the call, as far as that was followed."""
     for value in values:
         kind = type(value)
         if kind is Torchish:
@@ -452,7 +451,7 @@ def are_constant(values: Iterable[Any]) -> bool:
 
 
 def note_constants(values: Iterable[Any], number: int = 0) -> None:
-    """Notes that no input of the call decides an operator's results, nor what it has written.
+    """Marks an operator's results, and its writes, as independent of the call's inputs.
 
     Args:
         number: that of the last memory there was before; results on older memory are as they were.
@@ -466,7 +465,7 @@ def note_constants(values: Iterable[Any], number: int = 0) -> None:
 
 
 def geometry(view: Callable[..., Any], base: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-    """What PyTorch says of ``view(base, ...)``: a tensor without data, to ask for shape, strides and offset.
+    """PyTorch's result of ``view(base, ...)``, a tensor without data, to ask for shape, strides and offset.
 
     PyTorch's view kernels compute nothing but these, and check the arguments. `view` must be one of them.
     """

@@ -1,7 +1,4 @@
-"""Whether JAX traces a value, and computation outside of its trace.
-
-Values with the derivatives of other values.
-"""
+"""Tracers: tests for them, computation outside of their trace, and values with the derivatives of others."""
 
 import threading
 import weakref
@@ -24,7 +21,7 @@ _tests = threading.local()
 
 
 def is_traced(array: object) -> bool:
-    """Whether JAX is tracing `array`, so that it may have no value yet."""
+    """Returns True if `array` is a tracer, so that it may have no value yet."""
     if isinstance(array, jax.core.Tracer):
         _tests.asked = True
         return True
@@ -47,7 +44,7 @@ def lowered(array: Any, found: Any) -> tuple[Any, jax.Array | None]:
 
 
 def are_staged(arrays: Sequence[object]) -> bool:
-    """Whether arrays are results in the program that JAX is tracing, of which it takes no derivative and no batch.
+    """True if all arrays are results in the jaxpr that JAX is tracing, without a derivative or a batch around it.
 
     Of none they are not.
     """
@@ -58,7 +55,7 @@ _STAGED = {DynamicJaxprTracer}
 
 
 def noting_equations(function: Callable, *arrays: Any) -> tuple[Any, list | None]:
-    """What `function` gives for arrays that are staged, and the equations that it added to the jaxpr JAX is tracing.
+    """Returns the result of `function` for staged arrays, and the equations that it added to the jaxpr being traced.
 
     These are None where there are none in the jaxpr of the arrays, where JAX does not tell, or where a constant came
     with them.
@@ -76,7 +73,7 @@ def noting_equations(function: Callable, *arrays: Any) -> tuple[Any, list | None
 
 
 def is_at_once(*arrays: object) -> bool:
-    """Whether what is computed of arrays is a value at once, and no part of a graph: one compiled call costs the least.
+    """True if a function of these arrays is computed at once, not staged: then one compiled call costs the least.
 
     What a call of `jax.jit` would leave in a graph is a nested call.
     """
@@ -85,7 +82,7 @@ def is_at_once(*arrays: object) -> bool:
 
 
 def noting_tests(function: Callable, *args: object) -> tuple[Any, bool]:
-    """What `function` gives for traced arguments, and whether it asked if something is traced."""
+    """Applies `function` to traced arguments; returns its result, and whether it asked if something is traced."""
     before = getattr(_tests, "asked", False)
     _tests.asked = False
     try:
@@ -116,7 +113,7 @@ def _(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array
 
 
 def without_gradient(array: jax.Array):
-    """What `no_grad` makes of an array: it has no derivatives backwards, but those forwards of translated code."""
+    """The array without derivatives in reverse mode, as under `no_grad`; those of translated forward mode remain."""
     call = current()
     if call is not None and call.dual is not None:
         return call.dual.without_gradient(array)
@@ -125,7 +122,9 @@ def without_gradient(array: jax.Array):
 
 
 def with_tangents_of(before: jax.Array, after: jax.Array):
-    """`after` with what translated code is computing of the derivatives of `before` forwards, and its own backwards."""
+    """`after` with the forward-mode tangents of translated code for `before`, and its own derivatives in reverse
+    mode.
+    """
     fixed = this_call().without_tangents(before)
     if fixed is before:
         return after

@@ -18,7 +18,7 @@ from .wrapped import Wrapped
 _NAMESPACE = "torch2jax"
 _REGISTERING = threading.Lock()
 _decided: set[type] = {tuple, list, dict, set, frozenset, str, bytes, int, float, complex, bool, type(None)}
-"""Types that need not be registered: Python's own, and those of arrays that have been met."""
+"""Types that need not be registered: Python's own, and the array types met so far."""
 
 
 class TensorSlot:
@@ -34,7 +34,7 @@ def map_arguments(fn: Callable, tree: Any) -> Any:
 
 
 def map_given(fn: Callable, tree: Any) -> Any:
-    """As `map_arguments`, where what stands for a tensor, as a padded or sparse array, is one leaf."""
+    """As `map_arguments`, with padded and sparse arrays and other stand-ins for tensors as single leaves."""
     return optree.tree_map(fn, tree, is_leaf=_is_whole, none_is_leaf=True, namespace=_NAMESPACE)
 
 
@@ -45,13 +45,13 @@ def flatten(tree: Any) -> tuple[list, Any]:
 
 
 def flatten_given(tree: Any) -> tuple[list, Any]:
-    """As `flatten`, where what stands for a tensor, as a padded or sparse array, is one leaf."""
+    """As `flatten`, with padded and sparse arrays and other stand-ins for tensors as single leaves."""
     leaves, structure = optree.tree_flatten(tree, is_leaf=_is_whole, none_is_leaf=True, namespace=_NAMESPACE)
     return leaves, structure
 
 
 def entries(structure: Any) -> list:
-    """What reaches the parts of a container: keys, places, or names of attributes."""
+    """The keys, indices or attribute names of a container's parts."""
     return list(getattr(structure.type, "_fields", structure.entries()))
 
 
@@ -76,7 +76,7 @@ def shown(structure: Any, leaves: Iterable[str] = itertools.repeat("*")) -> str:
 
 
 def map_results(fn: Callable, tree: Any) -> Any:
-    """As `map_arguments`, and containers that JAX does not know become pytrees, so that results can leave ``jit``.
+    """As `map_arguments`; containers unknown to JAX become pytrees, so that results can leave ``jit``.
 
     JAX sorts the keys of a dictionary. One whose keys have no order, as members of an `Enum`, becomes an `OrderedDict`.
     """

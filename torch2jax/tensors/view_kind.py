@@ -1,6 +1,6 @@
 """The kinds of views: how each reads an array, and how a write through it changes the array.
 
-Arrays in other shapes, without an operation in the graph if they have the shape already.
+Also here: reshapes of arrays, without an operation in the graph if they have the shape already.
 """
 
 import functools
@@ -59,7 +59,7 @@ def rows_of(array: jax.Array, like: jax.Array):
 
 
 def entries_of(array: jax.Array) -> list:
-    """What splits each dimension of an array: an axis, several in a tuple, or None."""
+    """The mesh axes that split each dimension of an array: one, several in a tuple, or None."""
     spec = jax.typeof(array).sharding.spec
     return [*spec, *[None] * (array.ndim - len(spec))]
 
@@ -75,14 +75,14 @@ def sharding_beside(array: jax.Array, entries: Sequence[Any]) -> NamedSharding |
 
 
 def _axes(entries: Sequence[Any]) -> list[str]:
-    """The axes in some entries, each as often as it is there."""
+    """The axes in some entries, with repetitions."""
     return [
         axis for entry in entries if entry is not None for axis in (entry if isinstance(entry, tuple) else (entry,))
     ]
 
 
 def _sharding_of_sums(left: jax.Array, right: jax.Array, dims: Any) -> NamedSharding | None:
-    """How a product lies whose contracted dimensions are split alike, once it is summed; None where that is open."""
+    """The sharding of a product whose contracted dimensions are split alike, after the sum; None if they are not."""
     (contracted, other), (batch, other_batch) = dims
     one, two = entries_of(left), entries_of(right)
     if [one[dim] for dim in contracted] != [two[dim] for dim in other]:
@@ -96,7 +96,7 @@ def _sharding_of_sums(left: jax.Array, right: jax.Array, dims: Any) -> NamedShar
 
 
 def _sharding_after(array: jax.Array, shape: tuple[int, ...]) -> NamedSharding | None:
-    """How an array on explicit axes lies in another shape, each device with what it has; None if it cannot.
+    """The sharding of a reshaped array on explicit axes where each device keeps its elements; None if there is none.
 
     Of dimensions that are taken together the first alone may be split, so that each device has a run of elements.
     """
@@ -117,7 +117,7 @@ def _sharding_after(array: jax.Array, shape: tuple[int, ...]) -> NamedSharding |
 
 
 def _together(shape: tuple[int, ...], other: tuple[int, ...]) -> Iterator[tuple[list[int], list[int]]]:
-    """The dimensions of two shapes, in the smallest parts that have as many elements in both."""
+    """The dimensions of two shapes, in the smallest groups with equal numbers of elements."""
     start = begin = 0
     one = two = 1
     end = stop = 0
@@ -132,17 +132,17 @@ def _together(shape: tuple[int, ...], other: tuple[int, ...]) -> Iterator[tuple[
 
 
 class ViewKind(NamedTuple):
-    """How one kind of view reads its parent's array, and how a write to it changes the parent's array."""
+    """A kind of view: how it reads its parent's array, and how a write to it changes the parent's array."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], Any]
     """``write(parent, value)`` is the parent's new array."""
     covers: bool = False
-    """Whether the view has all of its parent's elements, so that `write` does not need the parent."""
+    """True if the view has all of its parent's elements, so that `write` does not need the parent."""
     permutation: tuple[int, ...] | None = None
     """The parent's dimension at each place of the view, if the view is a permutation of dimensions."""
     overlaps: bool = False
-    """Whether several elements of the view may be one of the parent's."""
+    """True if several elements of the view may be one of the parent's."""
     bit: str | None = None
     """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
     traced: tuple[tuple[int, Any, int | None], ...] = ()
@@ -152,7 +152,7 @@ class ViewKind(NamedTuple):
 
 @functools.cache
 def all_of(ndim: int) -> ViewKind:
-    """A view of everything as it is."""
+    """The kind of a view of everything."""
     return ViewKind(lambda array: array, lambda _, value: value, covers=True, permutation=tuple(range(ndim)))
 
 
@@ -170,19 +170,19 @@ def flattening(shape: Sequence[int], order: tuple[int, ...] | None) -> ViewKind:
 
 
 class Gaps(NamedTuple):
-    """Where elements lie in memory that has others between them, or before them."""
+    """The strides and offset of elements that do not fill their memory."""
 
     strides: tuple[int, ...]
     offset: int
 
     def reach(self, shape: Sequence[int]) -> int:
-        """How much memory it takes to hold them."""
+        """The number of elements of memory that the elements span."""
         last = sum((size - 1) * stride for size, stride in zip(shape, self.strides, strict=True))
         return 0 if 0 in shape else self.offset + last + 1
 
 
 def places(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
-    """Where the elements of a strided tensor lie in memory."""
+    """The indices in memory of the elements of a strided tensor."""
     found = np.full((), offset, np.int32)
     for size, stride in zip(shape, strides, strict=True):
         found = found[..., None] + np.arange(size, dtype=np.int32) * stride
@@ -190,7 +190,7 @@ def places(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndar
 
 
 def spreading(shape: Sequence[int], gaps: Gaps) -> ViewKind:
-    """As `flattening`, of a storage whose elements have gaps between them."""
+    """As `flattening`, for a storage with gaps between its elements."""
     index, size = places(shape, *gaps), gaps.reach(shape)
     return ViewKind(
         lambda array: jnp.zeros(size, array.dtype).at[index].set(array, mode="promise_in_bounds"),
@@ -214,7 +214,7 @@ def beginning(memory: ViewKind, size: int) -> ViewKind:
 
 @functools.lru_cache(maxsize=4096)
 def element(shape: Sequence[int], place: Sequence[int]) -> ViewKind:
-    """One element, at a place along each dimension."""
+    """The kind of a view of one element, at an index along each dimension."""
     limits, dims = tuple(i + 1 for i in place), tuple(range(len(shape)))
 
     def write(array: jax.Array, value: jax.Array):

@@ -3,7 +3,7 @@
 PyTorch's protocol is all that is asked of such a class: ``__tensor_flatten__`` names the attributes that are tensors,
 and gives what else there is; ``__tensor_unflatten__`` makes a tensor of both. Inner tensors may wrap others in turn.
 
-Jagged tensors and their values: autograd differentiates the tensor of values.
+Also here: jagged tensors and their values. Autograd differentiates the tensor of values.
 """
 
 import dataclasses
@@ -34,20 +34,20 @@ class Wrapper(metaclass=_Wrappers):
 
 
 def is_wrapper(value: object) -> bool:
-    """Whether a value is a tensor that wraps others by PyTorch's protocol."""
+    """Returns True if a value is a tensor that wraps others by PyTorch's protocol."""
     kind = type(value)
     return kind is not Torchish and kind is not torch.Tensor and wraps_others(kind)
 
 
 def is_of_call(tensor: Any) -> bool:
-    """Whether a tensor wraps one of a call."""
+    """Returns True if a tensor of a call is inside the wrapper."""
     with DisableTorchFunction():
         inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     return any(isinstance(each, Torchish) or (is_wrapper(each) and is_of_call(each)) for each in inner)
 
 
 class _Ragged:
-    """A size that is no number but stands for the lengths of rows, which an inner tensor has."""
+    """A symbolic size: the lengths of rows, which an inner tensor has."""
 
     def __repr__(self) -> str:
         return "ragged"
@@ -57,7 +57,7 @@ _RAGGED = _Ragged()
 
 
 class _Static:
-    """All of a tensor but its inner arrays: to be compared and hashed, so that ``jit`` compiles once for each."""
+    """A tensor without its inner arrays: hashable and comparable, so that ``jit`` compiles once for each."""
 
     __slots__ = ("context", "dtype", "hash", "inner_shapes", "key", "kind", "names", "shape", "strides")
 
@@ -80,7 +80,7 @@ class _Static:
 
 
 def _frozen(value: Any, kind: type) -> Any:
-    """What tells a value of a context from others.
+    """A hashable form of a value in a context, which differs where the values do.
 
     Raises:
         TypeError: it holds an array or a tensor, or something that cannot be hashed.
@@ -175,7 +175,7 @@ class Wrapped:
 
 
 def wrapped(tensor: Any, convert: Callable[[torch.Tensor], Any]) -> Wrapped:
-    """What stands for a tensor that wraps others; `convert` gives what stands for an inner one that does not.
+    """The `Wrapped` of a wrapper; `convert` converts the inner tensors that are not wrappers.
 
     Raises:
         TypeError: what its class gives beside the names of inner tensors is not static.
@@ -196,7 +196,7 @@ def _numbers(sizes: Any) -> tuple:
 
 
 def tensor_of(given: Wrapped, convert: Callable[[Any], torch.Tensor]) -> Any:
-    """The tensor that a `Wrapped` stands for, of the tensors that `convert` makes of its arrays.
+    """The tensor of a `Wrapped`, made from the tensors that `convert` makes of its arrays.
 
     Raises:
         ValueError: the arrays are of other shapes, and of what shape the tensor is cannot be told.
@@ -224,7 +224,7 @@ def tensor_of(given: Wrapped, convert: Callable[[Any], torch.Tensor]) -> Any:
 
 
 def values_of(tensor: Any) -> Any:
-    """The values of a jagged tensor; another tensor as it is."""
+    """The values of a jagged tensor; another tensor unchanged."""
     return tensor._values if type(tensor) is NestedTensor else tensor
 
 

@@ -1,4 +1,4 @@
-"""Where a translation first differs from PyTorch: the operator, the module that calls it, and the line."""
+"""A search for the first difference between a translation and PyTorch: the operator, its module, and the line."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Bisection:
-    """How far a translation agrees with PyTorch.
+    """The extent to which a translation agrees with PyTorch.
 
     Attributes:
         subject: the model and its inputs.
@@ -62,12 +62,12 @@ class Bisection:
 
     @property
     def agrees(self) -> bool:
-        """Whether all calls agree."""
+        """True if all calls agree."""
         return self.step is None
 
     @property
     def verdict(self) -> str:
-        """What is wrong, in a sentence."""
+        """The problem, in a sentence."""
         if self.step is None:
             return "every operator agrees with PyTorch"
         if self.error:
@@ -195,11 +195,11 @@ class _Record(TorchFunctionMode):
         return result
 
     def saw(self, call: _OperatorCall, operands: tuple[tuple, dict]) -> None:
-        """Is told of each call, with copies of its operands if the class keeps them."""
+        """Called with each call, and with copies of its operands if the class keeps them."""
 
 
 class _Until(_Record):
-    """A run up to a call: what are its operands?"""
+    """A run up to a call, for its operands."""
 
     keeps_operands = True
 
@@ -228,7 +228,7 @@ def _named(names: Iterable[str], results: list[torch.Tensor], operands: list[tor
 
 
 class _Follower(TorchFunctionMode):
-    """Compares the calls of a translation with those of PyTorch's run, one by one.
+    """A comparison of a translation's calls with those of PyTorch's run, one by one.
 
     Attributes:
         index: how many agree.
@@ -306,7 +306,7 @@ def _keep_path(model: torch.nn.Module, path: list[str]) -> None:
 
 
 def _run_translation(trial: Trial, follower: _Follower) -> None:
-    """Runs it eagerly; what fails beside an operator is an error at the next one."""
+    """Runs the translation eagerly; a failure outside of operators is an error at the next one."""
     within = _Within(trial.target, follower)
     state = {f"model.{name}": to_jax(tensor) for name, tensor in trial.state().items()}
 

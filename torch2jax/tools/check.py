@@ -58,13 +58,13 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether JAX's results agree with PyTorch's."""
+        """True if JAX's results agree with PyTorch's."""
         return not self.error and (self.agreement is None or self.agreement.agrees)
 
 
 @dataclasses.dataclass
 class Report:
-    """How a model compares with its translation.
+    """The comparison of a model with its translation.
 
     Attributes:
         subject: the model and its inputs.
@@ -80,12 +80,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return all(check.passed for check in self.checks)
 
     @property
     def failed(self) -> bool:
-        """Whether a program could not be translated, compiled or run, so that there was nothing to compare."""
+        """True if a program could not be translated, compiled or run, so that there was nothing to compare."""
         return any(check.error for check in self.checks)
 
     @property
@@ -258,7 +258,7 @@ class _Checker:
         return run
 
     def _seconds(self, of: Callable[[Callable], Callable]) -> float | None:
-        """The time of a run that is made of PyTorch's side, on a copy of its own."""
+        """The time of a run in PyTorch, on a copy."""
         return _seconds(of(self._trial.pytorch())) if self._timed else None
 
     def _compare(
@@ -337,7 +337,7 @@ def _compact(tree: Any) -> Any:
 
 
 def _uses(jaxpr: Jaxpr, argument: int) -> bool:
-    """Whether a program computes something from one of its arguments."""
+    """Returns True if a program computes something from one of its arguments."""
     return any(var is jaxpr.invars[argument] for step in jaxpr.eqns for var in step.invars)
 
 

@@ -28,7 +28,7 @@ class Written:
     weights: Path | None
     tensors: int
     call: str
-    """How the program is called."""
+    """The expression that calls the program."""
 
 
 def write(
@@ -92,7 +92,7 @@ def _expect_place(path: Path) -> None:
 
 
 def is_symbolic(shape: str) -> bool:
-    """Whether a shape such as ``b,3,224,224`` has sizes that are no numbers."""
+    """Returns True if a shape such as ``b,3,224,224`` has sizes that are no numbers."""
     return with_numbers(shape) != shape
 
 
@@ -119,7 +119,7 @@ def _with_symbols(arguments: Any, shapes: Sequence[str], constraints: Sequence[s
 
 @contextlib.contextmanager
 def _in_evaluation(subject: Subject):
-    """The module in evaluation mode, for now: it may be somebody's."""
+    """The module in evaluation mode, for now: it may be in use."""
     modes = {part: part.training for part in subject.module.modules()} if subject.module is not None else {}
     if subject.module is not None:
         set_mode(subject.module, False, subject.name)
@@ -143,7 +143,7 @@ def _to_jax(leaf: Any):
 
 
 def _weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What the state dict holds, each tensor under the first of its names."""
+    """The tensors of the state dict, each under the first of its names."""
     found: dict[int, str] = {}
     state = module.state_dict(keep_vars=True)
     for name, tensor in state.items():

@@ -34,7 +34,7 @@ _LIBRARIES = {
     "torch-geometric": "torch_geometric.nn",
     "e3nn": "e3nn.o3",
 }
-"""What is imported of each package."""
+"""The module to import of each package."""
 _PACKAGES = (
     *("torch2jax", "torch", "jax", "jaxlib", "numpy", "ml-dtypes", "optree"),
     *("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu", "triton"),
@@ -64,7 +64,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What is installed, which devices there are, and what was found.
+    """The installed packages, the devices, and the findings of all checks.
 
     Attributes:
         versions: the versions of Python and of installed packages.
@@ -78,7 +78,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing fails."""
+        """True if no check fails."""
         return all(finding.level != "error" for finding in self.findings)
 
 
@@ -224,7 +224,7 @@ def _present() -> Iterator[tuple[str, str]]:
 
 
 def _numbers(devices: dict[str, list[str]]) -> Iterator[Finding]:
-    """What makes numbers differ from PyTorch's."""
+    """Settings that make numbers differ from PyTorch's."""
     config: Any = jax.config  # whose type has none of its attributes
     if not config.jax_enable_x64:
         yield Finding(

@@ -82,19 +82,19 @@ def _describe(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or what kind of error it is."""
+    """The first line of an error's message, or its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def told(error: BaseException) -> str:
-    """The first line of an error, and the notes that say what helps; those on tracebacks are left out."""
+    """The first line of an error, with notes of advice, but without those about tracebacks."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("---")]
     return "\n".join([first_line(error), *notes])
 
 
 @contextlib.contextmanager
 def translating(what: str) -> Iterator[None]:
-    """Makes an error of the code within a `TranslationError` with the message that `what`."""
+    """Turns an error of the code within into a `TranslationError` with the message `what`."""
     try:
         yield
     except (SpecError, TranslationError):
@@ -105,7 +105,7 @@ def translating(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing_bad_inputs(subject: Subject) -> Iterator[None]:
-    """Makes an error of PyTorch's own a `SpecError`: there is nothing to translate."""
+    """Turns an error of PyTorch's own into a `SpecError`: there is nothing to translate."""
     try:
         yield
     except Exception as error:
@@ -154,7 +154,7 @@ def build(
 def subject_of(
     target: Subject | torch.nn.Module | Callable | str, args: tuple = (), kwargs: Mapping[str, Any] | None = None
 ) -> Subject:
-    """What a tool is given, as a model with its inputs.
+    """The model and inputs that a tool is given.
 
     Raises:
         SpecError: it is none of these, or there are no inputs.
@@ -206,7 +206,8 @@ def _built(spec: str, has_inputs: bool) -> Subject:
 
 @functools.cache
 def define_vision_operators() -> bool:
-    """Lets torchvision, if there, be imported though its compiled library does not load beside this build of PyTorch.
+    """Makes torchvision importable, if it is installed, though its compiled library does not load beside this build of
+    PyTorch.
 
     The library defines operators that the package looks up when it is imported; their schemas are enough for that.
     Other libraries import torchvision when it is installed, so this comes before them.
@@ -305,7 +306,7 @@ def _small(config_class: Any) -> Any:
 
 
 def _transformers_inputs(model: Any) -> dict[str, torch.Tensor]:
-    """Random words, of which the last are padding, or a random image; nothing for models of other inputs."""
+    """Random words, the last of them padding, or a random image; nothing for models with other inputs."""
     config, taken = model.config, inspect.signature(model.forward).parameters
     generator = torch.Generator().manual_seed(0)
     if model.main_input_name == "pixel_values":
@@ -332,7 +333,7 @@ _LIBRARIES: dict[str, Callable[[str], Subject]] = {
 
 
 def _of_code(where: str, name: str, has_inputs: bool) -> Subject:
-    """What a module, or a file, has under a name."""
+    """The object under a name in a module or file."""
     module, spec = (_of_file(Path(where)) if where.endswith(".py") else _imported(where)), f"{where}:{name}"
     found: Any = module
     for part in name.split("."):
@@ -381,7 +382,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _called(name: str, found: Callable, has_inputs: bool) -> Subject:
-    """A module as it is; a class or a function without parameters is called for the module (and its inputs)."""
+    """The module itself, or what a class or function without parameters makes: the module, and perhaps its inputs."""
     if isinstance(found, torch.nn.Module):
         return Subject(name, found)
     if not isinstance(found, type) and (_requires_arguments(found) or (has_inputs and _parameters(found))):
@@ -414,7 +415,7 @@ def _requires_arguments(function: Callable) -> bool:
 
 
 def read_branches(texts: list[str]) -> dict[str, bool]:
-    """What is to be answered to conditions on traced values, by places: texts such as ``model.py:forward=False``."""
+    """The answers to conditions on traced values, by place, from texts such as ``model.py:forward=False``."""
     branches = {}
     for text in texts:
         place, _, given = text.rpartition("=")

@@ -16,7 +16,7 @@ from ..rules.rule import MetadataRule
 
 
 class Route(enum.Enum):
-    """How a function is implemented in JAX; the values are the names in reports."""
+    """The implementation of a function in JAX; the values are the names in reports."""
 
     RULE = "torch-level rule"
     METADATA = "metadata"
@@ -52,7 +52,7 @@ def operator_of(function: Callable) -> OpOverloadPacket | None:
 
 
 def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
-    """Those that the dispatcher knows; others are TorchScript's alone."""
+    """The overloads that the dispatcher knows; others are TorchScript's alone."""
     overloads = [getattr(packet, name) for name in packet.overloads()]
     return [overload for overload in overloads if dispatch_has_kernel(overload.name())]
 
@@ -94,7 +94,7 @@ def operators(pattern: str = "*", aten: bool = False) -> dict[str, Route]:
 
 
 def _level(function: Callable) -> Route:
-    """The level that serves it; for a compiled function without a rule, that of the ATen operator that it calls."""
+    """The route of a function; for a compiled function without a rule, that of the ATen operator that it calls."""
     level = level_of(function)
     operator = operator_of(function) if level is Route.COMPILED else None
     return level if operator is None else level_of(operator)

@@ -22,7 +22,7 @@ _BUSY = 0.2  # of the time, between rounds
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """How long one way of running a model takes.
+    """The time that one way of running a model takes.
 
     Attributes:
         name: the name of the way.
@@ -42,13 +42,13 @@ class Timing:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the rounds differ little: else the machine is busy, and the times say little."""
+        """True if the rounds differ little: else the machine is busy, and the times say little."""
         return self.seconds is None or self.spread is None or self.spread <= _BUSY * self.seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """How long a model takes.
+    """The time that a model takes.
 
     Attributes:
         subject: the model and its inputs.
@@ -126,7 +126,7 @@ def bench(
 
 
 def _measured(runs: Mapping[str, Callable], seconds: float) -> dict[str, list[float]]:
-    """The times of a call in each round, of each of several ways that are run in turn for so many seconds each."""
+    """The times of a call in each round, for several ways that run in turn, each for some seconds."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + seconds * len(runs)
     while min(map(len, times.values())) < _ROUNDS or time.perf_counter() < end:

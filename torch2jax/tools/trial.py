@@ -26,7 +26,7 @@ _FLOOR = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """How a group of arrays compares with PyTorch's tensors.
+    """The comparison of a group of arrays with PyTorch's tensors.
 
     Args:
         count: the number of arrays that were compared.
@@ -128,7 +128,7 @@ class Trial:
         return dict(distinct({**_parameters(self.target), **_buffers(self.target)}))
 
     def leaves(self) -> dict[str, torch.Tensor]:
-        """What gradients are taken for: the trainable parameters, and the inputs of floating point."""
+        """The tensors to take gradients for: the trainable parameters, and the inputs of floating point."""
         trainable = {name: tensor for name, tensor in _parameters(self.target).items() if tensor.requires_grad}
         return {**trainable, **differentiable(self.inputs)}
 
@@ -188,12 +188,12 @@ class Trial:
 
 
 def to_jax(leaf: Any) -> Any:
-    """An array for a tensor: a copy, as what PyTorch writes to its buffers later must not reach JAX."""
+    """An array with a copy of a tensor: later writes of PyTorch to its buffers must not reach JAX."""
     return jnp.array(t2j(leaf.detach())) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def differentiable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those that are real and of floating point."""
+    """The tensors of real floating-point dtypes."""
     return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
 
 
@@ -205,7 +205,7 @@ def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def copied(target: Any):
-    """A module of its own, in which what shares memory does so too: a `Parameter` by itself is copied without."""
+    """A deep copy of a module that keeps shared memory shared; `copy.deepcopy` of a `Parameter` alone does not."""
     if not isinstance(target, torch.nn.Module):
         return target
     memo: dict[int, Any] = {}
@@ -220,7 +220,7 @@ def _parameters(target: Any) -> dict[str, torch.Tensor]:
 
 
 def _buffers(target: Any) -> dict[str, torch.Tensor]:
-    """Those in the state dict: others are constants, as for whoever passes that."""
+    """The buffers in the state dict: others are constants, as they are to a user who passes that."""
     if not isinstance(target, torch.nn.Module):
         return {}
     kept = target.state_dict()

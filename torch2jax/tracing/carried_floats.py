@@ -28,19 +28,19 @@ class CarriedFloat:
     def __init__(self, path: str, loop: SourceLine):
         self.path, self.loop = path, loop
         self.is_rounded = False
-        """Whether iterations change it by steps that float32 does not hold."""
+        """True if iterations change it by steps that float32 does not hold."""
 
 
 class Computed(NamedTuple):
-    """How Python has computed a float: of nothing but numbers that loops carry, integers and known numbers."""
+    """The computation of a Python float from nothing but numbers that loops carry, integers and known numbers."""
 
     carried: frozenset[CarriedFloat]
     is_exact: bool
-    """Whether float32 holds the known numbers."""
+    """True if float32 holds the known numbers."""
 
 
 def begun(carried: CarriedFloat, first: Any) -> Computed | None:
-    """What an iteration begins with; `first` is the number that the first one has, if it has one."""
+    """The number at the beginning of an iteration; `first` is that of the first one, if there is one."""
     if has_doubles():
         return None
     before: Computed | None = getattr(first, "computed", None)
@@ -50,7 +50,7 @@ def begun(carried: CarriedFloat, first: Any) -> Computed | None:
 
 
 def computed(operands: Iterable[Any], keeps_exact: bool = True) -> Computed | None:
-    """What an operator gives of numbers; None if one of them is of a tensor.
+    """The result of an operator on numbers; None if one of them is a tensor's.
 
     Args:
         keeps_exact: whether it gives what float32 holds of what float32 holds.

@@ -1,8 +1,8 @@
 """Primitives of the package's own: markers of derivatives, and linear functions with a given transpose.
 
-Marker primitives: arrays whose derivative is an error, or belongs to another level of a tape.
+A marker is an identity of arrays whose derivative is an error, or belongs to another level of a tape.
 
-A linear function of arrays whose transpose is given by Python code too, at any order of derivatives.
+A linear function has a transpose in Python code too, at any order of derivatives.
 """
 
 import functools
@@ -19,11 +19,11 @@ from .traces import is_zero
 
 
 class LevelEnd(Exception):
-    """The way back leads through a derivative that this level knows nothing of."""
+    """The way back leads through a derivative that this level has not recorded."""
 
 
 def stop_levels(array: Any, dependencies: Sequence[Any], count: int):
-    """What was computed of the values of `dependencies` alone, but depends on what these came from.
+    """An array that the code computed from the values of `dependencies` alone, though it depends on their origin.
 
     Args:
         array: has no part in the first `count` levels.
@@ -34,7 +34,7 @@ def stop_levels(array: Any, dependencies: Sequence[Any], count: int):
 
 
 def stops_levels(step: Any) -> bool:
-    """Whether a step of a linear program is where `stop_levels` ends it."""
+    """Returns True if a step of a linear program is where `stop_levels` ends it."""
     return step.primitive is _level_end_p
 
 
@@ -112,7 +112,7 @@ ad.primitive_jvps[_constant_p] = _jvp_of_constant
 
 
 def once(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
-    """An array whose derivative is an error, once it is asked for: a function is differentiable once.
+    """An array whose derivative raises an error when it is taken: a function is differentiable once.
 
     Args:
         array: what its backward gave.
@@ -124,7 +124,7 @@ def once(array: Any, dependencies: Sequence[Any], message: str, kind: type[Excep
 
 
 def apart_from(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
-    """An array that keeps its derivative; that for what else it depends on is an error, once it is asked for.
+    """An array that keeps its derivative, but raises an error if a derivative for `dependencies` is taken.
 
     Args:
         array: has no derivative for the dependencies.
@@ -167,7 +167,7 @@ ad.primitive_transposes[_of_once_p] = _twice
 
 
 class Undecided:
-    """Whether code was told of an input that it requires no grad, though JAX may differentiate it yet."""
+    """A record of whether code was told that an input requires no grad, though JAX may still differentiate it."""
 
     is_asked = False
 

@@ -5,9 +5,8 @@ take their places. Where JAX takes derivatives or batches of them at once, the c
 the derivatives of the loops: a call that is known to have loops at once, another one when a run has shown some, which
 ends then. What has no loops stays as it is.
 
-The equations that code has added to a program that JAX traces, and loops in their place.
-
-A trial run that shows whether code leaves loops in a program, and ends as soon as it knows.
+Also here: the equations that code has added to a program that JAX traces, and loops in their place; and a trial run,
+which ends as soon as it is known whether code leaves loops in a program.
 """
 
 import gc
@@ -33,7 +32,7 @@ _HAS_EFFECTS = "the code around has effects whose results it uses"
 
 
 class Added:
-    """The equations that a program has got since it had so many.
+    """The equations added to a program since it had `count`.
 
     Args:
         program: JAX's trace of it.
@@ -48,7 +47,7 @@ class Added:
         return self._program.frame.tracing_eqns
 
     def is_enough(self) -> bool:
-        """Whether there are as many as iterations have to have together."""
+        """Returns True if there are as many equations as the iterations of a loop must have together."""
         return len(self._steps) - self._count >= self._wanted.iterations and total(self._held()) >= self._wanted.least
 
     def has_loops(self) -> bool:
@@ -58,7 +57,7 @@ class Added:
         return has_loops(steps, self._constants(), self._wanted)
 
     def roll(self, leaves: list) -> None:
-        """Lets loops compute the arrays in a list, which are to be kept by nobody else."""
+        """Replaces iterations by loops that compute the arrays in a list, to which nothing else may refer."""
         report = RollingReport()
         if not self._may_have_loops(report):
             return
@@ -119,7 +118,7 @@ class Added:
         return False
 
     def _own_array(self, steps: list, run: Run) -> str | None:
-        """Why iterations are no loop, if the last two take large arrays from outside, each its own."""
+        """The reason why iterations are no loop, if the last two take large arrays from outside, each its own."""
         made = {var for step in steps for var in step.outvars}
         constants = self._program.frame.constvar_to_val
         for at in range(run.stop - run.period, run.stop):
@@ -135,7 +134,7 @@ class Added:
         return None
 
     def _constants(self) -> dict[Var, Any]:
-        """Values that are known: others are of traces around this one."""
+        """The values of known variables; those of outer traces are not known."""
         values = dict(self._program.frame.constvar_to_val)
         return {var: value for var, value in values.items() if not isinstance(value, Tracer)}
 
@@ -165,7 +164,7 @@ class Added:
         return steps, values
 
     def _keep_used(self, before: list, after: list) -> None:
-        """Lets the program have the new equations, and of the old ones those that someone else still uses.
+        """Adds the new equations to the program, and keeps those of the old ones that something still uses.
 
         Code may have put tensors aside, as hooks that note what layers give.
         """
@@ -185,7 +184,7 @@ def without_owners(steps: Iterable) -> list[weakref.ref]:
 
 
 def are_in_use(steps: Iterable[weakref.ref]) -> bool:
-    """Whether anything uses what some of these equations make."""
+    """Returns True if anything uses the results of some of these equations."""
     for generation in (1, 2):
         if all(step() is None for step in steps):
             return False
@@ -197,7 +196,7 @@ _FIRST, _FURTHER = 2, 4
 
 
 class HasLoops(Abandoned):
-    """The code has loops, and what else it would do is of no use."""
+    """The code has loops, and the rest of its run is of no use."""
 
     def __init__(self, shown_by: Any):
         super().__init__()
@@ -209,7 +208,7 @@ class Tried(NamedTuple):
 
     result: Any
     has_loops: bool
-    """Then there is no result, and the program is what it was."""
+    """True if loops were found: there is no result, and the program is unchanged."""
 
 
 def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) -> Tried:
@@ -239,10 +238,9 @@ def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) 
 
 
 class _Watched(list):
-    """A program's equations. Each time that they have become some times as many, with those within, they are looked
-    through.
+    """A program's equations, searched for loops whenever their number, with nested ones, has grown by a factor.
 
-    So that costs no more than some looks at all of them, however many there will be.
+    So that costs no more than some searches through all of them, however many there will be.
     """
 
     def __init__(self, steps: list, least: int, has_loops: Callable[[], bool]):
@@ -265,7 +263,7 @@ _WANTED = {"auto": LONG, "rolled": EVERY, "unrolled": None}
 
 
 class Rolling:
-    """Finds the loops of what runs of some code leave in programs.
+    """The loops of some code's programs: a search after or during its runs.
 
     Args:
         wanted: which iterations are to be loops.
@@ -274,13 +272,13 @@ class Rolling:
     def __init__(self, wanted: Wanted):
         self._wanted = wanted
         self._expects_loops = False
-        """Whether the last call within derivatives or batches had loops."""
+        """True if the last call within derivatives or batches had loops."""
         self._puts_aside = False
-        """Whether the code lets others have what it computes, beside its results."""
+        """True if the code lets others have what it computes, beside its results."""
 
     @classmethod
     def of(cls, loops: str) -> "Rolling | None":
-        """What `t2j` is told to do with loops.
+        """The search for loops that the option `loops` of `t2j` asks for; None for no loops.
 
         Raises:
             ValueError: it is nothing that `t2j` takes.
@@ -294,7 +292,7 @@ class Rolling:
         return None if wanted is None else cls(wanted)
 
     def run(self, code: Callable[[Any], T], given: Any, is_repeatable: bool, has_layers: bool = False) -> T:
-        """What some code gives, of which the program that JAX traces has the loops.
+        """The result of some code, with loops in the program that JAX traces.
 
         Args:
             given: a tree with arrays, which `code` gets.
@@ -328,7 +326,7 @@ class Rolling:
 
 
 class _Alone:
-    """Code that is traced by itself."""
+    """Code in a trace of its own."""
 
     def __init__(self, code: Callable[[Any], Any], given: Any, wanted: Wanted):
         leaves, structure = flatten(given)
@@ -365,7 +363,7 @@ class _Alone:
             self._program = found
 
     def result(self) -> Any:
-        """What the code gives, computed with loops."""
+        """The result of the code, computed with loops."""
         found = iter(evaluated(self._program, self._values))
         form, static, is_array = self._end
         return form.unflatten([next(found) if x else leaf for x, leaf in zip(is_array, static, strict=True)])

@@ -1,4 +1,4 @@
-"""Whether traced arrays are computed alike, from the same, by a few steps."""
+"""Equality of traced arrays, if both are the same computation, of a few steps, on the same arrays."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from .value_ranges import terms_of
 
 
 def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
-    """Whether two arrays are computed alike, by a few steps, from the same; of derivatives this says nothing."""
+    """True if two arrays are the same computation, of a few steps, on the same ones; derivatives are ignored."""
     one, other = without_derivatives(one), without_derivatives(other)
     if one is other:
         return True
@@ -44,14 +44,14 @@ def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
 
 
 def distance(one: Any, other: Any) -> int | None:
-    """How much greater a scalar of integers is than another; None where the sums that compute them do not show it."""
+    """The difference of two integer scalars; None where the sums that compute them do not show it."""
     (constant, terms), (number, others) = terms_of(one), terms_of(other)
     are_none = cancel_out([*terms, *((value, -times) for value, times in others)])
     return constant - number if are_none else None
 
 
 def cancel_out(terms: list) -> bool:
-    """Whether the values of a sum, each so many times, come to nothing: some may have been computed alike."""
+    """Returns True if the terms of a sum, each with a factor, cancel out: some may be the same computation."""
     left = list(terms)
     while left:
         value, times = left.pop()

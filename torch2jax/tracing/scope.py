@@ -4,7 +4,7 @@ Such code is Python: it may use any tensor around it, write to it, draw random n
 Arrays that it uses are closed over, as JAX allows. What it leaves behind has arrays of the inner trace, which must not
 be met outside: a scope finds all of it, gives these arrays as results, and puts what they are outside in their place.
 
-The tensors and arrays that code closes over, or that its objects hold, found without running the code.
+Also here: the tensors and arrays that code closes over, or that its objects hold, found without running the code.
 """
 
 import functools
@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 
 class StreamState(NamedTuple):
-    """From where a random stream goes on."""
+    """The state from which a random stream continues."""
 
     key: jax.Array | None
     taken: int
-    """How many keys were derived from that one."""
+    """The number of keys derived from that one."""
     seed: int | None
     before: Any = 0
-    """How many had been, where that number is traced."""
+    """The number of keys derived before, where that number is traced."""
 
 
 def closed_over(*values: Any, kind: type[T] = Torchish) -> list[T]:
@@ -92,7 +92,7 @@ def _owned_by(value: Any) -> Iterator[Any]:
 
 
 UNSUITED = (Uncontained, TracedValueError, jax.errors.JAXTypeError)
-"""What `TraceScope.trace` raises where code cannot run in a trace of its own; nothing has been changed then."""
+"""The exceptions of `TraceScope.trace` for code that cannot run in its own trace; nothing has changed then."""
 
 
 class TraceScope:
@@ -110,7 +110,7 @@ class TraceScope:
         self._stream: StreamState
 
     def trace(self, function: Callable, *args: Any, **kwargs: Any) -> list:
-        """Calls `function`, and gives the arrays of what is left of that.
+        """Calls `function`, and returns the arrays that it leaves: results and writes.
 
         An exception that it raises is raised by `close`, when all it has done before is done.
 
@@ -157,7 +157,7 @@ class TraceScope:
         return arrays
 
     def close(self, arrays: list) -> Any:
-        """What the function gave or raised, now with arrays of the trace outside.
+        """The result or the exception of the function, now with arrays of the trace outside.
 
         Args:
             arrays: those that `trace` gave, as they are outside.

@@ -65,18 +65,18 @@ def shadow_of(call: Call, whole: Any) -> Any:
 
 
 def give_shadow(call: Call, whole: Any, shadow: torch.Tensor) -> None:
-    """Lets a tensor that wraps others have the derivatives of a plain one, in this run of the code."""
+    """Sets a plain tensor that carries the derivatives of a wrapper, in this run of the code."""
     setattr(whole, _SHADOW, (call.attempt, shadow))
 
 
 def _give(whole: Any, shadow: torch.Tensor) -> None:
-    """Lets the gradient of a shadow be that of the tensor, or a part of it."""
+    """Moves the gradient of a shadow to the wrapper, as its gradient or a part of it."""
     gradient, shadow.grad = shadow.grad, None
     whole.grad = gradient if whole.grad is None else whole.grad + gradient
 
 
 def cut(call: Call, whole: Any, shadow: Torchish) -> Any:
-    """A tensor like one that wraps others, whose derivatives are those of a shadow.
+    """A tensor like a wrapper, with the derivatives of a shadow.
 
     To derive through its inner tensors is an error where the shadow has a derivative.
     """
@@ -109,7 +109,7 @@ def uncut(value: Any) -> Any:
 
 
 def without_derivative(value: torch.Tensor, *shadows: torch.Tensor) -> Torchish:
-    """A tensor of which no derivative for the shadows may be taken."""
+    """A tensor that raises an error if a derivative for the shadows is taken."""
     operands: Any = (value, *shadows)
     array, *others = [x.read() for x in operands]
     made = wrap(apart_from(array, others, _OUTSIDE, NotImplementedError), value.dtype)
@@ -133,7 +133,7 @@ def _inner_of(whole: Any) -> list[Any]:
 
 
 def sealed(call: Call, whole: Any, arrays: Iterable[jax.Array], name: str) -> Any:
-    """A jagged result of an autograd function, which has no shadow: a derivative for what it came from is an error."""
+    """A jagged result of an autograd function, without a shadow: a derivative for its arguments is an error."""
     sources = [array for array in arrays if is_traced(array)]
 
     def seal(array: jax.Array) -> jax.Array:

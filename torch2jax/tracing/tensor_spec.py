@@ -1,6 +1,6 @@
 """The metadata of tensors, from which results and gradients are made.
 
-How code asks for an array to be sharded over a mesh.
+Also here: sharding constraints of arrays over a mesh.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ class TensorSpec(NamedTuple):
         return self.dtype.is_floating_point or self.dtype.is_complex
 
     def that_may_want_grad(self, wants_grad: bool) -> "TensorSpec":
-        """The form of one of several results, of which some want grad."""
+        """The form of a result that wants grad, if its dtype can."""
         return self._replace(wants_grad=wants_grad and self.is_differentiable)
 
     def example(self, dim: int) -> "TensorSpec":
@@ -52,7 +52,7 @@ class TensorSpec(NamedTuple):
         return self._replace(layout=layout, strides=strides)
 
     def with_examples(self, dim: int) -> "TensorSpec":
-        """The form of all examples, of which this is one; where its layout is its own, the examples come first."""
+        """The form of all examples, of which this is one; if the layout is not in order, the examples come first."""
         layout = self.layout
         if layout is not None:
             layout = (dim, *(other + (other >= dim) for other in layout))
@@ -66,14 +66,14 @@ class TensorSpec(NamedTuple):
         return tensor
 
     def at(self, array: Any, strides: tuple[int, ...], offset: int) -> Torchish:
-        """The tensor of this form, on memory of its own, with the strides and the offset of one on other memory."""
+        """The tensor of this form on new memory, with the strides and the offset of one on other memory."""
         physical = PhysicalArray(array, self.layout)
         if offset or not fills_memory(physical.shape, strides):
             return wrap_spread(physical, self.dtype, strides, offset, self.device)
         return self._replace(strides=strides, wants_grad=False).tensor(array)
 
     def result(self, array: Any) -> Torchish:
-        """As `tensor`, for what a transformation gave: where gradients are off it has none."""
+        """As `tensor`, for a transformation's result: with gradients off it has no derivative."""
         if torch.is_grad_enabled():
             tape, wants_grad = this_call().tape, self.wants_grad
             if tape is not None and (tape.outer is None or not wants_grad):  # it does not know arrays of outer ones
@@ -90,7 +90,7 @@ def conjugate(array: Any):
 
 
 def laid_out(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
-    """The array, of which XLA is told how it lies; one that is not traced is where the caller has put it.
+    """The array with a sharding constraint; an array that is not traced stays where the caller has put it.
 
     Args:
         mesh: one in force comes in its place.
@@ -109,7 +109,7 @@ def laid_out(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
 
 
 def _explicit(array: Any, spec: PartitionSpec, kinds: dict[str, AxisType]) -> PartitionSpec:
-    """What the type of the array becomes: there is nothing that XLA could choose."""
+    """The array's type after the constraint: nothing is left to XLA."""
     now = jax.typeof(array).sharding.spec
     wanted = _of_kind(spec, kinds, AxisType.Explicit)
     given = zip(wanted, (*now, *[None] * (len(wanted) - len(now))), strict=True)

@@ -1,14 +1,13 @@
-"""What JAX is tracing, and the tangents that it computes meanwhile.
+"""JAX's current trace, and the tangents that it computes meanwhile.
 
-Python's garbage collector while JAX traces: it finds next to nothing there.
+Also here: Python's garbage collector while JAX traces, which finds next to nothing there.
 
 What a trace makes lives until its end, and by its default the collector begins once for every 700 objects that live.
 Each time it looks at the new ones again, and every tenth time at older ones, the modules of a large library included.
 That is up to half of the time to trace some thousand operators.
 
-PyTorch's recorders of operators, such as `make_fx`, which do not see JAX's transformations.
-
-Types within `jax.shard_map`, which say over which axes an array's values differ.
+Also here: PyTorch's recorders of operators, such as `make_fx`, which do not see JAX's transformations; and types within
+`jax.shard_map`, which say over which axes an array's values differ.
 """
 
 import contextlib
@@ -63,7 +62,7 @@ _KEY = TorchDispatchModeKey.PROXY
 
 
 def expect_unrecorded(what: str) -> None:
-    """Refuses what a recorder would take the result of for a constant.
+    """Refuses an operation whose result a recorder would take for a constant.
 
     Raises:
         NotImplementedError: one is at work.
@@ -81,7 +80,7 @@ ALONE = "alone"
 
 @contextlib.contextmanager
 def alone(axes: Iterable[str]) -> Iterator[None]:
-    """Outside of `jax.shard_map`, lets code be traced as on a mesh of one device, which has these axes."""
+    """A context, outside of `jax.shard_map`, in which code is traced as on a mesh of one device with these axes."""
     if jax.sharding.get_abstract_mesh().manual_axes:
         yield
     else:
@@ -102,14 +101,14 @@ def varying(array: Any, axes: frozenset[str]) -> Any:
 
 
 def unvaried(array: Any) -> Any:
-    """The array before it counted as one whose values differ, where that can be told."""
+    """The array from before it was typed as varying, if that can be found."""
     while isinstance(array, DynamicJaxprTracer) and array.parent is not None and array.parent.primitive.name == "pvary":
         (array,) = array.parent.in_tracers
     return array
 
 
 def is_float(array: Any) -> bool:
-    """Whether an array's dtype has derivatives."""
+    """Returns True if an array's dtype is differentiable."""
     return jnp.issubdtype(array.dtype, jnp.inexact)
 
 
@@ -118,7 +117,7 @@ def current_trace():
 
 
 def is_transforming() -> bool:
-    """Whether a transformation of JAX is going on."""
+    """Returns True if a transformation of JAX is active."""
     return not trace_ctx.is_top_level()
 
 
@@ -150,7 +149,7 @@ def is_zero(cotangent: object) -> bool:
 
 
 def examples_in(array: Any, tag: object) -> tuple[Any, int | None]:
-    """What the batch of a tag has for an array, without derivatives taken since, and the dimension of its examples.
+    """The batch that an array is an example of, under the batch trace of a tag, and the dimension of its examples.
 
     That is None if the array is no example.
     """
@@ -186,7 +185,7 @@ def values_of_examples(array: Any) -> np.ndarray | None:
 
 
 def decides(array: Any, trace: Any) -> bool:
-    """Whether an array is one value where JAX computes with `trace`: no other program, and no batch, is in between."""
+    """True if an array has one value where JAX computes with `trace`: no other program, and no batch, is in between."""
     now: Any = current_trace()
     while now is not trace:
         if now is None or isinstance(now, DynamicJaxprTrace):
@@ -205,12 +204,12 @@ def _stack(trace: Any) -> Iterator[Any]:
 
 
 def may_differentiate(trace: Any) -> bool:
-    """Whether JAX may take derivatives of what it computes with a trace, now or later."""
+    """Returns True if JAX may take derivatives of what it computes with a trace, now or later."""
     return not all(isinstance(x, (EvalTrace, BatchTrace)) for x in _stack(trace))
 
 
 def program_of(trace: Any) -> Any:
-    """The trace of the program that what JAX computes with a trace is part of; None if it is part of none."""
+    """The program that JAX traces into when it computes with a trace; None if there is none."""
     return next((x for x in _stack(trace) if isinstance(x, DynamicJaxprTrace)), None)
 
 
@@ -225,12 +224,12 @@ _DERIVED = (ad.JVPTracer, LinearizeTracer)
 
 
 def is_differentiated(array: object) -> bool:
-    """Whether JAX is taking a derivative with respect to what an array came from."""
+    """Returns True if JAX is taking a derivative with respect to something that an array depends on."""
     return any(isinstance(x, _DERIVED) and not is_zero(x.tangent) for x in _layers(array))
 
 
 def is_from_outside(array: Any, program: object) -> bool:
-    """Whether an array is of a trace outside of a program that JAX is at."""
+    """Returns True if an array is of a trace outside of a program that JAX is tracing."""
     tags = set()  # by their ids: JAX's tags are all equal
     for trace in _stack(current_trace()):
         tags.add(id(getattr(trace, "tag", trace)))
@@ -261,7 +260,7 @@ def without_tangents(array: Any, tags: Collection):
 
 
 class Bookmark:
-    """How much the programs that are being traced hold by now."""
+    """The length of each program that is being traced, to see or to undo what was added since."""
 
     def __init__(self):
         self._programs: list[tuple[list, int]] = []
@@ -273,18 +272,18 @@ class Bookmark:
             trace = getattr(trace, "parent_trace", None)
 
     def added(self) -> list[str]:
-        """The names of the steps that have come since, those of the innermost program first."""
+        """The names of the steps added since, those of the innermost program first."""
         alive = [step() if isinstance(step, weakref.ref) else step for steps, n in self._programs for step in steps[n:]]
         return [step.primitive.name for step in alive if step is not None]
 
     def return_to(self) -> None:
-        """Takes out what has come since; nothing may need it."""
+        """Removes the steps added since; nothing may need them."""
         for steps, count in self._programs:
             del steps[count:]
 
 
 class Tangents:
-    """One derivative in forward mode of what is computed while its trace is current.
+    """One forward-mode derivative of all that is computed while its trace is current.
 
     Args:
         below: the trace that the values and the tangents are computed with.

@@ -1,6 +1,6 @@
 """The bounds of traced integers, as the operations that compute them show.
 
-Whether two traced integers are equal, as the sums that compute them show.
+Also here: the difference of two traced integers, as the sums that compute them show.
 """
 
 import itertools
@@ -89,7 +89,7 @@ _KEEPING = {  # steps whose results are some of the elements of their first oper
 }
 _REPLACING = ("scatter", "scatter-min", "scatter-max", "scatter_min", "scatter_max")
 _ORDERS = {"lt": (None, -1, 0, None), "le": (None, 0, 1, None), "gt": (1, None, None, 0), "ge": (0, None, None, -1)}
-"""What is added to c for the bounds of x, below and above, where ``x < c`` and so on is true; and where it is not."""
+"""The numbers to add to c for the bounds of x, below and above, if ``x < c`` and so on is true; and if it is false."""
 
 
 def range_of(array: Any) -> Range:
@@ -98,12 +98,13 @@ def range_of(array: Any) -> Range:
 
 
 class _Assumed(NamedTuple):
-    """What is assumed of values, by the ids of their variables, and what was found before."""
+    """Bounds that are assumed, by the ids of variables, and a cache of the ranges found so."""
 
     ranges: dict[int, Range]
     found: dict[Any, tuple[int, Range]]
-    """Ranges by the variable and what was assumed, and how deep was looked for each. A value that many others are
-    computed of is so looked at once."""
+    """The range of each variable under some assumptions, with the depth of the search that found it. So a value that
+    many others are computed from is looked at once.
+    """
 
     @property
     def nothing(self) -> "_Assumed":
@@ -199,7 +200,7 @@ def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
 
 
 def _of_added(operands: Any, assumed: Any, depth: int) -> Range:
-    """Of sums at places: each index adds at most one number to an element."""
+    """The range of a scatter-add: each index adds at most one number to an element."""
     target, places, numbers = operands
     (low, high), (least, most) = _range(target, assumed, depth), _range(numbers, assumed.nothing, depth)
     count = math.prod(places.aval.shape[:-1])
@@ -212,7 +213,7 @@ def _is_whole(operand: Any) -> bool:
 
 
 def _assumption(predicate: Any, is_true: bool, assumed: _Assumed) -> dict[int, Range] | None:
-    """What a comparison with a number says of what is compared, where it is true or false; None if it is never that."""
+    """The bounds of an operand that follow from a comparison with a number; None if it never has this result."""
     predicate = without_derivatives(predicate)
     step = predicate.parent if isinstance(predicate, pe.DynamicJaxprTracer) else None
     if step is None or step.primitive.name not in _ORDERS or not _is_whole(step.in_tracers[0]):

@@ -34,22 +34,22 @@ from .places import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_pla
 
 
 class Layout(NamedTuple):
-    """What of a state is no array."""
+    """The part of a state that is no array."""
 
     things: list[Any]
     """The objects. In the place of tensors they have the user's, or `Made` where the user's objects lack them."""
     tensors: dict[Key, torch.dtype | None]
-    """Those that the state has arrays of, and PyTorch's dtypes; None for tensors that wrap others."""
+    """The tensors that the state has arrays of, with PyTorch's dtypes; None for wrappers."""
     numbers: dict[Key, int | float]
-    """The Python numbers that the state has arrays of, and what they were when the layout was made."""
+    """The Python numbers that the state has arrays of, with their values when the layout was made."""
     constants: dict[Key, Any]
-    """All else that is compared by value."""
+    """All other values, which are compared."""
     members: dict[Key, list[Key]]
-    """For each array of the state, what it stands for: most for one thing, a shared counter for several."""
+    """The keys in the objects for each array of the state: mostly one, several for a shared counter."""
 
 
 def expect_apart(names: Sequence[str], objects: Sequence[Any]) -> None:
-    """Refuses different tensors on one memory: what writes to one changes the other.
+    """Refuses different tensors on one memory: a write to one would change the other.
 
     Raises:
         NotImplementedError: there are two.
@@ -68,7 +68,7 @@ def sharing(first: str, second: str) -> str:
 
 
 def start(thing: Any) -> None:
-    """Lets a scaler make what it otherwise makes when it first scales."""
+    """Makes a scaler create the tensors that it otherwise creates when it first scales."""
     if isinstance(thing, GradScaler) and thing.is_enabled() and thing._scale is None:
         thing._lazy_init_scale_growth_tracker(torch.device(thing._device))
 
@@ -79,7 +79,7 @@ def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: Any):
 
 
 class _Copying:
-    """Copies objects, and what they hold, as often as it is there.
+    """A deep copy of objects, in which shared objects stay shared.
 
     Args:
         memo: what stands for objects, by their ids.
@@ -96,7 +96,7 @@ class _Copying:
         return copy_structure(module, self.memo)
 
     def began(self, value: Any, copied: Any) -> None:
-        """Is called with a copy that has nothing in it yet."""
+        """Called with a copy that is still empty."""
         self.memo[id(value)] = copied
         note_made(copied)
 
@@ -296,7 +296,7 @@ class Copies(_Copying):
     # What is copied.
 
     def of_tensor(self, tensor: Any) -> Any:
-        """What stands for a tensor of the objects, with its own values."""
+        """The call's tensor for a tensor of the objects, with its own values."""
         return entering(self._call, tensor, is_own=True) if is_wrapper(tensor) else self._call.lift_own(tensor)
 
     def of_module(self, module: torch.nn.Module) -> Any:
@@ -325,7 +325,7 @@ class Copies(_Copying):
 
 
 def _put(thing: Any, path: str, owner: Slot | None, value: Any) -> None:
-    """Sets the gradient of what is at `owner`, or a parameter or buffer that a module lacks."""
+    """Sets a gradient at `owner`, or a parameter or buffer that a module lacks."""
     if owner is not None:
         owner.get().grad = value
         return
@@ -335,7 +335,7 @@ def _put(thing: Any, path: str, owner: Slot | None, value: Any) -> None:
 
 
 class _Without(_Copying):
-    """Copies without what the call made of arrays."""
+    """A copy without the arrays that the call computed."""
 
     def of_tensor(self, tensor: Any) -> Any:
         if tensor.known is not None:
@@ -362,7 +362,7 @@ def write(
     given: Mapping[Key, Any],
     own: Mapping[Key, Any],
 ) -> None:
-    """Lets objects be as in a state: tensors that there are keep their identity, and containers theirs."""
+    """Sets objects to a state: tensors and containers that exist keep their identity."""
     things, live = dict(zip(names, objects, strict=True)), dict(places(names, objects))
     memo = {id(made): thing for made, thing in zip(layout.things, objects, strict=True)}
 
@@ -419,7 +419,7 @@ def _tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
 
 
 def _transferred(mine: Any, new: Any, done: dict[int, tuple[Any, Any]], used: set[int]) -> Any:
-    """The object that stands in the place of one of the user's: their own, with what the new one has.
+    """The user's object with the contents of the new one in its place, if it can have them; else the new one.
 
     Args:
         done: by the ids of new objects, these and what stands for them.
@@ -458,7 +458,7 @@ def _without_values(key: Key) -> RuntimeError:
 
 
 def _apart(tensor: Any) -> Any:
-    """A tensor of a state: what is computed of it with gradients off has no derivative to be stopped."""
+    """A tensor of a state, declared to have no derivative that `no_grad` would have to stop."""
     if isinstance(tensor, Torchish) and tensor.history is None:
         tensor._node.storage.differentiable = False
     return tensor

@@ -1,4 +1,4 @@
-"""States of steps with stacked layers: those of modules, and with them the moments of optimizers."""
+"""States of steps with stacked layers: those of modules, and of optimizers with the moments stacked too."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -59,7 +59,7 @@ def _with_moments(state: State, objects: Mapping[str, Any], layers: Mapping[str,
 
 
 def _moments(part: Mapping[str, Any], optimizer: Optimizer, rows: Sequence[Sequence[torch.Tensor]]) -> dict[str, Any]:
-    """The part of an optimizer, with one entry for those of parameters that are stacked."""
+    """The optimizer's state with one entry for the moments of stacked parameters."""
     every = [p for group in optimizer.param_groups for p in group["params"]]
     places = {id(p): place for place, p in enumerate(every)}
     found = dict(part)

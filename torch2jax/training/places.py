@@ -1,4 +1,4 @@
-"""Where objects keep what a step may change: tensors, and the numbers, flags and names that Python code decides by."""
+"""The places in objects that a step may change: tensors, and the numbers, flags and names that Python code reads."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _MANY = 2**12  # items of one container: as of a data set, which nobody changes
 
 
 class Made:
-    """Stands for a tensor that the user's objects lack, in a copy of them that holds no arrays.
+    """A stand-in for a tensor that the user's objects lack, in a copy of them without arrays.
 
     Args:
         of: what stands for a tensor that this one shares all of its memory with, as what ``detach()`` gives.
@@ -82,7 +82,7 @@ class _Attribute(Slot):
 
 
 class Shared(Slot):
-    """A place of what is elsewhere, too: a tensor, a container or an object. Its value is where that is."""
+    """A second place of a tensor, a container or an object. Its value is the key of the first one."""
 
     __slots__ = ("first",)
 
@@ -98,29 +98,29 @@ class Shared(Slot):
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor, or stands for one."""
+    """Returns True if a value is a tensor, or stands for one."""
     return isinstance(value, (torch.Tensor, Made))
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is compared by what it is, not by its identity."""
+    """Returns True if a value is compared by what it is, not by its identity."""
     return isinstance(value, _PLAIN)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a Python number that may change from step to step."""
+    """Returns True if a value is a Python number that may change from step to step."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def is_walked(value: Any) -> bool:
-    """Whether the attributes of an object are looked at: of those of PyTorch's own, these alone."""
+    """Returns True if the attributes of an object are visited: of PyTorch's own classes, only these objects'."""
     if isinstance(value, (Optimizer, LRScheduler, GradScaler)):
         return True
     return has_attributes(type(value)) and type(value).__module__.partition(".")[0] != "torch"
 
 
 def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, Slot]]:
-    """Where objects keep tensors and what is compared by value; what several share, the first has."""
+    """The places where objects keep tensors and values; what several objects share, the first one has."""
     walk = _Walk(objects)
     seen: dict[int, Key] = {}
     for name, thing in zip(names, objects, strict=True):
@@ -177,7 +177,7 @@ class _Walk:
     def __init__(self, objects: Sequence[Any]):
         self._begun = {id(thing) for thing in objects}
         self.seen: dict[int, Key] = {}
-        """Where containers and objects were met first, by their ids."""
+        """The keys of containers and objects where they were first met, by id."""
         self._name = ""
         self.names: dict[int, str] = {}  # of tensors, which may be keys of dictionaries
         self.steppers: dict[str, Any] = {}  # the optimizers and schedulers that were met
@@ -257,7 +257,7 @@ def _numbering(optimizer: Any) -> dict[int, int]:
 
 
 def differing(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> set[Key]:
-    """The places at which what is compared by value is not the same, or which only one side has."""
+    """The keys whose values differ, or that only one side has."""
     keys = before.keys() | after.keys()
     return {key for key in keys if _comparable(before, key) != _comparable(after, key)}
 

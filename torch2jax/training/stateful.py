@@ -1,4 +1,15 @@
-"""Functions that change modules, optimizers, schedulers and scalers, as functions of their state."""
+"""Functions that change modules, optimizers, schedulers and scalers, as functions of their state.
+
+A state has the arrays alone. All else that a step depends on is a `Layout`, which is found by the names of the arrays:
+dictionaries and lists of the objects, dtypes, and values of Python that no step changes.
+
+Steps change the structure: an optimizer's state is empty before its first step. So `init` traces steps, on shapes, each
+from the state that the one before leaves, until a structure is there for the second time (`_follow`).
+
+Which numbers and flags of Python belong to the state, only the steps show: one that changes what counted as a constant
+notes that (`_Found`), and `init` begins again with all that was noted so far. After `init`, a step that changes
+anything else is refused (`_expect_as_before`), as the next step would not see it.
+"""
 
 import functools
 import inspect
@@ -91,7 +102,7 @@ class StatefulFunction(TellsOfArguments):
 
     @boundary
     def init(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> State:
-        """Returns the state for the first step: that of the objects as they are.
+        """Returns the state for the first step: the objects' present state.
 
         It traces a few steps to find out which numbers they change, and which structures the state has after them.
 
@@ -300,7 +311,7 @@ class StatefulFunction(TellsOfArguments):
     # Into a call.
 
     def _given(self, state: State) -> tuple[Layout, dict[Key, Any]]:
-        """The layout of a state, and its arrays by what they stand for.
+        """The layout of a state, and its arrays by key.
 
         Raises:
             RuntimeError: none is of its structure.
@@ -343,7 +354,7 @@ class StatefulFunction(TellsOfArguments):
         )
 
     def _own(self, layout: Layout, now: Mapping[Key, Any]) -> dict[Key, Any]:
-        """Constants of the objects, as they are now, that somebody has set since `init`, such as learning rates."""
+        """The constants of the objects that were set since `init`, such as learning rates."""
         found = {}
         for key in differing(self._baseline, now) & self._baseline.keys() & now.keys() & layout.constants.keys():
             steady = [x.constants.get(key) for x in self._layouts.values()]
@@ -400,7 +411,7 @@ class StatefulFunction(TellsOfArguments):
         return _nested(self._names, state)
 
     def _is_scheduled(self, key: Key) -> bool:
-        """Whether a scheduler sets what is there, which are numbers however it computes them."""
+        """Returns True if a scheduler sets the value: it is a number, however it is computed."""
         thing, _, path = stepper_of(key, self._steppers)
         if path.startswith("param_groups."):
             return key in self._starts and any(isinstance(x, LRScheduler) for x in self._steppers.values())
@@ -440,7 +451,7 @@ class StatefulFunction(TellsOfArguments):
         self._expect_as_before(changed, _Found(kinds=kinds, flags=flags))
 
     def _expect_as_before(self, keys: set[Key], found: "_Found") -> None:
-        """Refuses what a step changes and `init` has not seen it change; within `init`, notes what tells it.
+        """Refuses a change by a step that `init` has not seen; within `init`, notes it.
 
         Raises:
             RuntimeError: it is a call.
@@ -476,7 +487,7 @@ class StatefulFunction(TellsOfArguments):
     def _merged(
         self, arrays: dict[Key, Any], values: Mapping[Key, Any], call: Call | None
     ) -> tuple[dict[Key, Any], dict[Key, list[Key]]]:
-        """With one array for counters of an optimizer that are equal for all parameters, and what each stands for.
+        """The arrays with one for equal counters of an optimizer, and the keys that each one is for.
 
         Raises:
             _Found: in `init`, some are not equal.
@@ -502,7 +513,7 @@ class StatefulFunction(TellsOfArguments):
         return found, members
 
     def _shared(self, key: Key) -> Key | None:
-        """What one counter for all parameters is under."""
+        """The key of the counter that all parameters share; None if there is none."""
         thing, inner, path = stepper_of(key, self._steppers)
         steps = path.split(".", 2)
         if not isinstance(thing, Optimizer) or len(steps) < 3 or steps[0] != "state":
@@ -520,7 +531,7 @@ class StatefulFunction(TellsOfArguments):
         )
 
     def _expect_unchanged(self, before: Mapping[Key, Any]) -> None:
-        """Refuses what a step changes in the user's objects themselves, which its arguments are copies of.
+        """Refuses a step's change of the user's own objects, of which its arguments are copies.
 
         Raises:
             RuntimeError: it does, and the copies have not seen it.
@@ -550,7 +561,7 @@ class StatefulFunction(TellsOfArguments):
 
 
 class _Found(Exception):
-    """What `init` has found out about the structures of a state, which it makes anew then."""
+    """Raised when `init` has found structures of the state that were not known: it makes the state again."""
 
     def __init__(
         self,
@@ -591,7 +602,7 @@ def _memory(tensor: Any) -> int:
 
 
 def _is_same(value: Any, array: Any, other: Any, other_array: Any) -> bool:
-    """Whether two scalars are one, or are known to be equal."""
+    """Returns True if two scalars are the same, or are known to be equal."""
     if array is other_array:
         return True
     if array.dtype != other_array.dtype:
@@ -666,7 +677,7 @@ def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:
 
 
 def _told(args: tuple, kwargs: dict) -> tuple[Any, list[str]]:
-    """The structure of arguments, and what of them is no array."""
+    """The structure of arguments, and their leaves that are no arrays, as text."""
     leaves, structure = flatten((args, kwargs))
     return structure, [repr(leaf) for leaf in leaves if not _is_array(leaf)]
 

@@ -3,7 +3,7 @@
 A loop over the numbers of a schedule is thousands of these, each of which PyTorch computes in a microsecond or two. So
 what a call may be besides, it is asked in one go; where any of it is so, the long way by `dispatch` and `known` serves.
 
-Elements of known values at known positions, as most subscripts in a loop over a schedule are.
+Also here: elements of known values at known positions, as most subscripts in a loop over a schedule are.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def known_element(self: Torchish, index: object) -> Torchish | None:
 
 
 def _known_place(self: Torchish, index: object) -> tuple[int, ...] | None:
-    """Where one element of known values is along each dimension; None if it is none, or not so plain."""
+    """The index of one element of known values along each dimension; None if `index` is anything else."""
     items = index if type(index) is tuple else (index,)
     if type(self) is not Torchish or type(self.known) is not torch.Tensor or self._node.overlaps:
         return None
@@ -68,7 +68,7 @@ _LOOK = _READERS | {_TO}
 
 
 def run_at_once(call: Call, function: Callable, rule: Any, args: tuple) -> Any:
-    """What a function gives for small known tensors and Python numbers; None where the long way is to be taken."""
+    """The result of a function of small known tensors and Python numbers; None where the general path must run."""
     if type(rule) is TensorRule and function not in _LOOK:
         if function is torch.Tensor.__getitem__:
             return _element(call, rule, args)
@@ -115,7 +115,7 @@ def run_at_once(call: Call, function: Callable, rule: Any, args: tuple) -> Any:
 
 
 def _tensor(call: Call, rule: Any, args: tuple) -> Torchish | None:
-    """That of a Python number."""
+    """``torch.tensor`` of a Python number."""
     if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
         return None
     if len_torch_function_stack():  # one may say on which device
@@ -131,7 +131,7 @@ def _element(call: Call, rule: Any, args: tuple) -> Torchish | None:
 
 
 def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
-    """What a number is, or the number in another dtype."""
+    """The result of a function that only looks at a number or casts it; None where the general path must run."""
     with DisableTorchFunction():
         real = reals[0]
         if real.ndim or real.dtype != tensor.dtype or len(reals) > 2:
@@ -145,12 +145,12 @@ def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
 
 
 def _are_small(args: tuple) -> bool:
-    """Whether no number may stand for a large size."""
+    """Returns True if no number among the arguments may be a large size."""
     return all(type(value) is not int or abs(value) <= _SMALL for value in args)
 
 
 def _written(function: Callable, target: Torchish, reals: list) -> Torchish | None:
-    """The target, once a function has written to it, where it is a number of its own."""
+    """The target after a write, if it is a number in memory of its own; else None."""
     if not is_free_number(target):
         return None
     made = reals[0].clone()
@@ -165,10 +165,10 @@ def _number(made: torch.Tensor) -> Torchish:
 
 
 def _is_pytorchs(rule: Any) -> bool:
-    """Whether a rule gives what PyTorch does, and changes nothing."""
+    """Returns True if a rule's result is PyTorch's, and the rule changes nothing."""
     return rule.is_pure and not rule.has_own_values and not rule.concrete
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether PyTorch's result equals that of the rules, and no feature observes the call."""
+    """Returns True if PyTorch's result equals that of the rules, and no feature observes the call."""
     return call.is_lazy and call.is_plain and call.settings.default_dtype is None

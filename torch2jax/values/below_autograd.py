@@ -27,11 +27,11 @@ _STEPS = frozenset(
     ("argmax", "argmin", "bucketize", "searchsorted", "heaviside", "floor_divide", "clamp", "clip", "clamp_min")
     + ("clamp_max", "gt", "lt", "ge", "le", "eq", "ne", "__gt__", "__lt__", "__ge__", "__le__", "__eq__", "__ne__")
 )
-"""Other functions whose derivative is zero somewhere, where that of the operator need not be."""
+"""Functions other than rounding with a zero derivative somewhere, where the operator around may have another one."""
 
 
 class Rounds(Abandoned):
-    """The code rounds what has a derivative: its own is not the operator's, and it runs again without."""
+    """The code rounds a differentiable value: its derivative is not the operator's, and it runs again without one."""
 
     ends_call = False
 
@@ -42,7 +42,7 @@ def at_autograd(call: Call) -> contextlib.AbstractContextManager:
 
 
 class _BelowAutograd(Feature):
-    """Code to which ``detach`` gives another tensor and ends no derivative.
+    """A feature under which ``detach`` returns another tensor, but ends no derivative.
 
     What the code detaches there is no cut, unless it is run for a ``detach``; and the derivative of an operator for
     which it rounds is not zero. Where JAX differentiates the code, rounding is refused.
@@ -96,7 +96,7 @@ def _has_derivative(operand: Any) -> bool:
 
 @jax.custom_jvp
 def _without_derivative(x: jax.Array) -> jax.Array:
-    """The array, of which no derivative may be taken."""
+    """The array; a derivative of it is an error."""
     return x
 
 
@@ -112,7 +112,7 @@ def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
 
 
 def is_below_autograd(call: Call, operator: OpOverload) -> bool:
-    """Whether the code that runs for an operator is not differentiated apart from what runs already, or at all."""
+    """True if an operator's code is not differentiated by itself: not at all, or with the code around it."""
     return operator in _DETACHING or any(type(feature) is _BelowAutograd for feature in call.features)
 
 

@@ -15,13 +15,13 @@ from .selected import Selected, pass_on_origin
 
 @serves(Selected, 0)
 def run_selected(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of a selection by a mask of unknown values."""
+    """The result of a function of a selection by a traced mask."""
     return _run(call, function, args, kwargs, registry.lookup_selected, Selected.words)
 
 
 @serves(Moved, -1)  # also beside a selection
 def run_moved(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of a selection by a mask of unknown values along a later dimension."""
+    """The result of a function of a selection by a traced mask along a later dimension."""
     return _run(call, function, args, kwargs, registry.lookup_moved, Moved.words)
 
 

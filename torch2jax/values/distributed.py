@@ -27,7 +27,7 @@ _GRADIENT = torch.Tensor.grad.__get__  # pyright: ignore
 
 
 class WholeLayout(NamedTuple):
-    """How code has asked for a `DTensor` to be split."""
+    """The mesh and the placements that code has given a `DTensor`."""
 
     mesh: Any
     """The `DeviceMesh`."""
@@ -57,7 +57,7 @@ _CHOSEN = ChosenByXLA()
 
 
 class Whole(Derived):
-    """What tensors of a call have that are `DTensor`s; see `class_of_calls`."""
+    """The base of the call's own `DTensor` classes; see `class_of_calls`."""
 
     @classmethod
     def of_result(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
@@ -79,7 +79,7 @@ class Whole(Derived):
 
 
 def layout_of(tensor: Any) -> WholeLayout:
-    """That of a `DTensor` of a call."""
+    """The layout of a `DTensor` of a call."""
     return vars(tensor)[_LAYOUT]
 
 
@@ -96,7 +96,7 @@ def plain(tensor: Torchish) -> Torchish:
 
 
 def placed(tensor: Torchish, mesh: Any, placements: tuple) -> Any:
-    """A `DTensor` of the same values, of which XLA is told how it lies, where there is a mesh to say so."""
+    """A `DTensor` of the same values, with a sharding constraint if there is a mesh."""
     told = mesh_in_force(mesh)
     if told is None or tensor.known is not None:
         return distributed(tensor, mesh, placements)
@@ -106,7 +106,7 @@ def placed(tensor: Torchish, mesh: Any, placements: tuple) -> Any:
 
 
 def laid_out_as(tensor: Any, array: Any) -> Any:
-    """An array of the values of a `DTensor` of PyTorch's, of which XLA is told how it lies."""
+    """An array of a PyTorch `DTensor`'s values, with its sharding as a constraint."""
     told = mesh_in_force(tensor.device_mesh)
     if told is None:
         return array
@@ -114,7 +114,7 @@ def laid_out_as(tensor: Any, array: Any) -> Any:
 
 
 def standing_for(tensor: Any, lifted: Torchish) -> Any:
-    """What stands for a `DTensor` of PyTorch's, on the memory of a tensor that has its values."""
+    """The call's tensor for a `DTensor` from outside, on the memory of a tensor that has its values."""
     made = distributed(lifted, tensor.device_mesh, tuple(tensor.placements))
     history = lifted.history
     if isinstance(history, Source):
@@ -131,7 +131,7 @@ def whole_values(tensor: Any) -> torch.Tensor | None:
 
 
 def part_alone(tensor: Any) -> RuntimeError:
-    """The error for one of which this process has a part."""
+    """The error for a `DTensor` of which this process has only a part."""
     return RuntimeError(
         f"got a DTensor of shape {tuple(tensor.shape)} with {tuple(tensor.placements)}, of which this process has a "
         "part; wanted the whole array: give it in state_dict=, as t2j(module.state_dict()) before the module was split"
@@ -153,7 +153,7 @@ def _of_result(function: Callable, operands: list[Any], result: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _keeps_places(function: Callable) -> bool:
-    """Whether each element of a function's result comes of that in the same place, as PyTorch knows it."""
+    """Returns True if PyTorch declares each element of the result to depend on the one at the same index alone."""
     name = getattr(function, "__name__", "")
     return name in _KEEPING or any(torch.Tag.pointwise in operator.tags for operator in _operators(name))
 

@@ -28,7 +28,7 @@ class Item(Number):
     """
 
     bounds: tuple[int, int] | None = None
-    """Of an integer that a loop carries, or that is computed of such: the least and the most that it is taken to be."""
+    """The least and the most of an integer that a loop carries, or that is computed from such."""
 
     @property
     def __class__(self):  # for code that asks whether it is a number
@@ -45,7 +45,7 @@ class Item(Number):
         return cls.of(wide.double() if tensor.dtype.is_floating_point else wide.long())
 
     def tensor(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """What ``torch.tensor`` makes of the number."""
+        """The result of ``torch.tensor`` of the number."""
         if dtype is None:
             dtype = torch.get_default_dtype() if self.dtype.is_floating_point else self.dtype
         return Number.of(self).to(dtype)
@@ -87,7 +87,7 @@ def _of_text() -> TracedValueError:
 
 
 def formats_text() -> bool:
-    """Whether the user's line asks for a number with Python's ``%``, which takes one for a text alone."""
+    """Returns True if the user's line formats text with Python's ``%``, which asks for a number to print it alone."""
     frame = sys._getframe(1)
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
@@ -98,13 +98,13 @@ def formats_text() -> bool:
 
 
 def _is_asked_by_function() -> bool:
-    """Whether a function of Python's compares, and no operator of the code's."""
+    """Returns True if a function of Python compares, not an operator in the code."""
     frame = sys._getframe(3)
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
 
 
 def _seen(name: str, one: "Item", other: Any) -> bool | None:
-    """What a comparison of whole numbers gives, if their bounds tell."""
+    """The result of a comparison of integers, if their bounds decide it; else None."""
     if one.is_floating_point() or (type(other) is Item and other.is_floating_point()) or type(other) is float:
         return None
     (low, high), (least, most) = range_of(one.read()), (other, other)
@@ -191,13 +191,13 @@ _OF_LISTS = frozenset(getattr(torch, name) for name in dir(torch) if name.starts
 
 
 def _stays(number: "Item", *options: Any) -> bool:
-    """Whether ``number.to(...)`` is the number: code takes it for a tensor."""
+    """Returns True if ``number.to(...)`` changes nothing: code takes the number for a tensor."""
     return all(isinstance(x, (torch.device, str)) or x is number.dtype for x in options)
 
 
 @serves(Item, 1)
 def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
-    """The arguments of a function, some of which are such numbers, as its rule takes them.
+    """The arguments of a function in the form that its rule takes `Item`s.
 
     Raises:
         TracedValueError: the function has to know one, or takes tensors only.

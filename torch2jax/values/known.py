@@ -73,11 +73,11 @@ class _Operands:
 
     @property
     def want_grad(self) -> bool:
-        """Whether the result is to require grad."""
+        """True if the result must require grad."""
         return any(x._node.storage.history is not None for x in self.tensors)
 
     def is_small(self, elementwise: bool) -> bool:
-        """Whether PyTorch is done at once."""
+        """Returns True if PyTorch computes the result at once, not deferred."""
         work, shape = 1, None
         for known in self.knowns:
             if type(known) is not torch.Tensor:
@@ -91,7 +91,7 @@ class _Operands:
 
 
 def _has_large(*values: object) -> bool:
-    """Whether a number may stand for a large size."""
+    """Returns True if a number among the values may be a large size."""
     for value in values:
         if isinstance(value, (list, tuple)):
             if _has_large(*value):
@@ -105,7 +105,7 @@ def _has_large(*values: object) -> bool:
 
 
 def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
-    """``rule(args, kwargs)``, whose values are known if those of all tensors among the arguments are.
+    """The result of ``rule(args, kwargs)``, with known values if all tensors among the arguments have them.
 
     Args:
         function: PyTorch's, which `rule` stands for: it gives new tensors, and changes nothing.
@@ -150,7 +150,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
-    """Whether a write to a known number was done: by PyTorch, to a copy, which holds the value from now on.
+    """Writes to a known number: PyTorch computes on a copy, which replaces it. Returns False if that is not possible.
 
     Args:
         function: PyTorch's, which writes to its first argument and to nothing else.
@@ -173,7 +173,7 @@ def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
 
 
 def _is_free(target: Torchish) -> bool:
-    """Whether a tensor may be written to, and no gradients, modes or tensors from outside have to do with it."""
+    """Returns True if a tensor may be written to, and no gradients, modes or tensors from outside are involved."""
     node, memory = target._node.storage, target._node.storage.memory
     if target._restriction is not None or node.is_outgrown or node.differentiable or node.history is not None:
         return False
@@ -181,7 +181,7 @@ def _is_free(target: Torchish) -> bool:
 
 
 def is_free_number(target: Torchish) -> bool:
-    """Whether a tensor is a known number of its own that may be written to."""
+    """Returns True if a tensor is a known scalar in memory of its own that may be written to."""
     node = target._node
     if type(node) is not Storage or not _is_free(target):
         return False
@@ -189,7 +189,7 @@ def is_free_number(target: Torchish) -> bool:
 
 
 def _by_either(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
-    """What PyTorch gives; or the rule, which takes dtypes that PyTorch's CPU does not."""
+    """PyTorch's result; or that of the rule, for dtypes that PyTorch does not compute on the CPU."""
     try:
         with DisableAutocast():
             return in_pytorch(function, *args, **kwargs)
@@ -198,7 +198,7 @@ def _by_either(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _by_rule(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
-    """What a rule gives for real tensors, computed by JAX: where it is the user's, or PyTorch chooses otherwise."""
+    """The result for real tensors, computed by JAX, of a user's rule or one that chooses unlike PyTorch."""
     call = this_call()
     with call.inside(), call.outside(), evaluating(), call.at(None):
         result = run_named(function, rule, map_values(_tensor, args), map_values(_tensor, kwargs))
@@ -257,7 +257,7 @@ def _device(tensors: list[Torchish], kwargs: dict) -> torch.device:
 
 
 def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, device: torch.device = CPU) -> Torchish:
-    """The tensor of this call with the values of one that PyTorch has just made, and that nobody else will write to.
+    """The call's tensor for one that PyTorch has just made, and that nothing else will write to.
 
     JAX gets the array at once, but where it is traced: there, once the graph asks for it.
     """
@@ -279,7 +279,7 @@ def _waiting(made: torch.Tensor, strides: tuple[int, ...] | None, device: torch.
 
 
 def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[PhysicalArray], PhysicalArray]) -> LazyArray:
-    """What holds `made`, which PyTorch has made of the known values of `operand`, and `change` of its array."""
+    """The lazy array of `made`, PyTorch's result for the known values of `operand`; `change` gives the array."""
 
     def changed(args: tuple, kwargs: dict) -> list[PhysicalArray]:
         return [change(args[0].physical)]
@@ -291,7 +291,7 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[PhysicalArra
 
 
 class _LazyResult(LazyConstant):
-    """What holds one of the results of an operation, which the graph gets as it comes about there."""
+    """The lazy array of one result of an operation, which the rule computes when the graph needs it."""
 
     __slots__ = ("depth", "source")
     source: tuple["_LazyOperation", int]
@@ -317,11 +317,11 @@ class _OperandSnapshot(NamedTuple):
 
     @property
     def source(self) -> tuple["_LazyOperation", int] | None:
-        """What gives the array, where its values are not those that are known."""
+        """The operation that gives the array, and its index there, if the array's values are not the known ones."""
         return self.lazy.source if isinstance(self.lazy, LazyArray) and self.is_narrowed else None
 
     def tensor(self) -> Torchish:
-        """A tensor of its own with the operand's values, or, if these do not fit, with what the rules make of them."""
+        """A tensor of the operand's values, or, if they do not fit into the array, of those that the rules compute."""
         if self.lazy is None:
             return constant(self.known)
         physical = self.lazy if self.source is None else self.source[0].emitted(self.source[1])
@@ -337,14 +337,14 @@ class _OperandSnapshot(NamedTuple):
 
 
 def _is_narrowed(known: torch.Tensor) -> bool:
-    """Whether 32 bits do not hold what 64 do."""
+    """Returns True if the 64-bit values do not fit into the 32 bits of the array."""
     if known.dtype is not torch.int64 or canonical(known.dtype).itemsize == 8 or known.numel() == 0:
         return False
     return in_pytorch(lambda: bool(known.min() < -(2**31)) or bool(known.max() >= 2**31))
 
 
 class _LazyOperation:
-    """A rule and its operands as they are now, for when the graph asks for what it gives.
+    """A rule with a snapshot of its operands, for when the graph needs the results.
 
     Args:
         physical: what holds each of the operands, None for a number.
@@ -384,7 +384,7 @@ class _LazyOperation:
         )
 
     def emitted(self, index: int) -> PhysicalArray:
-        """What the rule gives in the graph."""
+        """The result of the rule, in the graph."""
         if self._emitted is None:
             self._emitted = self._run(_OperandSnapshot.tensor)
         return self._emitted[index]
@@ -398,7 +398,7 @@ class _LazyOperation:
         return self._evaluated[index]
 
     def _gives(self, index: int, known: torch.Tensor) -> bool:
-        """Whether the rules come to the known values, though some on the way do not fit: they were not chosen."""
+        """Returns True if the rules give the known values, although some on the way overflow: those were not chosen."""
         if not are_for_all_sizes() or _is_narrowed(known):
             return False
         try:
@@ -423,7 +423,7 @@ def _replaced(
 
 
 def results_of(made: Any, function: Callable, rule: Any, tensors: list, knowns: list, args: tuple, kwargs: dict) -> Any:
-    """Tensors of this call for what PyTorch has made of tensors of known values."""
+    """The call's tensors for PyTorch's results from known values."""
     device, operation, results = _device(tensors, kwargs), None, []
     is_one = not isinstance(made, (list, tuple))
     for index, part in enumerate((made,) if is_one else made):

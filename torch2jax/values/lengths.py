@@ -3,7 +3,7 @@
 While a call uses such lengths, these three functions of Python's do as ever, but for what stands for such a number or
 has one for a length. All threads see that.
 
-Loops of as many iterations as data decide: ``for row in x[mask]``, ``for i in range(len(x[mask]))``.
+Also here: loops over data-dependent lengths: ``for row in x[mask]``, ``for i in range(len(x[mask]))``.
 
 Whether there is one iteration more is a condition of Python's, as ``while i < n`` asks it, so that the iterations
 become one loop of the graph where there are many. Python's ``range`` would want to know its ends. While a call runs
@@ -35,7 +35,7 @@ from .traced_numbers import Number, larger, number_of, smaller
 
 
 class Lengths(Feature):
-    """Lets functions take lengths that data decide wherever numbers are taken."""
+    """The feature that accepts data-dependent lengths wherever functions take numbers."""
 
     rank, is_shared = 20, True
 
@@ -58,7 +58,7 @@ _len, _min, _max, _range = builtins.len, builtins.min, builtins.max, builtins.ra
 
 
 def heed() -> None:
-    """Lets the call in progress take lengths that data decide wherever numbers are taken, to its end."""
+    """Makes the call in progress accept data-dependent lengths wherever functions take numbers, until it ends."""
     call = this_call()
     if _LENGTHS not in call.features:
         call.features.push(_LENGTHS)
@@ -66,17 +66,17 @@ def heed() -> None:
 
 
 def heed_extremes() -> None:
-    """Lets ``min`` and ``max`` take numbers that data decide, to the end of the call in progress."""
+    """Makes ``min`` and ``max`` accept data-dependent numbers, until the call in progress ends."""
     _stand_in(min=smallest, max=largest)
 
 
 def heed_ranges() -> None:
-    """Lets the call in progress take numbers that data decide for the ends of ranges, to its end."""
+    """Makes ``range`` accept data-dependent numbers, until the call in progress ends."""
     _stand_in(range=_Range)
 
 
 def _stand_in(**functions: Any) -> None:
-    """Lets functions stand in for those of Python's, to the end of the call in progress and of all others that do."""
+    """Replaces builtins of Python, until the call in progress and all others that do the same have ended."""
     originals = {"len": _len, "min": _min, "max": _max, "range": _range}
 
     def put(calls: int) -> None:
@@ -90,7 +90,7 @@ def _stand_in(**functions: Any) -> None:
 
 
 def is_traced_number(value: Any) -> bool:
-    """Whether a value stands for a number of Python's that data decide."""
+    """Returns True if a value is an `Item`: a Python number that data decide."""
     return type(value) is Item
 
 
@@ -145,7 +145,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def steps_between(start: Any, stop: Any, step: int) -> Any:
-    """How many numbers there are from one to another by steps, as ``range`` has them; none where it is negative."""
+    """The number of steps in ``range(start, stop, step)``; negative where a range is empty."""
     distance, size = (stop - start, step) if step > 0 else (start - stop, -step)
     return distance if size == 1 else (distance + (size - 1)) // size
 
@@ -156,12 +156,12 @@ def range_of_number(value: Any) -> tuple[int, int]:
 
 
 def is_same_number(one: Any, other: Any) -> bool:
-    """Whether two scalar tensors of whole numbers hold one number, as the sums that compute them show."""
+    """Returns True if two integer scalars are equal, as the sums that compute them prove."""
     return distance(one, other) == 0
 
 
 def distance(one: Any, other: Any) -> int | None:
-    """How much more a scalar tensor of whole numbers holds than another; None where the sums do not show it."""
+    """The difference of two integer scalars; None where the sums that compute them do not show it."""
     return distance_of_arrays(one.read(), other.read())
 
 
@@ -183,7 +183,7 @@ def expect_room(length: Any, bound: int) -> Any:
 
 
 def expect_to_fit(fits: Any, what: str, text: str) -> None:
-    """Lets results of the call tell where a bool, as a tensor, is false: see `expected_to_fit` of translated functions.
+    """Makes results of the call report where a bool tensor is false: see `expected_to_fit` of translated functions.
 
     Args:
         what: names in an error what has to fit.
@@ -196,7 +196,7 @@ def expect_to_fit(fits: Any, what: str, text: str) -> None:
 
 
 def said_bound() -> int | None:
-    """The bound that is said of what data decide at the line where code is."""
+    """The bound that the user gave for the user's line."""
     policy = this_call().attempt.path.policy
     return policy.bound(user_place(), asking_place()) if policy.bounds else None
 
@@ -208,7 +208,7 @@ def constant_of(value: Any) -> int | None:
 
 
 def is_multiple(number: Any, size: int, times: int = 1) -> bool:
-    """Whether so many times a whole number, as a scalar tensor, is a multiple of a size, as the sums show."""
+    """Returns True if `times` the integer scalar is a multiple of `size`, as the sums that compute it prove."""
     constant, terms = terms_of(number.read())
     return all(count * times % size == 0 for count in (constant, *(count for _, count in terms)))
 
@@ -221,7 +221,7 @@ def tensor_of(value: Any) -> Any:
 
 
 def _by_length(func: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Callable, tuple, dict] | None:
-    """What a function does with data-dependent numbers, where some of the arguments are such, and these."""
+    """A function's rule for data-dependent numbers, and its arguments; None if there is no such rule or number."""
     found = registry.lookup_by_length(func)
     if found is None:
         return None
@@ -235,7 +235,7 @@ def _by_length(func: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Cal
 
 
 def number_in(value: Any) -> Any:
-    """The whole number that a traced tensor without dimensions has, as one of Python's; any other value as it is."""
+    """The number of a traced integer scalar, as a Python number; other values unchanged."""
     if not isinstance(value, Torchish) or is_traced_number(value) or value.known is not None or value.ndim:
         return value
     return Item.out_of(value) if is_integral(value.dtype) and value.dtype != torch.bool else value
@@ -260,7 +260,7 @@ def known_or_said_bound(number: Any) -> int | None:
 
 
 class Counted(Iterator):
-    """As many iterations as a number says.
+    """An iteration for each number below a length.
 
     Args:
         number: which data decide; what it is at most is seen.
@@ -294,7 +294,7 @@ class Counted(Iterator):
 
 
 class TracedRange:
-    """A ``range`` of which data decide an end, or both."""
+    """A ``range`` with one or two data-dependent ends."""
 
     def __init__(self, start: Any, stop: Any, step: Any):
         if type(step) is not int:
@@ -307,7 +307,7 @@ class TracedRange:
 
     @property
     def number(self) -> Any:
-        """How many there are."""
+        """The number of items."""
         return steps_between(self.start, self.stop, self.step)
 
     def __iter__(self) -> Counted:

@@ -75,7 +75,7 @@ def moved(chosen: Selected, at: int) -> Any:
 
 
 def front_of(x: Any) -> tuple[Selected, int]:
-    """What was chosen with its dimension in front, and where that is."""
+    """The selection with its dimension first, and the position of that dimension."""
     return (x.front, x.at) if isinstance(x, Moved) else (x, 0)
 
 
@@ -98,7 +98,7 @@ def unknown_dims(x: Any) -> list[int]:
 
 
 def led_by(x: Any, dim: int) -> Selected:
-    """What was chosen with one of the data-dependent dimensions in front, as the outermost."""
+    """The selection with one of its data-dependent dimensions first, as the outermost."""
     front, at = front_of(x)
     if dim == at:
         return front
@@ -111,7 +111,7 @@ def led_by(x: Any, dim: int) -> Selected:
 
 
 def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selected]]:
-    """A tensor with room for all that there may be, and, for each data-dependent dimension, what was chosen by it.
+    """A plain tensor with room for the bounds, and the selection along each data-dependent dimension.
 
     The mask of each has one dimension.
 
@@ -129,7 +129,7 @@ def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selecte
 
 
 def nested(tensor: Any, fronts: dict[int, Selected], is_safe: bool = True) -> Any:
-    """What the masks of selections choose along dimensions of a tensor."""
+    """A tensor with the masks of selections applied along several of its dimensions."""
     if not fronts:
         return tensor
     at = min(fronts)
@@ -139,7 +139,7 @@ def nested(tensor: Any, fronts: dict[int, Selected], is_safe: bool = True) -> An
 
 
 def merged(x: Any, count: int | None = None) -> Selected:
-    """The first dimensions as one, which begins with those of the first index.
+    """The first dimensions merged; elements of the first index come first.
 
     Args:
         count: how many, of which data decide some; None for those up to the last that data decide.
@@ -165,7 +165,7 @@ def in_compact_order(x: Any) -> Any:
 
 
 def aligned_along(operands: list, dims: list[int | None], what: str) -> list:
-    """Tensors that are as long as each other along data-dependent dimensions, so that one mask is over all.
+    """Tensors in one order under one mask along data-dependent dimensions of equal lengths.
 
     Args:
         dims: which, for each of the tensors; None for one that has none such.
@@ -188,12 +188,12 @@ def with_room(function: Callable, *operands: Any) -> Any:
 
 
 def _from_the_end(x: Any) -> list[int]:
-    """Where the data-dependent dimensions are, counted from the last, which is one."""
+    """The data-dependent dimensions, counted from the last, which is 1."""
     return [ndim_of(x) - dim for dim in unknown_dims(x)]
 
 
 def needs_broadcast(args: tuple, kwargs: dict) -> bool:
-    """Whether operands have to be brought into one shape before a function of rows takes them."""
+    """Returns True if operands must be broadcast to one shape before a function of rows takes them."""
     tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
     if any(isinstance(x, Moved) for x in tensors):
         return True

@@ -1,4 +1,4 @@
-"""NumPy arrays of tensors' values, as from `Tensor.numpy`: read-only, and up to date with what tensors hold."""
+"""Read-only NumPy arrays of tensors' values, as from `Tensor.numpy`, that follow writes to the tensor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from ..tensors.tensor import Torchish
 
 
 class _Lent:
-    """The memory of an array that stands for a tensor's: who writes to it is refused, as the tensor would not see it.
+    """The memory of an array for a tensor, read-only because the tensor would not see writes.
 
     It lives as long as the array and its views, whose base it is.
     """
@@ -23,7 +23,7 @@ class _Lent:
         tensor._node.storage.memory.follow(self._show)
 
     def _show(self) -> None:
-        """Takes over what has been written to the tensor, if that is not traced and as large as before."""
+        """Copies a write to the tensor into the array, if it is known and of the same size."""
         try:
             values = self._read(self._tensor)
         except TracedValueError:
@@ -33,7 +33,7 @@ class _Lent:
 
 
 def lend(tensor: Torchish, read: Callable[[Torchish], np.ndarray]) -> np.ndarray:
-    """A read-only array that shows what is written to a tensor.
+    """A read-only array that follows writes to a tensor.
 
     Args:
         read: gives a tensor's values.
@@ -46,7 +46,7 @@ def lend(tensor: Torchish, read: Callable[[Torchish], np.ndarray]) -> np.ndarray
 
 
 def is_lent(array: Any) -> bool:
-    """Whether something is an array that `lend` gave, or a view of one."""
+    """Returns True if a value is an array from `lend`, or a view of one."""
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array, _Lent)

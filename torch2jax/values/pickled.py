@@ -29,7 +29,7 @@ _saves: ContextVar[bool] = ContextVar("saves", default=False)
 
 
 class _Held:
-    """A tensor among the arguments of what copies it: `copy.copy` hands it on, and a pickle has its number."""
+    """A tensor among the arguments of a copy: `copy.copy` passes it on, and a pickle has its number."""
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor
@@ -52,7 +52,7 @@ class _Held:
 
 
 def _held(number: int) -> _Held:
-    """What a number in a pickle is of.
+    """The tensor with that number in a pickle.
 
     Raises:
         RuntimeError: another call made the pickle, or none is in progress.
@@ -92,7 +92,7 @@ def _copied(held: _Held):
 
 
 class _as_pytorch:
-    """Runs what is within as if no call were translated."""
+    """Runs the code within as if no call were translated."""
 
     def __enter__(self):
         self._contexts = (DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad())

@@ -39,7 +39,7 @@ _DOMAINS: dict[str, Callable[[Any], Any]] = {
     "acosh": lambda x: x < 1,
     "atanh": lambda x: abs(x) >= 1,
 }
-"""Where Python's functions raise an error."""
+"""The values for which Python's functions raise an error."""
 
 
 def _result(value: Any, of: tuple) -> Any:
@@ -79,7 +79,7 @@ _originals = {name: getattr(math, name) for name in _math}
 MATH: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     name: (function, _math.get(name)) for name, function in vars(math).items() if callable(function)
 }
-"""The functions of `math`, and what stands in for them of numbers that data decide."""
+"""The functions of `math`, with their replacements for data-dependent numbers."""
 
 
 class TensorMath:
@@ -112,7 +112,7 @@ _TYPES = {"float": as_float, "int": as_int}
 
 
 def heed_numbers(asked: Iterable[tuple[dict[str, Any], bool]]) -> None:
-    """Lets functions of Python's take numbers that data decide, to the end of the call in progress.
+    """Makes functions of Python's `math` accept data-dependent numbers, until the call in progress ends.
 
     Args:
         asked: the modules whose code has asked for floats, by their dictionaries, and whether ``float`` and ``int`` are
@@ -136,7 +136,7 @@ _lent: dict[tuple[int, str], list] = {}  # how often something stands in for a n
 
 
 def _lend(module: dict[str, Any], stand_ins: Mapping[str, Any]) -> None:
-    """Lets values stand in for names of a module, to the end of the call in progress and of all others that do so."""
+    """Replaces names of a module, until the call in progress and all others that do the same have ended."""
 
     def put_back() -> None:
         with _lock:
@@ -185,7 +185,7 @@ _WHOLE |= {"minimum", "maximum", "square", "positive"}
 
 
 def _ufunc(self: Any, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> Any:
-    """What a function of NumPy's gives of such a number and others; of arrays it has to know it."""
+    """The result of a NumPy function of such numbers and others; beside arrays they must be known."""
     name: str = ufunc.__name__
     of_tensors = getattr(torch, _OF_NUMPY.get(name, name), None)
     if method != "__call__" or options or of_tensors is None or not all(map(_is_scalar, inputs)):
@@ -206,7 +206,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _clip(self: Any, min: Any = None, max: Any = None, out: None = None) -> Any:
-    """Is what ``numpy.clip`` calls."""
+    """The method that ``numpy.clip`` calls."""
     del out
     larger = self if min is None else np.maximum(self, min)
     return larger if max is None else np.minimum(larger, max)

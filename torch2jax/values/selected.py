@@ -40,7 +40,7 @@ _MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
 
 
 class Origin(NamedTuple):
-    """What a selection goes back to, in words, and the user's line that chose it."""
+    """The origin of a selection, in words, and the user's line that made it."""
 
     words: str
     place: SourceLine
@@ -52,14 +52,14 @@ class Chosen(torch.Tensor):
     length_depends_on_values = True
     """Read by rooms that do not know this class."""
     len_depends_on_values = False
-    """Whether the data-dependent dimension is the first, which ``len`` gives."""
+    """True if the data-dependent dimension is the first, which ``len`` returns."""
     words = "a boolean mask chose"
     axis: int | None
     """The dimension that is as long as data decide; None if there are several."""
 
     @property
     def origin(self) -> "Origin | None":
-        """What it goes back to; None as long as no user's line is known."""
+        """The origin; None as long as no user's line is known."""
         raise NotImplementedError
 
     @property
@@ -118,13 +118,13 @@ class Selected(Chosen):
     origin: "Origin | None" = None
     _length: torch.Tensor | None
     is_compact: bool = False
-    """Whether those that were chosen come first."""
+    """True if the chosen rows come first."""
     places_in: torch.Tensor | None = None
-    """The mask of which this says, for some rows, the place among those that it chose: each row has its own."""
+    """The mask among whose chosen rows each row here holds its own rank; None if the rows are no such ranks."""
     refuses_writes: bool = False
-    """Whether PyTorch's tensor shares memory with another, and this one does not."""
+    """True if PyTorch's tensor would share memory with another one, and this one does not."""
     shares_memory: bool = False
-    """Whether the rows, also those that were not chosen, are of a tensor that others see."""
+    """True if the rows, including those not chosen, belong to a tensor that others see."""
 
     @property
     def base(self) -> torch.Tensor:
@@ -151,7 +151,7 @@ class Selected(Chosen):
 
     @property
     def length(self) -> torch.Tensor:
-        """How many were chosen, int64."""
+        """The number of chosen rows, int64."""
         node = getattr(self._length, "_node", None)
         if self._length is None or (node is not None and node.storage.is_lost):  # as of a branch that has ended
             self._length = self.mask.sum()
@@ -169,7 +169,7 @@ class Selected(Chosen):
 
     @property
     def is_safe(self) -> bool:
-        """Whether rows that were not chosen are harmless, as they were before others have written to them."""
+        """True if the rows that were not chosen have harmless values: nobody has written to them since they had."""
         return self._safe_version == self._version
 
     @is_safe.setter
@@ -181,11 +181,11 @@ class Selected(Chosen):
         return self.base._node.storage.memory.version  # pyright: ignore[reportAttributeAccessIssue]
 
     def is_like(self, other: "Selected") -> bool:
-        """Whether both were chosen by one mask."""
+        """Returns True if one mask chose both."""
         return is_same_mask(self.mask, other.mask)
 
     def overwrite(self, rows: torch.Tensor, is_safe: bool) -> None:
-        """Writes to all rows, of which those that were not chosen do not count."""
+        """Writes to all rows, chosen or not."""
         if self.refuses_writes:
             raise TracedValueError("writing to a part of a boolean-mask selection, which others see,")
         if self.shares_memory:
@@ -202,11 +202,11 @@ class Selected(Chosen):
             self.shares_memory, self.refuses_writes = other.shares_memory, other.refuses_writes
 
     def spread_mask(self) -> torch.Tensor:
-        """The mask, with dimensions of one for those of a row."""
+        """The mask, with dimensions of size one for those of a row."""
         return self.mask.reshape(*self.mask.shape, *[1] * self.row_ndim)
 
     def safe(self) -> torch.Tensor:
-        """All rows, in which those that were not chosen are one that was, or ones (zeros if integers) if none was."""
+        """All rows, with a chosen one in place of those not chosen; if none is chosen, ones (zeros for integers)."""
         if self.is_safe or not self.mask.numel():
             return self.rows
         flat = self.mask.reshape(-1)
@@ -225,7 +225,7 @@ def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Or
 
 
 def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Selected:
-    """The first rows of a tensor, as many as an int64 says, which is not beyond them."""
+    """The first rows of a tensor, `length` of them, which must not exceed their number."""
     mask: Any = torch.arange(len(rows)) < length
     chosen = select(rows, mask, is_safe)
     chosen._length, chosen.is_compact = length, True
@@ -233,7 +233,7 @@ def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Se
 
 
 def _places(mask: jax.Array, size: int):
-    """Where the first ones of a mask are, in order; beyond them, where the first is."""
+    """The indices of the true elements of a mask, in order; beyond them, the index of the first."""
     dtype = canonical(torch.int64)
     if not mask.size or not size:
         return lax.full((size,), 0, dtype)
@@ -245,7 +245,7 @@ def _places(mask: jax.Array, size: int):
 
 
 def _few_places(counts: jax.Array, size: int):
-    """The same of how many ones there are up to each place: each is looked for, by halves, which is no scatter."""
+    """As `_places`, for cumulative counts: by binary search for each index, without a scatter."""
     wanted, last = lax.iota(counts.dtype, size) + 1, counts.size - 1
 
     def halved(_, ends: tuple[jax.Array, jax.Array]):
@@ -264,12 +264,12 @@ _PLACES = InnerRule(_places, "nonzero", dtype=torch.int64)
 
 
 def places_of(chosen: Selected, size: int) -> torch.Tensor:
-    """Where those are that were chosen, in order, among all rows; as many as `size`, and beyond them the first."""
+    """The first `size` indices of chosen rows among all rows, in order; beyond their number, the index of the first."""
     return _PLACES((chosen.mask.reshape(-1), size), {})
 
 
 def compacted(chosen: Selected, size: int | None = None) -> Selected:
-    """The same in compact order, with room for no more than `size`, which it does not exceed."""
+    """The same selection in compact order, with room for at most `size` rows, which its length does not exceed."""
     count = chosen.mask.numel()
     size = count if size is None else min(size, count)
     if chosen.is_compact and size == count:
@@ -281,7 +281,7 @@ def compacted(chosen: Selected, size: int | None = None) -> Selected:
 
 
 def aligned(chosen: list[Selected], what: str) -> list[Selected]:
-    """Selections that are as long as each other, or of which some are one long, so that one mask is over all.
+    """The selections in one order under one mask: their lengths are equal, or one.
 
     That their lengths fit is not checked: as other checks of traced values it is taken to find nothing.
     """
@@ -313,7 +313,7 @@ def in_order_of(chosen: Selected | torch.Tensor, mask: Torchish) -> torch.Tensor
 
 
 def is_same_mask(one: Torchish, other: Torchish) -> bool:
-    """Whether two masks are one, or computed alike from the same, as each `~mask` that code writes."""
+    """Returns True if two masks are one array, or the same computation on one, as each `~mask` in the code."""
     return is_same_value(one.read(), other.read())
 
 
@@ -327,14 +327,14 @@ def begin(chosen: Selected, words: str = "a boolean-mask selection") -> Selected
 
 
 def _within(chosen: Selected, bound: int) -> Selected:
-    """A selection that is said to have no more rows."""
+    """A selection cut to the bound that the user gave."""
     length = expect_room(chosen.length, bound)
     found = compacted(chosen, bound)
     return first(found.rows, length, found.is_safe)
 
 
 def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of selections, which goes back to the first of these."""
+    """The results of a function of selections, each with the origin of the first of these."""
     for x in result if isinstance(result, tuple) else (result,):
         if type(x) is Selected and x.origin is None:
             given = [*args, *kwargs.values()]
@@ -344,14 +344,14 @@ def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def refuse_length(chosen: Selected) -> TracedValueError:
-    """The error of a selection that has to have a length: it names the line that chose it."""
+    """The error of a selection that needs a known length: it names the line that made it."""
     if chosen.origin is None:
         return TracedValueError("a boolean-mask selection")
     return TracedValueError(chosen.origin.words, place=str(chosen.origin.place))
 
 
 def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: bool = True) -> Any:
-    """A function of each row, applied to all rows of what one mask chose.
+    """A function of each row, applied to all rows of selections by one mask.
 
     Args:
         function: takes tensors of whole rows, and gives tensors that begin with the dimensions of the mask.
@@ -386,7 +386,7 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
 
 
 def like(rows: torch.Tensor, other: Selected, is_safe: bool = False) -> Selected:
-    """Rows of which the mask of another selection chooses."""
+    """Rows with the mask of another selection."""
     chosen = select(rows, other.mask, is_safe, other.origin)
     chosen._length, chosen.is_compact = other._length, other.is_compact
     chosen.descend_from(other)
@@ -420,7 +420,7 @@ def write_elementwise(rule: InPlace, args: tuple, kwargs: dict, of_rows: Callabl
 
 
 def _has_poles(rule: Any, args: tuple) -> bool:
-    """Whether a rule may have infinite derivatives, or values, at some values of its operands."""
+    """Returns True if a rule's values or derivatives may be infinite at some values of its operands."""
     if not rule.tags.isdisjoint(_MULTIPLES) and isinstance(args[0], Selected) and not isinstance(rule, Reflected):
         return any(isinstance(x, torch.Tensor) for x in args[1:])
     return Tag.LINEAR not in rule.tags

@@ -43,7 +43,7 @@ def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
 
 
 def with_room(rows: Any, room: int) -> Any:
-    """Rows ``(n, ...)`` in an array of `room` rows, without those that there is no room for, and zeros behind them."""
+    """The first `room` of rows ``(n, ...)``, with zeros after them if there are fewer."""
     if len(rows) >= room:
         return lax.slice_in_dim(rows, 0, room)
     return lax.pad(rows, np.zeros((), rows.dtype), [(0, room - len(rows), 0), *[(0, 0, 0)] * (rows.ndim - 1)])

@@ -46,7 +46,7 @@ COLUMNS = frozenset((torch.sparse_csc, torch.sparse_bsc))
 
 
 class HasSparse(WithoutValuesError):
-    """What takes strided tensors was given one of a sparse layout: the rules of these are asked instead."""
+    """A sparse tensor was given to code for strided ones: the sparse rules run instead."""
 
     def __init__(self):
         super().__init__("got a tensor of a sparse layout; wanted a strided one: tensor.to_dense()")
@@ -61,9 +61,9 @@ class Sparse(torch.Tensor):
     index: tuple[torch.Tensor, ...]
     elements: torch.Tensor
     coalesced: bool
-    """Of COO: whether no index comes twice, and they are in order."""
+    """True if, in COO, the indices are distinct and in order."""
     length: torch.Tensor | None = None
-    """How many elements there are, if a traced input decides that, and others pad; None if all count.
+    """The number of elements, if a traced input decides it and the others are padding; None if all count.
 
     Those of a coalesced tensor come first.
     """
@@ -97,12 +97,12 @@ class Sparse(torch.Tensor):
 
     @property
     def sparse_ndim(self) -> int:
-        """How many dimensions have an index."""
+        """The number of sparse dimensions: those with an index."""
         return self.index[0].shape[0] if self.kind is torch.sparse_coo else 2
 
     @property
     def dense_ndim(self) -> int:
-        """How many dimensions come after them, of COO."""
+        """The number of dense dimensions, which come after them (COO)."""
         return self.elements.ndim - 1 if self.kind is torch.sparse_coo else 0
 
     @property
@@ -117,7 +117,7 @@ class Sparse(torch.Tensor):
         return found
 
     def become(self, other: "Sparse") -> "Sparse":
-        """Is `other` from now on, as where PyTorch writes in place."""
+        """Takes over all of `other`, as a write in place does."""
         self.kind, self.index, self.coalesced = other.kind, other.index, other.coalesced
         self.elements, self.length = other.elements, other.length
         self._writes[0] += 1
@@ -167,7 +167,7 @@ def no_matrix(kind: torch.layout, size: Sequence[int]) -> RuntimeError:
 
 
 def lifted_sparse(tensor: torch.Tensor) -> Sparse:
-    """What stands within the call for a sparse tensor from outside: a constant."""
+    """The call's tensor for a sparse tensor from outside: a constant."""
     if isinstance(tensor, Sparse):
         return tensor
     call = this_call()
@@ -189,7 +189,7 @@ def lifted_sparse(tensor: torch.Tensor) -> Sparse:
 
 
 def expect_strided(args: tuple, kwargs: dict) -> None:
-    """Is called where strided tensors were refused: PyTorch may speak of a sparse one, of which it was asked strides.
+    """Called where strided tensors were refused: a sparse argument, asked for its strides, may be the reason.
 
     Raises:
         HasSparse: there is one from outside among the arguments.
@@ -201,7 +201,7 @@ def expect_strided(args: tuple, kwargs: dict) -> None:
 
 
 def given_sparse(array: Any) -> Sparse:
-    """What stands within the call for a sparse array that it is given.
+    """The call's tensor for a sparse array that is an argument.
 
     Raises:
         TypeError: PyTorch has no layout for it.
@@ -212,7 +212,7 @@ def given_sparse(array: Any) -> Sparse:
 
 
 def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
-    """Lets a sparse array stand for a tensor from outside, such as a buffer.
+    """Binds a sparse array to a tensor from outside, such as a buffer.
 
     Raises:
         TypeError: the array is not sparse.
@@ -258,7 +258,7 @@ def _run_lifted(error: HasSparse, call: Call, function: Any, args: tuple, kwargs
 
 @serves(Sparse, 1)
 def _run(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function of PyTorch does, where an argument is of a sparse layout.
+    """The result of a PyTorch function with a sparse argument.
 
     Raises:
         NoRuleError: no rule says so.

@@ -17,7 +17,7 @@ from ..translation import this_call
 
 
 def is_unknown(value: Any) -> bool:
-    """Whether `value` is a tensor whose values a traced input decides."""
+    """Returns True if `value` is a tensor whose values depend on a traced input."""
     return isinstance(value, Torchish) and value.known is None
 
 
@@ -30,11 +30,11 @@ class Number(Torchish):
 
     _started: Any = None  # the Python number that it was at first, where it is a hyperparameter
     computed: Computed | None = None
-    """Of a float that loops carry, or that is computed of such: how, while 64-bit types are off."""
+    """The computation of a float that loops carry, or that is computed from such, while 64-bit types are off."""
 
     @classmethod
     def of(cls, tensor: Torchish, started: Any = None) -> Self:
-        """The number that a tensor holds, which stays as it is."""
+        """The number in a tensor, which is not changed."""
         array, tape = tensor.read(), this_call().tape
         if tape is not None:
             array = tape.primal(array)
@@ -105,7 +105,7 @@ class Number(Torchish):
         return self._converted(Torchish.__int__)
 
     def _converted(self, convert: Callable[[Any], Any]):
-        """What ``float`` or ``int`` gives; the module that asks for one that is traced is noted.
+        """The result of ``float`` or ``int``; notes the module that asks for a traced number.
 
         Raises:
             Restart: Python's own function asks, which needs to know.
@@ -128,7 +128,7 @@ class Number(Torchish):
 
 
 class Count(Number):
-    """How often a scheduler has stepped, where PyTorch only asks in order to warn before the second time."""
+    """The number of a scheduler's steps, where PyTorch only asks in order to warn before the second one."""
 
     def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
         return False if name == "__eq__" and other == 1 else super()._compared(name, other, compare)
@@ -150,7 +150,7 @@ _DIVISIONS = ("truediv", "floordiv", "mod")
 
 
 def expect_divisor(value: Any) -> None:
-    """Lets a division by zero raise Python's error where code says what it does then.
+    """Raises Python's error for a division by zero, where the code catches it.
 
     Elsewhere it gives what it gives in tensors: it may stand on the side of a condition that is never taken.
 
@@ -162,7 +162,7 @@ def expect_divisor(value: Any) -> None:
 
 
 def is_caught(*names: str) -> bool:
-    """Whether the function that computes names an exception: it says what it does then."""
+    """Returns True if the function that computes names one of these exceptions: it handles it."""
     frame, function = sys._getframe(2), None
     while frame is not None:
         code = frame.f_code
@@ -232,7 +232,7 @@ def number_of(value: Any) -> Any:
 
 
 def plain(tensor: Any) -> Any:
-    """A tensor without a derivative, that stands for no number of Python's."""
+    """A tensor without a derivative, which stands for no Python number."""
     return Number.of(tensor) if isinstance(tensor, Number) else tensor.detach()
 
 

@@ -3,7 +3,7 @@
 Tensors on the meta device and fake ones have shapes and dtypes and nothing else, so that there is nothing for JAX to
 compute. Code asks PyTorch by them what it would do.
 
-Tensors of PyTorch's own quantized dtypes that code closes over: they are constants, so PyTorch itself computes.
+Also here: tensors of PyTorch's quantized dtypes that code closes over. They are constants, so PyTorch itself computes.
 
 What it gives of them in other dtypes (`dequantize`, `int_repr`, scales) are tensors of the call. Nothing is traced.
 """
@@ -47,14 +47,14 @@ _FAKE: Any = TorchDispatchModeKey.FAKE
 
 
 def is_fake_mode_on() -> bool:
-    """Whether code is within a ``FakeTensorMode``."""
+    """Returns True if code is within a ``FakeTensorMode``."""
     return get_dispatch_mode(_FAKE) is not None
 
 
 def run_natively(
     call: Call, func: Any, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None
 ) -> Any:
-    """Lets PyTorch itself run a function.
+    """Runs a function in PyTorch itself.
 
     Args:
         values: which it may ask for.
@@ -75,7 +75,7 @@ def run_natively(
 
 
 def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
-    """Lets PyTorch run a function on the values of its arguments, and write to some of them.
+    """Runs a function in PyTorch on the values of its arguments, and writes back to some of them.
 
     Raises:
         TracedValueError: a value is traced.
@@ -91,7 +91,7 @@ def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tup
 
 
 def _takes_form_alone(func: Any) -> bool:
-    """Whether a function makes a new tensor after the form of another, as ``torch.rand_like``."""
+    """Returns True if a function makes a new tensor like another one, as ``torch.rand_like``."""
     name = getattr(func, "__name__", "").partition(".")[0]
     return name.endswith("_like") or name.startswith("new_")
 
@@ -126,7 +126,7 @@ class StandIns:
         return map_arguments(lambda leaf: self._tensors.get(id(leaf), leaf), tree)
 
     def tensor(self, tensor: Torchish) -> torch.Tensor:
-        """What stands for a tensor of the call.
+        """The stand-in for a tensor of the call.
 
         Raises:
             TracedValueError: it is to have values, and these are traced.
@@ -140,7 +140,7 @@ class StandIns:
         return self._made[id(tensor)][1]
 
     def _reserved(self, tensor: Torchish) -> "_Reserved":
-        """The memory that stands for a tensor's, as it is now."""
+        """The memory in place of a tensor's, in its present version."""
         memory = tensor._node.storage.memory
         reserved = self._memories.get(id(memory))
         if reserved is None or reserved.version != memory.version:
@@ -168,7 +168,7 @@ class StandIns:
 
 
 class _Reserved(NamedTuple):
-    """Memory that stands for some of the call's, at one time."""
+    """Real memory in place of some of the call's, at one version of that."""
 
     memory: Memory
     version: int
@@ -176,7 +176,7 @@ class _Reserved(NamedTuple):
 
 
 def _elements(tensor: Torchish) -> int:
-    """How many elements of a tensor's dtype its memory holds."""
+    """The number of elements of a tensor's dtype that its memory holds."""
     storage = tensor._node.storage
     return storage.memory.size * storage.dtype.itemsize // canonical(tensor.dtype).itemsize
 
@@ -232,7 +232,7 @@ def _from_tensor(original: Callable[..., Any], mode: Any, tensor: torch.Tensor, 
 
 
 def expect_known_to_pytorch(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> None:
-    """Raises what PyTorch does where it has no kernel for an operator either."""
+    """Raises PyTorch's error for an operator without a kernel."""
     tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
     key = "CPU" if tensors else "Undefined"
     if not dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key):
@@ -247,7 +247,7 @@ def _check_operator(
     *more: Any,
     **options: Any,
 ):
-    """What ``torch.library.opcheck`` checks is an operator's own kernels, in PyTorch."""
+    """Runs ``torch.library.opcheck`` in PyTorch itself: it checks an operator's own kernels."""
     args, kwargs = StandIns("all").of((args, kwargs))
     with natively(this_call()):
         return original(operator, args, kwargs, *more, **options)
@@ -277,7 +277,7 @@ def _run_quantized(error: QuantizedError, call: Call, function: Any, args: tuple
 
 
 def _own(call: Call, value: Any) -> Any:
-    """What a call's code sees of a result: one that is quantized stays PyTorch's."""
+    """The result as the call's code sees it: a quantized tensor stays PyTorch's."""
     if not isinstance(value, torch.Tensor):
         return value
     with DisableTorchFunction():

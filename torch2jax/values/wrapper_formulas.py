@@ -25,19 +25,19 @@ from .below_autograd import at_autograd
 
 
 def differentiable(args: tuple, kwargs: dict) -> list[Torchish]:
-    """The tensors of a call among an operator's arguments of which JAX may take a derivative."""
+    """The call's differentiable tensors among an operator's arguments."""
     found = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Torchish)]
     return list({id(x): x for x in found if has_derivatives(x) and is_traced(x.read())}.values())
 
 
 def has_formula(operator: OpOverload, args: tuple, kwargs: dict) -> bool:
-    """Whether what PyTorch's formula takes can be kept: it is not written to, and all classes have the protocol."""
+    """True if a formula's arguments can be kept: none is written to, and all classes have the protocol."""
     tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
     return not operator._schema.is_mutable and all(isinstance(x, Torchish) or can_be_kept(x) for x in tensors)
 
 
 def can_be_kept(x: Any) -> bool:
-    """Whether a tensor can be kept as arrays: it is a plain one, or its class has the protocol."""
+    """Returns True if a tensor can be kept as arrays: it is a plain one, or its class has the protocol."""
     if not is_wrapper(x):
         return type(x) in (torch.Tensor, torch.nn.Parameter)
     try:
@@ -47,7 +47,7 @@ def can_be_kept(x: Any) -> bool:
 
 
 def has_derivatives(x: object) -> bool:
-    """Whether a value is a tensor of numbers that have derivatives, whatever its class says."""
+    """Returns True if a value is a tensor of a differentiable dtype, whatever its class says."""
     if not isinstance(x, torch.Tensor):
         return False
     with DisableTorchFunction():
@@ -62,7 +62,7 @@ def with_formula(
     carriers: tuple,
     operands: Sequence[tuple[Any, torch.Tensor]],
 ) -> tuple:
-    """What carries the derivatives of an operator's results, with that of PyTorch's formula added to its own.
+    """The carriers of the derivatives of an operator's results, with PyTorch's formula added to their own derivatives.
 
     Args:
         results: what a class gave for the operator.
@@ -79,14 +79,14 @@ def with_formula(
 
 
 class _Place:
-    """Where a tensor is among those that a backward keeps."""
+    """The index of a tensor among those that a backward keeps."""
 
     def __init__(self, index: int):
         self.index = index
 
 
 class _Formula:
-    """An operator and its arguments, of which the tensors are kept apart: the arrays alone outlive the call."""
+    """An operator and its arguments, without the tensors: only arrays outlive the call."""
 
     def __init__(
         self, operator: OpOverload, args: tuple, kwargs: dict, results: tuple, operands: list, places: list[int]
@@ -112,7 +112,7 @@ class _Formula:
         return _Place(len(self.kept) - 1)
 
     def gradients(self, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[Any]:
-        """What the formula gives for the operands; None where that is no derivative."""
+        """The gradients of the operands by the formula; None where there is none."""
         made: dict[int, Any] = {}
 
         def put_back(x: Any) -> Any:
@@ -128,7 +128,7 @@ class _Formula:
 
 
 class _ByFormula(torch.autograd.Function):
-    """What a class gave for an operator; the derivative is that of a formula."""
+    """An operator's results, as a class gave them, with the derivative of a formula."""
 
     generate_vmap_rule = True
 
@@ -158,7 +158,7 @@ def _pulled(
     places: list[int],
     gradients: Sequence[torch.Tensor],
 ) -> list[Any]:
-    """The gradients of operands, which PyTorch's autograd computes for those of results."""
+    """The gradients of operands, by PyTorch's autograd, from those of results."""
     call = this_call()
     answering = _Answering(call, results)
     wanted = {id(x): answering.stand_in(x, requires_grad=True) for x in operands}
@@ -192,7 +192,7 @@ def _plain(gradient: torch.Tensor) -> torch.Tensor:
 
 
 class _Answering:
-    """Runs what PyTorch's C++ asks of stand-ins.
+    """A mode that runs the operators that PyTorch's C++ calls on stand-ins.
 
     Args:
         call: what a formula's operators run in.

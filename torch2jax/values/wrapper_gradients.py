@@ -33,7 +33,7 @@ _COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten._unsafe_vie
 
 
 def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict, result: Any) -> Any:
-    """What a class gave for an operator, with the derivatives for the tensors among its arguments that require grad."""
+    """The result of an operator that a class ran, with derivatives for the arguments that require grad."""
     if not torch.is_grad_enabled():
         return result
     wholes: list[Any] = [x for x in tree_leaves((args, kwargs)) if _is_whole(x)]
@@ -60,14 +60,14 @@ def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict,
 
 
 def _is_whole(x: Any) -> bool:
-    """Whether a value is a tensor that wraps others; a jagged one has the history of its values."""
+    """True if a value is a wrapper with a shadow; a jagged tensor has none, but the history of its values."""
     return isinstance(x, torch.Tensor) and is_wrapper(x) and type(x) is not NestedTensor
 
 
 def by_formula(
     call: Call, operator: OpOverload, args: tuple, kwargs: dict, result: Any, operands: list[tuple[Any, Any]]
 ) -> Any:
-    """What a class gave for an operator, with the derivative of PyTorch's formula for operands.
+    """The result of an operator that a class ran, with the derivative of PyTorch's formula for its operands.
 
     Args:
         operands: each with what carries its derivative, itself or its shadow.
@@ -85,13 +85,13 @@ def by_formula(
 
 
 def _carrier_of(call: Call, whole: Any) -> Any:
-    """What carries the derivatives of a result: those that it has, or none yet."""
+    """The carrier of a result's derivatives: its shadow, or a new one of zeros."""
     shadow = shadow_of(call, whole)
     return zeros_of(call, whole) if shadow is None else shadow
 
 
 def _without_derivative(call: Call, result: Any, shadows: list) -> Any:
-    """A result of which no derivative for the shadows may be taken."""
+    """A result that raises an error if a derivative for the shadows is taken."""
     if not is_wrapper(result):
         return without_derivative(result, *shadows)
     give_shadow(call, result, without_derivative(zeros_of(call, result), *shadows))
@@ -99,7 +99,7 @@ def _without_derivative(call: Call, result: Any, shadows: list) -> Any:
 
 
 def _is_linear(operator: OpOverload) -> bool:
-    """Whether an operator is linear in each tensor that it takes, while the others stay as they are."""
+    """Returns True if an operator is linear in each of its tensors while the others are fixed."""
     rule = lookup_aten(operator)
     return operator.is_view or operator in _COPIES or (rule is not None and not _LINEAR.isdisjoint(rule.tags))
 

@@ -4,13 +4,13 @@ PyTorch asks in this order, and so does a call: modes; the ``__torch_function__`
 it is derived from; autograd's kernels, which take apart what is composed of other operators; modes of operators; and
 the ``__torch_dispatch__`` of the classes. Their code finds tensors of the call inside, whose functions come back to it.
 
-Jagged tensors that enter a call: those with equal lengths share one ragged size, as outside.
+Also here: jagged tensors that enter a call. Those with equal lengths share one ragged size, as outside.
 
 To PyTorch two jagged tensors go together if they have the same offsets, as an object. Arrays of two arguments are two
 objects. So the offsets of one stand for those of another: where both are known, if they are equal; where one is traced,
 if both have as many rows and elements in all. That they are equal then is assumed, as for all checks of traced values.
 
-PyTorch's constructors of tensor subclasses, which check no override and are replaced.
+Also here: PyTorch's constructors of tensor subclasses, which check no override and are replaced.
 
 To exchange an attribute of `torch.Tensor` costs all that is asked of it some time. So nothing stands in before code
 has made such a tensor for the first time in a process, and that run of it starts anew.
@@ -58,7 +58,7 @@ _stand_in = False
 
 
 def expect_classes() -> None:
-    """Lets what makes tensors of code's own classes be exchanged.
+    """Replaces the functions of PyTorch that make tensors of a user's classes.
 
     Raises:
         Restart: that was not so before; unless it is this package that asks for another tensor on some memory.
@@ -90,7 +90,7 @@ def run_by_classes(call: Call, function: Callable, args: tuple, kwargs: dict) ->
 
 
 def run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
-    """Runs a function for which code has switched off what classes say."""
+    """Runs a function while the `__torch_function__` of classes is switched off."""
     call.heeds_classes = False
     try:
         return call.dispatch(function, args, kwargs)
@@ -125,7 +125,7 @@ _of_calls: weakref.WeakKeyDictionary[Any, list[tuple[Any, int, torch.Tensor]]] =
 
 
 def lifted_offsets(call: Any, given: Wrapped) -> dict[int, torch.Tensor]:
-    """The tensor of a call that stands for the offsets of a jagged tensor, by the id of their array."""
+    """The call's tensor for the offsets of a jagged tensor, by the id of their array."""
     offsets, ragged = given._offsets, given._static.context["ragged_idx"] - 1
     total = given._values.shape[ragged]
     seen = _of_calls.setdefault(call, [])
@@ -150,7 +150,7 @@ _below_classes: set[tuple[type | None, Any]] = set()
 
 
 def implements_of_class(kind: type, *functions: Any, is_asked_below: bool = False) -> Callable[[Callable], Callable]:
-    """Declares the decorated function to be asked first for functions of tensors of a class that wraps others.
+    """Declares the decorated function as the first handler of functions of tensors of a wrapper class.
 
     It gets tensors, and may give NotImplemented.
 
@@ -167,7 +167,7 @@ def implements_of_class(kind: type, *functions: Any, is_asked_below: bool = Fals
 
 
 def entering(call: Any, given: Any, is_own: bool = False) -> Any:
-    """The tensor of a call that stands for one from outside that wraps others, or for its arrays.
+    """The call's tensor for a wrapper from outside, or for its arrays.
 
     Args:
         is_own: whether the call may write to it, as nobody outside waits for that.
@@ -186,14 +186,14 @@ def entering(call: Any, given: Any, is_own: bool = False) -> Any:
 
 
 def bound(call: Any, tensor: torch.Tensor, value: Any) -> Any:
-    """What stands for a parameter or buffer whose arrays are given, where it or what is given wraps others."""
+    """The call's tensor for a parameter or buffer whose arrays are given, where it or the value is a wrapper."""
     if not isinstance(value, Wrapped):  # as code sees it that has put a plain tensor in place of the module's
         return call.lift(value)
     return _like(tensor, tensor_of(value, call.lift))
 
 
 def _like(given: torch.Tensor, made: Any) -> Any:
-    """A new tensor that is a parameter, and requires grad, if the one that it stands for does."""
+    """Returns `made`, as a parameter and with `requires_grad` as `given` has it."""
     with DisableTorchFunction():
         if given.requires_grad and type(made) is NestedTensor:
             values_of(made).start_history()
@@ -208,7 +208,7 @@ _constants: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, Any]]] = weakref
 
 
 def _with_jagged_constants(call: Call, value: Any) -> Any:
-    """Arguments with what stands in the call for jagged tensors from outside that require grad: it has gradients."""
+    """The arguments with the call's tensors for jagged ones from outside that require grad, and hold the gradients."""
     if type(value) in (tuple, list):
         return type(value)([_with_jagged_constants(call, each) for each in value])
     if type(value) is dict:
@@ -250,7 +250,7 @@ def _run_by_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any
 
 
 def _run_below_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
-    """Runs a function of which the classes have said all that they say in their ``__torch_function__``."""
+    """Runs a function after the classes' ``__torch_function__``."""
     if isinstance(function, python_types.FunctionType) and not call.is_own_body(function, args):
         return call.run_body(function, args, kwargs, asks_classes=False)
     with DisableTorchFunction(), call.aten_mode, at_autograd(call):
@@ -259,7 +259,7 @@ def _run_below_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> 
 
 @serves_without_values(WrapsOthersError)
 def _run(error: WrapsOthersError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
-    """What a function gives of tensors that wrap others: PyTorch's C++ runs it, and its operators are for these."""
+    """The result of a function of wrappers: PyTorch's C++ runs it, and its operators are dispatched to the classes."""
     del error
     if not isinstance(function, OpOverload):
         return _run_below_classes(call, function, args, kwargs)
@@ -277,13 +277,13 @@ def _run(error: WrapsOthersError, call: Call, function: Any, args: tuple, kwargs
 
 
 def _cut(call: Call, result: Any) -> Any:
-    """A result whose derivative is that of its shadow alone, if it has one."""
+    """A result with the derivative of its shadow alone, if it has one."""
     shadow = shadow_of(call, result) if isinstance(result, torch.Tensor) and is_wrapper(result) else None
     return result if shadow is None else cut(call, result, shadow)
 
 
 def _differentiated(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> tuple[Any, bool]:
-    """What an operator gives, with JAX's derivative of what the classes compute, or PyTorch's where they round.
+    """The result of an operator, with JAX's derivative of the classes' code, or PyTorch's formula where they round.
 
     The second result is whether they do so for what wraps others in turn.
     """

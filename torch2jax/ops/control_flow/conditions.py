@@ -1,12 +1,9 @@
 """PyTorch's conditional operators, as JAX's: `torch.cond` and `torch.switch`.
 
-Results of branches and bodies that are not ordinary tensors: Python integers, None, and selections.
-
-`torch.cond` and `torch.switch`: branches that a traced value chooses between, as JAX's.
-
 Where the value is known, the branch itself runs.
 
-Operators that only PyTorch's compilers use, or that compile once: their code runs as it is.
+Also here: results of branches and bodies that are no ordinary tensors (Python integers, None, and selections); and
+operators that only PyTorch's compilers use, or that compile once, whose code runs as it is.
 """
 
 import functools
@@ -30,18 +27,18 @@ from ...values.traced_numbers import Number, number_of
 
 
 class _PaddedDims(NamedTuple):
-    """The kind of a result of which data decide how long some dimensions are: it is an array with these lengths."""
+    """The kind of a result with data-dependent dimensions: an array with room for the bound, and the lengths."""
 
     dims: tuple[int, ...]
 
 
 class Rooms:
-    """How much room the selections among the results of some branches have, so that all have as much."""
+    """The bounds of selections among the results of branches: one for all branches, so that their shapes agree."""
 
     def __init__(self):
         self._rooms: dict[int, dict[int, int]] = {}
         self.has_grown = False
-        """Whether a branch has needed more than was known."""
+        """True if a branch has needed a larger bound than was known."""
 
     def opened(self, place: int, result: Any) -> tuple[_PaddedDims | None, list]:
         """A result as tensors that have the room of all branches: it, and a length for each such dimension."""
@@ -64,7 +61,7 @@ def _closed(kind: _PaddedDims, tensors: list) -> Any:
 
 
 class Tensors:
-    """A function whose results may also be integers, None and selections, as one that gives tensors.
+    """A function with results that may be integers, None and selections, as one that returns tensors.
 
     Args:
         function: any.
@@ -102,7 +99,7 @@ class Tensors:
 
     @property
     def signature(self) -> tuple:
-        """What two functions must have in common to have results alike."""
+        """The properties that two functions must share to have results of one structure."""
         return self.spec, [
             kind if isinstance(kind, _PaddedDims) or kind is None else bool(kind) for kind in self._kinds
         ]
@@ -259,7 +256,7 @@ def strict_mode(callable, operands):
 
 
 def flex_gemm(gemm_op, body_fn, gemm_args, gemm_kwargs, kernel_options):
-    """A product and what becomes of it, in one kernel of PyTorch's; XLA fuses what it can."""
+    """A product and its epilogue, in one kernel of PyTorch's; XLA fuses what it can."""
     del gemm_op, gemm_kwargs, kernel_options  # which the body knows, and which are for the kernel
     return body_fn(*gemm_args)
 

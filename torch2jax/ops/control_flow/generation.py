@@ -66,7 +66,7 @@ class GenerateError(TracedValueError):
 
 
 def _is_traced(*values: Any) -> bool:
-    """Whether code is traced, or one of some tensors."""
+    """Returns True if code is traced, or one of some tensors."""
     return this_call().stages or any(map(_is_decided_later, values))
 
 
@@ -76,7 +76,7 @@ def _is_decided_later(x: Any) -> bool:
 
 @runs_instead_of("transformers.utils.import_utils.is_jax_jitting", with_original=True, may_lack=True)
 def is_jax_jitting(original: Callable, x: Any) -> bool:
-    """transformers asks it before it tests a mask to save time."""
+    """Returns True also for values traced here: transformers then does not test a mask to save time."""
     return _is_decided_later(x) or original(x)
 
 
@@ -204,7 +204,7 @@ class _Decoding:
         self._ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         self._is_data_decided = any(type(criterion).__name__ != "MaxLengthCriteria" for criterion in criteria)
         self.fixed: dict[str, Any] = kwargs
-        """What the model takes beside the tokens that is the same in all iterations."""
+        """The model's arguments beside the tokens that are the same in all iterations."""
         self._grown: dict[str, torch.Tensor] = {}  # what is longer in each, with room for all
         self._lengths: dict[str, int] = {}  # after the first
         self._before: dict[str, Any] = {}  # what objects are like
@@ -271,7 +271,9 @@ class _Decoding:
     def _choose(
         self, outputs: Any, ids: Any, unfinished: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """The next token, as transformers chooses it: all tokens, who goes on, and what the model takes then."""
+        """The next token, as transformers chooses it: all tokens, the unfinished rows, and the model's next
+        arguments.
+        """
         config = self._config
         note_made(kwargs)
         kwargs = of_user(self._model._update_model_kwargs_for_generation)(
@@ -290,7 +292,7 @@ class _Decoding:
         return ids, unfinished, kwargs
 
     def _sort(self, after: dict[str, Any], more: int) -> None:
-        """Tells what grows from what stays."""
+        """Separates the arguments that grow with each token from those that stay."""
         before = self.fixed
         for name, value in after.items():
             old = before.get(name)
@@ -303,7 +305,7 @@ class _Decoding:
         self.fixed = {name: value for name, value in after.items() if name not in self._grown}
 
     def _sized(self, values: Any, count: Any, length: int) -> Any:
-        """What has grown as often as iterations have ended, from its room."""
+        """The valid part of an array whose last dimension has room for all iterations: `count` more than `length`."""
         array = self._call.lift(values).read()
         order = (array.ndim - 1, *range(array.ndim - 1))
         with self._call.inside():
@@ -322,7 +324,7 @@ class _Decoding:
         return _outline({"model": self._model, "logits_processor": self._processor, **self.fixed})
 
     def _expect_alike(self, after: dict[str, Any]) -> None:
-        """Refuses what changes other than in the values of tensors.
+        """Refuses changes other than in the values of tensors.
 
         Args:
             after: what the model takes.
@@ -343,7 +345,7 @@ _WHOLE = (torch.Tensor, type, types.FunctionType, types.MethodType)  # what is n
 
 
 def _outline(roots: dict[str, Any]) -> dict[str, Any]:
-    """What objects are like at any depth, by paths, but for the values of tensors."""
+    """The contents of objects at any depth, by path, without the values of tensors."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
     left = [*roots.items()]

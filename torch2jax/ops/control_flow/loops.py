@@ -1,10 +1,9 @@
 """PyTorch's loop operators, as JAX's: `while_loop`, `scan`, `map` and `associative_scan`.
 
-The carry of a loop from one step to the next.
+PyTorch's `while_loop` is `jax.lax.while_loop`, and Python's own where nothing is staged. Its `scan` and `map` are
+`jax.lax.scan`; `associative_scan` is `jax.lax.associative_scan`.
 
-PyTorch's `while_loop` is `jax.lax.while_loop`, and Python's own where nothing is staged.
-
-PyTorch's `scan` and `map` are `jax.lax.scan`; `associative_scan` is `jax.lax.associative_scan`.
+Also here: the carry of a loop from one step to the next.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ from .conditions import Tensors, known_number
 
 
 class TensorCarry:
-    """Tensors and Python's integers, which a loop may not know: these become numbers that are tensors.
+    """Tensors and Python integers that a loop carries: the integers become tensors.
 
     Args:
         operator: PyTorch's name of the loop.
@@ -50,13 +49,13 @@ class TensorCarry:
 
     @property
     def arrays(self) -> list:
-        """What is carried into the first step."""
+        """The arrays that are carried into the first step."""
         pairs = zip(self._tensors, self.given, strict=True)
         return [_literal(tensor.physical.arranged(given.spec.layout)) for tensor, given in pairs]
 
     @property
     def known(self) -> list:
-        """Of the arrays, those that no traced input decides, and None for others."""
+        """The known values of the arrays; None for those that a traced input decides."""
         pairs = zip(self._tensors, self.given, strict=True)
         return [
             None if tensor.known is None else PhysicalArray(evaluate(tensor.known), None).arranged(given.spec.layout)
@@ -68,12 +67,12 @@ class TensorCarry:
         return any(given.spec.wants_grad for given in self.given)
 
     def tensors(self, arrays: Sequence) -> list[Torchish]:
-        """What a step gets."""
+        """The tensors that a step gets."""
         tensors = [given.spec.tensor(array) for given, array in zip(self.given, arrays, strict=True)]
         return [Number.of(x) if is_number else x for x, is_number in zip(tensors, self._is_number, strict=True)]
 
     def check(self, values: Sequence) -> None:
-        """Refuses what a step has given.
+        """Checks the results of a step.
 
         Raises:
             RuntimeError: it is not like what the step got.
@@ -81,7 +80,7 @@ class TensorCarry:
         self._check([_given(_lifted(value)) for value in values])
 
     def next(self, effects: BlockEffects, arrays: Sequence, found: list[Given]) -> list:
-        """The arrays of what a step gives, as the next one gets them."""
+        """The arrays of a step's results, as the next step gets them."""
         self._check(found)
         if not self._is_arranged:  # in the order of dimensions that a step gives, once that is known
             self._is_arranged, before = True, self.given
@@ -162,7 +161,7 @@ def count_steps(condition: Any, body: Any, known: list) -> int | None:
 
 
 class _Needs:
-    """What some results of a program need, and the program of these alone.
+    """The inputs and equations that some results of a program depend on, and the program of these alone.
 
     Args:
         program: a closed jaxpr.
@@ -192,7 +191,7 @@ class _Needs:
         return [value for _, value in self._constants]
 
     def run(self, inputs: list) -> list:
-        """The results, for inputs of which only those needed are looked at."""
+        """The results, for inputs of which only the needed ones are used."""
         return eval_jaxpr(self._jaxpr, self.constants, *inputs)
 
 
@@ -289,13 +288,13 @@ def _while(goes_on: Callable, take_step: Callable, state: tuple, known: list) ->
 
 
 class _Direction:
-    """That of the next scan."""
+    """The direction of the next scan."""
 
     def __init__(self, *, reverse: bool):
         self._reverse = reverse
 
     def take(self) -> bool:
-        """Whether the scan that asks first goes backwards; those within it do not."""
+        """Returns True if the scan that asks first goes backwards; scans within it do not."""
         reverse, self._reverse = self._reverse, False
         return reverse
 
@@ -305,7 +304,7 @@ _direction: ContextVar[_Direction | None] = ContextVar("direction", default=None
 
 @runs_instead_of(torch_scan, with_original=True)
 def _scan(original, combine_fn, init, xs, *, dim=0, reverse=False):
-    """PyTorch checks the arguments, moves `dim`, and turns all around that JAX can go through backwards."""
+    """Checks the arguments as PyTorch does, moves `dim`, and reverses what JAX can go through backwards."""
 
     def combine(carry, x):
         result = combine_fn(carry, x)
@@ -350,7 +349,7 @@ def _scan_blocks(operator: str, function: Callable, init: Sequence, xs: Sequence
 
 
 class _Slices:
-    """What is gone through along its first dimension."""
+    """Tensors that a loop goes through along their first dimension."""
 
     def __init__(self, tensors: list[Torchish]):
         self.length = tensors[0].shape[0]
@@ -397,7 +396,7 @@ def _trace_scan(
 
 @runs_instead_of(torch_associative_scan, with_original=True)
 def _associative_scan(original, combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
-    """Where PyTorch has a kernel of its own, for CUDA, any function will do."""
+    """Accepts any function, also for ``"pointwise"``, the mode of PyTorch's own kernel for CUDA."""
     mode = "generic" if combine_mode == "pointwise" else combine_mode
     return original(combine_fn, xs, dim, reverse, mode)
 

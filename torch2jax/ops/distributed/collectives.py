@@ -1,13 +1,9 @@
 """The collectives of `torch.distributed` that write in place, those of Python objects, and messages.
 
-The collectives of `torch.distributed` that write their results into tensors.
-
-Collectives of Python objects.
-
 All devices run the same lines with the same objects, so what one of them has the others have too. Tensors within, and
 numbers that are traced, may differ: they go by the collectives of tensors. An object is copied, as by a process.
 
-Messages between devices: `send`, `recv` and the like, which become a `jax.lax.ppermute`.
+Messages, `send`, `recv` and the like, become a `jax.lax.ppermute`.
 
 All devices run the same lines, so that a device which sends to its neighbour gets what its other neighbour sends. A
 message waits until code asks for it, or the other way round: the two are put together as soon as both are there.
@@ -89,7 +85,7 @@ def _all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fa
 
 
 def _in_one(tensor: torch.Tensor) -> torch.Tensor:
-    """What can be put together along its first dimension."""
+    """A tensor that can be concatenated along its first dimension."""
     return tensor.unsqueeze(0) if tensor.ndim == 0 else tensor
 
 
@@ -172,7 +168,7 @@ def _expect_parts(name: str, parts: Any, group: MeshGroup) -> None:
 
 
 def _expect_times(name: str, large: torch.Tensor, small: torch.Tensor, group: MeshGroup) -> None:
-    """Expects one tensor to have as many elements as others on all devices together."""
+    """Checks that one tensor has as many elements as others on all devices together."""
     if large.numel() != small.numel() * group.size():
         raise ValueError(
             f"{name} got tensors of shapes {tuple(large.shape)} and {tuple(small.shape)}; wanted {group.size()} "
@@ -181,7 +177,7 @@ def _expect_times(name: str, large: torch.Tensor, small: torch.Tensor, group: Me
 
 
 def _shared(thing: Any, share: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of an object, with what `share` makes of the tensors and traced numbers in it."""
+    """A copy of an object in which `share` has replaced the tensors and traced numbers."""
     leaves, structure = tree_flatten(thing)
     return tree_unflatten([_shared_leaf(leaf, share) for leaf in leaves], structure)
 
@@ -216,7 +212,7 @@ def _expect_list(name: str, objects: Any, count: int) -> None:
 
 
 def _of_all(thing: Any, group: MeshGroup) -> list[Any]:
-    """What each device of a group has in the place of an object."""
+    """The objects that the devices of a group have, one for each."""
     leaves, structure = tree_flatten(thing)
     gathered: dict[int, torch.Tensor] = {}
 
@@ -273,7 +269,7 @@ def _scatter_object_list(
 
 
 def _scattered(parts: list[Any], source: int, group: MeshGroup) -> Any:
-    """A device's one of some leaves: whole numbers that differ become traced, what is no tensor has to be equal.
+    """A device's leaf among those of all: integers that differ become traced; other objects must be equal.
 
     Raises:
         ValueError: they are not.
@@ -318,7 +314,7 @@ class _AwaitedTensor(NamedTuple):
     group: MeshGroup
     tag: int
     sources: tuple[int, ...] | None
-    """From whom each device gets it; None for anybody."""
+    """The source of each device's message; None for any."""
     tensor: torch.Tensor
     work: "_Arrival"
 
@@ -364,7 +360,7 @@ class _Mail:
         self._wanted.append(wanted)
 
     def end(self) -> None:
-        """Refuses what is left, where nothing else has gone wrong.
+        """Refuses messages that nobody received, unless another error is raised.
 
         Raises:
             RuntimeError: a message has met nobody who wants it.

@@ -1,6 +1,6 @@
 """`torch.nn.parallel.DistributedDataParallel`: a module whose gradients are means over devices.
 
-Parameters whose gradients are means over devices, in place of a module's own.
+In a forward pass, parameters whose gradients are means over devices are in place of the module's own.
 
 JAX differentiates functions, so a module computes with what an identity gives for each parameter, whose transpose
 averages: that serves `jax.grad` and ``.backward()``. What a ``.grad`` holds already, of passes that were not averaged,
@@ -31,7 +31,7 @@ Axes = tuple[str, ...]
 
 
 class Exchanged:
-    """Tensors in the places of a module's parameters, until it is closed.
+    """A replacement of a module's parameters by other tensors, until it is closed.
 
     `functional_call` leaves some there if a part is in two places.
 
@@ -55,7 +55,7 @@ class Exchanged:
 
 
 def averaged(parameter: torch.Tensor, group: MeshGroup, when: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """What a module computes with in the place of a parameter.
+    """The value of a parameter in a module's computation.
 
     Args:
         when: its gradients are averaged over a group: ``"now"``, ``"later"`` or ``"never"``.
@@ -130,7 +130,7 @@ _OPTIONS = inspect.signature(DistributedDataParallel)
 
 @stands_in(DistributedDataParallel, "__init__")
 def _init(self, *args, **kwargs):
-    """What the wrapper is asked for in code; there is no reducer and no process to agree with."""
+    """The attributes of the wrapper that code reads; there is no reducer and no process to agree with."""
     options = _OPTIONS.bind(*args, **kwargs).arguments
     torch.nn.Module.__init__(self)
     module, process_group, mesh = (options.get(name) for name in ("module", "process_group", "device_mesh"))
@@ -181,7 +181,7 @@ def _forward(self, *inputs, **kwargs):
 
 
 def _averaged(wrapper: DistributedDataParallel, group: MeshGroup) -> Iterator[tuple[int, torch.Tensor]]:
-    """By the ids of parameters, what the module computes with."""
+    """The values of parameters in the module's computation, by the ids of the parameters."""
     for name, parameter in wrapper.module.named_parameters():
         if not (parameter.is_floating_point() or parameter.is_complex()):
             continue
@@ -191,7 +191,7 @@ def _averaged(wrapper: DistributedDataParallel, group: MeshGroup) -> Iterator[tu
 
 
 def _group_of(wrapper: DistributedDataParallel) -> MeshGroup | None:
-    """What a wrapper's group stands for; None outside of a mesh.
+    """The mesh group of a wrapper; None outside of a mesh.
 
     Raises:
         ValueError: it is a group that stands for nothing.

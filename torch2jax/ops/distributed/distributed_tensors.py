@@ -2,10 +2,8 @@
 
 PyTorch's own code of `parallelize_module` and its styles runs on these; only what it would send is served here.
 
-`DTensor`s within `jax.shard_map`: each device has its part, like each process in PyTorch.
-
-A part goes from one placement to another by collectives, with the derivative that PyTorch's has; so does what operators
-want moved (`operators`).
+Within `jax.shard_map` each device has its part, like each process in PyTorch. A part goes from one placement to another
+by collectives, with the derivative that PyTorch's has; so do operands that operators want elsewhere (`operators`).
 """
 
 import functools
@@ -33,12 +31,12 @@ _LAYOUT = "_torch2jax_part"
 
 
 class PartLayout(NamedTuple):
-    """Which part of a tensor each device has."""
+    """The part of a tensor that each device has."""
 
     mesh: Any
     """The `DeviceMesh`."""
     groups: tuple[MeshGroup, ...]
-    """Those of its dimensions."""
+    """The groups of the mesh's dimensions."""
     placements: tuple
 
     def whole_shape(self, shape: Iterable[int]) -> torch.Size:
@@ -51,7 +49,7 @@ class PartLayout(NamedTuple):
 
 
 class DevicePart(Derived):
-    """What tensors have that are parts of a `DTensor`; see `class_of_calls`."""
+    """The base of a call's classes for parts of a `DTensor`; see `class_of_calls`."""
 
     @classmethod
     def __torch_function__(
@@ -109,11 +107,11 @@ _OF_THE_PART = frozenset(
     getattr(torch.Tensor, name)
     for name in ("backward", "dim", "is_complex", "is_floating_point", "requires_grad_", "retain_grad")
 )
-"""What is asked of a part in the place of the whole: it has the history and the gradient; a loss is as much of each."""
+"""Functions that the local part answers for the whole: it has the history, the gradient, and the value of a loss."""
 _OF_THE_WHOLE = frozenset(
     getattr(torch.Tensor, name) for name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
 )
-"""What asks for values, which are to be the same on all devices."""
+"""Methods that read values, which must be the same on all devices."""
 
 
 def part(tensor: Torchish, layout: PartLayout) -> Any:
@@ -124,7 +122,7 @@ def part(tensor: Torchish, layout: PartLayout) -> Any:
 
 
 def part_layout(tensor: Any) -> PartLayout:
-    """How a `DTensor` is split over devices."""
+    """The mesh and placements of a `DTensor`."""
     return vars(tensor)[_LAYOUT][1]
 
 
@@ -152,7 +150,7 @@ def moved_part(local: torch.Tensor, groups: tuple[MeshGroup, ...], before: tuple
 
 
 def _share_dimensions(steps: list[int], before: tuple, after: tuple) -> bool:
-    """Whether what changes along one dimension of the mesh is split along another one too."""
+    """Returns True if a dimension that changes along one dimension of the mesh is split along another one too."""
     for i in steps:
         touched = {x.dim for x in (before[i], after[i]) if x.is_shard()}
         others = [x for places in (before, after) for j, x in enumerate(places) if j != i and x.is_shard()]
@@ -173,7 +171,7 @@ def _moved(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.T
 
 
 class _MovedPart(torch.autograd.Function):
-    """Another part of the same values along one dimension of a mesh; gradients go the way back, but never to sums."""
+    """Another placement of the same values along one mesh dimension; gradients go back to it, but never as sums."""
 
     @staticmethod
     def forward(ctx, local, group, old, new):
@@ -205,7 +203,7 @@ def _move(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Te
 
 
 def _along(dim: int, tensor: torch.Tensor, run: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """What a function gives that works along the first dimension."""
+    """The result of a function that works along the first dimension, applied along `dim`."""
     return run(tensor.movedim(dim, 0)).movedim(0, dim) if dim else run(tensor)
 
 
@@ -216,7 +214,7 @@ def _own_part(tensor: torch.Tensor, dim: int, group: MeshGroup) -> torch.Tensor:
 
 
 def _exchanged_dims(local: torch.Tensor, old: int, new: int, group: MeshGroup) -> torch.Tensor:
-    """What was split along one dimension, split along another one."""
+    """A tensor split along dimension `old`, redistributed to be split along `new`."""
     parts = torch.stack(local.chunk(group.size(), new))  # for each device
     return torch.cat(list(exchanged(parts, group)), old)
 
@@ -250,7 +248,7 @@ def split_from_first(tensor: torch.Tensor, layout: PartLayout, is_shared: bool) 
 
 
 def may_differ(tensor: torch.Tensor, group: MeshGroup) -> bool:
-    """Whether devices of a group may have different values of a tensor, by what JAX's types say."""
+    """Returns True if devices of a group may have different values of a tensor, according to JAX's types."""
     axes = frozenset(group.axes)
     return not axes <= axes_in_types() or not axes.isdisjoint(varying_axes(lift(tensor).read()))
 
@@ -343,7 +341,7 @@ def _expect_default(name: str, grad_placements: Any) -> None:
 
 
 def _expect_one_view(name: str, mesh: Any, placements: tuple, instead: str) -> None:
-    """Expects what a process has of a tensor to be what all of them have.
+    """Checks that the local view of a process is the same on all of them.
 
     Raises:
         NotImplementedError: it is a part.

@@ -37,7 +37,7 @@ def _fully_sharded_data_parallel(self, *args, **kwargs):
 
 @runs_instead_of(_FSDP + ".fully_shard")
 def _fully_shard(module, *, mesh=None, mp_policy=None, ignored_params=None, dp_mesh_dims=None, **options):
-    """What wraps a module in code: no process has a part of it yet."""
+    """Wraps a module in code: no process has a part of it yet."""
     del options  # when something is sent, and where to
     if dp_mesh_dims is not None:
         raise NotImplementedError("fully_shard got dp_mesh_dims; wanted a mesh of the dimensions that split the data")
@@ -96,7 +96,7 @@ _captured: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, FullySharded]]] =
 
 
 def _state_of_captured(module: torch.nn.Module, state: Any) -> FullySharded:
-    """That of a module that code uses without having been given it, whose parameters are put back when the call ends.
+    """The state of a module that code uses though it is no argument; its parameters are restored when the call ends.
 
     Raises:
         NotImplementedError: it is one of a list of modules that were wrapped together, whose hooks count their passes.
@@ -121,7 +121,7 @@ def _cast(tree: Any, dtype: torch.dtype | None) -> Any:
 
 
 def _whole(parameter: Any, layout: Any, state: FullySharded, group: MeshGroup | None) -> torch.Tensor:
-    """What a forward pass has in the place of a parameter.
+    """The value of a parameter in a forward pass.
 
     Args:
         layout: the mesh and placements of one that is still a `DTensor` then; None for others.

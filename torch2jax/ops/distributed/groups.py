@@ -3,7 +3,7 @@
 No process group of PyTorch's has to exist, and none is asked. A group is the devices along some axes that differ in
 nothing else; of these there are as many as there are other devices, and each is in one.
 
-A `DeviceMesh` within `jax.shard_map`: its dimensions are the mesh axes with the same names.
+The dimensions of a `DeviceMesh` are the mesh axes with the same names.
 """
 
 import functools
@@ -34,7 +34,7 @@ HOW = (
 
 
 def axes_told(groups: Any) -> tuple[tuple[Any, Axes], ...]:
-    """What `t2j` is told of groups, as pairs of a group, or None for the default one, and axes.
+    """The argument `groups` of `t2j`, as pairs of a group, or None for the default one, and axes.
 
     Raises:
         TypeError: it is nothing that `t2j` takes.
@@ -73,7 +73,7 @@ def _of_mesh(mesh: Any, axes: Axes) -> list[tuple[Any, Axes]]:
 
 
 def axes_of_mesh(mesh: Any) -> Axes | None:
-    """The axes that the dimensions of a `DeviceMesh` were told to stand for, one after the other; None if not all."""
+    """The axes for the dimensions of a `DeviceMesh`, in order, as `t2j` was told; None if some are missing."""
     told = [
         (group, axes) for group, axes in current().attempt.path.policy.groups if isinstance(group, dist.ProcessGroup)
     ]
@@ -102,7 +102,7 @@ class MeshGroup(dist.ProcessGroup):
         return math.prod(self.sizes)
 
     def rank(self) -> Any:
-        """The number of the device among those of its group: traced."""
+        """The traced index of the device in its group."""
         from .world import rank_along
 
         return rank_along(self.axes)
@@ -121,7 +121,7 @@ class MeshGroup(dist.ProcessGroup):
         return ",".join(self.axes)
 
     def _get_backend(self, device: Any) -> None:
-        """None of PyTorch's: what is sent and received as a batch goes one by one."""
+        """PyTorch's backend: None, so that batches of messages are sent one by one."""
         del device
 
     @property
@@ -151,7 +151,7 @@ def group_of_axes(axes: Axes) -> MeshGroup:
 
 
 def default_group() -> MeshGroup | None:
-    """What the default group stands for where the code is: as it was told, or all axes of `jax.shard_map`."""
+    """The default group at this place in the code: the one that `t2j` was given, or all axes of `jax.shard_map`."""
     call = current()
     if call is None:
         return None
@@ -161,7 +161,7 @@ def default_group() -> MeshGroup | None:
 
 
 def is_alone() -> bool:
-    """Whether code for several devices is traced for one, without a mesh."""
+    """Returns True if code for several devices is traced for one, without a mesh."""
     try:
         return lax.axis_size(ALONE) == 1
     except NameError:
@@ -169,7 +169,7 @@ def is_alone() -> bool:
 
 
 def expect_group(group: Any = None) -> MeshGroup:
-    """What a group stands for, that is None for the default one, itself, or its name.
+    """The mesh group of a process group, of None (the default one), of itself, or of its name.
 
     Raises:
         ValueError: it stands for nothing.
@@ -211,7 +211,7 @@ def ranks_of(group: MeshGroup) -> np.ndarray:
 
 
 def group_of_ranks(ranks: Any) -> MeshGroup:
-    """The group of axes, one of which are the devices of these numbers in the default group.
+    """The group of axes that has the devices with these ranks of the default group as one of its groups.
 
     Raises:
         ValueError: there is none.
@@ -308,7 +308,7 @@ def _group(name: str, size: int) -> MeshGroup:
 
 
 def groups_of(mesh: Any) -> tuple[MeshGroup, ...] | None:
-    """The groups of the dimensions of a mesh; None if its names are not those of axes that the code is within."""
+    """The groups of the dimensions of a mesh; None if their names are no axes that the code is within."""
     names = mesh.mesh_dim_names
     if current() is None or not names or not (is_alone() or all(map(_is_axis, names))):
         return None

@@ -1,8 +1,7 @@
-"""What collectives on tensors share: operands, results, writes, and waiting.
+"""The common part of collectives on tensors: operands, results, writes, and waiting.
 
-How functions of `torch.distributed` find their implementation.
-
-Collectives on arrays, by `jax.lax`, over axes of the current mesh.
+Also here: the dispatch of the functions of `torch.distributed`; and collectives on arrays, by `jax.lax`, over axes of
+the current mesh.
 """
 
 import functools
@@ -42,7 +41,7 @@ def serves(*functions: Any) -> Callable[[Callable], Callable]:
 
 
 def _asks(function: Any) -> bool:
-    """Whether a function asks if somebody overrides it."""
+    """Returns True if a function looks for `__torch_function__` overrides of its arguments."""
     inner = function
     while hasattr(inner, "__wrapped__"):
         inner = inner.__wrapped__
@@ -58,7 +57,7 @@ def index_along(axes: Axes) -> jax.Array:
 
 
 def all_reduce(x: jax.Array, axes: Axes, op: str) -> jax.Array:
-    """What a reduction of the arrays of all devices along some axes gives, on each.
+    """The reduction of the arrays of all devices along some axes, on each device.
 
     Args:
         op: ``"sum"``, ``"avg"``, ``"min"``, ``"max"``, ``"product"``, ``"band"``, ``"bor"`` or ``"bxor"``.
@@ -90,7 +89,7 @@ def _extreme(x: jax.Array, axes: Axes, is_largest: bool) -> jax.Array:
 
 @_extreme.defjvp
 def _(axes, is_largest, primals, tangents):
-    """Those that are the extreme have equal parts of the derivative, as in `torch.amax`."""
+    """The derivative is shared equally by all devices with the extreme value, as in `torch.amax`."""
     (x,), (tangent,) = primals, tangents
     found = _extreme(x, axes, is_largest)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -136,7 +135,7 @@ _OF_PARTS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def reduce(x: jax.Array, axes: Axes, op: str, target: int) -> jax.Array:
-    """What `all_reduce` gives, on one device; the others have what they had."""
+    """The result of `all_reduce` on one device; the others keep their arrays."""
     found = all_reduce(x, axes, op)
     x = lax.stop_gradient(x)  # PyTorch leaves open what they have
     return lax.select_n(lax.eq(index_along(axes), target), *_alike(x, found))
@@ -177,12 +176,12 @@ def reduce_scatter(x: jax.Array, axes: Axes, op: str) -> jax.Array:
 
 
 def all_to_all(x: jax.Array, axes: Axes) -> jax.Array:
-    """Part after part along the first dimension, what each device has for this one."""
+    """The parts that all devices have for this one, concatenated along the first dimension."""
     return lax.all_to_all(x, axes, 0, 0, tiled=True)
 
 
 def permute(x: jax.Array, axes: Axes, targets: tuple[int, ...]) -> jax.Array:
-    """What the device has sent whose target this one is; zeros where there is none."""
+    """The array of the device whose target this one is; zeros if there is none."""
     return lax.ppermute(x, axes, [(source, target) for source, target in enumerate(targets) if target >= 0])
 
 
@@ -215,7 +214,7 @@ def op_name(op: Any, dtype: torch.dtype) -> str:
 
 
 def computed(name: str, body: Callable[..., Any], tensors: Sequence[torch.Tensor], *args: Any) -> Any:
-    """The tensor, or a list of them, of what a function of arrays gives for those of tensors.
+    """The tensor, or a list of them, with the result of a function of arrays for those of tensors.
 
     It is traced where the mesh is, also for tensors whose values are known. Where the code differentiates it, each
     device has a derivative of its own, as each process has in PyTorch.
@@ -263,7 +262,7 @@ def scattered(tensor: torch.Tensor, op: Any, group: MeshGroup) -> torch.Tensor:
 def exchanged(
     tensor: torch.Tensor, group: MeshGroup, output_sizes: Any = None, input_sizes: Any = None
 ) -> torch.Tensor:
-    """What all devices have for this one, one after the other along the first dimension.
+    """The parts that all devices have for this one, concatenated along the first dimension.
 
     Args:
         output_sizes: how many rows come from each.
@@ -299,7 +298,7 @@ def _expect_equal(name: str, sizes: Any, tensor: torch.Tensor, group: MeshGroup)
 
 
 def write(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes what a collective gives into a tensor, which may be a parameter: PyTorch's do not ask.
+    """Writes the result of a collective to a tensor, which may be a parameter: PyTorch's collectives do not ask.
 
     Raises:
         ValueError: they are of different dtypes or sizes.
@@ -319,7 +318,7 @@ def write(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 class Done(dist.Work):
-    """The work of a collective, which XLA orders itself: there is nothing to wait for."""
+    """The finished work of a collective, which XLA orders itself: there is nothing to wait for."""
 
     def __init__(self, results: Sequence[torch.Tensor] = ()):
         super().__init__()
@@ -341,5 +340,5 @@ class Done(dist.Work):
 
 
 def finished(is_async: bool, *results: torch.Tensor) -> Done | None:
-    """What a collective gives that has written its results."""
+    """The result of a collective that has written its results."""
     return Done(results) if is_async else None

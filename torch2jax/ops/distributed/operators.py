@@ -1,4 +1,4 @@
-"""Operators of `DTensor`s within `jax.shard_map`: on the parts of devices, by PyTorch's rules of what is split how.
+"""Operators of `DTensor`s within `jax.shard_map`: on the parts of devices, by PyTorch's sharding rules.
 
 PyTorch decides for each operator which placements its operands are to have, and which its results have: those rules
 look at shapes and placements alone. Operands are moved so, the operator runs on each device's parts, and JAX
@@ -30,7 +30,7 @@ _aten = torch.ops.aten
 
 
 class _Probe(torch.Tensor):
-    """What PyTorch's C++ finds in the place of a `DTensor`: its whole shape, and no values."""
+    """The stand-in for a `DTensor` in PyTorch's C++: its whole shape, and no values."""
 
     local: Any
     parts: PartLayout
@@ -51,7 +51,7 @@ def _probe(local: torch.Tensor, layout: PartLayout) -> _Probe:
 
 
 def _whole_stride(local: torch.Tensor, layout: PartLayout) -> tuple[int, ...]:
-    """The strides of the whole, whose dimensions lie in the order of those of a part."""
+    """The strides of the whole, whose dimensions are in memory in the order of a part's."""
     strides = list(local.stride())
     for group, placement in zip(layout.groups, layout.placements, strict=True):
         if placement.is_shard():
@@ -64,7 +64,7 @@ def _whole_stride(local: torch.Tensor, layout: PartLayout) -> tuple[int, ...]:
 
 
 def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
-    """What a function of PyTorch's C++ gives for `DTensor`s and others.
+    """The result of a function of PyTorch's C++ for `DTensor`s and others.
 
     Raises:
         RuntimeError: it got a `DTensor` and another tensor that is no number.
@@ -165,7 +165,7 @@ def _local(value: Any) -> Any:
 
 
 def _expect_served(operator: Any, args: tuple, kwargs: dict) -> None:
-    """Refuses what parts do not decide.
+    """Refuses operators whose result the parts alone do not decide.
 
     Raises:
         NotImplementedError: it draws random numbers for a split tensor, or writes to ``out=``.
@@ -194,7 +194,7 @@ def _unserved(operator: Any, what: str) -> NotImplementedError:
 
 
 def _decided(operator: Any, count: int, args: tuple, kwargs: dict) -> Decision:
-    """What PyTorch decides, with whole operands where it would give what cannot be moved and differentiated.
+    """PyTorch's decision, with whole operands where its result could not be moved and differentiated.
 
     Args:
         count: the number of dimensions of the mesh.
@@ -215,7 +215,7 @@ def _decided(operator: Any, count: int, args: tuple, kwargs: dict) -> Decision:
 
 
 def _unknown(decision: Decision, count: int) -> list[int]:
-    """The dimensions of a mesh along which placements are none of those that can be moved and differentiated."""
+    """The mesh dimensions with a placement that can be neither moved nor differentiated."""
     specs = [x for x in tree_leaves((decision.args, decision.results)) if is_spec(x)]
     return [i for i in range(count) if not all(_is_known(spec.placements[i]) for spec in specs)]
 
@@ -242,7 +242,7 @@ def _along(results: Any, dim: int) -> list[Any]:
 
 
 def _how_met(results: list[Any], begins_means: bool) -> str:
-    """How the cotangents of whole operands are reduced, by the placements of results; not at all if these are whole."""
+    """The reduction of whole operands' cotangents, by the placements of results; none if these are whole."""
     if all(x.is_replicate() for x in results):
         return ""
     return "avg" if not begins_means and any(map(_is_average, results)) else "sum"
@@ -299,7 +299,7 @@ class _Met(torch.autograd.Function):
 
 
 class _Summand(torch.autograd.Function):
-    """A whole tensor as a sum of equal parts; the cotangent of each is that of the sum."""
+    """A whole tensor as a sum of equal parts; the cotangent of each part is that of the whole."""
 
     @staticmethod
     def forward(ctx, local, count):
@@ -311,7 +311,7 @@ class _Summand(torch.autograd.Function):
 
 
 class _OfMean(torch.autograd.Function):
-    """A device's mean, of which the mean over devices has not been made."""
+    """The mean of a device's elements, before the mean over devices."""
 
     @staticmethod
     def forward(ctx, local, count):
@@ -324,7 +324,7 @@ class _OfMean(torch.autograd.Function):
 
 
 def _result(local: Any, spec: Any, layout: PartLayout, means: list[bool]) -> Any:
-    """The probe of what an operator gives on parts, or a list of them.
+    """The probe of an operator's result on parts, or a list of them.
 
     Args:
         means: for each dimension of the mesh, whether the operator begins means along it.

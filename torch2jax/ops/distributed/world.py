@@ -3,7 +3,8 @@
 All functions of `torch.distributed` ask one object, `world`, for the default group and for what is known of each. In
 its place is one that knows those of the mesh, which changes nothing of PyTorch's own.
 
-The rank of a device, which is traced: code computes with it, tests it, and derives targets of messages from it.
+Also here: the rank of a device, which is traced. Code computes with it, tests it, and derives targets of messages from
+it.
 
 What it computes of that number alone is known for each device. So whom each of them sends to is a table, as
 `jax.lax.ppermute` wants it.
@@ -115,7 +116,7 @@ class _DataDecideError(Exception):
 
 
 class _Places:
-    """Finds what traced numbers are at each place of a mesh, by the steps that compute them."""
+    """The values of traced numbers at each place of a mesh, found from the steps that compute them."""
 
     def __init__(self, axes: tuple[str, ...], sizes: tuple[int, ...]):
         self._axes, self._sizes = axes, sizes
@@ -194,7 +195,7 @@ class _Places:
 
 
 class _Beside:
-    """A table of PyTorch's by process groups, which has those of a mesh too.
+    """A table of PyTorch's by process group, extended by the groups of a mesh.
 
     Args:
         table: PyTorch's own.
@@ -242,7 +243,7 @@ class _DeviceNumbers:
 
 
 class _World:
-    """As PyTorch's own; in translated calls the default group is that of the mesh around it."""
+    """PyTorch's `_World`, in which the default group within translated calls is that of the mesh around."""
 
     @property
     def default_pg(self) -> Any:

@@ -1,6 +1,6 @@
 """Attention.
 
-Dot-product attention on arrays: with the whole matrix of scores, or in blocks of rows if it is large.
+On arrays, it is computed with the whole matrix of scores, or in blocks of rows if that is large.
 
 A block of queries meets all keys, so its softmax is whole and nothing has to be put together. The gradient computes a
 block's scores again, so that memory grows with the number of queries and keys, not with their product.
@@ -60,7 +60,7 @@ def attention(query, key, value, mask=None, is_causal=False, scale=None, drop=No
 
 
 def _attend_rows(query, mask, first=None, *, key, value, is_causal, scale, drop, rng):
-    """The result for some rows, the first of which is number `first`, None if they are all.
+    """The result for some rows, of which the first has the index `first`; None for all rows.
 
     The sum of the exponentials divides the result instead of the weights: the pass over all weights is saved, here
     and in the gradient.
@@ -73,7 +73,7 @@ def _attend_rows(query, mask, first=None, *, key, value, is_causal, scale, drop,
 
 
 def rows_at_a_time(shape) -> int | None:
-    """How many rows of scores of a shape ``(*batch, queries, keys)`` to compute at a time, None for all of them."""
+    """The number of rows of scores of shape ``(*batch, queries, keys)`` to compute at a time; None for all of them."""
     count, (least, most) = math.prod(shape), _ROWS
     if count <= _LARGE:
         return None
@@ -250,7 +250,7 @@ def scaled_dot_product_attention(
 def _scaled_dot_product_flash_attention_for_cpu(
     query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None
 ):
-    """What exported graphs have for attention on a CPU: its output, and the logarithm of what its weights sum to."""
+    """Attention on a CPU in exported graphs: the output, and the logsumexp of its scores."""
     if dropout_p != 0:
         raise RuntimeError("scaled_dot_product_attention_flash_attention: Currently do not support dropout > 0")
     output = torch.nn.functional.scaled_dot_product_attention(
@@ -297,7 +297,7 @@ def multi_head_attention_forward(*args, **kwargs):
 
 
 def _is_plain(given) -> bool:
-    """Whether the call is valid and uses what is common; PyTorch's body serves the others, and raises its errors."""
+    """Returns True if the call is valid and uses common options; for others PyTorch's body runs, and raises."""
     query, key, value, mask, padding = given.query, given.key, given.value, given.attn_mask, given.key_padding_mask
     if any(x.dim() != 3 for x in (query, key, value)):
         return False
@@ -347,7 +347,7 @@ def _split_heads(input, weight, bias, num_heads: int, count: int):
 
 
 def _merged_mask(given):
-    """Both masks in one that broadcasts to ``(batch, heads, query, key)``; a boolean one is true where to ignore."""
+    """Both masks as one that broadcasts to ``(batch, heads, query, key)``; a boolean one is true where to ignore."""
     mask, padding = given.attn_mask, given.key_padding_mask
     if mask is not None and mask.dim() == 3:
         mask = mask.unflatten(0, (-1, given.num_heads))
@@ -445,7 +445,7 @@ def _transformer_encoder_layer_fwd(
     mask=None,
     mask_type=None,
 ):
-    """What a script of ``nn.TransformerEncoderLayer`` calls in evaluation, on ``(batch, time, features)``."""
+    """The layer that scripts of ``nn.TransformerEncoderLayer`` call in evaluation, on ``(batch, time, features)``."""
     functional = torch.nn.functional
     activation = functional.gelu if use_gelu else functional.relu
 

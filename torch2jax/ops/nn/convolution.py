@@ -30,7 +30,7 @@ def per_dimension(value, count: int, what: str) -> tuple[int, ...]:
 
 
 class _ChannelLayout(NamedTuple):
-    """Where a convolution's input and output hold their channels: the one place that decides how it is laid out."""
+    """The layout of a convolution's input and output, with the channels last or not: the one place that decides it."""
 
     channels_last: bool
 
@@ -57,7 +57,7 @@ class _ChannelLayout(NamedTuple):
 
 
 def _with_batch(function):
-    """Lets a layer on ``(batch, channels, *spatial)`` take input without the batch as well."""
+    """Makes a layer on ``(batch, channels, *spatial)`` accept input without the batch as well."""
 
     @functools.wraps(function)
     def layer(input, weight, *args, channels_last=False):
@@ -230,7 +230,7 @@ def convolution_backward(
 
 @implements(torch.conv_tbc, takes=_CONVOLVED)
 def conv_tbc(input, weight, bias, pad=0):
-    """Over ``(time, batch, channels)``, by a weight of ``(window, inputs, outputs)``."""
+    """A convolution over ``(time, batch, channels)``, with a weight of ``(window, inputs, outputs)``."""
     if input.ndim != 3 or weight.ndim != 3 or input.shape[2] != weight.shape[1]:
         raise RuntimeError(
             f"conv_tbc wants an input of (time, batch, inputs) and a weight of (window, inputs, outputs), got shapes "

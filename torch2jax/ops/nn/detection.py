@@ -38,7 +38,7 @@ def expect_boxes(boxes, scores) -> None:
 
 
 def _descending(scores):
-    """What is sorted upwards as scores are downwards, where what is no number comes first."""
+    """Sort keys for a descending order of scores, with NaNs first."""
     return np.where(np.isnan(scores), -np.inf, -scores) if scores.size else scores
 
 
@@ -52,7 +52,7 @@ def _overlap(box, others):
 
 
 def greedy(boxes, scores, groups, is_there, iou_threshold: float):
-    """Non-maximum suppression among the boxes that are there, each in its group, where nobody knows how many are kept.
+    """Non-maximum suppression among the valid boxes, each in its group, with a data-dependent number of results.
 
     It takes as many iterations as boxes are kept, and no memory for pairs.
 
@@ -88,7 +88,7 @@ def greedy(boxes, scores, groups, is_there, iou_threshold: float):
 
 
 def _regions(name: str, input, rois):
-    """Which image each region is of, and where it begins and ends: ``(2, K)`` for height and width."""
+    """The image of each region, and its first and last coordinates: ``(2, K)`` for height and width."""
     if input.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 5:
         raise RuntimeError(
             f"{name}: wanted an input of shape [N, C, H, W] and rois of shape [K, 5], got {list(input.shape)} and "
@@ -101,7 +101,7 @@ def _regions(name: str, input, rois):
 
 
 def _samples(start, size, bins: int, limit: int, sampling_ratio: int):
-    """Where along one dimension the input is sampled, ``(K, bins, samples)``, and the weight of each sample.
+    """The sampling points along one dimension, ``(K, bins, samples)``, and the weight of each one.
 
     A sampling ratio that is not positive asks for as many samples as a bin is long, rounded up. These are at least half
     an element apart, so that no more than twice as many as there are rows are inside the input.
@@ -201,7 +201,7 @@ def ps_roi_align(input, rois, spatial_scale, pooled_height, pooled_width, sampli
 
 
 def _by_position(name: str, input, pooled_height: int, pooled_width: int):
-    """The input with its channels as those of the result, and as one for each bin."""
+    """The input with its channels split into those of the result, and one for each bin."""
     images, channels, height, width = input.shape
     if channels % (pooled_height * pooled_width):
         raise RuntimeError(
@@ -212,7 +212,7 @@ def _by_position(name: str, input, pooled_height: int, pooled_width: int):
 
 
 def _channels(result):
-    """Which channel of the input each element of the result is from."""
+    """The input channel of each element of the result."""
     count = result.size // max(len(result), 1)
     return jnp.broadcast_to(np.arange(count, dtype=np.int32).reshape(result.shape[1:]), result.shape)
 
@@ -223,7 +223,7 @@ def _rounded(places, spatial_scale: float):
 
 
 def _within(start, size, bins: int, last: int, count: int):
-    """Which of `count` rows are in each bin, ``(K, bins, count)``, where bins end at the row `last`."""
+    """The mask of the rows in each bin, ``(K, bins, count)``; bins end at the row `last`."""
     step, index = (size / bins)[:, None], np.arange(bins + 1)
     first = jnp.clip(jnp.floor(index[:-1] * step) + start[:, None], 0, last)
     end = jnp.clip(jnp.ceil(index[1:] * step) + start[:, None], 0, last)
@@ -331,7 +331,7 @@ def deform_conv2d(
 
 
 def _taps(size: int, kernel: int, stride: int, padding: int, dilation: int):
-    """Where along one dimension a convolution reads for each tap and element of the result."""
+    """The coordinates that a convolution reads along one dimension, for each tap and element of the result."""
     count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     return np.arange(kernel)[:, None] * dilation + np.arange(count) * stride - np.float32(padding)
 

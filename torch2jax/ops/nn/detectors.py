@@ -25,7 +25,7 @@ _FEW_ELSEWHERE = 100_000
 
 
 def _kept(boxes, scores, groups, iou_threshold) -> Selected:
-    """What is kept of boxes, each in its group, or all in one."""
+    """The boxes that non-maximum suppression keeps, each in its group, or all in one."""
     given = [x for x in (boxes, scores, groups) if isinstance(x, Selected)]
     if given:
         given = aligned(given, "torchvision::nms")
@@ -44,7 +44,7 @@ def _kept(boxes, scores, groups, iou_threshold) -> Selected:
 
 
 def is_unknown(*tensors) -> bool:
-    """Whether some tensors have values that are traced, or a data-dependent length."""
+    """Returns True if some tensors are traced, or have a data-dependent length."""
     return any(isinstance(x, Selected) or (isinstance(x, Torchish) and is_traced(x.read())) for x in tensors)
 
 
@@ -88,7 +88,7 @@ def decode(original, self, rel_codes, boxes):
 
 @runs_instead_of("torchvision.models.detection.transform:GeneralizedRCNNTransform.torch_choice", with_original=True)
 def torch_choice(original, self, k):
-    """Of one, nothing is drawn, as which of several would not be known."""
+    """Returns a single size without a draw: the choice among several would be random."""
     return k[0] if len(k) == 1 else original(self, k)
 
 
@@ -110,7 +110,7 @@ def _pasted(masks, boxes, height: int, width: int):
 
 
 def _enlarged(first, last, size: int, count: int, dtype: torch.dtype):
-    """For each element along an image: between which two of `count` it is, the share of the second, whether inside."""
+    """For each element along an image: the two of `count` around it, the share of the second, and if it is inside."""
     place = torch.arange(size)
     index = place - first[:, None]
     step = count / (last - first + 1).clamp(min=1)[:, None].to(dtype)
@@ -122,7 +122,7 @@ def _enlarged(first, last, size: int, count: int, dtype: torch.dtype):
 
 @runs_instead_of("torchvision.models.detection.roi_heads.paste_masks_in_image", with_original=True)
 def paste_masks_in_image(original, masks, boxes, img_shape, padding=1):
-    """All at once, also where their sizes are traced."""
+    """Pastes all masks at once, also where their sizes are traced."""
     if not is_unknown(masks, boxes):
         return original(masks, boxes, img_shape, padding)
     code = sys.modules["torchvision.models.detection.roi_heads"]
@@ -148,7 +148,7 @@ _A = -0.75
 
 
 def _cubic(index, sizes, count: int):
-    """As bicubic `interpolate` from `count` elements to some: the four that an index is between, and their weights.
+    """Bicubic `interpolate` from `count` elements to others: the four around each index, and their weights.
 
     Args:
         index: ``(..., n)`` whole numbers.
@@ -165,7 +165,7 @@ def _cubic(index, sizes, count: int):
 
 
 def _peaks(maps, heights, widths):
-    """Where maps are largest, each enlarged by bicubic interpolation to a size of its own, and what they are there.
+    """The positions and values of the maxima of maps, each enlarged by bicubic interpolation to a size of its own.
 
     No enlarged map is ever there: it is computed row by row, of some columns each.
 
@@ -231,5 +231,5 @@ def _keypoints(maps, rois):
 
 @runs_instead_of("torchvision.models.detection.roi_heads.heatmaps_to_keypoints", with_original=True)
 def heatmaps_to_keypoints(original, maps, rois):
-    """All at once, also where the sizes of the regions are traced."""
+    """Processes all regions at once, also where their sizes are traced."""
     return _of_each(_keypoints, maps, rois) if is_unknown(maps, rois) else original(maps, rois)

@@ -26,7 +26,7 @@ _ALPHA = 1.7580993408473766
 
 
 def _is_known(p) -> bool:
-    """Whether a probability is a number; else it is an array of one, which is traced."""
+    """Returns True if a probability is a number; else it is a traced array of one element."""
     return isinstance(p, float | int)
 
 
@@ -41,7 +41,7 @@ def _kept(key, p, shape):
 
 
 def _share(p):
-    """The share that is kept, ``1 - p``; 1 in place of 0, of a traced one, as nothing is there to be scaled by it."""
+    """The kept share ``1 - p``; 1 in place of a traced 0, since no element is left to be scaled."""
     return 1 - p if _is_known(p) else jnp.where(p < 1, 1 - lax.stop_gradient(p), 1)
 
 
@@ -50,7 +50,7 @@ def _factor(value, input):
 
 
 def _mask(key, input, p, features: bool):
-    """Which elements stay; with `features` a channel of a sample stays or goes as a whole."""
+    """The mask of elements that stay; with `features`, whole channels of a sample stay or go."""
     if not features:
         return _kept(key, p, input.shape)
     return lax.broadcast_in_dim(_kept(key, p, input.shape[:2]), input.shape, (0, 1))
@@ -63,7 +63,7 @@ def keep_some(key, input, p, features: bool = False):
 
 
 def _keep_moments(key, input, p, features: bool = False):
-    """Dropout that keeps mean and variance of what was standardized, as SELU needs it."""
+    """Dropout that keeps the mean and variance of standardized input, as SELU needs it."""
     if _is_known(p):
         scale = 1 / math.sqrt((_ALPHA**2 * p + 1) * (1 - p))
     else:
@@ -75,7 +75,7 @@ def _keep_moments(key, input, p, features: bool = False):
 
 
 def expect_probability(p) -> Any:
-    """A probability as rules take it. What is none is refused, as by PyTorch; a tensor that is traced is taken for one.
+    """A probability as rules take it. A known one outside of [0, 1] is refused, as by PyTorch; a traced one is not.
 
     PyTorch takes no derivative with respect to it.
     """

@@ -1,8 +1,8 @@
 """Embeddings.
 
-Rows of a table, on arrays; and those that require grad in its place, so that its gradient is sparse.
+Rows of a table may require grad in its place, so that its gradient is sparse.
 
-Bags: embeddings that are summed, averaged, or reduced to their largest.
+Bags are embeddings that are summed, averaged, or reduced to their largest.
 """
 
 import functools
@@ -33,7 +33,7 @@ from ..values import values
 
 
 def take_rows(table, indices):
-    """``table[indices]`` on the first dimension; what is out of range is NaN (or the least value) where traced."""
+    """``table[indices]`` on the first dimension; rows out of range are NaN (or the least value) where traced."""
     mode = lax.GatherScatterMode.FILL_OR_DROP if is_traced(indices) else lax.GatherScatterMode.PROMISE_IN_BOUNDS
     told = sharding_of_rows(table, indices)
     if told is not None:
@@ -48,7 +48,8 @@ def take_rows(table, indices):
 
 
 def sharding_of_rows(table, indices) -> NamedSharding | None:
-    """How rows lie on explicit axes: as the indices and the columns do, None if these are on one axis or on none.
+    """The sharding of rows on explicit axes: that of the indices and the columns; None if these are on one axis or on
+    none.
 
     JAX asks for it, though a table that is split by rows leaves no other choice.
     """
@@ -64,11 +65,11 @@ class Rows(NamedTuple):
     indices: Torchish
     """The places in it, of the shape of the indices."""
     padding_idx: int
-    """Its row that has no gradient, -1 for none."""
+    """The row without a gradient; -1 for none."""
 
 
 def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad_by_freq: bool) -> Rows | None:
-    """Lets the rows that indices choose require grad in the place of a table; None where nothing asks for that.
+    """A table of the rows that indices choose, which requires grad in place of the whole; None where none is needed.
 
     Only what the code itself differentiates by a backward pass has a sparse gradient. One that JAX takes from outside
     is an array of the table's shape.
@@ -270,7 +271,7 @@ def _with_sparse_gradient(
     include_last_offset=False,
     padding_idx=None,
 ):
-    """The arguments with the rows that are used in the place of the table, where that has a sparse gradient."""
+    """The arguments with the used rows in place of the table, if its gradient is sparse."""
     rest = mode, sparse, per_sample_weights, include_last_offset
     pads = -1 if padding_idx is None else padding_idx
     # A number below zero is a row of the function's, and none of the operator's.
@@ -282,7 +283,7 @@ def _with_sparse_gradient(
 
 
 def _expect_dimensions(weight, indices, offsets) -> None:
-    """Is asked before values are: PyTorch knows shapes first."""
+    """Checks the dimensions, before values are checked: PyTorch's order."""
     for tensor, name, wanted, counts in (
         (indices, "input", "a 1D or 2D", (1, 2)),
         (offsets, "offsets", "a 1D", (1,)),

@@ -124,7 +124,7 @@ def _without_compiler():
 
 @stands_in(torch_flex, "_validate_device")
 def _take_any_device(query, key, value) -> None:
-    """What PyTorch's kernels lack on some devices is there on all: gradients."""
+    """Accepts any device: the gradients that some of PyTorch's kernels lack exist on all of them."""
 
 
 _create_empty_block_mask: Any = vars(torch_flex)["_create_empty_block_mask"]
@@ -133,7 +133,7 @@ _EMPTY = _create_empty_block_mask(torch.empty(0), torch.empty(0))
 
 @stands_in(torch_flex, "_create_empty_block_mask")
 def _empty_block_mask(query, key):
-    """One for all, which leaves nothing in the graph."""
+    """A block mask of everything, which leaves nothing in the graph."""
     return _EMPTY if query.device.type == "cpu" else _create_empty_block_mask(query, key)
 
 
@@ -142,7 +142,7 @@ _apply_kernel_options: Any = vars(torch_flex)["_apply_kernel_options"]
 
 @stands_in(torch_flex, "_apply_kernel_options")
 def _options(query, key, value, return_lse, kernel_options, return_aux=None) -> dict:
-    """PyTorch's, but for what its kernels lack on some devices: the largest score."""
+    """PyTorch's options, with the largest score too, which its kernels lack on some devices."""
     wants_most = return_aux is not None and return_aux.max_scores
     if wants_most and (kernel_options or {}).get("BACKEND") != "FLASH":
         return_aux = return_aux._replace(max_scores=False)

@@ -2,7 +2,7 @@
 
 PyTorch's Python functions check and combine; these are the rules of what they call, with `reduction` as a number.
 
-Connectionist temporal classification.
+Also here: connectionist temporal classification.
 """
 
 import functools
@@ -197,7 +197,7 @@ def binary_cross_entropy(input, target, weight=None, reduction=MEAN):
 
 
 def _expect_probabilities(values, name: str) -> None:
-    """Refuses others where they are known; traced ones are taken at their word."""
+    """Refuses wrong values where they are known; traced ones are not checked."""
     if is_traced(values):
         return
     values = np.asarray(values)
@@ -245,7 +245,7 @@ def _picked(x, target, axis: int):
 
 
 def _is_class(x, target, axis: int):
-    """Where along an axis the class of each target is."""
+    """The one-hot mask of the class of each target along an axis."""
     classes = lax.broadcasted_iota(target.dtype, x.shape, axis)
     return lax.eq(classes, jnp.broadcast_to(lax.expand_dims(target, (axis,)), x.shape))
 
@@ -304,7 +304,7 @@ def _negative_likelihood(log_likelihood, target, valid, weight, reduction):
 
 
 def _check_classes(input, target, weight=None, reduction=MEAN, ignore_index=-100, *args, **kwargs) -> None:
-    """Raises where a class is seen that is none of `input`, but the one to ignore."""
+    """Raises an error if a known class is none of `input`'s, nor the one to ignore."""
     if target.is_floating_point() or not input.ndim:  # probabilities
         return
     values, classes = seen(target), input.shape[min(input.ndim - 1, 1)]
@@ -393,7 +393,7 @@ def _linear_cross_entropy_each(input, linear_weight, target, linear_bias, weight
 
 
 def _check_lengths(log_probs, targets, input_lengths, target_lengths, *args, **kwargs) -> None:
-    """Refuses lengths that go on past their sequences, and labels of which the lengths say that there are more."""
+    """Refuses lengths beyond their sequences, and labels of fewer elements than their lengths say."""
     batch = log_probs.shape[1] if log_probs.ndim == 3 else 1
     if targets.ndim == 2 and targets.shape[0] != batch:
         raise RuntimeError(f"Expected targets to have size {batch} at dimension 0, but got size {targets.shape[0]}")

@@ -181,7 +181,7 @@ def _normalize_batch(input, weight, bias, running_mean, running_var, momentum, e
 
 
 def _normalize_with(input, weight, bias, mean, var, eps, *, channels_last=False):
-    """Batch norm by given statistics: one multiplication and one addition by what depends on the channel alone."""
+    """Batch norm by given statistics: one multiplication and one addition for each element."""
     x = _wide(input)
     mean, var, weight, bias = (None if v is None else _wide(v).astype(x.dtype) for v in (mean, var, weight, bias))
     scale = _inverse(var, eps) if weight is None else lax.mul(_inverse(var, eps), weight)
@@ -217,7 +217,7 @@ _NORMALIZE_WITH = InnerRule(_normalize_with, "batch_norm", channels_last=("follo
 
 
 def _expect_constant(input, running_mean, running_var, training: bool) -> None:
-    """Refuses running statistics that are to be differentiated, as PyTorch does."""
+    """Refuses running statistics that require grad, as PyTorch does."""
     statistics = {"running_mean": running_mean, "running_var": running_var}
     given = {name: current().lift(tensor) for name, tensor in statistics.items() if tensor is not None}
     expect_constant("native_batch_norm", **given)

@@ -43,12 +43,12 @@ class _Span(NamedTuple):
     count: int
 
     def positions(self) -> np.ndarray:
-        """Where each place of each window lies, clamped to the input: ``(window, count)``."""
+        """The input index of each place of each window, clamped to the input: ``(window, count)``."""
         places = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride - self.low
         return np.clip(places, 0, self.size - 1)
 
     def first_inside(self) -> np.ndarray:
-        """Which place of each window is the first that is no padding: ``(window, count)``."""
+        """The mask of each window's first place that is no padding: ``(window, count)``."""
         inside = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride >= self.low
         return inside & ~np.concatenate([np.zeros_like(inside[:1]), inside[:-1]])
 
@@ -107,7 +107,7 @@ def _axes(array, count: int, channels_last: bool, error: type[Exception] = Runti
 
 
 def _expect_elements(array, count: int) -> None:
-    """Refuses an input that has none in another dimension than the batch."""
+    """Refuses an input without elements, except along the batch."""
     if 0 in array.shape[array.ndim - count - 1 :]:
         raise RuntimeError(
             f"Expected {count + 1}D or {count + 2}D (batch mode) tensor with optional 0 dim batch size for input. "
@@ -170,7 +170,7 @@ def _(axes, spans, primals, tangents):
 
 
 def _begins(axes, spans, shape) -> list:
-    """For each place of the windows after the first, in which windows all places before it are padding; or None.
+    """For each place after the first, the windows in which all places before it are padding; or None.
 
     Padding is the lowest of numbers, and equal to an element that is minus infinity: it must not count as the first.
     """
@@ -193,7 +193,7 @@ def _place_of_largest(places, positions, begins=None):
 
 
 def _largest_and_position(places, positions, begins=None):
-    """The first of each window's largest, or the last NaN, as in PyTorch, and what stands in its place."""
+    """The first of each window's largest values, or the last NaN, as in PyTorch, and its position."""
     (largest, *places), (position, *positions) = places, positions
     for place, other, begin in zip(places, positions, begins or itertools.repeat(None), strict=False):
         is_larger = _either(lax.bitwise_or(lax.gt(place, largest), lax.ne(place, place)), begin)
@@ -313,7 +313,7 @@ def _avg_pool(
 
 
 def _counted(span: _Span, count_include_pad: bool) -> np.ndarray:
-    """How many elements each window's sum along one dimension is divided by."""
+    """The number of elements that each window's sum along one dimension is divided by."""
     start = np.arange(span.count) * span.stride - span.low
     end = np.minimum(start + span.window, span.size + span.low)
     if not count_include_pad:
@@ -394,7 +394,7 @@ def _output_sizes(sizes, output_size) -> tuple[int, ...]:
 
 
 def _adaptive_bounds(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each window starts and ends."""
+    """The first index of each window, and the one after its last."""
     index = np.arange(count)
     return index * size // count, -(-(index + 1) * size // count)
 
@@ -424,7 +424,7 @@ def _adaptive_avg_pool(input, count, output_size, channels_last=False):
 
 
 def _mean_of_equal_parts(array, counts: dict[int, int]):
-    """The means of equal parts along some dimensions, of which there are so many along each."""
+    """The means of equal parts along some dimensions; each has a number of parts."""
     if all(array.shape[axis] == count for axis, count in counts.items()):
         return array
     shape, inner = [], []
@@ -568,7 +568,7 @@ def _fractional_max_pool(input, count, kernel_size, output_size, random_samples)
 
 
 def _fractional_samples(random_samples, lead: tuple[int, ...], count: int):
-    """The samples of each batch and channel, of which there may be some for a larger batch."""
+    """The samples of each batch and channel, from samples that may be for a larger batch."""
     batch, channels = (1, *lead)[-2:]
     shape = random_samples.shape
     if len(shape) != 3 or shape[0] < batch or shape[1:] != (channels, count):
@@ -579,7 +579,7 @@ def _fractional_samples(random_samples, lead: tuple[int, ...], count: int):
 
 
 def _fractional_starts(sample, size: int, count: int, window: int):
-    """Where the windows along one dimension start: ``(..., count)``."""
+    """The first index of each window along one dimension: ``(..., count)``."""
     last = jnp.full((*sample.shape, 1), size - window, np.int32)
     if count == 1:
         return last
@@ -646,7 +646,7 @@ def _check_unpooled(count: int, input, indices, output_size, *args, **kwargs) ->
 
 
 def _alerting(name: str):
-    """Lets PyTorch say that an operation may give different results, for who has asked to be told."""
+    """Makes a `prepare` that gives PyTorch's alert for an operation with results that may differ from run to run."""
 
     def prepare(*args, **kwargs):
         alert_not_deterministic(name)

@@ -27,7 +27,7 @@ class _Cell(NamedTuple):
     step: Callable
     states: int
     folds_bias: bool
-    """Whether the hidden bias may be added to the projected input, once for all steps."""
+    """True if the hidden bias may be added to the projected input, once for all steps."""
 
 
 def _parts(gates, count: int):
@@ -70,7 +70,7 @@ _CELLS = {
 
 
 def _project(cell: _Cell, input, w_ih, b_ih, b_hh):
-    """The input's part of the gates, and what remains of the hidden bias."""
+    """The input's part of the gates, and the part of the hidden bias that is left for each step."""
     input = cast(input, w_ih.dtype)
     if b_ih is not None and cell.folds_bias:
         return linear(input, w_ih, lax.add(b_ih, b_hh)), None
@@ -234,7 +234,7 @@ def _known_sizes(batch_sizes) -> tuple[int, ...]:
 
 
 def _valid(batch_sizes):
-    """Which sequences are still running at each step: ``(time, batch)``."""
+    """The mask of the sequences still running at each step: ``(time, batch)``."""
     sizes = np.asarray(batch_sizes, np.int32)
     shape = (len(sizes), int(sizes[0]))
     return lax.lt(lax.broadcasted_iota(np.int32, shape, 1), lax.broadcast_in_dim(sizes, shape, (0,)))

@@ -159,7 +159,7 @@ def _sizes(spatial, output_size, scales):
 
 
 def _ratio(size, output_size, factor, real=np.float32):
-    """How many input elements make one output element, rounded as PyTorch rounds it."""
+    """The number of input elements for one output element, rounded as PyTorch rounds it."""
     return real(1 / factor) if factor is not None and factor > 0 else real(size) / real(output_size)
 
 
@@ -263,7 +263,7 @@ def _rounded(x, dtype):
 
 
 def _centers(count, ratio, align_corners):
-    """The places in the input, in elements, that the output elements stand for."""
+    """The coordinates in the input, in elements, of the output elements."""
     index = np.arange(count, dtype=ratio.dtype)
     half = ratio.dtype.type(0.5)
     return index * ratio if align_corners else (index + half) * ratio - half

@@ -16,21 +16,21 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 
 
 def _tensor(value, dtype=None) -> torch.Tensor:
-    """What is given, as PyTorch takes lists, too."""
+    """The argument as a tensor; it may be a list."""
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value) if dtype is None else torch.tensor(value, dtype=dtype)
     return current().lift(value) if dtype is None else current().lift(value).to(dtype)
 
 
 def _of_values(text: str) -> RuntimeError:
-    """An error about values of indices, of which PyTorch, asked with others in their place, knows nothing."""
+    """An error about values of indices. PyTorch, asked with other values, does not raise it."""
     error = RuntimeError(text)
     vars(error)["is_of_values"] = True
     return error
 
 
 def finished(tensor, requires_grad: bool):
-    """The tensor, a leaf that requires grad if that is asked for."""
+    """The tensor; with `requires_grad`, as a leaf."""
     if requires_grad:
         tensor.elements = tensor.elements.detach().requires_grad_()
     return tensor
@@ -126,7 +126,7 @@ def _compressed(layout, first, plain, values, size, dtype, checks: bool | None, 
 
 
 def _expect_parts_fit(layout, first, plain, values, size, is_checked: bool) -> None:
-    """Lets PyTorch itself check the parts of a compressed layout: their values too, where asked for, and known.
+    """Checks the parts of a compressed layout in PyTorch itself: their values too, if asked for, and known.
 
     Raises:
         RuntimeError: they do not fit together, or to the size.
@@ -162,7 +162,7 @@ def _validate_sparse_coo_tensor_args(indices, values, size, is_coalesced=None, c
 
 
 def _size_of_parts(layout, first, plain, values) -> tuple[int, ...]:
-    """The least size that has room for all; none if there is none, for which a check says why."""
+    """The least size with room for all indices; () where a check refuses the parts anyway."""
     if first.ndim != 1 or plain.ndim != 1 or values.ndim != 1 + 2 * (layout in BLOCKED):
         return ()
     block = tuple(values.shape[1:]) or (1, 1)
@@ -267,7 +267,7 @@ def _expect_own_layout(name: str, like: Sparse, layout: torch.layout | None) -> 
 
 
 def _fills(name: str) -> None:
-    """Of compressed layouts PyTorch has these at the places of the elements, of COO only as a strided tensor."""
+    """Declares a filling function of sparse tensors: with a compressed layout, or strided, as COO's must be."""
     function = getattr(torch, name)
 
     def rule(input, *args, dtype=None, layout=None, requires_grad=False, **options):

@@ -38,7 +38,7 @@ _COO = torch.sparse_coo
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The strided tensor of the same values; one that is strided as it is."""
+    """The strided tensor of the same values; a strided one unchanged."""
     if not isinstance(tensor, Sparse):
         return tensor
     shape = size_of(tensor)
@@ -187,7 +187,7 @@ def _ordered_by(tensor: Sparse, layout) -> Sparse:
 
 
 def _compressed_of(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """Where each of so many rows begins, of elements in the order of their rows."""
+    """The index of the first element of each row, and the end of the last row; elements are in the order of rows."""
     known = known_places(rows)
     if known is not None:
         return of_known(np.concatenate([[0], np.bincount(known, minlength=count).cumsum()])[: count + 1])

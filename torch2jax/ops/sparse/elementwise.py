@@ -160,7 +160,7 @@ def _product_of_elements(one: Sparse, other: Sparse) -> Sparse:
 
 
 def _are_alike(one: Sparse, other: Sparse) -> bool:
-    """Whether both have elements at the same places, in the same order."""
+    """Returns True if both have elements at the same indices, in the same order."""
     if one.kind is not other.kind or not one.coalesced or not other.coalesced:
         return False
     if one.elements.shape != other.elements.shape:

@@ -229,7 +229,7 @@ def grad(self):
 
 
 def gradient_of(tensor: Sparse, gradient: torch.Tensor) -> Sparse:
-    """The gradient of a sparse tensor, by that of its values: of an index that comes twice it is there once."""
+    """The gradient of a sparse tensor, from that of its values; an index that comes twice has it once."""
     found = tensor.of_values(gradient)
     if tensor.kind is not _COO or tensor.coalesced:
         return found

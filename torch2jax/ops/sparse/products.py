@@ -39,7 +39,7 @@ class _Order(NamedTuple):
     which: np.ndarray | None
     """The place of each among those that are given; None if they are in order."""
     begins: np.ndarray
-    """Where each row begins."""
+    """The index of each row's first element."""
     columns: np.ndarray
 
 
@@ -77,7 +77,7 @@ def _added(values, rows, columns, other, size: int, is_sorted: bool, is_within: 
 
 @dataclasses.dataclass(frozen=True)
 class _Constant:
-    """Known places, all of which are within the shape, as constants of the graph."""
+    """Known indices, all within the shape, as constants of the graph."""
 
     rows: np.ndarray
     columns: np.ndarray
@@ -141,7 +141,7 @@ class _Known:
 
 @functools.lru_cache(maxsize=64)
 def _known_of(places: bytes, shape: tuple[int, int]) -> _Known:
-    """The same for the same places, for which what is compiled is found again."""
+    """The same object for the same indices, so that its compiled functions are reused."""
     return _Known(*np.frombuffer(places, np.int64).reshape(2, -1), shape)
 
 
@@ -153,7 +153,7 @@ _ADDED = InnerRule(_added, "sparse.mm")
 _ADDED_AT = InnerRule(_added_at, "sparse.mm")
 _KNOWN = InnerRule(_known_product, "sparse.mm")
 _DTYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
-"""Those that JAX's kernel takes."""
+"""The dtypes that JAX's kernel takes."""
 _FEW = 8
 """Columns below which adding up is faster than the kernel, by benchmarks/sparse.py."""
 
@@ -288,7 +288,7 @@ def _bmm(first, second):
 
 
 def _diagonal_of_batch(tensor: Sparse) -> Sparse:
-    """The matrix with those of a batch one after the other, each in rows and columns of its own."""
+    """A batch of matrices as the blocks of one block-diagonal matrix."""
     batch, rows, columns = size_of(tensor)
     indices, values = coo(tensor)
     if indices.shape[0] != 3:
@@ -366,7 +366,7 @@ def _sparse_times_sparse(first: Sparse, second: Sparse) -> Sparse:
 
 
 def _product_of_traced(first: Sparse, second: Sparse) -> Sparse:
-    """One where a traced input decides places, by way of strided matrices: of values, and of how many meet."""
+    """A product with traced indices, by strided matrices: of values, and of the numbers of pairs that meet."""
     ones = [filled(x, torch.ones_like(x.elements, dtype=torch.float32)) for x in (first, second)]
     counts = _times(ones[0], dense(ones[1]))
     result = marked_elements(_times(first, dense(second)), counts > 0)

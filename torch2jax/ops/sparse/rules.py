@@ -1,4 +1,4 @@
-"""What rules of sparse tensors are made of: how they are declared, and the places of a tensor's elements."""
+"""The declaration of rules of sparse tensors, and the indices of a tensor's elements."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ def forms_of(name: str) -> list[Any]:
 
 
 def written(target: Any, result: Any, in_values: bool = False) -> Any:
-    """The sparse tensor, which is the result from now on; it keeps its dtype.
+    """Replaces the sparse tensor by the result, in its own dtype, and returns it.
 
     Args:
         in_values: whether a function writes to the values of COO tensors too, which others may share. To those of the
@@ -191,12 +191,12 @@ _SCATTERED, _SCATTERED_INTO = InnerRule(_scattered, "index_add"), InnerRule(_sca
 
 
 def added_at(start: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """A strided tensor with values added to its rows at places; what is beyond is left out."""
+    """A strided tensor with values added to its rows at indices; those out of bounds are dropped."""
     return _SCATTERED_INTO((start, values, places, False), {})
 
 
 def scattered(values: torch.Tensor, places: torch.Tensor, size: int, is_sorted: bool = False) -> torch.Tensor:
-    """The sums of values by their places among `size`; what is beyond is left out."""
+    """The sums of values by their index below `size`; those out of bounds are dropped."""
     return _SCATTERED((values, places, size, is_sorted), {})
 
 
@@ -240,7 +240,7 @@ def coalesced(tensor: Sparse) -> Sparse:
 
 
 def within(tensor: Sparse) -> torch.Tensor | None:
-    """Which elements do not pad, of the shape of the last index; None where all are known to be there."""
+    """The mask of elements that are no padding, of the shape of the last index; None if there is no padding."""
     if known_places(tensor.index[0]) is not None:
         return None
     if tensor.kind is torch.sparse_coo:
@@ -265,7 +265,7 @@ def filled(tensor: Sparse, elements: torch.Tensor) -> Sparse:
 
 
 def room(tensor: Sparse) -> int:
-    """How many elements there are room for."""
+    """The number of elements that there is room for."""
     return tensor.index[-1].shape[-1]
 
 

@@ -262,7 +262,7 @@ def cat(tensors, dim=0):
 
 
 def _moved_on(index: torch.Tensor, dim: int, before: int, size: int, whole: int) -> torch.Tensor:
-    """An index with its places along a dimension behind others; what pads stays beyond the whole."""
+    """An index with an offset along a dimension; padding stays out of bounds."""
     known = known_places(index)
     if known is not None:
         moved = known.copy()
