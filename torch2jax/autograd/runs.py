@@ -119,7 +119,7 @@ class Attempt:
             text: what is said where it does not and somebody checks that.
 
         Raises:
-            NeedsLengths: lengths are not supported from the beginning of the run; `Runs` catches that.
+            Restart: lengths are not supported from the beginning of the run; `Runs` catches that.
         """
         if self.fits is None:
             raise Restart
