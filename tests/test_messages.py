@@ -766,7 +766,7 @@ ROWS = OF_LATER | {
     "a step that accumulates": Row(
         accumulating,
         torch2jax.BranchError,
-        "on one side",
+        "nothing where it is True",
         "A condition on data decides what becomes of the objects",
         STATIC[:15],
     ),

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..translation import current
@@ -73,12 +73,13 @@ def note_made(value: Any) -> None:
         made(value)
 
 
-def expect_settled(objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, Any]) -> None:
+def expect_settled(objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, Any], others: Iterable[Any]) -> None:
     """Refuses to keep two objects, or tensors, of which data decide whether they are one.
 
     Args:
         objects: gives all that are kept, by their ids, and where they are.
         tensors: all that are kept.
+        others: all else that is kept, which is the same on both sides of each condition.
 
     Raises:
         BaseException: to who runs the code.
@@ -86,9 +87,11 @@ def expect_settled(objects: Callable[[], Mapping[int, str]], tensors: Mapping[st
     call: Any = current()
     if call is None or not call.attempt.converts:
         return
+    from .merge import expect_there
     from .state import Refused, current_run
     from .ties import tied_to
 
+    expect_there(*others)
     chosen = current_run().chosen
     kept = objects() if chosen else {}
     for one, other, _ in chosen:

@@ -399,7 +399,7 @@ class StatefulFunction(TellsOfArguments):
                     raise NotImplementedError(sharing(".".join(memories[_memory(value)][0]), ".".join(key)))
         if call is not None:
             plain = {".".join(key): x for key, x in tensors.items() if isinstance(x, Torchish)}
-            expect_settled(lambda: containers(self._names, copies.objects), plain)
+            expect_settled(lambda: containers(self._names, copies.objects), plain, constants.values())
         if kinds:
             self._expect_as_before(set(kinds), _Found(kinds=kinds))
         arrays: dict[Key, Any] = {key: self._array_of(key, x, call) for key, x in tensors.items()}
@@ -586,7 +586,7 @@ class _Found(Exception):
 
 def _constants(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
     found = ((key, place.get()) for key, place in places(names, objects))
-    return {key: value for key, value in found if not is_tensor(value)}
+    return {key: value for key, value in found if not is_tensor(value) and not key[1].endswith(GRADIENT)}
 
 
 def _signature(state: State) -> frozenset[Key]:
