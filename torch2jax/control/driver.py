@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax.core import eval_jaxpr
 
 from ..abandoning import Restart
@@ -179,20 +180,26 @@ class _Ways:
 
     def _expect_alike(self, kept: Run) -> None:
         """Refuses ways that leave something else in objects from outside: the last one would decide."""
-        outside: Any = kept.outside
         left = {
-            key: (place, place.read())
-            for key, place in outside.places.items()
-            if not place.is_variable and is_from_outside(kept, place.owner, self._restored)
+            key: (place, value)
+            for key, (place, value) in kept.left.items()
+            if is_from_outside(kept, place.owner, self._restored)
         }
         before, self._left = self._left, left
         for key in {*left} | {*(left if before is None else before)}:
             one, other = (side.get(key) for side in (left, left if before is None else before))
+            if _is_put_back(one) or _is_put_back(other):
+                continue
             if one is None or other is None or not _is_same(one[1], other[1]):
                 name = (one or other)[0].name  # pyright: ignore[reportOptionalSubscript]
                 raise Refused(
                     f"{self._split.reason}. So the code runs once for each side, and each leaves another {name}"
                 )
+
+
+def _is_put_back(left: tuple[Place, Any] | None) -> bool:
+    """True for a tensor in a module: the call puts modules back that hold any."""
+    return left is not None and isinstance(left[0].owner, torch.nn.Module) and isinstance(left[1], torch.Tensor)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -232,4 +239,7 @@ def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
     result = map_results(leave, OPERATORS.call(function, *args, **kwargs))
     if this_call().is_outermost:
         expect_restored_at_end()  # here, where what the run has done is undone if it is not the last
+        if journal is not None and current_run().way is not None:
+            places = [(key, x) for key, x in journal.places.items() if not x.is_variable]
+            current_run().left = {key: (x, x.read()) for key, x in places}
     return result

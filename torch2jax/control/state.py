@@ -88,6 +88,8 @@ class Run:
         """That of the side that the code is on; None outside of sides."""
         self.outside: ObjectJournal | None = None
         """What the code has written to outside of sides."""
+        self.left: dict[tuple, tuple[Any, Any]] = {}
+        """The places outside of sides that the code has written to, and what it has left there."""
         self.was_restored: Callable[[Any], bool] | None = None
         """Tells of an owner of places whether earlier runs have left no trace there; None where those did not come."""
         self.doubted: dict[int, Any] | None = None
