@@ -911,3 +911,17 @@ def test_an_error_of_branches_names_the_first_place_where_they_differ(name):
         jax.jit(t2j(lambda x: yes(x) if x.sum() > 0 else no(x)))(jnp.ones(3))
     assert told in str(caught.value)
     assert len(str(caught.value).split(" tests a traced value")[1]) < 400
+
+
+def test_a_backward_pass_on_each_side():
+    def gradient(x):
+        weight = torch.ones(2, requires_grad=True)
+        if x.sum() < 0:
+            (weight * x).sum().backward()
+        else:
+            (weight * 2 * x).sum().backward()
+        return weight.grad.detach()
+
+    compiled = jax.jit(t2j(gradient))
+    assert compiled(jnp.array([3.0, 4.0])).tolist() == [6, 8]
+    assert compiled(jnp.array([3.0, -4.0])).tolist() == [3, -4]
