@@ -82,6 +82,8 @@ class Attempt:
         """Whether all that data decide fits; a bool, which is written to like any other tensor, so that a loop carries
         it, and a checkpoint or branch gives it. Only where lengths are heeded from the beginning."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
+        self.ended_by: Abandoned | None = None
+        """Why it is over, even if the code has caught that."""
         self.left_pytorch: SourceLine | None = None
         """Where code first took values of floating point out of PyTorch, as numpy's arrays or Python's lists."""
         self._begun: weakref.WeakSet[Source] | None = None
@@ -298,19 +300,20 @@ class Runs:
             outer.begin()
             is_last = not path.is_one_of_several
             try:
-                result = outer.run(body, attempt, given)
+                try:
+                    return outer.run(body, attempt, given)
+                finally:
+                    if attempt.ended_by is not None:  # the code has caught that, or raised something else in its place
+                        raise attempt.ended_by
             except Abandoned as need:
                 outer.ended_by, is_last = type(need), False
                 raise
             finally:
-                left = attempt.left
+                left, attempt.ended_by = attempt.left, None
                 path.end()
                 outer.also(attempt.stays)
                 if not is_last:
                     keep(made_by_call(), set(map(id, left)))
-            if path.is_abandoned:  # the code has caught that
-                raise Fork(path)
-            return result
 
         while True:
             bookmark = Bookmark()

@@ -19,10 +19,6 @@ _SETTLED = 2**11  # answers that the user has said: more are a loop which they d
 class Fork(Abandoned):
     """The code asks what a plain run has no answer to."""
 
-    def __init__(self, path: "Path"):
-        super().__init__()
-        self.path = path
-
 
 class Path:
     """The path of a plain run, on which every condition has one answer.
@@ -33,7 +29,6 @@ class Path:
 
     def __init__(self, policy: BranchPolicy, trace: Any):
         self.policy, self.trace = policy, trace
-        self.is_abandoned = False
         self._patience: Patience | None = None
         self._settled = 0
         """How many conditions had the answer that the user has said."""
@@ -69,8 +64,8 @@ class Path:
             TracedValueError: it cannot be asked there.
             BaseException: to who runs the code.
         """
-        if self.is_abandoned:
-            raise Fork(self)
+        if this_call().attempt.ended_by is not None:
+            raise Fork
         place, asking = user_place(), asking_place()
         idle = idle_answer(asking)
         if idle is not None:
@@ -119,9 +114,7 @@ class Path:
 
     def abandon(self) -> NoReturn:
         """Ends the run."""
-        for path in this_call().paths:
-            path.is_abandoned = True
-        raise Fork(self)
+        raise Fork
 
     def end(self) -> None:
         """Lets go of what is of the run that ends."""

@@ -35,7 +35,6 @@ class Refused(Abandoned):
         self.reason, self.other_paths = reason, other_paths
         self.place = place or (run.open[0] if run.open else None)
         """Where the condition or loop is that has to be split for it to be followed; None if nobody knows."""
-        run.refusal = run.refusal or self
 
 
 def text_of(error: BaseException) -> str:
@@ -89,8 +88,6 @@ class Run:
         """The last exception that the code itself has raised."""
         self.takes_leaves = False
         """Whether sides take in leaves from before them, as code differentiates there with respect to these."""
-        self.refusal: Refused | None = None
-        """Why it has ended, even if the code has caught that."""
         self.owners: dict[int, Any] = {}
         """What has been written to on sides, by ids, apart from variables."""
         self.of_modules: dict[int, Any] = {}
@@ -217,10 +214,10 @@ class retried:
         """Why it is refused."""
 
     def __enter__(self) -> "retried":
-        self._before = current_run().refusal
+        self._before = this_call().attempt.ended_by
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, self._kinds) or (isinstance(error, Refused) and error.other_paths):
-            self.error, current_run().refusal = error, self._before
+            self.error, this_call().attempt.ended_by = error, self._before
         return self.error is not None
