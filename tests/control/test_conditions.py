@@ -925,3 +925,72 @@ def test_a_backward_pass_on_each_side():
     compiled = jax.jit(t2j(gradient))
     assert compiled(jnp.array([3.0, 4.0])).tolist() == [6, 8]
     assert compiled(jnp.array([3.0, -4.0])).tolist() == [3, -4]
+
+
+class _Meter:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+
+
+def _in_a_variable(x):
+    total = 0
+    for v in x.repeat(4):
+        if v > 0:
+            total += v
+        elif v < -3:
+            total -= 1
+    return total
+
+
+def _in_an_attribute(x):
+    meter = _Meter()
+    for i in range(8):
+        v = x.sum() * (i - 3)
+        if v > 0:
+            meter.total += v
+            meter.count += 1
+    return meter.total / max(meter.count, 1)
+
+
+def _in_a_dictionary(x):
+    totals = {"all": 0.0}
+    for i in range(8):
+        v = x.sum() * (i - 3)
+        if v > 0:
+            totals["all"] += v
+    return totals["all"]
+
+
+def _of_an_older_tensor(x):
+    older = x[0] * 1
+    total = older if x.sum() > 0 else 0.0
+    total += 1
+    if x[1] > 0:
+        total += 2
+    return total * 10 + older
+
+
+def _of_which_another_name_has_the_number(x):
+    total = 0.0
+    if x.sum() > 0:
+        total = total + x.sum()
+    before = total
+    if x[0] > 1:
+        total += 1
+    return before * 100 + total
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _in_a_variable,
+        _in_an_attribute,
+        _in_a_dictionary,
+        _of_an_older_tensor,
+        _of_which_another_name_has_the_number,
+    ],
+)
+def test_sums_that_are_numbers_on_one_side(program):
+    compiled = jax.jit(t2j(program), compiler_options=QUICK)
+    for x in ([3.0, 4.0], [-3.0, -4.0], [3.0, -4.0], [-3.0, 4.0]):
+        assert compiled(jnp.array(x)) == float(program(torch.tensor(x)))

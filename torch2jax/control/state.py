@@ -94,8 +94,10 @@ class Run:
         """The dictionaries of modules, which a call puts back as it does modules, by their ids."""
         self.dicts: dict[int, tuple[Any, Any]] = {}
         """The attributes of objects that code has asked for as dictionaries, and the objects."""
-        self.unsure: dict[int, Any] = {}
+        self.unsure: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         """Tensors that are numbers on one side, by their ids: not to be written to in place."""
+        self.begun: list[dict[tuple, Any]] = []
+        """What variables held where sides began, of those that the code is on."""
         self.unsure_grad: dict[int, Any] = {}
         """Tensors that require grad on one side alone, by their ids."""
         self.other_leaves: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
