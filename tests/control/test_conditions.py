@@ -1,6 +1,7 @@
 """Conditions of Python's about traced values: both answers are followed, as PyTorch takes the one or the other."""
 
 import contextlib
+import copy
 import functools
 import itertools
 import linecache
@@ -994,3 +995,23 @@ def test_sums_that_are_numbers_on_one_side(program):
     compiled = jax.jit(t2j(program), compiler_options=QUICK)
     for x in ([3.0, 4.0], [-3.0, -4.0], [3.0, -4.0], [-3.0, 4.0]):
         assert compiled(jnp.array(x)) == float(program(torch.tensor(x)))
+
+
+def test_deep_copies_on_one_side():
+    base = torch.nn.Linear(2, 1)
+
+    def best(x):
+        model = copy.deepcopy(base)
+        kept, least = copy.deepcopy(model.state_dict()), float("inf")
+        for _ in range(3):
+            with torch.no_grad():
+                model.weight.mul_(0.5)
+            loss = (model(x) - 1).square().sum()
+            if loss < least:
+                kept, least = copy.deepcopy(model.state_dict()), loss
+        model.load_state_dict(kept)
+        return model(x).detach()
+
+    compiled = jax.jit(t2j(best), compiler_options=QUICK)
+    for x in ([3.0, 4.0], [-3.0, -4.0]):
+        np.testing.assert_allclose(compiled(jnp.array(x)), best(torch.tensor(x)), 1e-5)
