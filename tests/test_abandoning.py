@@ -181,3 +181,57 @@ def test_a_tracer_that_is_there_goes_on():
         assert sys.gettrace() is tracer
     finally:
         sys.settrace(before)
+
+
+def _backward_or_zeros(x):
+    weight = torch.ones(2, requires_grad=True)
+    try:
+        _loss(x, weight).backward()
+        return weight.grad.detach()
+    except:  # noqa: E722
+        return torch.zeros(2)
+
+
+def _backward_and_more(x):
+    weight = torch.ones(2, requires_grad=True)
+    try:
+        _loss(x, weight).backward()
+        found = weight.grad.detach()
+    finally:
+        found = found + 1
+    return found
+
+
+def _count_or_seven(x):
+    try:
+        n = len(x[x > 0])
+    except BaseException:
+        n = 7
+    return x * n
+
+
+def _choice_and_more(x):
+    try:
+        if x.sum() < 0:
+            raise ValueError("negative")
+        found = x * 2
+    except ValueError:
+        found = -x
+    finally:
+        found = found + 1
+    return found
+
+
+def _length_or_unset(x):
+    with contextlib.suppress(BaseException):
+        n = len([x] if x.sum() > 0 else [x, x])
+    return x * n
+
+
+@pytest.mark.parametrize(
+    "code", [_backward_or_zeros, _backward_and_more, _count_or_seven, _choice_and_more, _length_or_unset]
+)
+def test_code_that_goes_on_once_with_something_else(code):
+    compiled = jax.jit(t2j(code))
+    for x in (torch.tensor([3.0, 4.0]), torch.tensor([3.0, -4.0])):
+        torch.testing.assert_close(torch.tensor(compiled(jnp.asarray(x.numpy())).tolist()), code(x))

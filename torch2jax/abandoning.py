@@ -32,7 +32,9 @@ class Abandoned(BaseException):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        _given(self, type(self), self.most if self.ends_call else _MANY)
+        call = _given(self, type(self), self.most if self.ends_call else _MANY)
+        if call is not None and self.ends_call:
+            call.attempt.ended_by = call.attempt.ended_by or self
 
 
 class _WaitingPath(Protocol):
@@ -42,8 +44,18 @@ class _WaitingPath(Protocol):
         ...
 
 
+class _AbandonableRun(Protocol):
+    ended_by: Abandoned | None
+    """Why it is over, even if the code has caught that."""
+
+
 class AbandonableCall(Protocol):
     """The attributes of a call that are used when a run of its code is abandoned."""
+
+    @property
+    def attempt(self) -> _AbandonableRun:
+        """The run."""
+        ...
 
     @property
     def paths(self) -> Sequence[_WaitingPath]:
@@ -72,10 +84,11 @@ def refused(error: Exception, place: Any) -> None:
     _given(error, (type(error), place), _MANY)
 
 
-def _given(error: BaseException, key: Any, allowed: int) -> None:
+def _given(error: BaseException, key: Any, allowed: int) -> AbandonableCall | None:
     call = cast(AbandonableCall | None, translation.current())
     if call is not None:
         call.paths[-1].patience.give(error, key, allowed)
+    return call
 
 
 class Patience:

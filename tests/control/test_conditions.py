@@ -1,6 +1,7 @@
 """Conditions of Python's about traced values: both answers are followed, as PyTorch takes the one or the other."""
 
 import contextlib
+import copy
 import functools
 import itertools
 import linecache
@@ -911,3 +912,106 @@ def test_an_error_of_branches_names_the_first_place_where_they_differ(name):
         jax.jit(t2j(lambda x: yes(x) if x.sum() > 0 else no(x)))(jnp.ones(3))
     assert told in str(caught.value)
     assert len(str(caught.value).split(" tests a traced value")[1]) < 400
+
+
+def test_a_backward_pass_on_each_side():
+    def gradient(x):
+        weight = torch.ones(2, requires_grad=True)
+        if x.sum() < 0:
+            (weight * x).sum().backward()
+        else:
+            (weight * 2 * x).sum().backward()
+        return weight.grad.detach()
+
+    compiled = jax.jit(t2j(gradient))
+    assert compiled(jnp.array([3.0, 4.0])).tolist() == [6, 8]
+    assert compiled(jnp.array([3.0, -4.0])).tolist() == [3, -4]
+
+
+class _Meter:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+
+
+def _in_a_variable(x):
+    total = 0
+    for v in x.repeat(4):
+        if v > 0:
+            total += v
+        elif v < -3:
+            total -= 1
+    return total
+
+
+def _in_an_attribute(x):
+    meter = _Meter()
+    for i in range(8):
+        v = x.sum() * (i - 3)
+        if v > 0:
+            meter.total += v
+            meter.count += 1
+    return meter.total / max(meter.count, 1)
+
+
+def _in_a_dictionary(x):
+    totals = {"all": 0.0}
+    for i in range(8):
+        v = x.sum() * (i - 3)
+        if v > 0:
+            totals["all"] += v
+    return totals["all"]
+
+
+def _of_an_older_tensor(x):
+    older = x[0] * 1
+    total = older if x.sum() > 0 else 0.0
+    total += 1
+    if x[1] > 0:
+        total += 2
+    return total * 10 + older
+
+
+def _of_which_another_name_has_the_number(x):
+    total = 0.0
+    if x.sum() > 0:
+        total = total + x.sum()
+    before = total
+    if x[0] > 1:
+        total += 1
+    return before * 100 + total
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _in_a_variable,
+        _in_an_attribute,
+        _in_a_dictionary,
+        _of_an_older_tensor,
+        _of_which_another_name_has_the_number,
+    ],
+)
+def test_sums_that_are_numbers_on_one_side(program):
+    compiled = jax.jit(t2j(program), compiler_options=QUICK)
+    for x in ([3.0, 4.0], [-3.0, -4.0], [3.0, -4.0], [-3.0, 4.0]):
+        assert compiled(jnp.array(x)) == float(program(torch.tensor(x)))
+
+
+def test_deep_copies_on_one_side():
+    base = torch.nn.Linear(2, 1)
+
+    def best(x):
+        model = copy.deepcopy(base)
+        kept, least = copy.deepcopy(model.state_dict()), float("inf")
+        for _ in range(3):
+            with torch.no_grad():
+                model.weight.mul_(0.5)
+            loss = (model(x) - 1).square().sum()
+            if loss < least:
+                kept, least = copy.deepcopy(model.state_dict()), loss
+        model.load_state_dict(kept)
+        return model(x).detach()
+
+    compiled = jax.jit(t2j(best), compiler_options=QUICK)
+    for x in ([3.0, 4.0], [-3.0, -4.0]):
+        np.testing.assert_allclose(compiled(jnp.array(x)), best(torch.tensor(x)), 1e-5)

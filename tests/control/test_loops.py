@@ -1,5 +1,7 @@
 """Loops that end when traced values say so, against PyTorch: under jit, in a batch, and their derivatives."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 import pytest
@@ -714,3 +716,19 @@ def test_the_first_iterations_of_a_loop_are_before_it():
         assert str(jax.make_jaxpr(t2j(function))(X)).count("dot_general[") == before + 1
         got = jax.jit(t2j(function), compiler_options=QUICK)(X)
         np.testing.assert_allclose(got, function(torch.from_numpy(X)), 1e-4, 1e-5)
+
+
+class _Step(NamedTuple):
+    x: torch.Tensor
+    done: bool
+
+
+def test_methods_of_containers_tell_keys_apart_and_not_values():
+    def halved(x):
+        state, kept = _Step(x, False), {}
+        while not state.done:
+            state = state._replace(done=True) if state.x.norm() < 1 else state._replace(x=state.x / 2)
+            kept["last"] = kept.get("first", state.x)
+        return kept["last"]
+
+    agree(halved, X)

@@ -81,6 +81,8 @@ class Attempt:
         """True, as a tensor, if all that data decide fits. Code writes to it as to any tensor, so that loops carry it,
         and checkpoints and branches return it. None where lengths are not heeded from the beginning."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
+        self.ended_by: Abandoned | None = None
+        """Why it is over, even if the code has caught that."""
         self.left_pytorch: SourceLine | None = None
         """The line where code first took floats out of PyTorch, as NumPy arrays or Python lists."""
         self._begun: weakref.WeakSet[Source] | None = None
@@ -299,20 +301,21 @@ class Runs:
             outer.begin()
             is_last = not path.is_one_of_several
             try:
-                result = outer.run(body, attempt, given)
+                try:
+                    return outer.run(body, attempt, given)
+                finally:
+                    if attempt.ended_by is not None:  # the code has caught that, or raised something else in its place
+                        raise attempt.ended_by
             except Abandoned as need:
                 is_last, outer.was_cut = False, not isinstance(need, HasLoops)
                 outer.met_condition = isinstance(need, Restart) and need.follows
                 raise
             finally:
-                left = attempt.left
+                left, attempt.ended_by = attempt.left, None
                 path.end()
                 outer.also(attempt.stays)
                 if not is_last:
                     keep(made_by_call(), set(map(id, left)))
-            if path.is_abandoned:  # the code has caught that
-                raise Restart(follows=True)
-            return result
 
         while True:
             bookmark = Bookmark()

@@ -19,7 +19,6 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..abandoning import Abandoned
 from ..autograd import engine as engine, forward_ad as forward_ad, function as function
 from ..autograd.runs import Attempt
 from ..errors import REFUSALS, NoRuleError, WithoutValuesError
@@ -159,8 +158,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         try:
-            is_abandoned = isinstance(exc_info[1], Abandoned) and exc_info[1].ends_call
-            if self.is_outermost and is_abandoned:
+            if self.is_outermost and self.attempt.ended_by is not None:
                 self._session.abandon()
             elif self.is_outermost and self.attempt.path.is_one_of_several:
                 self.attempt.abandon()

@@ -228,13 +228,17 @@ class Calls(Access):
         run = current_run()
         for x in args:
             expect_there(*(x if type(x) in (list, tuple) else (x,)))
-            if has_no_identity(x) and (function in (builtins.id, builtins.hash) or _is_of_container(function)):
-                raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
             if run.partial and id(x) in run.partial:
                 raise Refused("data decide which attributes an object has, which is asked here", other_paths=True)
         name, owner, rest = getattr(function, "__name__", ""), getattr(function, "__self__", None), args
         if owner is None and args and getattr(function, "__objclass__", None) is not None:
             owner, rest = args[0], args[1:]
+        if (
+            rest
+            and (function in (builtins.id, builtins.hash) or _tells_apart(owner, name))
+            and has_no_identity(rest[0])
+        ):
+            raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
         if isinstance(owner, type) and name == "__new__":
             return (
                 made(function(*args, **kwargs)) if args and args[0].__new__ is function else function(*args, **kwargs)
@@ -326,11 +330,10 @@ def _is_shown(owner: Any) -> bool:
     return owner in (sys.stdout, sys.stderr)
 
 
-def _is_of_container(function: Any) -> bool:
-    """Whether a callable is a method of a container that tells objects apart."""
-    owner = getattr(function, "__self__", None)
+def _tells_apart(owner: Any, name: str) -> bool:
+    """Whether a method of a container tells its first argument apart from other objects."""
     return isinstance(owner, (dict, set, frozenset)) or (
-        isinstance(owner, (list, tuple)) and function.__name__ in ("index", "count", "remove")
+        isinstance(owner, (list, tuple)) and name in ("index", "count", "remove")
     )
 
 

@@ -52,15 +52,12 @@ def journaled_run(
         path = Path(policy, current_trace())
         try:
             result = attempt(path, True)
-            if kept.refusal is None:
-                expect_restored_at_end()
-                return result
-            refused = kept.refusal
-        except Refused as error:
-            refused = kept.refusal or error
-        if refused.other_paths and is_transforming():
-            raise Restart(follows=True)
-        raise refused
+            expect_restored_at_end()
+            return result
+        except Refused as refused:
+            if refused.other_paths and is_transforming():
+                raise Restart(follows=True) from None
+            raise
 
     try:
         return _sure_of_outside(run)
@@ -158,21 +155,16 @@ class _Ways:
         kept.ended_at_condition = self._ended_at_condition
         try:
             result = self._attempt(PathOfSource(self._policy, current_trace(), self._split.is_used), True)
-            refused = kept.refusal
-            if refused is None:
-                expect_restored_at_end()
-        except Refused as error:
-            refused = kept.refusal or error
+            expect_restored_at_end()
+        except Refused as refused:
+            refused.other_paths = refused.other_paths and can_be_put_back(kept, restored)
+            raise
         except TypeError as error:
             if not isinstance(error, TracedValueError) and not is_of_translation(error):
                 raise
             if self._split.has_all or not can_be_put_back(kept, restored):
                 raise
-            refused = kept.refusal or Refused(str(error), other_paths=True)
-        if refused is not None:
-            if not can_be_put_back(kept, restored):
-                refused.other_paths = False
-            raise refused
+            raise Refused(str(error), other_paths=True) from error
         if way.asked:
             expect_unmoved(kept, restored, f"in the rest of the code, which runs more than once: {self._split.reason}")
             self._expect_alike(kept)

@@ -505,7 +505,8 @@ class Merge:
                     box.append(a.value if is_own else made(object.__new__(kind)))
                     _set_attributes(box[0], zip(a.names, [x(values) for x in builders], strict=True))
                 else:
-                    box.append(made(_rebuilt(a, [x(values) for x in builders])))
+                    new = _rebuilt(a, [x(values) for x in builders])
+                    box.append(new if is_contents else made(new))
             return box[0]
 
         return build

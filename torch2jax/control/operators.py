@@ -28,7 +28,7 @@ from .path import deciding_array
 from .sides import both, condition
 from .state import Refused, asking_way, current_run, retried, splitting, trying
 from .ties import is_tied
-from .writes import UNDEFINED, Variable, expect_restored, note, note_contents
+from .writes import UNDEFINED, Variable, expect_restored, note, note_contents, references_of_sides
 
 _BINARY = {
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow",
@@ -39,7 +39,7 @@ _IN_PLACE = {kind: getattr(operator, "i" + name) for kind, name in _BINARY.items
 _UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
 _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
 _MANY = 2**10  # conditions in a loop that no condition ends
-_REFERENCES = 5  # to a tensor that one variable has, where it is added to: of that, and of calls in between
+_REFERENCES = 4  # to a tensor that one variable has, where it is added to: of that, and of calls in between
 _REFERENCES_OF_ITEMS = 2  # to what a loop alone goes through
 _FIRST = (1, 2)  # iterations after which a loop that is no loop of the graph may be one
 _ALIKE, _LONG = 4, 24  # so many iterations in a row that ask, of so many that are left, become one loop of the graph
@@ -386,24 +386,28 @@ class Operators(Calls):
         return _IN_PLACE[kind](old, value)
 
     def _added_to(self, old: Any, kind: str, value: Any) -> Any:
-        """What an in-place operator gives of a tensor; one that is a number on one side is none to write to."""
-        unsure = current_run().unsure
-        if id(old) not in unsure:
+        """What an in-place operator gives of a tensor.
+
+        One that is a number on one side is not written to if something else has it, too: the number there stays.
+        """
+        if id(old) not in current_run().unsure:
             return _IN_PLACE[kind](old, value)
-        if sys.getrefcount(old) > _REFERENCES or is_tied(old._node.storage.memory):
-            raise Refused(
-                "what is added to in place is a tensor on one side of a condition and a number on the other",
-                other_paths=True,
-            )
-        return _FUNCTIONS[kind](old, value)
+        new, storage = _FUNCTIONS[kind](old, value), old._node.storage
+        if sys.getrefcount(old) - references_of_sides(old) <= _REFERENCES:
+            if not storage.is_older and not is_tied(storage.memory):
+                return new
+            if new.shape == old.shape and new.dtype == old.dtype:
+                return _IN_PLACE[kind](old, value)
+        raise Refused(
+            "what is added to in place is a tensor on one side of a condition and a number on the other",
+            other_paths=True,
+        )
 
     def aug_attr(self, owner: Any, name: str, kind: str, value: Callable) -> None:
-        old = self.getattr(owner, name)
-        self.setattr(self.aug(old, kind, value()), owner, name)
+        self.setattr(self.aug(self.getattr(owner, name), kind, value()), owner, name)
 
     def aug_item(self, owner: Any, key: Any, kind: str, value: Callable) -> None:
-        old = self.getitem(owner, key)
-        self.setitem(self.aug(old, kind, value()), owner, key)
+        self.setitem(self.aug(self.getitem(owner, key), kind, value()), owner, key)
 
     # Operators of expressions.
 

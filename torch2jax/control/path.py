@@ -25,7 +25,6 @@ class Path:
 
     def __init__(self, policy: BranchPolicy, trace: Any):
         self.policy, self.trace = policy, trace
-        self.is_abandoned = False
         self._patience: Patience | None = None
         self._settled = 0
         """How many conditions had the answer that the user has said."""
@@ -61,7 +60,7 @@ class Path:
             TracedValueError: it cannot be asked there.
             BaseException: to who runs the code.
         """
-        if self.is_abandoned:
+        if this_call().attempt.ended_by is not None:
             raise Restart(follows=True)
         place, asking = user_place(), asking_place()
         idle = idle_answer(asking)
@@ -111,8 +110,6 @@ class Path:
 
     def abandon(self) -> NoReturn:
         """Ends the run."""
-        for path in this_call().paths:
-            path.is_abandoned = True
         raise Restart(follows=True)
 
     def end(self) -> None:

@@ -124,7 +124,7 @@ _FOR_COMPILERS = frozenset(folder + name for folder in _TORCH for name in ("_com
 def is_watched(code: types.CodeType) -> bool:
     """Whether code may change what nobody journals, if it runs without having been converted."""
     file = code.co_filename
-    if file.startswith((*_TENSORS, *_NUMPY, "<")) or _package_of(file) in _BENEATH:
+    if file.startswith((*_TENSORS, *_NUMPY, "<")) or _package_of(file) in _BENEATH or code is KEEP_ALIVE:
         return False
     return not is_library(file) or _module_of_standard(file) in _KEEPING
 

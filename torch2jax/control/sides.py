@@ -116,6 +116,7 @@ def _run_side(
         path, stream = PathOfSource(call.attempt.path.policy, current_trace()), call.stream.state
         settings, generators = _settings(), _states(call)
         call.paths.append(path)
+        run.begun.append(begin)
         outs: list = []
         try:
             with tensors, call.nested(), objects:
@@ -195,6 +196,7 @@ def _run_side(
             call.paths.pop()
             path.end()
             call.stream.state = stream
+            run.begun.pop()
             run.trying, run.checks = trying, checks
             lose_traced(tensors.survivors(), is_undone=True)
 

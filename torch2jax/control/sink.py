@@ -66,13 +66,10 @@ def _moves(jaxpr: Jaxpr) -> tuple[dict[int, tuple[int, int]], set[int]]:
         if step.primitive.name == "cond" and number not in moved:
             if isinstance(step.invars[0], Var):
                 users[step.invars[0]].add(_EVERYBODY)
-            used = [_used(branch.jaxpr) for branch in step.params["branches"]]
+            inputs = [_used_inputs(branch.jaxpr) for branch in step.params["branches"]]
             for place, x in enumerate(step.invars[1:]):
                 if isinstance(x, Var):
-                    sides = [
-                        i for i, branch in enumerate(step.params["branches"]) if branch.jaxpr.invars[place] in used[i]
-                    ]
-                    users[x].update((number, side) for side in sides)
+                    users[x].update((number, side) for side, used in enumerate(inputs) if place in used)
         else:
             user = moved.get(number, _EVERYBODY)
             for x in step.invars:
@@ -93,19 +90,23 @@ def _selections(step: JaxprEqn) -> list[JaxprEqn]:
     ]
 
 
-def _used(jaxpr: Jaxpr) -> set[Var]:
-    found = {x for step in jaxpr.eqns for x in step.invars if isinstance(x, Var)}
-    return found | {x for x in jaxpr.outvars if isinstance(x, Var)}
+def _used_inputs(jaxpr: Jaxpr) -> set[int]:
+    """The places of the inputs that a branch uses."""
+    named = (x for each in (*(step.invars for step in jaxpr.eqns), jaxpr.outvars) for x in each)
+    found = {x for x in named if isinstance(x, Var)}
+    return {place for place, x in enumerate(jaxpr.invars) if x in found}
 
 
 def _with_moved(step: JaxprEqn, moved: Sequence[list[JaxprEqn]]) -> JaxprEqn:
-    """A condition whose branches begin with the equations that move there."""
-    if not any(moved):
+    """A condition whose branches begin with the equations that move there, and which has what they use alone."""
+    inputs = [_used_inputs(branch.jaxpr) for branch in step.params["branches"]]
+    used = [x for place, x in enumerate(step.invars[1:]) if any(place in each for each in inputs)]
+    if not any(moved) and len(used) == len(step.invars) - 1:
         return step
     made = {x for steps in moved for each in steps for x in each.outvars}
     needed = dict.fromkeys(
         x
-        for x in (*step.invars[1:], *(x for steps in moved for each in steps for x in each.invars))
+        for x in (*used, *(x for steps in moved for each in steps for x in each.invars))
         if isinstance(x, Var) and x not in made
     )
     operands = list(needed)

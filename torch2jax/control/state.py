@@ -36,7 +36,6 @@ class Refused(Abandoned):
         self.reason, self.other_paths = reason, other_paths
         self.place = place or (run.open[0] if run.open else None)
         """Where the condition or loop is that has to be split for it to be followed; None if nobody knows."""
-        run.refusal = run.refusal or self
 
 
 def is_of_translation(error: BaseException) -> bool:
@@ -106,16 +105,16 @@ class Run:
         """The last exception that the code itself has raised."""
         self.takes_leaves = False
         """Whether sides take in leaves from before them, as code differentiates there with respect to these."""
-        self.refusal: Refused | None = None
-        """Why it has ended, even if the code has caught that."""
         self.owners: dict[int, Any] = {}
         """What has been written to on sides, by ids, apart from variables."""
         self.of_modules: dict[int, Any] = {}
         """The dictionaries of modules, which a call puts back as it does modules, by their ids."""
         self.dicts: dict[int, tuple[Any, Any]] = {}
         """The attributes of objects that code has asked for as dictionaries, and the objects."""
-        self.unsure: dict[int, Any] = {}
+        self.unsure: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         """Tensors that are numbers on one side, by their ids: not to be written to in place."""
+        self.begun: list[dict[tuple, Any]] = []
+        """What variables held where sides began, of those that the code is on."""
         self.unsure_grad: dict[int, Any] = {}
         """Tensors that require grad on one side alone, by their ids."""
         self.other_leaves: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -240,10 +239,10 @@ class retried:
         """Why it is refused."""
 
     def __enter__(self) -> "retried":
-        self._before = current_run().refusal
+        self._before = this_call().attempt.ended_by
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, self._kinds) or (isinstance(error, Refused) and error.other_paths):
-            self.error, current_run().refusal = error, self._before
+            self.error, this_call().attempt.ended_by = error, self._before
         return self.error is not None

@@ -252,11 +252,11 @@ class ObjectJournal:
 
     def __enter__(self) -> "ObjectJournal":
         run = current_run()
-        self._outer, run.journal = run.journal, self
+        self.outer, run.journal = run.journal, self
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        current_run().journal = self._outer
+        current_run().journal = self.outer
 
     def __bool__(self) -> bool:
         return True
@@ -271,6 +271,17 @@ class ObjectJournal:
         """Lets all places hold what they held before."""
         for key, place in reversed(self.places.items()):
             place.write(self.before[key])
+
+
+def references_of_sides(value: Any) -> int:
+    """How often the sides that the code is on keep an object, to put it back where they end."""
+    kept, objects = [x for each in current_run().begun for x in each.values()], current_run().journal
+    while objects is not None:
+        for key, before in objects.before.items():
+            is_copy = objects.places[key].is_contents
+            kept += (before.values() if isinstance(before, dict) else before) if is_copy else (before,)
+        objects = objects.outer
+    return sum(x is value for x in kept)
 
 
 def can_be_put_back(run: Run, restored: Callable[[Any], bool]) -> bool:
