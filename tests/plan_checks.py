@@ -116,7 +116,7 @@ def _copy(args: tuple) -> tuple:
     if type(first) is not Torchish:
         return args
     with DisableTorchFunction():
-        copied = wrap(first.physical.array, first.dtype, layout=first.physical.layout, strides=first.stride())
+        copied = wrap(first.buffer.array, first.dtype, layout=first.buffer.layout, strides=first.stride())
     return tuple([copied if x is first else x for x in args])
 
 

@@ -77,7 +77,7 @@ def test_every_patch_has_its_target():
 
 
 def test_a_target_that_is_gone_is_an_error_in_tests():
-    for declare in (patches.stands_in, lambda owner, name: patches.exchange(owner, name, None)):
+    for declare in (patches.replaces, lambda owner, name: patches.exchange(owner, name, None)):
         with pytest.raises(AttributeError, match=r"torch\.linalg\.nowhere"):
             declare(torch.linalg, "nowhere")(None)
     assert not patches.absent()

@@ -21,7 +21,7 @@ import torch
 from tests.names_of_libraries import ROOT, used_names
 from torch2jax.internals.attributes import ATTRIBUTES
 
-REGISTERS = {"implements", "implements_tensors", "stands_in", "exchange", "applies", "runs_instead_of"}
+REGISTERS = {"implements", "implements_tensors", "replaces", "exchange", "applies", "runs_instead_of"}
 INTERNALS = ROOT / "internals"
 OTHERS = sorted(path for path in ROOT.rglob("*.py") if INTERNALS not in path.parents)
 
@@ -93,8 +93,8 @@ def test_no_other_file_uses_a_private_name(room):
         ("import torch\ngetattr(torch, '_C')", "torch._C"),
         ("import importlib\nimportlib.import_module('torch._refs')", "torch._refs"),
         ("from ..internals.transforms import pyfunctorch\npyfunctorch.a", "torch._functorch.pyfunctorch.a"),
-        ("from ..internals.transforms import pyfunctorch\nstands_in(pyfunctorch, '_a')(print)", None),
-        ("import torch\nstands_in(torch.amp, '_cast')(print)\noriginal = torch.amp._cast", None),
+        ("from ..internals.transforms import pyfunctorch\nreplaces(pyfunctorch, '_a')(print)", None),
+        ("import torch\nreplaces(torch.amp, '_cast')(print)\noriginal = torch.amp._cast", None),
         ("import torch\n@implements(torch.Tensor._conj)\ndef rule(x): pass", None),
         ("import torch\ntorch.ops.aten._softmax, torch._softmax, torch.__version__", None),
     ],

@@ -1146,12 +1146,12 @@ def test_errors_of_users_are_exported():
 
 
 def test_check_shows_notes():
-    from torch2jax.tools.models import told
+    from torch2jax.tools.models import error_text
 
     error = RuntimeError("first\nsecond")
     error.add_note("what helps")
     error.add_note("--------------------\nof tracebacks")
-    assert told(error) == "first\nwhat helps"
+    assert error_text(error) == "first\nwhat helps"
 
 
 def test_examples_of_vmap_are_not_said_to_be_static():

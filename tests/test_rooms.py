@@ -29,7 +29,7 @@ FLOORS = [
     {"patches", "tracebacks"},
     {"hints", "other_names"},
     {"errors"},
-    {"abandoning", "keepers"},
+    {"restarts", "keepers"},
     {"translation"},
     {"internals"},
 ]

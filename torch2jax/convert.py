@@ -12,12 +12,12 @@ import torch
 from .bridge.call_jax import JaxFunction
 from .bridge.last_resort import last_resort
 from .calls.framework_checks import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
-from .calls.logical_dtypes import StandsFor
+from .calls.logical_dtypes import LogicalDtypes
 from .compiled.part import parts_of
 from .control.policy import BranchPolicy
 from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
-from .ops.distributed.groups import axes_told
+from .ops.distributed.groups import axes_given
 from .tensors.containers import open_up
 from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
 from .tensors.dtypes import dtype_j2t, dtype_t2j, tell_of_narrowing
@@ -273,10 +273,10 @@ def _to_jax(
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     policy, rolling = BranchPolicy.of(checks, branches, max_paths, max_steps, bounds), Rolling.of(loops)
-    policy = policy if groups is None else policy._replace(groups=axes_told(groups))
+    policy = policy if groups is None else policy._replace(groups=axes_given(groups))
 
-    def standing(function: Callable, first: int = 0) -> StandsFor | None:
-        return None if dtypes is None else StandsFor(dtypes, function, first)
+    def standing(function: Callable, first: int = 0) -> LogicalDtypes | None:
+        return None if dtypes is None else LogicalDtypes(dtypes, function, first)
 
     if state is not None and (isinstance(thing, torch.nn.Module) or not callable(thing)):
         raise TypeError(f"t2j got state= with a {type(thing).__name__}; wanted a function that takes it first")

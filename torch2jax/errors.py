@@ -15,9 +15,9 @@ import jax
 import optree
 import torch
 
-from .abandoning import refused
 from .internals.dispatch import DisableTorchFunction
 from .keepers import keeper_of
+from .restarts import refused
 
 REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 """The exceptions that PyTorch's functions and rules refuse operands with."""
@@ -70,19 +70,19 @@ def _innermost(is_skipped: Callable[[str], bool]) -> SourceLine:
     return SourceLine("", 0, "")
 
 
-def user_place() -> SourceLine:
+def user_line() -> SourceLine:
     """The innermost line on the stack outside torch, jax, the standard library and this package."""
     return _innermost(is_library)
 
 
-def asking_place() -> SourceLine:
+def caller_line() -> SourceLine:
     """The innermost line on the stack outside jax and this package."""
     return _innermost(is_translator)
 
 
 def user_location() -> str:
     """Names the innermost ``file:line`` on the stack outside torch, jax, the standard library and this package."""
-    return str(user_place())
+    return str(user_line())
 
 
 def user_level() -> int:
@@ -103,16 +103,16 @@ def is_translator(filename: str) -> bool:
     return filename.startswith(_TRANSLATORS)
 
 
-def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
+def is_raised_by_code(error: BaseException, caller_file: str) -> bool:
     """Returns True if code itself raises an exception, with a ``raise`` or ``assert`` of its own, as a check does.
 
     It does not where an operation fails, or in answer to what PyTorch, JAX or this package raises. PyTorch's Python
     code does where the same file has asked for a value before, as `torch.distributions` does, and in ``torch._check``.
 
     Args:
-        asked_in: the file that has asked for a value last.
+        caller_file: the file that has asked for a value last.
     """
-    if _fails_while_raising(error, asked_in):
+    if _fails_while_raising(error, caller_file):
         return True
     raised: BaseException | None = error
     while raised is not None:
@@ -122,7 +122,7 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
         file, operation = frame
         if isinstance(raised, (TracedValueError, NoRuleError)) or is_translator(file):
             return False
-        if file.startswith(_TORCH) and file not in (asked_in, str(torch.__file__)):
+        if file.startswith(_TORCH) and file not in (caller_file, str(torch.__file__)):
             return False
         if raised is error and operation != "RAISE_VARARGS":
             return False
@@ -130,12 +130,12 @@ def is_raised_by_code(error: BaseException, asked_in: str) -> bool:
     return True
 
 
-def _fails_while_raising(error: BaseException, asked_in: str) -> bool:
+def _fails_while_raising(error: BaseException, caller_file: str) -> bool:
     """True if an exception comes while code makes the one that it is about to raise: a message that shows values."""
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        is_of_code = not is_library(code.co_filename) or code.co_filename == asked_in
+        is_of_code = not is_library(code.co_filename) or code.co_filename == caller_file
         if is_of_code and _is_raising(code, traceback.tb_lasti):
             return True
         traceback = traceback.tb_next
@@ -167,11 +167,11 @@ def _is_raising(code: types.CodeType, offset: int) -> bool:
 _ASSERTING = ("LOAD_ASSERTION_ERROR", "LOAD_COMMON_CONSTANT")  # the latter of other things too, since Python 3.14
 
 
-def _is_within(part: tuple, whole: dis.Positions | None) -> bool:
+def _is_within(part: tuple, full: dis.Positions | None) -> bool:
     """Returns True if a position in the source lies in another; a file may be compiled without positions."""
-    if whole is None or None in part or None in whole:
+    if full is None or None in part or None in full:
         return False
-    (first, last, start, end), (begins, ends, left, right) = part, whole
+    (first, last, start, end), (begins, ends, left, right) = part, full
     return (begins, left) <= (first, start) and (last, end) <= (ends, right)
 
 
@@ -207,32 +207,32 @@ class NoRuleError(NotImplementedError):
     def __init__(
         self, operator: str, reason: str | None = None, unknown: str | None = None, layout: object | None = None
     ):
-        place = user_location()
+        location = user_location()
         if layout is not None:
             message = (
-                f"torch2jax has no rule for {operator} of a tensor of layout {layout}, called at {place}. "
+                f"torch2jax has no rule for {operator} of a tensor of layout {layout}, called at {location}. "
                 "tensor.to_dense() gives a strided one; docs/sparse.md lists what sparse tensors can do."
             )
         elif reason is None and operator.startswith(_OF_QUANTIZED_DTYPES):
             message = (
-                f"{operator}, called at {place}, is of PyTorch's own quantized dtypes (torch.qint8, torch.quint8), "
+                f"{operator}, called at {location}, is of PyTorch's own quantized dtypes (torch.qint8, torch.quint8), "
                 "whose scales JAX's arrays cannot hold: torch.ao.quantization leads to it. Quantize the model with "
                 "torchao.quantization.quantize_ instead, or keep int_repr() and scales as plain tensors, as "
                 "docs/quantized.md has it; or run the model in PyTorch: torch2jax.torch2jax(model, *examples)."
             )
         elif reason is None:
             message = (
-                f"torch2jax has no rule for {operator}, called at {place}. "
+                f"torch2jax has no rule for {operator}, called at {location}. "
                 f"Add one with `@torch2jax.implements({operator})` on a function from jax arrays to jax arrays, "
                 'rewrite that line with other operators, or run it in PyTorch: t2j(..., on_missing="call_torch").'
             )
         else:
             message = (
-                f"torch2jax cannot run {operator} in PyTorch, called at {place}: {reason}. "
+                f"torch2jax cannot run {operator} in PyTorch, called at {location}: {reason}. "
                 "Rewrite that line, or add a rule with `@torch2jax.implements` for an operator that has none."
             )
         super().__init__(message if unknown is None else f"{message} PyTorch has no kernel for it either: {unknown}")
-        refused(self, place)
+        refused(self, location)
 
 
 class SparseLayoutError(TypeError):
@@ -268,22 +268,22 @@ class TracedValueError(TypeError):
     Args:
         what: the function that needs the value.
         leaves_pytorch: whether it takes the value out of PyTorch, as for numpy.
-        place: the user's ``file:line`` that the error names; by default the innermost one on the stack.
+        region: the user's ``file:line`` that the error names; by default the innermost one on the stack.
         instead: code that can replace it, and needs no value.
     """
 
     def __init__(
-        self, what: str, *, leaves_pytorch: bool = False, place: str | None = None, instead: str | None = None
+        self, what: str, *, leaves_pytorch: bool = False, location: str | None = None, instead: str | None = None
     ):
-        self.what, place = what, place or user_location()
+        self.what, location = what, location or user_location()
         first = "" if instead is None else f"{instead}; "
         super().__init__(
-            f"{what} needs the value of a tensor that depends on a traced input, at {place}. Under jax.jit, vmap and "
-            f"scan such a value does not exist yet. Ways out: {first}call the function without jit; "
+            f"{what} needs the value of a tensor that depends on a traced input, at {location}. Under jax.jit, vmap "
+            f"and scan such a value does not exist yet. Ways out: {first}call the function without jit; "
             "pass that input as a static argument or close over it; or rewrite the line with torch.where or masks, "
             "so that no shape and no branch depends on data." + (_LEAVING_HINT if leaves_pytorch else "")
         )
-        refused(self, place)
+        refused(self, location)
 
 
 class BranchError(TracedValueError):

@@ -329,8 +329,8 @@ def _torchvision(failure: _Failure) -> str | None:
 def _strings(failure: _Failure) -> str | None:
     """A text for a model of tokens."""
     given = [name for name, x in failure.given().items() if isinstance(x, str)]
-    asks = re.search(r"not str\b|'str' object has no attribute", failure.message)
-    if not given or not asks or not isinstance(failure.error, (TypeError, AttributeError)):
+    found = re.search(r"not str\b|'str' object has no attribute", failure.message)
+    if not given or not found or not isinstance(failure.error, (TypeError, AttributeError)):
         return None
     return (
         f"Got a string for {given[0]}, which the code computes with; wanted an array. A tokenizer makes one of a "
@@ -410,14 +410,16 @@ def _wrapped_tensors(failure: _Failure) -> str | None:
 
 def _static(failure: _Failure) -> str | None:
     """Python numbers and flags that `jax.jit` has made arrays."""
-    asks = re.search(r"must be \w+.*, not Tensor|invalid combination of arguments|type list: \[Tensor", failure.message)
-    dtypes = {name: _dtype_of_numbers(x, takes_floats=bool(asks)) for name, x in failure.bound().items()}
+    found = re.search(
+        r"must be \w+.*, not Tensor|invalid combination of arguments|type list: \[Tensor", failure.message
+    )
+    dtypes = {name: _dtype_of_numbers(x, takes_floats=bool(found)) for name, x in failure.bound().items()}
     dtypes = {name: dtype for name, dtype in dtypes.items() if dtype is not None and name not in _OF_MODULES}
     if not dtypes:
         return None
     names = tuple([name for name in dtypes if name.isidentifier()])
-    places = tuple([int(name[len("args[") : -1]) for name in dtypes if not name.isidentifier()])
-    ways = [f"static_argnames={names}"] * bool(names) + [f"static_argnums={places}"] * bool(places)
+    positions = tuple([int(name[len("args[") : -1]) for name in dtypes if not name.isidentifier()])
+    ways = [f"static_argnames={names}"] * bool(names) + [f"static_argnums={positions}"] * bool(positions)
     listed = ", ".join(f"{name} ({dtype})" for name, dtype in dtypes.items())
     return (
         f"Traced arguments: {listed}. Where the code wants a Python number or flag, let jax.jit leave it as it is: "
@@ -461,21 +463,21 @@ def _dtypes(failure: _Failure) -> str | None:
     """Arguments and parameters of dtypes that do not go together."""
     if not isinstance(failure.error, (RuntimeError, TypeError, ValueError)):
         return None
-    told = {_DTYPES.get(name, name) for name in map(str.lower, _OF_DTYPES.findall(failure.message))}
-    if len(told) < 2:
+    named = {_DTYPES.get(name, name) for name in map(str.lower, _OF_DTYPES.findall(failure.message))}
+    if len(named) < 2:
         return None
     given = {name: str(x.dtype).removeprefix("torch.") for name, x in failure.arguments().items()}
-    given = {name: dtype for name, dtype in given.items() if dtype in told and not name.startswith("state_dict")}
+    given = {name: dtype for name, dtype in given.items() if dtype in named and not name.startswith("state_dict")}
     state = _dtype_of_state(failure)
-    if state in told:
+    if state in named:
         given = {name: dtype for name, dtype in given.items() if dtype != state}
-    if not given or (state not in told and len(set(given.values())) == 1):
+    if not given or (state not in named and len(set(given.values())) == 1):
         return None
     listed = ", ".join(f"{name} is {dtype}" for name, dtype in given.items())
-    wanted = state if state in told else "float32" if "float32" in given.values() else list(given.values())[-1]
+    wanted = state if state in named else "float32" if "float32" in given.values() else list(given.values())[-1]
     name = next((name for name, dtype in given.items() if dtype != wanted), next(iter(given)))
     way = f"as in {name}.astype({wanted!r})"
-    if state not in told:
+    if state not in named:
         return f"Of the arguments {listed}: convert those that differ, {way}"
     if "int" not in given[name]:
         way += f" or module.to(torch.{given[name]})"
@@ -490,11 +492,11 @@ def _wide(failure: _Failure) -> str | None:
     x64: bool = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     if x64 or isinstance(failure.error, TracedValueError) or not re.search("(?i)type|tensor|torch", failure.message):
         return None
-    told = {_DTYPES.get(name, name) for name in map(str.lower, _OF_DTYPES.findall(failure.message))}
+    named = {_DTYPES.get(name, name) for name in map(str.lower, _OF_DTYPES.findall(failure.message))}
     for wide, narrow in _WIDE.items():
         arrays = {name: x for name, x in failure.arguments().items() if isinstance(x, (jax.Array, np.ndarray))}
         names = [name for name, x in arrays.items() if x.dtype == narrow and not name.startswith("state_dict")]
-        if wide in told and names:
+        if wide in named and names:
             module = ", or module.to(torch.float32)" if wide == "float64" and failure.module is not None else ""
             return (
                 f"While jax_enable_x64 is off, arrays have 32 bits: {names[0]} is {narrow}. If it stands for {wide}, "

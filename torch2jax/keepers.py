@@ -15,11 +15,11 @@ def keeper_of(value: Any) -> str | None:
             return name
     for holder in holders:
         if isinstance(holder, (dict, list, tuple, set)):
-            place = _place_in(holder, value)
+            entry = _entry_in(holder, value)
             for outer in _holders(holder):
                 name = _name_in(outer, holder)
                 if name is not None:
-                    return f"{place} of {name}"
+                    return f"{entry} of {name}"
     return None
 
 
@@ -32,7 +32,7 @@ def _holders(value: Any) -> list[Any]:
     ]
 
 
-def _place_in(container: Any, value: Any) -> str:
+def _entry_in(container: Any, value: Any) -> str:
     if isinstance(container, dict):
         return next((f"the entry {key!r}" for key, item in container.items() if item is value), "a key")
     if isinstance(container, (list, tuple)):

@@ -48,9 +48,9 @@ def error_of(module: str, name: str) -> Exception:
     Called by the module's ``__getattr__``.
     """
     package, instead = INSTEAD.get(name, ("", ""))
-    told = f"{name} is of {package}. Here: {instead}; see docs/coming-from.md"
+    given = f"{name} is of {package}. Here: {instead}; see docs/coming-from.md"
     frame = sys._getframe(2)
     if instead and dis.opname[frame.f_code.co_code[frame.f_lasti]] == "IMPORT_FROM":
-        return ImportError(f"cannot import name {name!r} from {module!r}: {told}", name=module)
+        return ImportError(f"cannot import name {name!r} from {module!r}: {given}", name=module)
     missing = f"module {module!r} has no attribute {name!r}"
-    return AttributeError(f"{missing}: {told}" if instead else missing, name=name)
+    return AttributeError(f"{missing}: {given}" if instead else missing, name=name)

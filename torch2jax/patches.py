@@ -18,7 +18,7 @@ from typing import Any
 from .translation import current
 
 _ABSENT = object()
-_awaited: list[tuple[str, Callable]] = []
+_pending: list[tuple[str, Callable]] = []
 _patches: list[tuple[Any, str, Any]] = []
 _absent: list[tuple[Any, str]] = []
 _originals: list[tuple[Any, str, Any]] = []
@@ -28,7 +28,7 @@ _calls = 0
 _expects_targets = False
 
 
-def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
+def exchange(owner, name: str, replacement, *, may_lack: bool = False) -> None:
     """Declares a replacement of ``owner.name``, an attribute of a module, class or function, during translated calls.
 
     Args:
@@ -36,17 +36,17 @@ def exchange(owner, name: str, stand_in, *, may_lack: bool = False) -> None:
         may_lack: the attribute need not be there; by default nothing is exchanged then.
     """
     if isinstance(owner, str):
-        _awaited.append((owner, lambda module: exchange(module, name, stand_in, may_lack=may_lack)))
+        _pending.append((owner, lambda module: exchange(module, name, replacement, may_lack=may_lack)))
     elif name in vars(owner) or may_lack:
         with _lock:
-            _patches.append((owner, name, stand_in))
+            _patches.append((owner, name, replacement))
             if _calls:
-                _put(owner, name, stand_in)
+                _put(owner, name, replacement)
     else:
         _lack(owner, name)
 
 
-def stands_in(owner, name: str, *, may_lack: bool = False) -> Callable[[Callable], Callable]:
+def replaces(owner, name: str, *, may_lack: bool = False) -> Callable[[Callable], Callable]:
     """Declares that the decorated function replaces a function or property within translated calls.
 
     Args:
@@ -56,7 +56,7 @@ def stands_in(owner, name: str, *, may_lack: bool = False) -> Callable[[Callable
 
     def register(body: Callable) -> Callable:
         if isinstance(owner, str):
-            _awaited.append((owner, lambda module: stands_in(module, name, may_lack=may_lack)(body)))
+            _pending.append((owner, lambda module: replaces(module, name, may_lack=may_lack)(body)))
             return body
         original = vars(owner).get(name)
         if original is None and isinstance(owner, types.ModuleType):
@@ -104,7 +104,7 @@ def runs_instead_of(
                 with contextlib.suppress(*([KeyError] if may_lack else [])):
                     _run_instead(_found(module, path), body, with_original)
 
-            _awaited.append((module, run_in))
+            _pending.append((module, run_in))
         else:
             _run_instead(function, body, with_original)
         return body
@@ -129,7 +129,7 @@ def _run_instead(function: types.FunctionType, body: Callable, with_original: bo
     exchange(function, "__code__", code, may_lack=True)
 
 
-def stand_in_around(code: types.CodeType) -> tuple[Callable, Callable] | None:
+def replacement_around(code: types.CodeType) -> tuple[Callable, Callable] | None:
     """The function whose code was exchanged for this one, and the replacement around it; None for other code."""
     found = _around.get(id(code))
     return None if found is None else found[1:]
@@ -155,10 +155,10 @@ def _code_that_calls(target: Callable, function: types.FunctionType) -> types.Co
 
 def _chosen(original, body: Callable) -> Callable:
     @functools.wraps(original)
-    def stand_in(*args, **kwargs):
+    def replacement(*args, **kwargs):
         return (original if current() is None else body)(*args, **kwargs)
 
-    return stand_in
+    return replacement
 
 
 def _lack(owner, name: str) -> None:
@@ -189,7 +189,7 @@ def absent() -> list[tuple[Any, str]]:
 
 def awaited() -> list[tuple[str, Callable]]:
     """Modules in which something is exchanged once they are imported, by name."""
-    return list(_awaited)
+    return list(_pending)
 
 
 class _Exchanges:
@@ -215,11 +215,11 @@ class _Exchanges:
         if self._count != len(_patches):  # which only grow
             self._sort()
         self._in_modules_before = [*map(dict.get, self._modules, self._names, itertools.repeat(_ABSENT))]
-        for module, name, stand_in in zip(self._modules, self._names, self._in_modules):  # noqa: B905
-            module[name] = stand_in
+        for module, name, replacement in zip(self._modules, self._names, self._in_modules):  # noqa: B905
+            module[name] = replacement
         self._others_before = [read(name, _ABSENT) for read, name in self._reads]
-        for owner, name, stand_in in self._others:
-            setattr(owner, name, stand_in)
+        for owner, name, replacement in self._others:
+            setattr(owner, name, replacement)
 
     def put_back(self) -> None:
         self.is_put = False
@@ -239,7 +239,7 @@ class _Exchanges:
     def _sort(self) -> None:
         """Collects the declared replacements, the last one for each name."""
         self._count = len(_patches)
-        patches = {(id(owner), name): (owner, name, stand_in) for owner, name, stand_in in _patches}.values()
+        patches = {(id(owner), name): (owner, name, replacement) for owner, name, replacement in _patches}.values()
         in_modules = [(vars(x), name, to) for x, name, to in patches if type(x) is types.ModuleType]
         self._modules, self._names = [x for x, _, _ in in_modules], [name for _, name, _ in in_modules]
         self._in_modules = [to for _, _, to in in_modules]
@@ -267,23 +267,23 @@ def apply_patches() -> None:
     global _calls
     with _lock:
         if not _exchanges.is_put:
-            _meet_awaited()
+            _apply_pending()
             _exchanges.put()
             if not all(map(sys.modules.__contains__, _NOTING)):
                 sys.meta_path.insert(0, _finder)
         _calls += 1
 
 
-def _put(owner: Any, name: str, stand_in: Any) -> None:
+def _put(owner: Any, name: str, replacement: Any) -> None:
     _originals.append((owner, name, _reader(owner)(name, _ABSENT)))
-    setattr(owner, name, stand_in)
+    setattr(owner, name, replacement)
 
 
-def _meet_awaited() -> None:
+def _apply_pending() -> None:
     modules = sys.modules
-    for awaited in [awaited for awaited in _awaited if awaited[0] in modules]:
-        _awaited.remove(awaited)
-        module, declare = awaited
+    for pending in [pending for pending in _pending if pending[0] in modules]:
+        _pending.remove(pending)
+        module, declare = pending
         declare(sys.modules[module])
 
 

@@ -79,7 +79,7 @@ def is_call_of_module(method: C) -> C:
     return method
 
 
-def name_place(error: Exception) -> None:
+def add_location(error: Exception) -> None:
     """Notes the module that an error comes from, and the user's line unless its message has that."""
     path = line = module = None
     for step in _steps(error.__traceback__):
@@ -91,10 +91,10 @@ def name_place(error: Exception) -> None:
     if path is None:
         return
     note = f"raised in the module {path}{_described(module)}"
-    told = "".join(traceback.format_exception_only(error))
-    if note in told:
+    given = "".join(traceback.format_exception_only(error))
+    if note in given:
         return
-    if line is not None and line[0] not in told:
+    if line is not None and line[0] not in given:
         note += f", at {line[0]} in {line[1]}"
     _add_note(error, note)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.autograd.runs import Attempt
+from torch2jax.autograd.runs import Execution
 from torch2jax.translation import current
 
 
@@ -84,7 +84,7 @@ def test_after_an_error_between_two_runs(monkeypatch):
         getattr(x.requires_grad_().sum(), "back" + "ward")()
         return x.grad
 
-    monkeypatch.setattr(Attempt, "abandon", fails)
+    monkeypatch.setattr(Execution, "discard", fails)
     before = state()
     with pytest.raises(ZeroDivisionError):
         t2j(slope)(jnp.ones(3))

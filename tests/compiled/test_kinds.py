@@ -129,7 +129,7 @@ def test_rules_of_users_are_not_for_pytorch():
         (torch.Tensor.__len__, FunctionKind.METADATA),
         (torch.Tensor.add_, FunctionKind.WRITES),
         (torch._foreach_add_, FunctionKind.WRITES_OTHERS),
-        (F.relu, FunctionKind.WRITES_IF_TOLD),
+        (F.relu, FunctionKind.WRITES_IF_INPLACE),
         (torch.Tensor.view, FunctionKind.OTHER),
         (torch.Tensor.to, FunctionKind.CONVERTS),
         (F.gumbel_softmax, FunctionKind.PYTHON),

@@ -610,7 +610,7 @@ def test_what_a_part_writes_to_is_reused_for_what_it_gives(x):
             for _ in range(5):
                 self.step(cache, x)
                 if isinstance(cache, Torchish):  # from the second call on: it begins as PyTorch's own
-                    places.add(cache._node.storage.physical.array.unsafe_buffer_pointer())
+                    places.add(cache._node.storage.buffer.array.unsafe_buffer_pointer())
             assert isinstance(cache, Torchish)
             return len(places)
 

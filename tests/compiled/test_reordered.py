@@ -213,8 +213,8 @@ def test_in_order():
         assert waiting.shape == (2, 3)
         assert waiting.size == 6
         np.testing.assert_array_equal(waiting.values(torch.float64), array[rows])
-        assert waiting.physical.array is waiting.physical.array
-        np.testing.assert_array_equal(waiting.physical.array, array[rows])
+        assert waiting.buffer.array is waiting.buffer.array
+        np.testing.assert_array_equal(waiting.buffer.array, array[rows])
         assert waiting.values(torch.float64).dtype is torch.float64
         return x
 

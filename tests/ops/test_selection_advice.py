@@ -323,7 +323,11 @@ def test_what_pytorch_refuses_too(name):
 # Each text of the sources.
 
 ROOT = Path(torch2jax.__file__).parent
-FILES = [*sorted((ROOT / "ops").glob("selection*.py")), ROOT / "values/selected.py", ROOT / "values/moved.py"]
+FILES = [
+    *sorted((ROOT / "ops").glob("selection*.py")),
+    ROOT / "values/selected.py",
+    ROOT / "values/selected_at_axis.py",
+]
 
 
 class Text(NamedTuple):

@@ -128,13 +128,13 @@ NET = torch.nn.Linear(2, 2).double()
     ids=["module", "state", "tensor", "argument", "numpy"],
 )
 def test_narrowed_floats_are_told_of_once(use, monkeypatch, recwarn):
-    monkeypatch.setattr(dtypes, "_is_told", False)
+    monkeypatch.setattr(dtypes, "_has_warned", False)
     with pytest.warns(UserWarning, match=r"torch\.(float64|complex128).*jax_enable_x64") as warned:
         use()
     assert warned[0].filename == __file__
     use()
     assert not recwarn.list
-    monkeypatch.setattr(dtypes, "_is_told", False)
+    monkeypatch.setattr(dtypes, "_has_warned", False)
     with jax.enable_x64(True):
         use()
     assert not recwarn.list

@@ -18,10 +18,10 @@ import torch
 
 from ..control.entry import of_user, set_gradient
 from ..rules.operands import lift
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.history import GradientPart, Node, Source, leads_through_older, reaches, used_in_derivatives
 from ..tensors.journal import NeedsLeaves, Uncontained, journal
-from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec, conjugate
 from ..translation import this_call
@@ -45,7 +45,7 @@ def begin_part(tensor: Torchish, part: GradientPart) -> None:
     tensor.start_history()
     source = cast(Source, tensor.history)
     source.part = part
-    part.whole.history.parts[source._sequence_nr()] = tensor
+    part.full.history.parts[source._sequence_nr()] = tensor
 
 
 def with_parts(tensors: Sequence[Torchish]) -> list[Torchish]:
@@ -61,23 +61,23 @@ def with_parts(tensors: Sequence[Torchish]) -> list[Torchish]:
 
 def joined(tensors: Sequence[Torchish], gradients: Sequence[Any]) -> tuple[list[Torchish], list[Any]]:
     """The tensors that are no parts of a leaf, and their gradients, to which those of their parts are added."""
-    wholes: list[Torchish] = []
+    fulls: list[Torchish] = []
     found: list[Any] = []
     of_parts: dict[int, list] = {}
     for tensor, gradient in zip(tensors, gradients, strict=True):
         part = getattr(tensor.history, "part", None)
         if part is None:
-            wholes.append(tensor)
+            fulls.append(tensor)
             found.append(gradient)
         elif gradient is not None:
-            of_parts.setdefault(id(part.whole), []).append(part.gradient(gradient))
-            if not any(part.whole is x for x in (*wholes, *tensors)):
-                wholes.append(part.whole)
+            of_parts.setdefault(id(part.full), []).append(part.gradient(gradient))
+            if not any(part.full is x for x in (*fulls, *tensors)):
+                fulls.append(part.full)
                 found.append(None)
-    for i, whole in enumerate(wholes):
-        for gradient in of_parts.get(id(whole), ()):
+    for i, full in enumerate(fulls):
+        for gradient in of_parts.get(id(full), ()):
             found[i] = gradient if found[i] is None else sum_of(found[i], gradient)
-    return wholes, found
+    return fulls, found
 
 
 def sum_of(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -184,20 +184,20 @@ class Backward:
         if not hooks:
             return cotangent, cotangent
         gradient = shown = self._tensor(cotangent, spec)
-        before = shown.physical.array
+        before = shown.buffer.array
         with torch.enable_grad():
             for hook in hooks:
                 gradient = replaced(of_user(hook)(gradient), gradient)
 
         def found(tensor: Torchish):
-            array = tensor.physical.array
+            array = tensor.buffer.array
             return cotangent if array is before else self._cotangent(tensor, spec.layout, cotangent.dtype)
 
         return found(shown), found(gradient)
 
     def _cotangent(self, gradient: Torchish, layout: tuple[int, ...] | None, dtype: np.dtype):
-        array, own = gradient.physical
-        array = PhysicalArray(conjugate(self.tape.primal(array, self.count)), own).arranged(layout)
+        array, own = gradient.buffer
+        array = ArrayBuffer(conjugate(self.tape.primal(array, self.count)), own).arranged(layout)
         return array if array.dtype == dtype else array.astype(dtype)
 
     def _tensor(self, cotangent: jax.Array, spec: TensorSpec, origins: list | None = None) -> Torchish:
@@ -242,7 +242,7 @@ class BackwardOfTensors(Backward):
         retain_graph: bool,
         create_graph: bool,
     ):
-        super().__init__(tape, number, [output.physical.array for output in outputs], retain_graph, create_graph)
+        super().__init__(tape, number, [output.buffer.array for output in outputs], retain_graph, create_graph)
         self.outputs: list[Torchish] = outputs
         self.seeds = self._seeds(gradients)
         given = [x for x in (*outputs, *gradients) if x is not None]
@@ -250,7 +250,7 @@ class BackwardOfTensors(Backward):
         self.depends = any(x is not None and x.history is not None for x in gradients)
         self.origins = [x.history for x in given]
         self.given = [x.history for x in gradients if x is not None and x.history is not None]
-        self.dependencies = [array for array in (x.physical.array for x in given) if tape.has(array)]
+        self.dependencies = [array for array in (x.buffer.array for x in given) if tape.has(array)]
 
     def gradients(self, wanted: list[Torchish]) -> tuple:
         """The gradients of the tensors; None for those that do not lead to the outputs."""
@@ -275,7 +275,7 @@ class BackwardOfTensors(Backward):
             cotangent = found.get(variable)
             if cotangent is None and id(tensor.history) in connected:
                 self._expect_recorded(tensor, variable)
-                cotangent = jnp.zeros_like(self.tape.primal(tensor.physical.array))
+                cotangent = jnp.zeros_like(self.tape.primal(tensor.buffer.array))
                 if under_way.accumulates and not is_source(tensor) and tensor._viewed is None:
                     self._retain(tensor, cotangent)
             results.append(None if cotangent is None else self._tensor(cotangent, _form_of(tensor), origins))
@@ -314,7 +314,7 @@ class BackwardOfTensors(Backward):
         else:
             outer, is_recorded = self.tape.outer, variable is not None
             while outer is not None and not is_recorded:
-                if outer.has(tensor.physical.array):
+                if outer.has(tensor.buffer.array):
                     break
                 outer = outer.outer
             else:
@@ -334,7 +334,7 @@ class BackwardOfTensors(Backward):
             variable = self.tape.variable_of(output, self.number)
             if variable is None:  # its derivative is zero
                 continue
-            array, layout = output.physical
+            array, layout = output.buffer
             seed = jnp.ones(array.shape, array.dtype)
             if gradient is not None:
                 seed = self._cotangent(gradient, layout, array.dtype)

@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from torch.autograd import graph
 
-from ..abandoning import Restart
 from ..control.entry import of_user
 from ..errors import user_level
-from ..patches import exchange, stands_in
+from ..patches import exchange, replaces
+from ..restarts import Restart
 from ..rules.operands import lift
 from ..tensors.history import Node, Saved, Source, reaches, refusing_between
 from ..tensors.journal import expect_no_journal
@@ -67,13 +67,13 @@ def _passes() -> list[BackwardPass]:
     return this_call().passes
 
 
-@stands_in(torch._C, "_current_graph_task_id")
+@replaces(torch._C, "_current_graph_task_id")
 def _current_pass() -> int:
     """A number for the backward pass under way, -1 without one."""
     return _passes()[-1].number if _passes() else -1
 
 
-@stands_in(torch._C, "_will_engine_execute_node")
+@replaces(torch._C, "_will_engine_execute_node")
 def _is_on_the_way(node: object) -> bool:
     """Returns True if the backward pass under way runs a node."""
     variable = None if isinstance(node, Node) else getattr(node, "variable", None)
@@ -129,8 +129,8 @@ _CYCLE = (
 )
 
 
-@stands_in(torch.autograd, "_engine_run_backward")
-@stands_in(graph, "_engine_run_backward")
+@replaces(torch.autograd, "_engine_run_backward")
+@replaces(graph, "_engine_run_backward")
 def run_backward(
     t_outputs: Sequence[torch.Tensor | graph.GradientEdge],
     grad_tensors: Sequence[torch.Tensor | None],
@@ -231,7 +231,7 @@ def _check(outputs: list[Torchish], inputs: list[Torchish]) -> None:
 def _tape_of(outputs: list[Torchish]) -> Tape:
     """The innermost tape that has one of the outputs."""
     tape = recorded()
-    while tape.outer is not None and not any(tape.has(output.physical.array) for output in outputs):
+    while tape.outer is not None and not any(tape.has(output.buffer.array) for output in outputs):
         tape = tape.outer
     return tape
 
@@ -269,7 +269,7 @@ def accumulate(tensor: Torchish, source: Source, gradient: Torchish, create_grap
 # Hooks on what PyTorch saves for derivatives. What is kept here JAX decides, and XLA where.
 
 
-@stands_in(graph.saved_tensors_hooks, "__enter__")
+@replaces(graph.saved_tensors_hooks, "__enter__")
 def _refuse_hooks(self: graph.saved_tensors_hooks) -> None:
     if not isinstance(self, graph.save_on_cpu):
         raise NotImplementedError(
@@ -278,6 +278,6 @@ def _refuse_hooks(self: graph.saved_tensors_hooks) -> None:
         )
 
 
-@stands_in(graph.saved_tensors_hooks, "__exit__")
+@replaces(graph.saved_tensors_hooks, "__exit__")
 def _leave_hooks(self: graph.saved_tensors_hooks, *exc_info: object) -> None:
     pass  # `save_on_cpu`, which changes no number

@@ -13,10 +13,10 @@ from jax import lax
 from ..functional.func import tangent_array
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import forward_mode_module, is_fwd_grad_enabled
-from ..patches import stands_in
+from ..patches import replaces
 from ..rules.features import Feature
 from ..rules.inplace import write_in_place
-from ..tensors.physical import PhysicalArray
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..tracing.tensor_spec import TensorSpec
@@ -48,15 +48,15 @@ class DualLevel(Feature):
         """Ends the level: its tensors keep their values, without tangents."""
         self.is_open = False
         kept = [storage for storage in [reference() for reference in self._storages] if storage is not None]
-        kept = [storage for storage in kept if not storage.is_lost]
-        values = [(storage.physical, storage.known) for storage in kept]
-        lowered = [self._lowered(physical.array) for physical, _ in values]
+        kept = [storage for storage in kept if not storage.is_released]
+        values = [(storage.buffer, storage.known) for storage in kept]
+        lowered = [self._lowered(buffer.array) for buffer, _ in values]
         self._call.dual = None
         self._exits.close()
         for storage, ((before, layout), known), array in zip(kept, values, lowered, strict=True):
             if self._tangents.has(array) or array is not before:
                 # Nothing may read what was there again: others may share the memory.
-                storage.replace(PhysicalArray(self._tangents.values(array), layout), known, is_written=True)
+                storage.replace(ArrayBuffer(self._tangents.values(array), layout), known, is_written=True)
 
     def note(self, storage: Storage) -> None:
         """Keeps in mind a storage that may hold an array with a tangent."""
@@ -100,10 +100,10 @@ class DualLevel(Feature):
             raise RuntimeError(
                 "Trying to set a forward gradient that has a forward gradient at the same level, this is not supported."
             )
-        if not _lie_alike(tensor, given):
+        if not _have_same_geometry(tensor, given):
             given = _like(given, spec)
         array = self._tangents.dual(
-            self._lowered(tensor.physical.array), self._lowered(tangent_array(given, tensor, spec))
+            self._lowered(tensor.buffer.array), self._lowered(tangent_array(given, tensor, spec))
         )
         if spec.wants_grad and self._call.tape is not None:
             array = self._call.tape.captured(tensor, array)
@@ -117,9 +117,9 @@ class DualLevel(Feature):
         """The values of a tensor, and its tangent if it has one."""
         if not self.has_tangent(tensor):
             return tensor, None
-        spec, array, tape = TensorSpec.of(tensor), self._lowered(tensor.physical.array), self._call.tape
+        spec, array, tape = TensorSpec.of(tensor), self._lowered(tensor.buffer.array), self._call.tape
         values = self._tangents.values(array)
-        primal = _alias(tensor, values if tape is None else tape.with_values(tensor.physical.array, values))
+        primal = _alias(tensor, values if tape is None else tape.with_values(tensor.buffer.array, values))
         primal._node.storage.history = tensor.history
         pair, tangent = vars(tensor).get("_pair"), self._tangents.tangent(array)
         if pair is not None and pair.level is self:
@@ -130,20 +130,20 @@ class DualLevel(Feature):
 
     def has_tangent(self, tensor: Torchish) -> bool:
         """Returns True if a tensor is dual."""
-        return self.has(tensor.physical.array)
+        return self.has(tensor.buffer.array)
 
     def tangent_of(self, tensor: Torchish) -> Any:
         """The array of the tangent, with writes until now; None for zero."""
-        return self._tangents.tangent(self._lowered(tensor.physical.array))
+        return self._tangents.tangent(self._lowered(tensor.buffer.array))
 
     def complete(self, tensor: Torchish, operands: Iterable[Torchish]) -> None:
         """Sets the tangent of a tensor that depends on dual ones to zero, if it has none."""
         if not is_fwd_grad_enabled():
             return
         if any(map(self.has_tangent, operands)) and not self.has_tangent(tensor):
-            array, layout = tensor.physical
+            array, layout = tensor.buffer
             if array.dtype.kind in "fcV":  # of numbers that have derivatives
-                tensor._node.write(PhysicalArray(self.with_zero_tangent(array), layout), None)
+                tensor._node.write(ArrayBuffer(self.with_zero_tangent(array), layout), None)
 
     def with_zero_tangent(self, array: jax.Array):
         """An array that has no tangent with one of zero."""
@@ -153,11 +153,11 @@ class DualLevel(Feature):
 
     def move(self, tensor: Torchish, tangent: Torchish) -> None:
         """Gives a dual tensor another tangent."""
-        (array, layout), tape = tensor.physical, self._call.tape
-        moved = tangent_array(tangent, tensor, TensorSpec.of(tensor))
-        dual = self._tangents.dual(self._tangents.values(self._lowered(array)), self._lowered(moved))
+        (array, layout), tape = tensor.buffer, self._call.tape
+        new_tangent = tangent_array(tangent, tensor, TensorSpec.of(tensor))
+        dual = self._tangents.dual(self._tangents.values(self._lowered(array)), self._lowered(new_tangent))
         dual = dual if tape is None else tape.with_values(array, dual)  # gradients backwards go on as before
-        tensor._node.write(PhysicalArray(dual, layout), None)
+        tensor._node.write(ArrayBuffer(dual, layout), None)
 
 
 class _Pair:
@@ -176,10 +176,12 @@ class _Pair:
         if dual is None or self._is_following or not self.level.is_open:
             return
         found = self.level.tangent_of(dual)
-        if found is not self.tangent.physical.array:
+        if found is not self.tangent.buffer.array:
             with self._following(), torch.no_grad():
-                moved: Any = torch.zeros_like(self.tangent) if found is None else TensorSpec.of(dual).tensor(found)
-                write_in_place(self.tangent, moved)
+                new_tangent: Any = (
+                    torch.zeros_like(self.tangent) if found is None else TensorSpec.of(dual).tensor(found)
+                )
+                write_in_place(self.tangent, new_tangent)
 
     def _follow_tangent(self) -> None:
         dual = self._dual()
@@ -196,7 +198,7 @@ class _Pair:
             self._is_following = False
 
 
-def _lie_alike(tensor: Torchish, tangent: Torchish) -> bool:
+def _have_same_geometry(tensor: Torchish, tangent: Torchish) -> bool:
     """True if a tangent may serve a tensor directly: both have one geometry, so their views agree."""
     if tangent.shape != tensor.shape or not tensor.numel():
         return True  # an error that others tell of, or nothing to view
@@ -221,13 +223,13 @@ def _alias(tensor: Torchish, array: jax.Array) -> Torchish:
 
     Where elements of it are one in memory, it is of memory of its own: nothing can be written to it.
     """
-    physical = PhysicalArray(array, tensor.physical.layout)
-    node = Storage(physical) if tensor._node.overlaps else tensor._node.grafted(physical)
+    buffer = ArrayBuffer(array, tensor.buffer.layout)
+    node = Storage(buffer) if tensor._node.overlaps else tensor._node.rebased(buffer)
     with torch.enable_grad():
         return make_view(tensor, node, tensor)
 
 
-@stands_in(forward_mode_module("_enter_dual_level"), "_enter_dual_level")
+@replaces(forward_mode_module("_enter_dual_level"), "_enter_dual_level")
 def _enter() -> int:
     call = this_call()
     if call.dual is not None:
@@ -239,7 +241,7 @@ def _enter() -> int:
     return 0
 
 
-@stands_in(forward_mode_module("_exit_dual_level"), "_exit_dual_level")
+@replaces(forward_mode_module("_exit_dual_level"), "_exit_dual_level")
 def _exit(level: object) -> None:
     del level
     call = this_call()
@@ -261,14 +263,14 @@ def _open(call: Call) -> DualLevel:
     return call.dual
 
 
-@stands_in(forward_mode_module("_make_dual"), "_make_dual")
+@replaces(forward_mode_module("_make_dual"), "_make_dual")
 def _make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: object):
     del level
     call = this_call()
     return _open(call).dual(call.lift(tensor), tangent)
 
 
-@stands_in(forward_mode_module("_unpack_dual"), "_unpack_dual")
+@replaces(forward_mode_module("_unpack_dual"), "_unpack_dual")
 def _unpack_dual(tensor: torch.Tensor, *, level: object):
     del level
     return _open(this_call()).parts(tensor) if isinstance(tensor, Torchish) else (tensor, None)

@@ -29,10 +29,10 @@ from ..functional.vmap import batch_of_operands, run_rule
 from ..internals.dispatch import DisableTorchFunctionSubclass, EnableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled, set_fwd_grad_enabled
 from ..patches import exchange, runs_instead_of
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import is_integral
 from ..tensors.history import Node, added
 from ..tensors.interop import is_dense
-from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Restriction, Torchish, make_view, wrap
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import NestedTensor, is_wrapper
@@ -187,7 +187,7 @@ class _FunctionNode(Node):
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_inputs, grad_outputs)`` after the backward of the function."""
-        this_call().attempt.expect_hook(hook)
+        this_call().execution.expect_hook(hook)
         return added(self.posthooks, hook)
 
     def _show(self) -> None:
@@ -222,7 +222,7 @@ class _Application:
 
     def _needed(self, call: Call) -> tuple[bool, ...]:
         """The arguments that require grad."""
-        if not self.is_recorded and (call.transformations or call.dual is not None or call.attempt.inputs is None):
+        if not self.is_recorded and (call.transformations or call.dual is not None or call.execution.inputs is None):
             return tuple(i in self.inputs for i in range(len(self.args)))  # whose derivatives JAX may ask for later
         for i, x in self.inputs.items():
             if not self.required[i]:
@@ -240,8 +240,8 @@ class _Application:
         if any(type(x) is NestedTensor for x in results):
             sources, name = [*arrays, *inner_arrays(wrappers)], self.function.__name__
             results = tuple(sealed(call, x, sources, name) if type(x) is NestedTensor else x for x in results)
-        wholes = {i: x for i, x in enumerate(results) if _is_whole(x)}
-        results = tuple(zeros_of(call, x) if i in wholes else x for i, x in enumerate(results))
+        of_wrappers = {i: x for i, x in enumerate(results) if _is_wrapper(x)}
+        results = tuple(zeros_of(call, x) if i in of_wrappers else x for i, x in enumerate(results))
         results = tuple(
             self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) and type(x) is not NestedTensor else x
             for x in results
@@ -263,16 +263,18 @@ class _Application:
             values = [x.read() for x in differentiable.values()]
         for (number, result), array in zip(differentiable.items(), values, strict=True):
             is_view = result._viewed is not None and any(result._viewed is base_of(x) for x in self.inputs.values())
-            self._place(result, number, array, node, ctx)
+            self._bind_result(result, number, array, node, ctx)
             if not any(result is x for x in ctx.dirty_tensors):
                 made = Restriction("custom", self.function.__name__, number, result._writes[0])
                 result._restriction = made if is_view else None
-        results = tuple(self._whole(call, wholes[i], x) if i in wholes else x for i, x in enumerate(results))
+        results = tuple(
+            self._wrapper_with(call, of_wrappers[i], x) if i in of_wrappers else x for i, x in enumerate(results)
+        )
         return results if isinstance(output, tuple) else results[0]
 
-    def _whole(self, call: Call, whole: Any, shadow: Any) -> Any:
+    def _wrapper_with(self, call: Call, wrapper: Any, shadow: Any) -> Any:
         """A result that is a wrapper, whose derivative is that of its shadow."""
-        return cut(call, whole, shadow) if is_traced(shadow.read()) else whole
+        return cut(call, wrapper, shadow) if is_traced(shadow.read()) else wrapper
 
     def _check_written(self, ctx: Context, results: tuple) -> None:
         """Expects of the tensors that are marked as written to that they are arguments, and are given back."""
@@ -314,11 +316,11 @@ class _Application:
         mine._viewed = base_of(result)
         return mine
 
-    def _place(self, result: Torchish, number: int, array: jax.Array, node: _FunctionNode, ctx: Context) -> None:
+    def _bind_result(self, result: Torchish, number: int, array: jax.Array, node: _FunctionNode, ctx: Context) -> None:
         if any(result is x for x in ctx.dirty_tensors):
-            result.write(PhysicalArray(array, None))
+            result.write(ArrayBuffer(array, None))
         elif any(result._node.storage.memory is x._node.storage.memory for x in self.inputs.values()):
-            result._node = result._node.grafted(PhysicalArray(array, None))
+            result._node = result._node.rebased(ArrayBuffer(array, None))
             if is_traced(array):
                 result._node.storage.note_known(None)
         else:
@@ -334,12 +336,12 @@ class _Application:
 
 def _carrier_of(tensor: torch.Tensor) -> Torchish | None:
     """The carrier of an argument's derivatives: the tensor itself, or the shadow of a wrapper."""
-    if _is_whole(tensor):
+    if _is_wrapper(tensor):
         return shadow_of(this_call(), tensor)
     return tensor if isinstance(tensor, Torchish) else None
 
 
-def _is_whole(x: object) -> bool:
+def _is_wrapper(x: object) -> bool:
     """Returns True if a value is a wrapper that has a shadow; a jagged tensor has the derivatives of its values."""
     return isinstance(x, torch.Tensor) and is_wrapper(x) and type(x) is not NestedTensor
 

@@ -23,7 +23,7 @@ from ..tracing.traces import axes_in_types, varying
 from ..translation import Call, this_call
 from .function_residuals import Context, Residuals, Start
 from .linearization import matched, own_axes, reduced_axes
-from .runs import Attempt, Runs
+from .runs import Execution, Runs
 
 _Function = torch.autograd.Function
 _ONCE = once_differentiable(lambda ctx: None).__code__
@@ -37,7 +37,7 @@ def base_of(tensor: Torchish) -> torch.Tensor:
 class _WantedDerivatives(NamedTuple):
     """The inputs that a derivative is taken with respect to."""
 
-    places: tuple[bool, ...]
+    positions: tuple[bool, ...]
 
 
 class Derivative:
@@ -66,15 +66,15 @@ class Derivative:
         self._name = node.name()
         self._node, self._prehooks, self._posthooks = weakref.ref(node), node.prehooks, node.posthooks
         call.contexts.append(ctx)
-        self._count, self._places = len(start.args), tuple(inputs)
+        self._count, self._positions = len(start.args), tuple(inputs)
         self._results = [(x.dtype, x.shape) if isinstance(x, Torchish) else None for x in results]
         self._outputs = outputs
-        self._residuals = Residuals(start, inputs, ctx, [results[place] for place in outputs])
+        self._residuals = Residuals(start, inputs, ctx, [results[position] for position in outputs])
         around = self._residuals.around
         self._inputs = [(x.dtype, x.shape) for x in (*inputs.values(), *around)]
         self._own_axes = own_axes((*inputs.values(), *around))
         self._materialize, self._materialize_others = ctx.materialize_grads, ctx._materialize_non_diff_grads
-        self._runs = Runs(call.attempt.path.policy)
+        self._runs = Runs(call.execution.path.policy)
 
     def attach(self, inputs: list, results: list) -> list:
         """The results, with derivatives with respect to the inputs."""
@@ -102,7 +102,7 @@ class Derivative:
 
         def backward(residuals: list, cotangents: list):
             residuals, wanted = residuals
-            found = self._pull(residuals, wanted.places, cotangents)
+            found = self._pull(residuals, wanted.positions, cotangents)
             if axes:
                 found = [matched(x, kind) for x, kind in zip(found, types, strict=True)]
             return found, None, None
@@ -144,9 +144,9 @@ class Derivative:
         return attached(inputs, results, residuals)
 
     def _running(self, body: Callable[[Any], list]) -> list:
-        def run(attempt: Attempt, _given: Any):
+        def run(execution: Execution, _given: Any):
             new_call: Any = self._call_type
-            with new_call(attempt=attempt) as call, torch.enable_grad():
+            with new_call(execution=execution) as call, torch.enable_grad():
                 call.is_backward = True
                 return body(call)
 
@@ -167,10 +167,10 @@ class Derivative:
                 found = self._checked(found if isinstance(found, tuple) else (found,))
                 node = self._node()
                 if node is not None:
-                    node.undefined = {i for i, place in enumerate(self._places) if found[place] is None}
+                    node.undefined = {i for i, position in enumerate(self._positions) if found[position] is None}
                 for hook in list(self._posthooks.values()):
                     found = _replaced(of_user(hook)(found, gradients), found)
-                given = [found[place] for place in self._places]
+                given = [found[position] for position in self._positions]
                 arrays = [
                     self._cotangent(call, _added(gradient, leaves.get(number)), number, dtype, shape)
                     for number, (gradient, (dtype, shape)) in enumerate(zip_longest(given, self._inputs))
@@ -206,17 +206,17 @@ class Derivative:
 
         def run(call: Call):
             given: list = [None] * self._count
-            for place, (dtype, _), tangent in zip(self._places, self._inputs, tangents, strict=True):
-                given[place] = wrap(tangent, dtype)
+            for position, (dtype, _), tangent in zip(self._positions, self._inputs, tangents, strict=True):
+                given[position] = wrap(tangent, dtype)
             with self._residuals.context_with(residuals, (True,) * len(self._inputs), forwards=True) as (ctx, _):
                 note_made(ctx)
                 found = of_user(self._function.jvp)(ctx, *given)
                 found = found if isinstance(found, tuple) else (found,)
                 self._check_tangents(found)
                 arrays = []
-                for place in self._outputs:
-                    dtype, shape = self._result(place)
-                    tangent = torch.zeros(shape, dtype=dtype) if found[place] is None else found[place]
+                for position in self._outputs:
+                    dtype, shape = self._result(position)
+                    tangent = torch.zeros(shape, dtype=dtype) if found[position] is None else found[position]
                     arrays.append(call.array_of(call.lift(tangent.to(dtype))))
             return arrays
 
@@ -224,28 +224,28 @@ class Derivative:
 
     def _check_tangents(self, found: tuple) -> None:
         """Expects that results without a derivative have no tangent."""
-        for place, tangent in enumerate(found):
-            if tangent is not None and place not in self._outputs:
+        for position, tangent in enumerate(found):
+            if tangent is not None and position not in self._outputs:
                 raise RuntimeError(
-                    f"{self._function.__name__}.jvp returned a tangent at position {place}, but the corresponding "
+                    f"{self._function.__name__}.jvp returned a tangent at position {position}, but the corresponding "
                     "forward output is not a differentiable Tensor. You should return None at that position instead."
                 )
 
     def _gradients_of_results(self, cotangents: list):
         given = dict(zip(self._outputs, cotangents, strict=True))
-        for place, result in enumerate(self._results):
-            cotangent = given.get(place)
+        for position, result in enumerate(self._results):
+            cotangent = given.get(position)
             if result is None:
                 yield None
             elif cotangent is not None and not isinstance(cotangent, SymbolicZero):
                 yield wrap(conjugate(cotangent), result[0])
             else:
                 dtype, shape = result
-                fills = self._materialize and (place in given or self._materialize_others)
+                fills = self._materialize and (position in given or self._materialize_others)
                 yield wrap(jnp.zeros(shape, canonical(dtype)), dtype) if fills else None
 
-    def _result(self, place: int) -> tuple[torch.dtype, torch.Size]:
-        return self._results[place]  # pyright: ignore[reportReturnType]
+    def _result(self, position: int) -> tuple[torch.dtype, torch.Size]:
+        return self._results[position]  # pyright: ignore[reportReturnType]
 
     def _function_of_gradients(self) -> Callable:
         function = self._function
@@ -273,7 +273,7 @@ class Derivative:
         if gradient.shape != shape:
             if not _sums_to(gradient.shape, shape):
                 raise RuntimeError(
-                    f"Function {self._name} returned an invalid gradient at index {self._places[number]} - got "
+                    f"Function {self._name} returned an invalid gradient at index {self._positions[number]} - got "
                     f"{list(gradient.shape)} but expected shape compatible with {list(shape)}"
                 )
             gradient = gradient.sum_to_size(shape)

@@ -177,16 +177,16 @@ class Residuals:
 
     def _take_out(self, tree: object, origins: dict) -> Any:
         """A tree with the places of its tensors among `_tensors` instead of these."""
-        places = self._taken
+        positions = self._taken
 
         def take_out(value: object):
             if not isinstance(value, torch.Tensor):
                 return value
             if is_wrapper(value):
                 shadow = None if type(value) is NestedTensor else shadow_of(this_call(), value)
-                return _WholeSlot(wrapped(uncut(value), take_out), None if shadow is None else take_out(shadow))
-            if id(value) not in places:
-                places[id(value)] = TensorSlot(len(self._tensors))
+                return _WrapperSlot(wrapped(uncut(value), take_out), None if shadow is None else take_out(shadow))
+            if id(value) not in positions:
+                positions[id(value)] = TensorSlot(len(self._tensors))
                 self._tensors.append(this_call().lift(value))
                 origin = origins.get(id(value))
                 self._origins.append(origin)
@@ -194,15 +194,15 @@ class Residuals:
                     self._originals[len(self._tensors) - 1] = weakref.ref(self._tensors[-1])
                 known = self._tensors[-1].known
                 self._known.append(self._tensors[-1].real_values if isinstance(known, torch.Tensor) else None)
-            return places[id(value)]
+            return positions[id(value)]
 
         return map_arguments(take_out, tree)
 
     def _inputs_among(self, around: list[Torchish]) -> dict[int, int]:
         ids = {id(x) for x in around}
         return {
-            place: origin[1]
-            for place, (x, origin) in enumerate(zip(self._tensors, self._origins, strict=True))
+            position: origin[1]
+            for position, (x, origin) in enumerate(zip(self._tensors, self._origins, strict=True))
             if origin is not None and origin[0] == "input" and (id(x) in ids or isinstance(x, torch.nn.Parameter))
         }
 
@@ -253,7 +253,7 @@ class Residuals:
         count = len(self._origins)
         with DisableTorchFunctionSubclass():  # classes of code's own have a say in what it does alone
             tensors = self._restored(residuals[:count], wanted)
-            leaves = {number: tensors[place] for place, number in self._leaves.items() if wanted[number]}
+            leaves = {number: tensors[position] for position, number in self._leaves.items() if wanted[number]}
             saved = self._saved_for_forward if forwards else self._saved
             ctx, args, pairs = self._context_and_originals(tensors, wanted, saved)
         with _standing_for(pairs):
@@ -266,17 +266,17 @@ class Residuals:
 
     def _restored(self, residuals: list, wanted: tuple[bool, ...]) -> list[Torchish]:
         """The tensors that were held, of the arrays that are there now."""
-        is_at_home = self._is_at_home()
+        is_in_its_call = self._is_in_its_call()
         with DisableTorchFunction():
-            strides = {place: original.stride() for place, original in self._living().items()}
+            strides = {position: original.stride() for position, original in self._living().items()}
         tensors = [
-            wrap(array, dtype, strides=strides.get(place)) if known is None else this_call().lift(known)
-            for place, (array, dtype, known) in enumerate(zip(residuals, self._dtypes, self._known, strict=True))
+            wrap(array, dtype, strides=strides.get(position)) if known is None else this_call().lift(known)
+            for position, (array, dtype, known) in enumerate(zip(residuals, self._dtypes, self._known, strict=True))
         ]
-        for place, (tensor, origin, known) in enumerate(zip(tensors, self._origins, self._known, strict=True)):
+        for position, (tensor, origin, known) in enumerate(zip(tensors, self._origins, self._known, strict=True)):
             if known is not None or origin is None:
                 continue
-            if place in self._leaves and wanted[origin[1]] and not is_at_home:
+            if position in self._leaves and wanted[origin[1]] and not is_in_its_call:
                 tensor.start_history()
             elif origin[0] == "output" or wanted[origin[1]] or self._recorded:
                 tensor.descend_from_saved()
@@ -284,34 +284,34 @@ class Residuals:
 
     def _living(self) -> dict[int, Torchish]:
         """The inputs that are still there, also of a call that has ended."""
-        found = {place: original() for place, original in self._originals.items()}
-        return {place: x for place, x in found.items() if isinstance(x, (Torchish, Ended))}  # pyright: ignore
+        found = {position: original() for position, original in self._originals.items()}
+        return {position: x for position, x in found.items() if isinstance(x, (Torchish, Ended))}  # pyright: ignore
 
     def _context_and_originals(
         self, tensors: list, wanted: tuple[bool, ...], saved: tuple
     ) -> tuple[Context, Any, list]:
         """The context; arguments to run the forward with again, or None; and the inputs, each with its tensor here."""
-        is_at_home, originals = self._is_at_home(), self._living()
+        is_in_its_call, originals = self._is_in_its_call(), self._living()
         pairs = [
-            (x, tensors[place])
-            for place, x in originals.items()
-            if self._known[place] is None and not (is_at_home and self._is_around(place))
+            (x, tensors[position])
+            for position, x in originals.items()
+            if self._known[position] is None and not (is_in_its_call and self._is_around(position))
         ]
         tensors = list(tensors)
-        for place, original in originals.items():
-            if self._known[place] is None or is_at_home:
-                tensors[place] = original
-        if is_at_home:
-            living = {place: x for place, recorded in self._recorded.items() if (x := recorded()) is not None}
-            tensors = [living.get(place, x) for place, x in enumerate(tensors)]
+        for position, original in originals.items():
+            if self._known[position] is None or is_in_its_call:
+                tensors[position] = original
+        if is_in_its_call:
+            living = {position: x for position, recorded in self._recorded.items() if (x := recorded()) is not None}
+            tensors = [living.get(position, x) for position, x in enumerate(tensors)]
 
         def put_back(tree: object):
             return map_arguments(lambda x: _filled_in(x, tensors), tree)
 
         needed = tuple(i in self._inputs and wanted[self._inputs.index(i)] for i in range(self._count))
-        if self._recorded and not is_at_home:
+        if self._recorded and not is_in_its_call:
             return Context(self._function, lambda: needed), put_back(self._args), pairs
-        if is_at_home:
+        if is_in_its_call:
             ctx: Any = self._context()
             ctx._needed = lambda: needed
         else:
@@ -320,18 +320,18 @@ class Residuals:
         ctx.saved_tensors = put_back(saved)
         return ctx, None, pairs
 
-    def _is_around(self, place: int) -> bool:
+    def _is_around(self, position: int) -> bool:
         """Returns True if the residual at an index is a tensor from around the function, not an argument."""
-        origin = self._origins[place]
+        origin = self._origins[position]
         return origin is not None and origin[0] == "input" and origin[1] >= len(self._inputs)
 
-    def _is_at_home(self) -> bool:
+    def _is_in_its_call(self) -> bool:
         """Returns True if the call that ran the function is still in progress: its tensors live."""
         call = self._call()
         return call is not None and is_in_progress(call)
 
 
-class _WholeSlot:
+class _WrapperSlot:
     """The slot of a wrapper: the slots of its inner tensors, and that of its shadow."""
 
     def __init__(self, inner: Wrapped, shadow: TensorSlot | None):
@@ -342,12 +342,12 @@ def _filled_in(value: Any, tensors: list) -> Any:
     """The tensor of a slot, from the tensors of this run; any other value unchanged."""
     if isinstance(value, TensorSlot):
         return tensors[value.index]
-    if not isinstance(value, _WholeSlot):
+    if not isinstance(value, _WrapperSlot):
         return value
-    whole = tensor_of(value.inner, lambda slot: tensors[slot.index])
+    wrapper = tensor_of(value.inner, lambda slot: tensors[slot.index])
     if value.shadow is not None:
-        give_shadow(this_call(), whole, tensors[value.shadow.index])
-    return whole
+        give_shadow(this_call(), wrapper, tensors[value.shadow.index])
+    return wrapper
 
 
 def _may_be_differentiated(tensor: Torchish) -> bool:

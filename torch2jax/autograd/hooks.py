@@ -24,7 +24,7 @@ from ..translation import this_call
 from .backward import Backward, is_source
 from .engine import BackwardPass, accumulate
 from .inputs import Pass
-from .runs import Attempt
+from .runs import Execution
 from .tape import Tape, recorded
 
 
@@ -38,7 +38,7 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
         Abandoned: the gradient may be JAX's; `Runs` catches that.
     """
     call = this_call()
-    call.attempt.expect_hook(added, tensor)
+    call.execution.expect_hook(added, tensor)
     tape, history = call.tape, tensor.history
     if tape is None or history is None:
         return OrderedDict()  # which nobody calls
@@ -58,64 +58,64 @@ def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
         hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
     accumulated = tensor._post_accumulate_grad_hooks
     if accumulated:
-        this_call().attempt.expect_hook(dict(accumulated), lifted)
+        this_call().execution.expect_hook(dict(accumulated), lifted)
         history: Any = lifted.history
         history.accumulated.update(accumulated)
 
 
-def finished(attempt: Attempt, tree: object) -> Any:
+def finished(execution: Execution, tree: object) -> Any:
     """Runs the backward passes at the end of a run; returns the gradients of the last one.
 
     Args:
         tree: what the function has given, with arrays in the places of tensors.
     """
     tape = recorded()
-    histories = {id(array): history for array, history in attempt.ends}
+    histories = {id(array): history for array, history in execution.ends}
     results: list[Any] = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and is_float(x)]
     nodes = [histories.get(id(x)) for x in results]
-    begun: list[tuple[Any, Any]] = []
-    for number, asked in enumerate(attempt.passes, tape.depth):
-        for cotangent in asked.cotangents:
+    started: list[tuple[Any, Any]] = []
+    for number, backward_pass in enumerate(execution.passes, tape.depth):
+        for cotangent in backward_pass.cotangents:
             if cotangent is not None:
-                begun.append((cotangent, tape.beginning(cotangent, number + 1)))
-        ends = {id(source) for _, _, source in attempt.given}
+                started.append((cotangent, tape.beginning(cotangent, number + 1)))
+        ends = {id(source) for _, _, source in execution.given}
         with BackwardPass(nodes, ends, accumulates=True) as under_way:
-            results = _InPlaceOfJax(tape, number, results, asked, begun).cotangents(attempt, under_way)
+            results = _CotangentsForJax(tape, number, results, backward_pass, started).cotangents(execution, under_way)
             under_way.call_back()
     return [tape.primal(x, len(tape.levels)) for x in results]
 
 
-class _InPlaceOfJax(Backward):
+class _CotangentsForJax(Backward):
     """A backward pass that computes JAX's cotangents.
 
     Args:
-        begun: the cotangents that were given for this and other passes, and as they are to later ones.
+        started: the cotangents that were given for this and other passes, and as they are to later ones.
     """
 
-    def __init__(self, tape: Tape, number: int, arrays: list, asked: Pass, begun: list[tuple[Any, Any]]):
-        given = [(x, y) for x, y in zip(arrays, asked.cotangents, strict=True) if y is not None]
+    def __init__(self, tape: Tape, number: int, arrays: list, backward_pass: Pass, started: list[tuple[Any, Any]]):
+        given = [(x, y) for x, y in zip(arrays, backward_pass.cotangents, strict=True) if y is not None]
         super().__init__(tape, number, [array for array, _ in given], retain_graph=True, create_graph=True)
-        self._wanted, self._begun = asked.wanted, begun
+        self._wanted, self._started = backward_pass.wanted, started
         self._seeds: dict[Any, Any] = {}
         for array, cotangent in given:
-            place = self._place_of(array)
-            if place is not None:
-                seed = next(y for x, y in begun if x is cotangent)
-                self._seeds[place] = self._seeds[place] + seed if place in self._seeds else seed
+            variable = self._variable_of(array)
+            if variable is not None:
+                seed = next(y for x, y in started if x is cotangent)
+                self._seeds[variable] = self._seeds[variable] + seed if variable in self._seeds else seed
 
-    def _place_of(self, array: jax.Array):
+    def _variable_of(self, array: jax.Array):
         return self.level.variable(self.tape.primal(array, self.number))
 
-    def cotangents(self, attempt: Attempt, under_way: BackwardPass) -> list:
+    def cotangents(self, execution: Execution, under_way: BackwardPass) -> list:
         """The cotangents of the wanted arrays."""
-        sources = {source: tensor for array, tensor, source in attempt.given if _is_among(array, self._wanted)}
-        others = {id(x): self._place_of(y) for x, y in self._begun if _is_among(x, self._wanted)}
+        sources = {source: tensor for array, tensor, source in execution.given if _is_among(array, self._wanted)}
+        others = {id(x): self._variable_of(y) for x, y in self._started if _is_among(x, self._wanted)}
         self.accumulated = {source.variables[self.number] for source in sources}
-        targets = self.accumulated.union(place for place in others.values() if place is not None)
+        targets = self.accumulated.union(variable for variable in others.values() if variable is not None)
         visits = self._visits(self._retaining())
         found = self.level.pull_back(self.subgraph, self._seeds, targets, visits, self._constant, self._use)
         parts: dict[int, list] = {id(x): [found.get(others.get(id(x)))] for x in self._wanted}
-        for array, _, source in attempt.given:
+        for array, _, source in execution.given:
             if source in sources:
                 cotangent = found.get(source.variables[self.number])
                 parts[id(array)].append(self._accumulated(sources[source], source, cotangent, under_way))

@@ -1,10 +1,10 @@
 """The inputs of a call that JAX differentiates: the answers to `requires_grad`, `is_leaf`, `grad_fn` and so on.
 
 PyTorch's code may ask its inputs, and go another way where they require grad. A call begins without an answer. The
-first query that JAX's derivative decides abandons the run, by `NeedsInputs`, and the code runs again as `told`:
-what is seen to be differentiated requires grad, by itself as a leaf does. Where JAX traces a program that it may
-differentiate later, the call is one equation of that, with the program of a run whose inputs require no grad; each
-derivative runs the code anew (`retrace.py`). Code that does not ask has the graph that it had.
+first query that JAX's derivative decides abandons the run, by `NeedsInputs`, and the code runs again as
+`run_with_inputs`: what is seen to be differentiated requires grad, by itself as a leaf does. Where JAX traces a program
+that it may differentiate later, the call is one equation of that, with the program of a run whose inputs require no
+grad; each derivative runs the code anew (`retrace.py`). Code that does not ask has the graph that it had.
 
 So does code without hooks on gradients. The first hook on a gradient that JAX takes abandons the run, by `NeedsHooks`:
 then the way back is a run that makes backward passes of its own (`hooks.py`).
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..abandoning import Abandoned
+from ..restarts import Unwind
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
@@ -38,11 +38,11 @@ from ..translation import this_call
 from .retrace import Code, NeedsHooks, run_anew
 
 
-class NeedsInputs(Abandoned):
+class NeedsInputs(Unwind):
     """The code asks a question whose answer depends on the inputs that JAX differentiates."""
 
 
-class NeedsArray(Abandoned):
+class NeedsArray(Unwind):
     """The code uses an array from around the call, which JAX may differentiate too."""
 
     def __init__(self, array: Any):
@@ -94,7 +94,7 @@ class Inputs:
         Raises:
             NeedsInputs: it may do so, in a derivative.
         """
-        if _may_depend(tensor) and may_differentiate(this_call().outermost[0]):
+        if _may_depend(tensor) and may_differentiate(this_call().top_level[0]):
             raise NeedsInputs
 
     def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
@@ -105,7 +105,7 @@ class Inputs:
             NeedsArray: it is, and a hook uses an array from around the call.
         """
         del hooks
-        if (tensor is None or _may_depend(tensor)) and may_differentiate(this_call().outermost[0]):
+        if (tensor is None or _may_depend(tensor)) and may_differentiate(this_call().top_level[0]):
             raise NeedsInputs
 
 
@@ -117,7 +117,7 @@ def _may_depend(tensor: Torchish) -> bool:
     return not this_call().stages or (tensor._node.storage.differentiable and tensor.known is None)
 
 
-class _Told(Inputs):
+class _KnownInputs(Inputs):
     """Knows of arrays whether they are differentiated.
 
     Args:
@@ -125,7 +125,7 @@ class _Told(Inputs):
             use any.
         is_last: whether derivatives that JAX takes later do not run the code anew.
         required: arrays that are differentiated, though that is not seen.
-        heeds_hooks: whether a hook on a gradient that JAX takes abandons the run.
+        tracks_hooks: whether a hook on a gradient that JAX takes abandons the run.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class _Told(Inputs):
         is_last: bool,
         required: Sequence = (),
         passes: Sequence[Pass] = (),
-        heeds_hooks: bool = True,
+        tracks_hooks: bool = True,
     ):
         self._around, self._is_last, self._program = around, is_last, program_of(current_trace())
-        self._required, self.passes, self._heeds_hooks = required, tuple(passes), heeds_hooks
-        self.is_forwards = not heeds_hooks and not passes
+        self._required, self.passes, self._tracks_hooks = required, tuple(passes), tracks_hooks
+        self.is_forwards = not tracks_hooks and not passes
         self._entered: dict[int, Any] = {}
         self._undecided = Undecided()
         self._sees_derivatives = False
@@ -172,14 +172,14 @@ class _Told(Inputs):
 
     def ask(self, tensor: Torchish) -> None:
         if _may_depend(tensor):
-            self._undecided.is_asked = True
+            self._undecided.is_queried = True
 
     def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
         if self._around is not None:  # another run calls the hooks, when the arrays around the call may be gone
             for array in closed_over(hooks, kind=Tracer):
                 if id(array) not in self._around and is_from_outside(array, self._program):
                     raise NeedsArray(array)
-        if not self._heeds_hooks or self._required or not self._sees_derivatives:
+        if not self._tracks_hooks or self._required or not self._sees_derivatives:
             return
         if tensor is None or program_of(current_trace()) is not self._program or is_tensor_differentiated(tensor):
             raise NeedsHooks
@@ -188,7 +188,7 @@ class _Told(Inputs):
 def is_tensor_differentiated(tensor: Torchish) -> bool:
     """Returns True if JAX visibly differentiates with respect to an input that a tensor depends on."""
     tape = this_call().tape
-    array = tensor.physical.array
+    array = tensor.buffer.array
     return is_differentiated(array if tape is None else tape.primal(array))
 
 
@@ -196,9 +196,9 @@ def ask(tensor: Torchish) -> None:
     """Called before code is told that a tensor requires no grad.
 
     Raises:
-        Abandoned: JAX may differentiate it; `told` catches that.
+        Abandoned: JAX may differentiate it; `run_with_inputs` catches that.
     """
-    inputs = this_call().attempt.inputs
+    inputs = this_call().execution.inputs
     if inputs is not None:
         inputs.ask(tensor)
 
@@ -207,7 +207,7 @@ def requires_grad(tensor: Torchish) -> bool:
     """Answers code's question whether a tensor requires grad.
 
     Raises:
-        Abandoned: JAX may differentiate it; `told` catches that.
+        Abandoned: JAX may differentiate it; `run_with_inputs` catches that.
     """
     if tensor.history is not None:
         return True
@@ -215,7 +215,7 @@ def requires_grad(tensor: Torchish) -> bool:
     return False
 
 
-def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> Any:
+def run_with_inputs(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> Any:
     """Runs the code, knowing the inputs that JAX differentiates, and returns its result.
 
     Args:
@@ -226,7 +226,7 @@ def told(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> 
     if program_of(current_trace()) is None and not known.has_hooks:  # what JAX differentiates is seen
         bookmark = Bookmark()
         try:
-            return run(_Told(None, is_last=True), given)
+            return run(_KnownInputs(None, is_last=True), given)
         except NeedsHooks:
             known.has_hooks = True
         bookmark.return_to()
@@ -277,7 +277,7 @@ class _TranslatedCode(Code):
     """Code as a function of arrays.
 
     Args:
-        run, given, known: as those of `told`.
+        run, given, known: as those of `run_with_inputs`.
         around: the arrays that it uses besides.
     """
 
@@ -285,7 +285,7 @@ class _TranslatedCode(Code):
         self._run, self._around, self._known = run, list(around), known
         self._required: tuple[int, ...] = ()
         self._passes: tuple[_Back, ...] = ()
-        self._heeds_hooks = True
+        self._tracks_hooks = True
         leaves, self._structure = flatten(given)
         self._static = [_ARRAY if is_traced(leaf) else leaf for leaf in leaves]
         self._arrays: list = [leaf for leaf in leaves if is_traced(leaf)] + self._around
@@ -301,7 +301,7 @@ class _TranslatedCode(Code):
         return self._but(_required=tuple(sorted({*self._required, *positions})))
 
     def without_hooks(self) -> "_TranslatedCode":
-        return self._but(_heeds_hooks=False)
+        return self._but(_tracks_hooks=False)
 
     def back(self, positions: Sequence[int], has_cotangent: Sequence[bool]) -> "_TranslatedCode":
         return self._but(_passes=(*self._passes, _Back(positions, has_cotangent)))
@@ -326,7 +326,7 @@ class _TranslatedCode(Code):
             Pass([arrays[i] for i in positions], [next(cotangents) if x else None for x in has_cotangent])
             for positions, has_cotangent in self._passes
         ]
-        inputs = _Told(around, is_last, [arrays[i] for i in self._required], passes, self._heeds_hooks)
+        inputs = _KnownInputs(around, is_last, [arrays[i] for i in self._required], passes, self._tracks_hooks)
         is_over = inputs.is_over = self.end.is_over
         try:
             tree = self._context.copy().run(self._run, inputs, given) if is_over else self._run(inputs, given)

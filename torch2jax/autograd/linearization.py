@@ -271,12 +271,12 @@ class Linearization:
                 pending.extend(step.in_tracers)
         steps = sorted(steps, key=lambda step: step.in_tracers.number)  # as PyTorch's engine goes back through them
         linear.update(leaves)
-        for place, step in enumerate(steps):
+        for position, step in enumerate(steps):
             uses = [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar) and x.val in linear]
             if uses:
                 linear.update(step.outvars)
             for var in leaves.keys() & uses:
-                leaves[var] = min(leaves[var], place)
+                leaves[var] = min(leaves[var], position)
         return Subgraph(steps, linear, sorted(leaves, key=lambda var: -leaves[var]))
 
     def _is_constant(self, tracer: DynamicJaxprTracer) -> bool:

@@ -91,16 +91,16 @@ def _put_text(value: Any, before: tuple[Any, int]) -> None:
     value.seek(before[1])
 
 
-def _place_of(value: Any) -> tuple[Any, Any]:
+def _iterator_position(value: Any) -> tuple[Any, Any]:
     """The object that an iterator goes over, and its position there."""
-    _, held, *place = value.__reduce__()
-    return held[0] if held else None, place[0] if place else 0
+    _, held, *position = value.__reduce__()
+    return held[0] if held else None, position[0] if position else 0
 
 
-def _put_place(value: Any, before: tuple[Any, Any]) -> None:
-    if _place_of(value)[1] != before[1]:
+def _restore_iterator(value: Any, before: tuple[Any, Any]) -> None:
+    if _iterator_position(value)[1] != before[1]:
         value.__setstate__(before[1])
-    if _place_of(value)[0] is not before[0]:
+    if _iterator_position(value)[0] is not before[0]:
         raise ValueError("it has ended, and has let go of what it went over")
 
 
@@ -122,7 +122,7 @@ _KINDS: dict[type, Kind] = {
     random.Random: Kind(random.Random.getstate, random.Random.setstate),
     np.random.RandomState: Kind(np.random.RandomState.get_state, np.random.RandomState.set_state),
     np.random.Generator: Kind(lambda x: x.bit_generator.state, _put_bits),
-    **{type(iter(x)): Kind(_place_of, _put_place) for x in ([], ())},
+    **{type(iter(x)): Kind(_iterator_position, _restore_iterator) for x in ([], ())},
 }
 _CLASS = Kind(_data_of, _put_class)
 _GENERATORS = [x for f in (random.random, np.random.rand) if (x := getattr(f, "__self__", None))]
@@ -160,14 +160,14 @@ class OuterState:
         self._context = contextvars.copy_context()
         self.runs = 0
         """The number of runs that have begun."""
-        self.was_cut = self.met_condition = False
+        self.was_cut = self.saw_condition = False
         """True if the last run ended early, but for loops; and if that was at a condition on a traced value."""
         self.follows = False
         """True if a run has met a condition on a traced value."""
 
     def begin(self) -> None:
         """Called before each run: notes the state before the first one, and restores it before each later one."""
-        self.runs, self.was_cut, self.met_condition = self.runs + 1, False, False
+        self.runs, self.was_cut, self.saw_condition = self.runs + 1, False, False
         if self.runs > 1:
             self._restore()
         elif self._roots is not None:

@@ -17,7 +17,6 @@ from jax.core import Trace, Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun, take_current_trace
 from jax.interpreters import ad, mlir, partial_eval as pe
 
-from ..abandoning import Abandoned
 from ..internals.jax import (
     BatchTrace,
     BatchTracer,
@@ -27,11 +26,12 @@ from ..internals.jax import (
     extend_axis_env_nd,
     matchaxis,
 )
+from ..restarts import Unwind
 from ..tracing.primitives import linear_call
 from ..tracing.traces import Bookmark, current_trace, ending_with_errors, is_float, is_zero, running
 
 
-class NeedsHooks(Abandoned):
+class NeedsHooks(Unwind):
     """The code has a hook on a gradient that JAX takes."""
 
 

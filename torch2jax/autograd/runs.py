@@ -25,28 +25,28 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..abandoning import Abandoned, Restart
 from ..control.entry import note_made
 from ..control.path import Path
 from ..control.policy import BranchPolicy
 from ..errors import SourceLine
+from ..restarts import Restart, Unwind
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.ended import end, keep, made_by_call
 from ..tensors.history import Node, Source
-from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
-from ..tracebacks import name_place
+from ..tracebacks import add_location
 from ..tracing.rolling import HasLoops, Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming, program_of
 from ..translation import calls_of_thread, current, this_call
 from .foreseen import foreseen_depth
-from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, told
+from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, run_with_inputs
 from .outer_state import Kind, OuterState
 
 T = TypeVar("T")
 
 
-class Attempt:
+class Execution:
     """One of the runs of a function.
 
     Args:
@@ -56,9 +56,9 @@ class Attempt:
         path: how conditions on traced values are answered.
         constants: copies of tensors from outside, and the arrays of these, that runs have in common.
         inputs: what it knows of its arrays from outside; None where nobody is to be told more.
-        heeds_lengths: whether ``len`` and the like take data-dependent lengths from the beginning.
-        asked: the modules in which functions of Python's take numbers that data decide from the beginning, by their
-            dictionaries, and whether ``float`` and ``int`` do, too.
+        tracks_lengths: whether ``len`` and the like take data-dependent lengths from the beginning.
+        number_modules: the modules in which functions of Python's take numbers that data decide from the beginning, by
+            their dictionaries, and whether ``float`` and ``int`` do, too.
         converts: whether its code is converted.
     """
 
@@ -69,23 +69,23 @@ class Attempt:
         path: Path | None = None,
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] | None = None,
         inputs: Inputs | None = None,
-        heeds_lengths: bool = False,
-        asked: list[tuple[dict[str, Any], bool]] | None = None,
+        tracks_lengths: bool = False,
+        number_modules: list[tuple[dict[str, Any], bool]] | None = None,
         converts: bool = False,
     ):
         self.converts = converts
         self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
-        self.heeds_lengths = heeds_lengths
-        self.asked = [] if asked is None else asked
+        self.tracks_lengths = tracks_lengths
+        self.number_modules = [] if number_modules is None else number_modules
         self.fits: Torchish | None = None
         """True, as a tensor, if all that data decide fits. Code writes to it as to any tensor, so that loops carry it,
         and checkpoints and branches return it. None where lengths are not heeded from the beginning."""
         self.path = path or Path(BranchPolicy(max_paths=1), None)
-        self.ended_by: Abandoned | None = None
+        self.ended_by: Unwind | None = None
         """Why it is over, even if the code has caught that."""
         self.left_pytorch: SourceLine | None = None
         """The line where code first took floats out of PyTorch, as NumPy arrays or Python lists."""
-        self._begun: weakref.WeakSet[Source] | None = None
+        self._started: weakref.WeakSet[Source] | None = None
         self.given: list[tuple[Any, Torchish, Source]] = []
         """The inputs that its backward passes end at, if it runs some: arrays, with their tensors and nodes."""
         self.stays: list[tuple[bool, Any, Kind, Any]] = []
@@ -94,11 +94,11 @@ class Attempt:
         """The outputs that these backward passes begin at: arrays that leave the call, with their nodes."""
 
     @property
-    def begun(self) -> "weakref.WeakSet[Source]":
+    def started(self) -> "weakref.WeakSet[Source]":
         """The leaves that were made in this run."""
-        if self._begun is None:
-            self._begun = weakref.WeakSet()
-        return self._begun
+        if self._started is None:
+            self._started = weakref.WeakSet()
+        return self._started
 
     @property
     def passes(self) -> "tuple[Pass, ...]":
@@ -127,7 +127,7 @@ class Attempt:
             raise Restart
         self.path.policy.check(fits, text)
         storage: Any = self.fits._node.storage
-        storage.write(PhysicalArray(lax.bitwise_and(storage.read(), fits), None), None)
+        storage.write(ArrayBuffer(lax.bitwise_and(storage.read(), fits), None), None)
 
     def expect_hook(self, hooks: Any, tensor: Torchish | None = None) -> None:
         """Called before hooks on the gradient of a tensor, or of a node, are registered.
@@ -137,7 +137,7 @@ class Attempt:
             NotImplementedError: it is one of `torch.func`.
         """
         call = this_call()
-        if current_trace() is not call.outermost[0] and any(level.takes_gradients for level in call.transformations):
+        if current_trace() is not call.top_level[0] and any(level.takes_gradients for level in call.transformations):
             raise NotImplementedError(
                 "got a hook on a gradient in a function that torch.func differentiates, which would not call the "
                 "hook; wanted torch.autograd.grad, which calls hooks, or a torch.autograd.Function whose "
@@ -163,26 +163,26 @@ class Attempt:
 
     def begin(self) -> None:
         """Makes tensors that the abandoned run left leaves of this one."""
-        if self.heeds_lengths:
+        if self.tracks_lengths:
             self.fits = wrap(np.array(True), torch.bool)  # pyright: ignore[reportArgumentType] - no value that JAX traces
         for tensor in self.left:
             tensor.start_history()
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Removes derivatives, which no other run knows, from this run's tensors; traced tensors end with it."""
         tape, self.left = this_call().tape, []
-        for source in self.begun:
+        for source in self.started:
             tensor = source.variable
             if tensor is None:  # its storage lives on in others, as one that was made of it without gradients
                 continue
             storage = tensor._node.storage
-            if storage.is_lost:  # it was made in a branch, which has ended
+            if storage.is_released:  # it was made in a branch, which has ended
                 continue
-            array, layout = storage.physical
+            array, layout = storage.buffer
             values = array if tape is None else tape.primal(array)
             if storage.history is source and not is_traced(values):
                 storage.history = None
-                storage.write(PhysicalArray(values, layout), None, in_place_of_itself=True)
+                storage.write(ArrayBuffer(values, layout), None, keeps_derivatives=True)
                 tensor._gradient = None
                 self.left.append(tensor)
 
@@ -206,14 +206,14 @@ class Runs:
         """True if the first run of a call has reached its end: outside of transformations, later ones do not look for
         state that they might have to restore.
         """
-        self._asks, self._known = False, RunKnowledge()
-        self._heeds_lengths = False
-        self._asked: list[tuple[dict[str, Any], bool]] = []
-        self._says_of_places = policy.branches is not None or policy.bounds is not None
+        self._queries_inputs, self._known = False, RunKnowledge()
+        self._tracks_lengths = False
+        self._number_modules: list[tuple[dict[str, Any], bool]] = []
+        self._hints_lines = policy.branches is not None or policy.bounds is not None
 
     def run(
         self,
-        body: Callable[[Attempt, Any], T],
+        body: Callable[[Execution, Any], T],
         given: Any = (),
         has_layers: bool = False,
         reached: tuple = (),
@@ -231,30 +231,30 @@ class Runs:
             code: others that have some of the code.
         """
         if current() is not None:  # the whole outer call has to run again
-            return body(Attempt(), given)
+            return body(Execution(), given)
         if self._foreseen is None and not is_transforming():
             self._foreseen = foreseen_depth((*reached, *code))
         outer = OuterState(reached if not self._is_settled or is_transforming() else None)
         run = functools.partial(self._rolled, body, has_layers, outer)
         around, calls_of_thread.made = calls_of_thread.made, {}
         try:
-            if not self._asks:
+            if not self._queries_inputs:
                 bookmark = Bookmark()
                 try:
                     result = run(self._inputs, given)
-                    if self._says_of_places:
+                    if self._hints_lines:
                         self._policy.warn_of_misses()
                     self._is_settled = outer.runs == 1
                     return result
                 except NeedsInputs:
-                    self._asks = True
+                    self._queries_inputs = True
                 bookmark.return_to()
-            result = told(run, given, self._known)
-            if self._says_of_places:
+            result = run_with_inputs(run, given, self._known)
+            if self._hints_lines:
                 self._policy.warn_of_misses()
             return result
         except Exception as error:
-            name_place(error)
+            add_location(error)
             raise
         finally:
             left = []
@@ -268,13 +268,13 @@ class Runs:
 
     def _rolled(
         self,
-        body: Callable[[Attempt, Any], T],
+        body: Callable[[Execution, Any], T],
         has_layers: bool,
         outer: OuterState,
         inputs: Inputs | None,
         given: Any,
     ) -> T:
-        run = functools.partial(self._attempts, body, outer, inputs)
+        run = functools.partial(self._executions, body, outer, inputs)
         if inputs is not None and inputs.is_over:
             with outer.once_more():
                 return run(given)
@@ -285,16 +285,25 @@ class Runs:
                 return run(given)
             return self._rolling.run(run, given, inputs is self._inputs, has_layers)
 
-    def _attempts(self, body: Callable[[Attempt, Any], T], outer: OuterState, inputs: Inputs | None, given: Any) -> T:
+    def _executions(
+        self, body: Callable[[Execution, Any], T], outer: OuterState, inputs: Inputs | None, given: Any
+    ) -> T:
         left: list[Torchish] = []
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
 
-        def attempt(path: Path, converts: bool = False) -> T:
+        def execute(path: Path, converts: bool = False) -> T:
             nonlocal left
             copies = constants if path.is_one_of_several else None
             foreseen = 0 if is_transforming() else self._foreseen or 0
-            attempt = Attempt(
-                max(self._depth, foreseen), left, path, copies, inputs, self._heeds_lengths, self._asked, converts
+            execution = Execution(
+                max(self._depth, foreseen),
+                left,
+                path,
+                copies,
+                inputs,
+                self._tracks_lengths,
+                self._number_modules,
+                converts,
             )
             if inputs is not None:
                 inputs.begin()
@@ -302,18 +311,20 @@ class Runs:
             is_last = not path.is_one_of_several
             try:
                 try:
-                    return outer.run(body, attempt, given)
+                    return outer.run(body, execution, given)
                 finally:
-                    if attempt.ended_by is not None:  # the code has caught that, or raised something else in its place
-                        raise attempt.ended_by
-            except Abandoned as need:
+                    if (
+                        execution.ended_by is not None
+                    ):  # the code has caught that, or raised something else in its place
+                        raise execution.ended_by
+            except Unwind as need:
                 is_last, outer.was_cut = False, not isinstance(need, HasLoops)
-                outer.met_condition = isinstance(need, Restart) and need.follows
+                outer.saw_condition = isinstance(need, Restart) and need.follows
                 raise
             finally:
-                left, attempt.ended_by = attempt.left, None
+                left, execution.ended_by = execution.left, None
                 path.end()
-                outer.also(attempt.stays)
+                outer.also(execution.stays)
                 if not is_last:
                     keep(made_by_call(), set(map(id, left)))
 
@@ -321,7 +332,7 @@ class Runs:
             bookmark = Bookmark()
             try:
                 if not outer.runs:
-                    return attempt(Path(self._policy, current_trace()))
+                    return execute(Path(self._policy, current_trace()))
                 from ..control.driver import converted_run, journaled_run  # which other calls need not import
 
                 # In a program most conditions are on traced values. But derivatives are not seen in a trace within, and
@@ -329,10 +340,10 @@ class Runs:
                 is_seen = inputs is not self._inputs or not outer.was_cut
                 may_ask = not is_seen and program_of(current_trace()) is not None
                 run = converted_run if outer.follows or may_ask else journaled_run
-                return run(attempt, self._policy, outer.has, outer.met_condition)
+                return run(execute, self._policy, outer.has, outer.saw_condition)
             except Restart as need:
                 if 0 < need.tape <= self._depth:
                     raise
                 self._depth, outer.follows = max(self._depth, need.tape), outer.follows or need.follows
-            self._heeds_lengths = True  # which costs nothing where there are none
+            self._tracks_lengths = True  # which costs nothing where there are none
             bookmark.return_to()

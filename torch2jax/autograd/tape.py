@@ -29,12 +29,12 @@ import numpy as np
 import torch
 from jax.core import Trace
 
-from ..abandoning import Restart
+from ..restarts import Restart
 from ..rules.features import Feature
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node, Source, made_beside, next_node, sources_among, used_beside
 from ..tensors.journal import Uncontained, expect_no_journal
-from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish
 from ..tracing.primitives import LevelEnd, constant_to, stop_levels
 from ..tracing.tensor_spec import TensorSpec
@@ -151,8 +151,8 @@ class Tape(Feature):
         source = tensor.history
         if not isinstance(source, Source) or source.variable is not tensor:
             return values
-        if self.has(tensor.physical.array):
-            return self.with_values(tensor.physical.array, values)
+        if self.has(tensor.buffer.array):
+            return self.with_values(tensor.buffer.array, values)
         if source not in self._captured:
             array = self.primal(values)
             for level in reversed(self.levels):
@@ -184,8 +184,8 @@ class Tape(Feature):
                     continue
                 storage = variable._node.storage
                 if storage.history is source:
-                    array, layout = storage.physical
-                    adopted = PhysicalArray(self.captured(variable, array), layout)
+                    array, layout = storage.buffer
+                    adopted = ArrayBuffer(self.captured(variable, array), layout)
                     storage.replace(adopted, storage.known, is_written=False)
             outer = outer.outer
         self.began = next_node()
@@ -209,7 +209,7 @@ class Tape(Feature):
         for source in self.sources.values():
             variable = source.variable
             if variable is not None and variable._node.storage.history is source:
-                return variable.physical.array
+                return variable.buffer.array
         raise Uncontained("a derivative where no leaf of the code around is left")
 
     def leaves(self) -> int:
@@ -233,7 +233,7 @@ class Tape(Feature):
             if history in within._captured:
                 return
             within = within.outer
-        if self.has(tensor.physical.array):
+        if self.has(tensor.buffer.array):
             return
         if history in self._captured and used_beside(ends, history, "MakeDual"):
             raise NotImplementedError(
@@ -316,21 +316,21 @@ class Tape(Feature):
         """The part of a tensor that its history keeps, without values; its variables are of the innermost tape that has
         it.
         """
-        physical = tensor.physical
-        if self.outer is not None and not self.has(physical.array) and self.outer.knows(physical.array):
+        buffer = tensor.buffer
+        if self.outer is not None and not self.has(buffer.array) and self.outer.knows(buffer.array):
             return self.outer.end_of(tensor)
-        tangents = tuple(part.tangent for level, part in self._parts(physical.array) if level.has(part))
+        tangents = tuple(part.tangent for level, part in self._parts(buffer.array) if level.has(part))
         return HistoryEnd(
-            tangents, TensorSpec(tensor.dtype, physical.layout, None, tensor._label, True), torch.Size(physical.shape)
+            tangents, TensorSpec(tensor.dtype, buffer.layout, None, tensor._label, True), torch.Size(buffer.shape)
         )
 
     def tensor_at(self, end: HistoryEnd, history: Node) -> Torchish:
         """A tensor at an end: of its history, but not of its values."""
         tensor = end.spec._replace(wants_grad=False).tensor(np.zeros(end.tangents[-1].aval.shape, canonical(end.dtype)))
-        values = tensor.physical.array
+        values = tensor.buffer.array
         for level, tangent in zip(reversed(self.levels), reversed(end.tangents), strict=False):
             values = level.with_tangent(values, tangent)
-        tensor.write(PhysicalArray(values, end.spec.layout), None, in_place_of_itself=True)
+        tensor.write(ArrayBuffer(values, end.spec.layout), None, keeps_derivatives=True)
         tensor._node.storage.history = history
         return tensor
 
@@ -361,12 +361,12 @@ class Tape(Feature):
         if isinstance(history, Source) and history.variable is tensor:
             variables = self.variables(self._captured[history]) if history in self._captured else history.variables
             return variables[number] if variables else None
-        return self.levels[number].variable(self.primal(tensor.physical.array, number))
+        return self.levels[number].variable(self.primal(tensor.buffer.array, number))
 
     def sources_of(self, outputs: list[Torchish]) -> list[Torchish]:
         """The leaves that lead to the outputs."""
         level = self.levels[self.depth - 1]
-        leaves = level.reach([self.primal(x.physical.array, self.depth - 1) for x in outputs]).leaves
+        leaves = level.reach([self.primal(x.buffer.array, self.depth - 1) for x in outputs]).leaves
         found = [self.sources[leaf] for leaf in leaves if leaf in self.sources]
         found.extend(sources_among(x.history for x in outputs))
         return list({id(source): source.variable for source in found if source.variable is not None}.values())

@@ -146,10 +146,10 @@ class _Pullback:
         return gradients
 
     def _no_gradient(self, inputs: Sequence[torch.Tensor]) -> RuntimeError:
-        asked = _listed("input", [f"{index} of shape {tuple(inputs[index].shape)}" for index in self.wanted])
+        wanted_inputs = _listed("input", [f"{index} of shape {tuple(inputs[index].shape)}" for index in self.wanted])
         return RuntimeError(
             "element 0 of tensors does not require grad and does not have a grad_fn: JAX differentiates "
-            f"{self.function} for its {asked}, and in PyTorch its {_listed('result', self.given)} "
+            f"{self.function} for its {wanted_inputs}, and in PyTorch its {_listed('result', self.given)} "
             f"{'does' if len(self.given) == 1 else 'do'} not depend on that: the code leaves autograd, as .detach(), "
             "torch.no_grad() and numpy do. Write it in PyTorch's operations, or as a torch.autograd.Function with a "
             "backward; or, if a gradient of zero is meant, pass its result through jax.lax.stop_gradient (.detach() "

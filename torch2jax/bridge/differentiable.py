@@ -179,11 +179,11 @@ class _ProgramCall:
         self, pullback: Any, wanted: Sequence[int], tensors: Sequence, gradients: Sequence
     ) -> tuple[torch.Tensor, ...]:
         """The gradients of the tensors at `wanted`, given those of the differentiable results."""
-        places = tuple([self.active.index(index) for index in wanted])
+        positions = tuple([self.active.index(index) for index in wanted])
         with where_tensors_are(tensors):
             arrays = self._arguments(tensors)
             cotangents = self._arguments(gradients)
-            return results_of(self.program.pull(pullback, places, self.constants, arrays, cotangents))
+            return results_of(self.program.pull(pullback, positions, self.constants, arrays, cotangents))
 
 
 class _JaxCall(torch.autograd.Function):
@@ -198,7 +198,7 @@ class _JaxCall(torch.autograd.Function):
         call, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.call, ctx.count, ctx.results = call, len(tensors), len(output)
-        ctx.differentiable = [place for place, result in enumerate(output) if _is_differentiable(result)]
+        ctx.differentiable = [position for position, result in enumerate(output) if _is_differentiable(result)]
         ctx.mark_non_differentiable(*[result for result in output if not _is_differentiable(result)])
         # All tensors are saved, also those whose values no derivative needs: JAX may still refer to their memory.
         ctx.save_for_backward(*tensors, *call.carry_pullback())
@@ -208,17 +208,17 @@ class _JaxCall(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None):
         saved = ctx.saved_tensors  # PyTorch's error, if one of them was written to since
         wanted = [index for index, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
-        given = [place for place, gradient in enumerate(gradients) if gradient is not None]
+        given = [position for position, gradient in enumerate(gradients) if gradient is not None]
         if not given:
             return (None,) * (1 + ctx.count)
-        if any(is_legacy_batchedtensor(gradients[place]) for place in given):
+        if any(is_legacy_batchedtensor(gradients[position]) for position in given):
             raise RuntimeError(
                 "the backward pass of a function made by j2t got a batch of gradients (is_grads_batched=True, "
                 "vectorize=True), which takes PyTorch's older vmap; wanted torch.func.vjp, vmap or jacrev of it"
             )
         pullback = vars(saved[-1]).get("pullback") if len(saved) > ctx.count else None
         if pullback is not None and not (torch.is_grad_enabled() or _is_transformed()):
-            cotangents = [gradients[place] for place in ctx.differentiable]
+            cotangents = [gradients[position] for position in ctx.differentiable]
             found = ctx.call.pull(pullback, wanted, saved[: ctx.count], cotangents)
         else:
             program = ctx.call.program.vjp(tuple(wanted), tuple(given))
@@ -246,10 +246,10 @@ class _JaxCall(torch.autograd.Function):
 _JaxCall.forward.__signature__ = inspect.signature(_JaxCall.forward)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def _spread(values: Sequence, places: Sequence[int], count: int) -> list:
+def _spread(values: Sequence, positions: Sequence[int], count: int) -> list:
     spread: list = [None] * count
-    for place, value in zip(places, values, strict=True):
-        spread[place] = value
+    for position, value in zip(positions, values, strict=True):
+        spread[position] = value
     return spread
 
 

@@ -226,18 +226,18 @@ def register_target(platform: str) -> str:
 
 def stream_of(frame: CallFrame) -> int:
     """The address of the CUDA stream that the call runs on."""
-    asked = _StreamGet(ctypes.sizeof(_StreamGet), None, frame.context, None)
-    error = _Function(_Api.from_address(frame.api).stream_get)(ctypes.addressof(asked))
+    request = _StreamGet(ctypes.sizeof(_StreamGet), None, frame.context, None)
+    error = _Function(_Api.from_address(frame.api).stream_get)(ctypes.addressof(request))
     if error:
         raise RuntimeError("XLA gave no stream for a call on a GPU")
-    return asked.stream or 0
+    return request.stream or 0
 
 
 def _handle(address: int) -> int | None:
     frame = CallFrame.from_address(address)
     try:
         if frame.extension:
-            return _answer_metadata(frame.extension)
+            return _reply_metadata(frame.extension)
         _site(frame)(frame)
     except BaseException as error:
         return _error(frame.api, error)
@@ -248,7 +248,7 @@ def _instantiate(address: int) -> int | None:
     frame = CallFrame.from_address(address)
     try:
         if frame.extension:
-            return _answer_metadata(frame.extension)
+            return _reply_metadata(frame.extension)
         state = next(_states)
         _held[state] = _site(frame)
         kind = ctypes.addressof(_state_type)
@@ -269,7 +269,7 @@ def _site(frame: CallFrame) -> Callable[[CallFrame], None]:
     return site
 
 
-def _answer_metadata(extension: int) -> None:
+def _reply_metadata(extension: int) -> None:
     if _Extension.from_address(extension).type == _METADATA:
         metadata = _MetadataExtension.from_address(extension).metadata.contents
         metadata.api_version.major, metadata.api_version.minor = min(_WRITTEN_FOR, header_version())

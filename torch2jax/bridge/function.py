@@ -128,7 +128,7 @@ _WRITES_UNSAID = {"aten::native_batch_norm": _STATISTICS, "aten::cudnn_batch_nor
 _READS_VALUES = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}
 
 
-class WriteWatch:
+class WriteTracker:
     """Notes, while it is entered, which of some tensors are written to, and whether another run might do otherwise.
 
     A run whose Python saw a value, or that handed a tensor's memory to other code, says nothing about the next one.
@@ -165,22 +165,22 @@ class WriteWatch:
 
 
 class _Functions(TorchFunctionMode):
-    def __init__(self, watch: WriteWatch):
+    def __init__(self, tracker: WriteTracker):
         super().__init__()
-        self.watch = watch
+        self.tracker = tracker
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
     ):
         if func in _HANDS_MEMORY_OUT:
-            self.watch.certain = False
+            self.tracker.certain = False
         return func(*args, **(kwargs or {}))
 
 
 class _Operators(TorchDispatchMode):
-    def __init__(self, watch: WriteWatch):
+    def __init__(self, tracker: WriteTracker):
         super().__init__()
-        self.watch = watch
+        self.tracker = tracker
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -192,7 +192,7 @@ class _Operators(TorchDispatchMode):
         kwargs = kwargs or {}
         schema = getattr(func, "_schema", None)
         if schema is None or schema.name in _READS_VALUES:
-            self.watch.certain = False
+            self.tracker.certain = False
         elif schema.is_mutable or schema.name in _WRITES_UNSAID:
             self._note_writes(schema, args, kwargs)
         return func(*args, **kwargs)
@@ -204,7 +204,7 @@ class _Operators(TorchDispatchMode):
                 value = args[index] if index < len(args) else kwargs.get(argument.name)
                 for leaf in tree_leaves(value):
                     if isinstance(leaf, torch.Tensor):
-                        self.watch.note_write(leaf)
+                        self.tracker.note_write(leaf)
 
 
 _Address = c_size_t.from_address
@@ -283,9 +283,9 @@ class TorchFunction:
     def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         if self.copies is not None:
             return self.run(*tensors)
-        with WriteWatch(tensors) as watch:
+        with WriteTracker(tensors) as tracker:
             results = self.run(*tensors)
-        self.copies = watch.may_be_written()
+        self.copies = tracker.may_be_written()
         return results
 
 

@@ -180,21 +180,21 @@ class LastResort(Feature):
             if isinstance(part, self._classes) or any(part is chosen for chosen in self._modules):
                 if isinstance(part, torch.jit.ScriptModule):
                     raise TypeError(f"call_torch names {path!r}, a TorchScript module: its parameters cannot be inputs")
-                stand_in: Any = skeleton.get_submodule(path)
-                stand_in._call_impl = functools.partial(self._run_module, path, part, stand_in)
+                replacement: Any = skeleton.get_submodule(path)
+                replacement._call_impl = functools.partial(self._run_module, path, part, replacement)
 
     def _run_module(
-        self, path: str, module: torch.nn.Module, stand_in: torch.nn.Module, *args: Any, **kwargs: Any
+        self, path: str, module: torch.nn.Module, replacement: torch.nn.Module, *args: Any, **kwargs: Any
     ) -> Any:
         name = f"{type(module).__name__} {path}" if path else type(module).__name__
         self._note(name)
-        own = named_tensors(stand_in)
+        own = named_tensors(replacement)
         state = {name: own[name] for name in _distinct_names(module)}
-        run = _ModuleCall(module, tuple(part.training for part in stand_in.modules()))
+        run = _ModuleCall(module, tuple(part.training for part in replacement.modules()))
         result, replaced = self._outside.call(run, name, (state, args, kwargs), {})
         for buffer, value in replaced.items():
             owner, _, attribute = buffer.rpartition(".")
-            setattr(stand_in.get_submodule(owner), attribute, value)
+            setattr(replacement.get_submodule(owner), attribute, value)
         return result
 
     def _note(self, name: str) -> None:
@@ -203,10 +203,10 @@ class LastResort(Feature):
 
     def report(self) -> None:
         """Warns of functions that PyTorch has run for the first time since the last report."""
-        new = {name: place for name, place in list(self._called.items()) if name not in self._reported}
+        new = {name: location for name, location in list(self._called.items()) if name not in self._reported}
         if new:
             self._reported.update(new)
-            listed = ", ".join(f"{name} (at {place})" for name, place in new.items())
+            listed = ", ".join(f"{name} (at {location})" for name, location in new.items())
             warnings.warn(
                 f"t2j runs in PyTorch itself, outside of the program that XLA compiles: {listed}",
                 stacklevel=user_level(),

@@ -26,7 +26,7 @@ from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
 from ..translation import this_call
 from .call_torch import Programs
-from .function import BridgeOptions, TorchFunction, WriteWatch
+from .function import BridgeOptions, TorchFunction, WriteTracker
 from .primitive import Result, call_torch
 from .program import Template, take_apart
 from .scope import in_fresh_thread
@@ -115,12 +115,12 @@ class Outside:
         args, kwargs = map_arguments(lift, (args, kwargs))
         with DisableTorchFunction(), DisableTorchDispatch():
             template, signature, tensors, constants, _ = take_apart(args, kwargs)
-            tensors, places = _distinct(tensors)
-            key = (function, signature, places, *(tensor.dtype for tensor in tensors), has_doubles())
+            tensors, positions = _distinct(tensors)
+            key = (function, signature, positions, *(tensor.dtype for tensor in tensors), has_doubles())
             piece = None if constants else self._remembered(key)
             if piece is None:
                 settings = dataclasses.replace(self._settings, use_torch_vjp=None if transforms else False)
-                bound = _bound(function, template, places, [np.asarray(array) for array in constants])
+                bound = _bound(function, template, positions, [np.asarray(array) for array in constants])
                 piece = _Piece(bound, name, tensors, settings, depth)
                 if not constants:
                     self._remember(key, piece)
@@ -150,15 +150,15 @@ class Outside:
 def _distinct(tensors: list) -> tuple[list, tuple[int, ...]]:
     """The tensors without repetitions, and the number of each one among these."""
     numbers: dict[int, int] = {}
-    places = tuple(numbers.setdefault(id(tensor), len(numbers)) for tensor in tensors)
-    return list({id(tensor): tensor for tensor in tensors}.values()), places
+    positions = tuple(numbers.setdefault(id(tensor), len(numbers)) for tensor in tensors)
+    return list({id(tensor): tensor for tensor in tensors}.values()), positions
 
 
-def _bound(function: Callable, template: Template, places: tuple[int, ...], constants: list) -> Callable:
+def _bound(function: Callable, template: Template, positions: tuple[int, ...], constants: list) -> Callable:
     """`function` as one of its distinct tensors alone."""
 
     def run(*tensors: torch.Tensor):
-        args, kwargs = template.fill([tensors[place] for place in places], constants)
+        args, kwargs = template.fill([tensors[position] for position in positions], constants)
         return function(*args, **kwargs)
 
     return run
@@ -233,9 +233,9 @@ class _Piece:
 
     def _observed(self, *tensors: torch.Tensor) -> Any:
         """A run that finds out the form of its result."""
-        with WriteWatch(tensors) as watch, _Deterministic():
+        with WriteTracker(tensors) as tracker, _Deterministic():
             leaves, structure = flatten(self._run(*tensors))
-        written = tuple(index for index, is_written in enumerate(watch.written()) if is_written)
+        written = tuple(index for index, is_written in enumerate(tracker.written()) if is_written)
         described = tuple(_described(leaf, tensors) for leaf in leaves)
         made = [leaf for leaf, what in zip(leaves, described, strict=True) if isinstance(what, _Made)]
         return _Form(structure, described, written), made + [tensors[index] for index in written]

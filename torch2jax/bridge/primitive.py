@@ -255,8 +255,8 @@ def _transpose(
             "it may be differentiated, or register a derivative with PyTorch if t2j calls an operator that has none"
         )
     primals = operands[: -len(wanted)]
-    places = zip(function.results, cotangents, strict=True)
-    given = tuple(index for index, weight in places if type(weight) is not ad.Zero)
+    pairs = zip(function.results, cotangents, strict=True)
+    given = tuple(index for index, weight in pairs if type(weight) is not ad.Zero)
     weights = [weight for weight in cotangents if type(weight) is not ad.Zero]
     types = tuple(Result(jnp.shape(primals[index]), jnp.result_type(primals[index])) for index in wanted)
     gradients = call_torch(gradient(function, wanted, given), types, *primals, *weights)

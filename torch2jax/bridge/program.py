@@ -244,9 +244,9 @@ class JaxProgram:
             inputs, cotangents = arrays[: len(arrays) - len(given)], arrays[len(arrays) - len(given) :]
             varied = [inputs[index] for index in wanted]
             primals, pullback, results = jax.vjp(self._restricted(wanted, constants, inputs), *varied, has_aux=True)
-            places = [place for place, result in enumerate(results) if _is_differentiable(result)]
+            positions = [position for position, result in enumerate(results) if _is_differentiable(result)]
             found = dict(zip(given, cotangents, strict=True))
-            return _gradients(pullback, primals, [found.get(place) for place in places])
+            return _gradients(pullback, primals, [found.get(position) for position in positions])
 
         return vjp
 
@@ -287,8 +287,8 @@ class _ProgramPullback:
     @classmethod
     def of(cls, function: Callable, arguments: Sequence, primals: Sequence) -> "_ProgramPullback":
         leaves, structure = jax.tree.flatten(function)
-        places = {id(argument): place for place, argument in enumerate(arguments)}
-        sources = tuple([places.get(id(leaf)) for leaf in leaves])
+        positions = {id(argument): position for position, argument in enumerate(arguments)}
+        sources = tuple([positions.get(id(leaf)) for leaf in leaves])
         arrays = [leaf for leaf, source in zip(leaves, sources, strict=True) if source is None]
         shapes = tuple([jax.ShapeDtypeStruct(primal.shape, primal.dtype) for primal in primals])
         return cls(arrays, _PullbackResiduals(structure, sources, shapes))

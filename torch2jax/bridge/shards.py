@@ -86,10 +86,10 @@ def local_results(
 ) -> tuple[Result, ...]:
     """The results of one shard, given those of all together."""
     is_spec = lambda node: isinstance(node, PartitionSpec)
-    whole = jax.tree.unflatten(structure, results)
+    tree = jax.tree.unflatten(structure, results)
     is_result = lambda node: isinstance(node, Result)
     spread = lambda spec, part: jax.tree.map(lambda _: spec, part, is_leaf=is_result)
-    specs = jax.tree.leaves(jax.tree.map(spread, out_specs, whole, is_leaf=is_spec), is_leaf=is_spec)
+    specs = jax.tree.leaves(jax.tree.map(spread, out_specs, tree, is_leaf=is_spec), is_leaf=is_spec)
     return tuple(_local(result, spec, mesh) for result, spec in zip(results, specs, strict=True))
 
 

@@ -19,7 +19,7 @@ from jax.core import Tracer
 from ..internals.dispatch import compiler_not_imported
 from ..tensors.dtypes import canonical, dtype_j2t, is_integral
 from ..tensors.trees import map_results
-from .function import BridgeOptions, TorchFunction, WriteWatch
+from .function import BridgeOptions, TorchFunction, WriteTracker
 from .primitive import Result
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -53,13 +53,13 @@ def _words(value: Any, depth: int) -> str | None:
         return _joined((type(value).__name__, *value), depth)
     if isinstance(value, types.FunctionType):
         code = value.__code__
-        place = f"{value.__module__}.{value.__qualname__} {code.co_filename}:{code.co_firstlineno}"
+        location = f"{value.__module__}.{value.__qualname__} {code.co_filename}:{code.co_firstlineno}"
         try:
             held = [cell.cell_contents for cell in value.__closure__ or ()]
         except ValueError:  # a cell is empty
             return None
         body = code.co_code.hex(), tuple(x for x in code.co_consts if isinstance(x, _PLAIN)), code.co_names
-        return _joined((place, *body, value.__defaults__, value.__kwdefaults__, *held), depth)
+        return _joined((location, *body, value.__defaults__, value.__kwdefaults__, *held), depth)
     return None
 
 
@@ -295,7 +295,7 @@ _MADE_UP = (
 
 
 def _try_on(run: Callable, tensors: list[torch.Tensor]):
-    with WriteWatch(tensors) as watch:
+    with WriteTracker(tensors) as tracker:
         leaves, structure = _flatten(run(*tensors))
     results = tuple(Result(leaf.shape, canonical(leaf.dtype)) for leaf in leaves)
-    return results, structure, watch.may_be_written()
+    return results, structure, tracker.may_be_written()

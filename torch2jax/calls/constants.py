@@ -5,7 +5,7 @@ Each tensor from outside has one tensor of the call, by its id; it is kept, so t
 - Tensors that share memory outside share it here. A storage is brought in as a whole, once, and other tensors on it are
   views of that. Where a state has an array for a part of a storage, tensors within that part are views of the array.
 - Values are copied: JAX may still compute when the call has ended, or keep them in a graph or for a derivative, and
-  PyTorch may write to the original by then. The runs of one call share the copies (`Attempt.constants`).
+  PyTorch may write to the original by then. The runs of one call share the copies (`Execution.constants`).
 - The memory of a constant is marked as `foreign`, with the number 0: nobody outside sees what is written to it. It is
   marked as independent of the call's inputs too, unless the tensor is an argument.
 """
@@ -23,7 +23,8 @@ from ..compiled.captured import CapturedState
 from ..compiled.host_functions import HostFunctions
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..rules.features import serves
+from ..rules.features import handles
+from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.distributed import is_distributed
 from ..tensors.dtypes import DOUBLES, canonical, dtype_j2t, tell_of_narrowing
 from ..tensors.ended import Ended, refuse_ended
@@ -31,19 +32,18 @@ from ..tensors.history import Source
 from ..tensors.interop import array_of_values, is_dense, region_of, values_of
 from ..tensors.journal import next_number
 from ..tensors.known import is_small
-from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.regions import CONJUGATE, NEGATIVE
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region, make_view, wrap, wrap_physical
+from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region, make_view, wrap, wrap_buffer
 from ..tensors.traced import evaluating, is_traced
 from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming
 from ..translation import this_call
-from ..values.distributed import laid_out_as, part_alone, standing_for, whole_values
+from ..values.distributed import full_values, laid_out_as, part_alone, standing_for
 from ..values.known import constant
-from ..values.moved import front_of
 from ..values.selected import Chosen, refuse_length
+from ..values.selected_at_axis import leading_of
 from ..values.sparse import HasSparse, Sparse
 
 
@@ -63,9 +63,9 @@ class Constants:
 
     def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
         """Binds an array to a real tensor (a parameter, a buffer) for this call; code may write to it."""
-        attempt = this_call().attempt
+        execution = this_call().execution
         is_split = type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor)
-        array = attempt.entering(laid_out_as(tensor, array) if is_split else array)
+        array = execution.entering(laid_out_as(tensor, array) if is_split else array)
         with DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             covers = _covers_storage(tensor)
@@ -75,10 +75,10 @@ class Constants:
             self._remember(tensor, lifted, is_alone=True, covers=covers)
             if is_filling and not covers:
                 self._parts.setdefault(tensor.untyped_storage()._cdata, []).append((tensor, lifted))
-            if lifted.history is None and attempt.is_differentiated(array):
+            if lifted.history is None and execution.is_differentiated(array):
                 lifted.start_history(is_given=True)
-            attempt.note_given(array, lifted)
-            return self._stand_for_distributed(tensor, lifted) if is_split else lifted
+            execution.note_given(array, lifted)
+            return self._distributed_for(tensor, lifted) if is_split else lifted
 
     def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
         """Binds a tensor to the call's tensor for another one with the same memory, offset and shape."""
@@ -89,17 +89,17 @@ class Constants:
     def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
         """Binds a tensor on the meta device to one without values, which raises `error` when its values are needed."""
 
-        def refuse() -> PhysicalArray:
+        def refuse() -> ArrayBuffer:
             raise error
 
         with DisableTorchFunction(), DisableTorchDispatch():
             values = LazyArray(refuse, tuple(tensor.shape), canonical(tensor.dtype))
-            lifted = wrap_physical(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
+            lifted = wrap_buffer(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
             self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
         is_split = type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor)
-        return self._stand_for_distributed(tensor, lifted) if is_split else lifted
+        return self._distributed_for(tensor, lifted) if is_split else lifted
 
-    def _stand_for_distributed(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
+    def _distributed_for(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
         made = standing_for(tensor, lifted)
         self._tensors[id(tensor)] = (tensor, made)
         return made
@@ -107,7 +107,7 @@ class Constants:
     def _lift_distributed(self, tensor: torch.Tensor) -> Torchish:
         """The call's tensor for a `DTensor`; if this process has a part of its values alone, their use is an error."""
         with DisableTorchFunction():
-            values = whole_values(tensor)
+            values = full_values(tensor)
         if values is None:
             return self.bind_missing(tensor, part_alone(tensor))
         return self.bind(tensor, self._copied(values)[1])
@@ -187,7 +187,7 @@ class Constants:
     def lift_argument(self, value: torch.Tensor | np.ndarray) -> Torchish:
         """As `lift`, of an argument: an input of the call, unless the call is within another."""
         lifted = self.lift(value)
-        if this_call().is_outermost and not isinstance(value, Torchish):
+        if this_call().is_top_level and not isinstance(value, Torchish):
             storage = lifted._node.storage
             storage.memory.is_constant = False
             if type(storage.history) is Source:
@@ -205,14 +205,14 @@ class Constants:
 
     def _given(self, array: jax.Array, dtype: torch.dtype | None = None) -> Torchish:
         """The call's tensor for an array from outside; its dtype is that of the array by default."""
-        attempt = this_call().attempt
-        array = attempt.entering(array)
+        execution = this_call().execution
+        array = execution.entering(array)
         lifted = wrap(array, dtype or dtype_j2t(array.dtype))
-        if attempt.is_differentiated(array):
+        if execution.is_differentiated(array):
             tape = this_call().tape
             if tape is None or not tape.knows(array):
                 lifted.start_history(is_given=True, is_alone=True)
-                attempt.note_given(array, lifted)
+                execution.note_given(array, lifted)
             else:  # a JAX function within the call has computed it
                 lifted.descend_from_afar()
         return lifted
@@ -286,7 +286,7 @@ class Constants:
 
         JAX may still be computing then, or keep the values in a graph or for a derivative.
         """
-        copies = this_call().attempt.constants
+        copies = this_call().execution.constants
         if copies is not None and id(tensor) in copies:
             return copies[id(tensor)][1:]
         # What a graph holds is on no device in particular.
@@ -318,7 +318,7 @@ class Constants:
         return lifted
 
 
-@serves(Ended, rank=0)
+@handles(Ended, rank=0)
 def _refuse_ended(call: object, func: Any, args: tuple, kwargs: dict):
     del call
     raise refuse_ended(func, args, kwargs)
@@ -340,7 +340,7 @@ def _expect_data(tensor: torch.Tensor) -> None:
     if type(tensor) is Ended:
         raise refuse_ended("the function", (tensor,), {})
     if not is_plain and isinstance(tensor, Chosen):
-        raise refuse_length(front_of(tensor)[0])
+        raise refuse_length(leading_of(tensor)[0])
     if not is_plain and is_wrapper(tensor):
         raise WrapsOthersError(type(tensor))
     if tensor.layout in SPARSE_LAYOUTS or isinstance(tensor, Sparse):

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..autograd import engine as engine, forward_ad as forward_ad, function as function
-from ..autograd.runs import Attempt
+from ..autograd.runs import Execution
 from ..errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..functional import func as func, vmap as vmap
 from ..internals.dispatch import (
@@ -38,7 +38,7 @@ from ..internals.dispatch import (
 from ..internals.transforms import is_any_autocast_enabled
 from ..patches import apply_patches, remove_patches
 from ..rules import autocast, registry
-from ..rules.features import NEXT, Changed, run_without_values, servers_of
+from ..rules.features import NEXT, Changed, handlers_of, run_without_values
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import by_schema, is_in_old_order, run_named
 from ..rules.operands import has_numpys, without_numpys
@@ -59,13 +59,13 @@ from ..values import (
     wrapper_subclasses as wrapper_subclasses,
 )
 from ..values.at_once import run_at_once
+from ..values.dropped_arguments import DROPPED, with_dropped
 from ..values.known import run_known, write_known
-from ..values.lengths import heed, heed_ranges
-from ..values.lost_arguments import DROPPED, with_dropped
-from ..values.python_functions import heed_numbers
+from ..values.lengths import track_lengths, track_ranges
+from ..values.python_functions import track_numbers
 from ..values.sized import rows_and_length, with_length
 from ..values.sparse import expect_strided
-from ..values.valueless import StandIns, expect_known_to_pytorch, is_fake_mode_on, run_natively
+from ..values.valueless import Placeholders, expect_known_to_pytorch, is_fake_mode_on, run_natively
 from ..values.wrapper_subclasses import MAKERS, expect_classes, run_by_classes, run_past_classes
 from .library_kernels import Kernels, decomposition_of, functional_of, has_kernel, outputs_of
 from .logical_dtypes import in_one_dtype
@@ -89,19 +89,19 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         rng: the JAX key that random operators take theirs from, or None.
         last_resort: what runs in PyTorch itself, and how (`bridge.last_resort.LastResort`); None for nothing but what
             the call around this one lets run there.
-        attempt: which run of the function it is, where no call is around it.
+        execution: which run of the function it is, where no call is around it.
     """
 
-    def __init__(self, rng: jax.Array | None = None, last_resort: Any = None, attempt: Attempt | None = None):
+    def __init__(self, rng: jax.Array | None = None, last_resort: Any = None, execution: Execution | None = None):
         TorchFunctionMode.__init__(self)
         outer = current()
-        attempt = attempt or Attempt()
-        Nesting.__init__(self, outer, attempt.depth, len(attempt.passes))
-        session = self._session = Session(attempt) if outer is None else outer._session
-        self.attempt, self.constants, self.settings = session.attempt, session.constants, session.settings
+        execution = execution or Execution()
+        Nesting.__init__(self, outer, execution.depth, len(execution.passes))
+        session = self._session = Session(execution) if outer is None else outer._session
+        self.execution, self.constants, self.settings = session.execution, session.constants, session.settings
         self.registered, self.transformations, self.passes = session.registered, session.transformations, session.passes
         self.paths, self.ends = session.paths, session.ends
-        self.is_outermost = outer is None
+        self.is_top_level = outer is None
         self.keys = dispatch_tls_local_exclude_set() if outer is None else outer.keys
         self._owns_stream = rng is not None or outer is None
         self.stream = Stream(rng) if self._owns_stream else outer.stream  # pyright: ignore[reportOptionalMemberAccess]
@@ -122,7 +122,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self.features.push(self.last_resort)
         self._promotion: contextlib.ExitStack | None = None
         self._recording: contextlib.AbstractContextManager[None] | None = None
-        self.heeds_classes = True
+        self.handles_classes = True
         """True if the `__torch_function__` of tensor subclasses runs; see `classes`."""
 
     run_planned = staticmethod(run_planned)  # for which a check of plans stands in
@@ -131,7 +131,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         apply_patches()
         enter(self)
         try:
-            if self.is_outermost:
+            if self.is_top_level:
                 for name, ours, context in _PROMOTION:
                     if getattr(jax.config, name) != ours:
                         self._promotion = self._promotion or contextlib.ExitStack()
@@ -139,17 +139,17 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             recording = self.nested()
             recording.__enter__()
             self._recording = recording
-            if self.is_outermost:
+            if self.is_top_level:
                 self._session.begin(current_trace(), self.tape)
         except BaseException:
             self._leave(*sys.exc_info())
             raise
-        if self.is_outermost and self.attempt.heeds_lengths:
-            heed()
-            heed_ranges()
-        if self.is_outermost and self.attempt.asked:
-            heed_numbers(self.attempt.asked)
-        self.outermost = self._session.outermost
+        if self.is_top_level and self.execution.tracks_lengths:
+            track_lengths()
+            track_ranges()
+        if self.is_top_level and self.execution.number_modules:
+            track_numbers(self.execution.number_modules)
+        self.top_level = self._session.top_level
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
         return self
@@ -158,10 +158,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         TorchFunctionMode.__exit__(self, *exc_info)
         self._below_autograd.__exit__(*exc_info)
         try:
-            if self.is_outermost and self.attempt.ended_by is not None:
-                self._session.abandon()
-            elif self.is_outermost and self.attempt.path.is_one_of_several:
-                self.attempt.abandon()
+            if self.is_top_level and self.execution.ended_by is not None:
+                self._session.discard()
+            elif self.is_top_level and self.execution.path.is_one_of_several:
+                self.execution.discard()
         finally:
             self._leave(*exc_info)
         if exc_info[0] is None:
@@ -178,20 +178,20 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if self._promotion is not None:
                 self._promotion.close()
         leave()
-        if not self.is_outermost:
+        if not self.is_top_level:
             self.features.return_to(this_call().features)
         if self._owns_stream:
             self.stream.close()
         try:
-            if self.is_outermost:
+            if self.is_top_level:
                 ends = self._session.ends
                 if ends:
                     with contextlib.ExitStack() as stack:
                         for end in reversed(ends):  # one may raise, and the others follow
                             stack.callback(end)
         finally:
-            if self.is_outermost:
-                self.attempt.stays = self.settings.restore()
+            if self.is_top_level:
+                self.execution.stays = self.settings.restore()
             self._aten_mode = None  # it has the call, whose arrays would live until Python looks for cycles
             remove_patches()
 
@@ -208,9 +208,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return self._session.kernels
 
     @property
-    def stand_ins(self) -> StandIns:
+    def placeholders(self) -> Placeholders:
         """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
-        return self._session.stand_ins
+        return self._session.placeholders
 
     @property
     def pickled(self) -> dict[int, torch.Tensor]:
@@ -241,12 +241,12 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if types and types != PLAIN:
             if is_foreign(types):
                 return NotImplemented
-            for server in servers_of(tuple(types)):
-                result = server(self, func, args, kwargs or {})
+            for handler in handlers_of(tuple(types)):
+                result = handler(self, func, args, kwargs or {})
                 if type(result) is not Changed:
                     return result
                 args, kwargs = result
-        if types != PLAIN and self.heeds_classes:
+        if types != PLAIN and self.handles_classes:
             if not is_torch_function_enabled():
                 return run_past_classes(self, func, args, kwargs or {})
             if have_a_say(types):
@@ -445,16 +445,16 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return is_plain and not self.is_own_body(func, args)
 
     def run_body(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, asks_classes: bool = True
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, checks_classes: bool = True
     ):
         """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`.
 
         Args:
-            asks_classes: whether classes of tensors are asked of these, also where PyTorch has suspended that.
+            checks_classes: whether classes of tensors are asked of these, also where PyTorch has suspended that.
         """
         self._bodies.append((func, args))
         try:
-            with _Inside(self, asks_classes):
+            with _Inside(self, checks_classes):
                 return body_of(func)(*args, **kwargs)
         finally:
             self._bodies.pop()
@@ -475,7 +475,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 with contextlib.suppress(*REFUSALS):
                     return self.run_compiled(func, *again)
             raise
-        if isinstance(result, torch.Tensor) and not (isinstance(result, Torchish) or servers_of((type(result),))):
+        if isinstance(result, torch.Tensor) and not (isinstance(result, Torchish) or handlers_of((type(result),))):
             return self.lift_own(result)  # PyTorch made it just now
         return result
 
@@ -520,9 +520,9 @@ class _Inside:
 
     __slots__ = ("_call", "_enabled")
 
-    def __init__(self, call: Call, asks_classes: bool = True):
+    def __init__(self, call: Call, checks_classes: bool = True):
         self._call = call
-        self._enabled = EnableTorchFunction() if asks_classes else contextlib.nullcontext()
+        self._enabled = EnableTorchFunction() if checks_classes else contextlib.nullcontext()
 
     def __enter__(self):
         self._enabled.__enter__()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from ..patches import exchange, stands_in
+from ..patches import exchange, replaces
 from ..rules.features import NEXT, Feature
 from ..tensors.dtypes import has_doubles
 from ..translation import this_call
@@ -117,25 +117,25 @@ def _with_tensors(name: str, *lists: str, narrow: str = "") -> None:
     """
     module = importlib.import_module(f"torch.optim.{name}")
     original = getattr(module, name)
-    places = {each: list(inspect.signature(original).parameters).index(each) for each in lists}
+    positions = {each: list(inspect.signature(original).parameters).index(each) for each in lists}
 
-    @stands_in(module, name)
+    @replaces(module, name)
     def step(*args: Any, **kwargs: Any):
         call = this_call()
-        traced = any(is_unknown(x) for place in places.values() for x in args[place])
+        traced = any(is_unknown(x) for position in positions.values() for x in args[position])
         if kwargs.get("foreach") or not (traced and call.steps_abstractly and has_doubles()):
             return original(*args, **kwargs)
         kept = narrow if _is_tensor(kwargs["lr"]) else ""
-        wide = {place: [x.double() for x in args[place]] for each, place in places.items() if each != kept}
-        given = [wide.get(place, value) for place, value in enumerate(args)]
+        wide = {position: [x.double() for x in args[position]] for each, position in positions.items() if each != kept}
+        given = [wide.get(position, value) for position, value in enumerate(args)]
         before, call.compiles = call.compiles, True
         try:
             original(*given, **{**kwargs, "capturable": True})
         finally:
             call.compiles = before
         with torch.no_grad():
-            for place, tensors in wide.items():
-                for x, value in zip(args[place], tensors, strict=True):
+            for position, tensors in wide.items():
+                for x, value in zip(args[position], tensors, strict=True):
                     x.copy_(value)
 
 

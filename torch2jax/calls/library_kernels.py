@@ -24,7 +24,7 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import tree_leaves
 from ..internals.transforms import autograd_function, pyfunctorch
-from ..patches import runs_instead_of, stands_in
+from ..patches import replaces, runs_instead_of
 from ..rules import registry
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -188,20 +188,20 @@ def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
         raise
 
 
-@stands_in(OpOverload, "redispatch")
+@replaces(OpOverload, "redispatch")
 def _redispatch(operator: Any, keyset: object, *args: Any, **kwargs: Any):
     del keyset  # what is registered with torch.library.register_autograd goes on so
     return this_call().kernels.run_below(operator, args, kwargs)
 
 
-@stands_in(torch._C, "_any_requires_grad")
+@replaces(torch._C, "_any_requires_grad")
 def _any_requires_grad(*args: Any, **kwargs: Any):
     """As PyTorch's function; it may raise a request for the derivatives of traced tensors."""
     tensors = [this_call().lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     return any(x.history is not None or is_traced(x.read()) for x in tensors)
 
 
-@stands_in(torch._C, "_any_output_is_alias_to_input_or_output")
+@replaces(torch._C, "_any_output_is_alias_to_input_or_output")
 def _any_output_is_alias(args: object, kwargs: object, outputs: object):
     """Returns True if two results, or a result and an argument, share memory."""
     given, made = _memories((args, kwargs)), _memories(outputs)
@@ -224,4 +224,4 @@ def _run_for_batch(interpreter: Any, vmap_function: Callable[..., Any], op: Any,
     """Runs the function that was registered with ``torch.library.register_vmap``."""
     del interpreter, op
     batch: Any = innermost_batch(operands)
-    return run_rule(lambda info, dims, *wholes: vmap_function(info, dims, *wholes, **kwargs), operands, batch)
+    return run_rule(lambda info, dims, *batched: vmap_function(info, dims, *batched, **kwargs), operands, batch)

@@ -32,7 +32,7 @@ _NARROW = {
 }
 
 
-class StandsFor:
+class LogicalDtypes:
     """The dtypes that code sees in place of those of its argument arrays.
 
     Args:
@@ -53,8 +53,8 @@ class StandsFor:
         self._dtypes = dict(dtypes)
         parameters = _parameters(function)[first:]
         kinds = inspect.Parameter
-        by_place = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-        self._by_place = [x.name for x in parameters if x.kind in by_place]
+        positional = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+        self._positional = [x.name for x in parameters if x.kind in positional]
         self._rest = next((x.name for x in parameters if x.kind is kinds.VAR_POSITIONAL), None)
         if all(x.kind is not kinds.VAR_KEYWORD for x in parameters):
             _expect_names(dtypes, [x.name for x in parameters])
@@ -68,7 +68,7 @@ class StandsFor:
 
     def parameters(self, args: tuple) -> list[str | None]:
         """The name of the parameter that each of the positional arguments is for."""
-        names = itertools.chain(self._by_place, itertools.repeat(self._rest))
+        names = itertools.chain(self._positional, itertools.repeat(self._rest))
         return list(itertools.islice(names, len(args)))
 
 

@@ -20,9 +20,9 @@ from ..internals.transforms import is_fwd_grad_enabled
 from ..rules.inplace import InPlace
 from ..rules.options import Tag
 from ..rules.plan import NOT_PLANNED, ArrayPlan, Bypass, Meant, plan_of
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, number_in_dtype
 from ..tensors.journal import journal
-from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_view_of_shape
 from ..tensors.traced import is_traced
@@ -99,9 +99,9 @@ class ViewPlan:
     def node_of(self, base: Torchish, start: int):
         """The node of the view, for a base that begins at `start`."""
         node = base._node
-        for kind, place in self._steps:
+        for kind, region in self._steps:
             node = View(node, kind)
-            node.place = place if start == 0 else place._replace(offset=place.offset + start)
+            node.region = region if start == 0 else region._replace(offset=region.offset + start)
         return node
 
     def written(self, array: Any, value: Any):
@@ -128,9 +128,9 @@ def view_plan_of(base: Torchish, view: Any) -> ViewPlan:
             raise Bypass("no view, or one of another dtype")
         start, steps, node = int(base.storage_offset()), [], view._node
         while node is not base._node:
-            if type(node) is not View or node.kind.traced or node.place is None:
+            if type(node) is not View or node.kind.traced or node.region is None:
                 raise Bypass("no view, or one of another kind")
-            steps.append((node.kind, node.place._replace(offset=node.place.offset - start)))
+            steps.append((node.kind, node.region._replace(offset=node.region.offset - start)))
             node = node.parent
         plan = ViewPlan(tuple(steps[::-1]), view.shape, dtype, view.stride(), int(view.storage_offset()) - start)
         if not _are_same(view, plan.of(base)):
@@ -181,10 +181,10 @@ class WritePlan:
                 return NOT_PLANNED
         if not _is_open(call, target, is_eager):
             return NOT_PLANNED
-        physical = self._plan.physical(args, kwargs, tensors, arrays, is_eager, target.dtype)
-        if physical is None or physical.shape != target.shape or not (is_eager or is_traced(physical.array)):
+        buffer = self._plan.buffer(args, kwargs, tensors, arrays, is_eager, target.dtype)
+        if buffer is None or buffer.shape != target.shape or not (is_eager or is_traced(buffer.array)):
             return NOT_PLANNED
-        target._node.write(physical, None)
+        target._node.write(buffer, None)
         if self._plan.is_constant:
             memory.is_constant = True
         target._writes[0] += 1
@@ -235,9 +235,9 @@ class _PartWrite:
         memory = storage.memory if type(storage) is Storage else storage.storage.memory
         is_constant = memory.is_constant and (self._array is not None or tensors[1]._node.storage.memory.is_constant)
         if type(storage) is Storage and journal() is None:
-            storage.receive(PhysicalArray(self._view.written(storage.read(), array), None))
+            storage.receive(ArrayBuffer(self._view.written(storage.read(), array), None))
         else:
-            self._view.node_of(target, int(target.storage_offset())).write(PhysicalArray(array, None), None)
+            self._view.node_of(target, int(target.storage_offset())).write(ArrayBuffer(array, None), None)
         if is_constant:
             memory.is_constant = True
         target._writes[0] += 1
@@ -271,7 +271,7 @@ class _TracedPartWrite:
             if node.storage.memory is target._node.storage.memory or node.known is not None:
                 return NOT_PLANNED
             array = node.read()
-        self._view.node_of(target, int(target.storage_offset())).write(PhysicalArray(array, None), None)
+        self._view.node_of(target, int(target.storage_offset())).write(ArrayBuffer(array, None), None)
         target._writes[0] += 1
         return None
 

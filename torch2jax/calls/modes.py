@@ -40,10 +40,10 @@ def _no_overrides(*_args: object) -> bool:
 @functools.cache
 def body_of(func: types.FunctionType):
     """The body of a Python function of PyTorch, without its check for overrides."""
-    answers = dict.fromkeys(
+    constants = dict.fromkeys(
         ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no_overrides
     )
-    overlay = _Overlay(func.__globals__, {**answers, "__builtins__": func.__globals__["__builtins__"]})
+    overlay = _Overlay(func.__globals__, {**constants, "__builtins__": func.__globals__["__builtins__"]})
     body = types.FunctionType(func.__code__, overlay, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return body

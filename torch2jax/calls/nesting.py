@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..autograd.forward_ad import DualLevel
-from ..autograd.runs import Attempt
+from ..autograd.runs import Execution
 from ..autograd.tape import Tape
 from ..errors import StaleGradientError
 from ..functional.func import Transformation
@@ -22,7 +22,7 @@ from ..tensors.journal import journal, suspended
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, running, without_tangents
-from ..values.valueless import StandIns
+from ..values.valueless import Placeholders
 from .constants import Constants
 from .library_kernels import Kernels
 from .settings import ChangedSettings
@@ -36,20 +36,20 @@ class Session:
     call.
 
     Args:
-        attempt: which run of its function it is.
+        execution: which run of its function it is.
     """
 
-    def __init__(self, attempt: Attempt):
-        self.attempt = attempt
+    def __init__(self, execution: Execution):
+        self.execution = execution
         self.constants, self.settings = Constants(), ChangedSettings()
         self.ends: list[Callable[[], None]] = []
         """Functions to call at the end."""
         self.transformations: list = []
-        self.paths: list = [attempt.path]
+        self.paths: list = [execution.path]
         self.passes: list = []
         self.registered: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
-        self.outermost: Any = None
+        self.top_level: Any = None
         """The trace and the tape outside of all transformations that the code has entered."""
 
     # What few calls need is made for those alone.
@@ -59,9 +59,9 @@ class Session:
         return Kernels()
 
     @functools.cached_property
-    def stand_ins(self) -> StandIns:
+    def placeholders(self) -> Placeholders:
         """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
-        return StandIns()
+        return Placeholders()
 
     @functools.cached_property
     def pickled(self) -> dict[int, torch.Tensor]:
@@ -69,13 +69,13 @@ class Session:
         return {}
 
     def begin(self, trace: object, tape: Tape | None) -> None:
-        self.outermost = trace, tape
-        self.attempt.begin()
+        self.top_level = trace, tape
+        self.execution.begin()
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Prepares for another run, with a deeper tape."""
         self.settings.put_back(everything=True)
-        self.attempt.abandon()
+        self.execution.discard()
 
 
 class FeatureSlot:
@@ -124,13 +124,13 @@ class Nesting:
 
     features: Features
     """The features that code has entered, which act on each operator: without any, an operator's plan says all."""
-    attempt: Attempt
+    execution: Execution
     """The run of the function."""
     constants: Constants
     """The call's tensors for tensors from outside."""
     transformations: list[Transformation]
     """The transformations that its code is inside of, the innermost last."""
-    outermost: tuple[Any, Tape | None]
+    top_level: tuple[Any, Tape | None]
     """The trace and the tape outside of all transformations that the code has entered."""
     is_backward = False
     """True if it runs the backward of a custom function, in which PyTorch records nothing by default."""
@@ -209,7 +209,7 @@ class Nesting:
         if type(history) is Source and history.stale is not None and torch.is_grad_enabled():
             raise StaleGradientError(history.stale)
         array = self.leaving(tensor.read())
-        self.attempt.note_end(array, tensor)
+        self.execution.note_end(array, tensor)
         return array
 
     @property
@@ -224,21 +224,21 @@ class Nesting:
         trace = current_trace()
         if trace is self._staged:
             return True
-        if trace is not self.outermost[0] or not self.constants.stages_in(trace):
+        if trace is not self.top_level[0] or not self.constants.stages_in(trace):
             return False
         self._staged = trace
         return True
 
     def outside(self) -> contextlib.AbstractContextManager[None]:
         """A context outside of the code's transformations, for what is no part of them, such as a constant."""
-        trace, tape = self.outermost
+        trace, tape = self.top_level
         is_there = self.tape is tape and journal() is None and current_trace() is trace
         return _NOTHING if is_there else self._outside()
 
     @contextlib.contextmanager
     def _outside(self):
         tape = self.tape
-        trace, self.tape = self.outermost
+        trace, self.tape = self.top_level
         try:
             with suspended(), running(trace):
                 yield

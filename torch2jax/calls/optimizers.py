@@ -21,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..control.entry import is_on_side, of_user
 from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
-from ..patches import exchange, stands_in
+from ..patches import exchange, replaces
 from ..rules.inline import Scalars
 from ..tensors.dtypes import has_doubles
 from ..tensors.objects import Slot
@@ -133,7 +133,7 @@ _patch_step_function = Optimizer._patch_step_function
 _is_compiling = torch.compiler.is_compiling
 
 
-@stands_in(Optimizer, "_patch_step_function")
+@replaces(Optimizer, "_patch_step_function")
 def _adopt_new(self: Any):
     _patch_step_function(self)
     adopt(self)
@@ -150,7 +150,7 @@ def _abstract_form(step: Callable) -> Callable:
     return abstractly
 
 
-@stands_in(torch.compiler, "is_compiling")
+@replaces(torch.compiler, "is_compiling")
 def is_compiling():
     return _is_compiling() or this_call().compiles
 
@@ -238,10 +238,10 @@ class _InSequence(Slot):
 def _guard_scheduler(cls: type[Any]) -> None:
     original = cls.step
 
-    @stands_in(cls, "step")
+    @replaces(cls, "step")
     def step(self: Any, *args: Any, **kwargs: Any):
         expect_own(self.optimizer)
-        numbers = (place.get() for place in slots_of_scheduler(self))
+        numbers = (slot.get() for slot in slots_of_scheduler(self))
         if any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
             this_call().paths[-1].convert()
         return of_user(original)(self, *args, **kwargs)
@@ -255,7 +255,7 @@ for _cls in list(vars(lr_scheduler).values()):
 _multi_step_get_lr = lr_scheduler.MultiStepLR.get_lr
 
 
-@stands_in(lr_scheduler.MultiStepLR, "get_lr")
+@replaces(lr_scheduler.MultiStepLR, "get_lr")
 def _multi_step(self: Any):
     if not is_unknown(self.last_epoch):
         return _multi_step_get_lr(self)
@@ -270,7 +270,7 @@ def _multi_step(self: Any):
 _update_parameters = AveragedModel.update_parameters
 
 
-@stands_in(AveragedModel, "update_parameters")
+@replaces(AveragedModel, "update_parameters")
 def _average(self: Any, model: torch.nn.Module):
     if is_unknown(self.n_averaged):
         this_call().paths[-1].convert()
@@ -284,54 +284,54 @@ _start, _init_scaler = GradScaler._lazy_init_scale_growth_tracker, GradScaler.__
 _restore_scaler = GradScaler.__setstate__
 
 
-@stands_in(GradScaler, "__init__")
+@replaces(GradScaler, "__init__")
 def _make_scaler(self: Any, *args: Any, **kwargs: Any):
     _init_scaler(self, *args, **kwargs)
     adopt(self)
 
 
-@stands_in(GradScaler, "__setstate__")
+@replaces(GradScaler, "__setstate__")
 def _make_copy_of_scaler(self: Any, state: dict[str, Any]):
     _restore_scaler(self, state)
     adopt(self)
 
 
-@stands_in(GradScaler, "_lazy_init_scale_growth_tracker")
+@replaces(GradScaler, "_lazy_init_scale_growth_tracker")
 def _start_scaler(self: Any, dev: torch.device):
     expect_own(self)
     _start(self, dev)
 
 
-@stands_in(GradScaler, "_unscale_grads_")
+@replaces(GradScaler, "_unscale_grads_")
 def _unscale_own(self: Any, *args: Any, **kwargs: Any):
     expect_own(self)
     return _unscale(self, *args, **kwargs)
 
 
-@stands_in(GradScaler, "update")
+@replaces(GradScaler, "update")
 def _update_own(self: Any, new_scale: Any = None):
     if self._enabled:
         expect_own(self)
     _update(self, new_scale)
 
 
-@stands_in(GradScaler, "_maybe_opt_step")
+@replaces(GradScaler, "_maybe_opt_step")
 def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any):
     """Steps, and undoes the step where a gradient was not finite, which is traced."""
     found: Any = sum(optimizer_state["found_inf_per_device"].values())
     if not is_unknown(found) or not is_traced(found.read()):
         return _maybe_step(self, optimizer, optimizer_state, *args, **kwargs)
-    before = {place.path: _taken(place.get()) for place in _written(optimizer)}
+    before = {slot.path: _taken(slot.get()) for slot in _written(optimizer)}
     made: dict[tuple[int, Any], Any] = {}
     with _recording(optimizer, made):
         result = optimizer.step(*args, **kwargs)
     with torch.no_grad():
-        for place in list(_written(optimizer)):
-            value = place.get()
-            first = before[place.path] if place.path in before else made.get((id(place.owner), place.key))
+        for slot in list(_written(optimizer)):
+            value = slot.get()
+            first = before[slot.path] if slot.path in before else made.get((id(slot.owner), slot.key))
             if first is None and (isinstance(value, torch.Tensor) or _is_number(value)):
                 raise RuntimeError(
-                    f"the first step of {type(optimizer).__name__} makes {place.path}, but that step may be skipped: "
+                    f"the first step of {type(optimizer).__name__} makes {slot.path}, but that step may be skipped: "
                     "take one step in PyTorch first, so that it exists"
                 )
             if _is_number(value) and not isinstance(value, torch.Tensor) and value == first:
@@ -341,10 +341,10 @@ def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[st
             elif _is_number(value):
                 was: Any = number_of(first)
                 kept: Any = torch.where(found != 0, was, number_of(value))
-                place.set(Number.of(kept))
+                slot.set(Number.of(kept))
             elif value != first:
                 raise RuntimeError(
-                    f"{type(optimizer).__name__} sets {place.path} to {value!r} in a step that may be skipped; wanted "
+                    f"{type(optimizer).__name__} sets {slot.path} to {value!r} in a step that may be skipped; wanted "
                     "a number or a tensor there, or one step in PyTorch first, so that it is set"
                 )
     return result

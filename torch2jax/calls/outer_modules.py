@@ -107,8 +107,8 @@ class Before:
                     may_stay = not is_own and _is_plain(value) and _is_plain(was)
                     yield may_stay, Name(now, name), NAMED, was
         containers = self.containers
-        begun = [(x, (), own) for x, own in self._own() if x and type(x) is not tuple and id(x) not in containers]
-        for container, was, is_of_pytorch in (*containers.values(), *begun):
+        started = [(x, (), own) for x, own in self._own() if x and type(x) is not tuple and id(x) not in containers]
+        for container, was, is_of_pytorch in (*containers.values(), *started):
             if _differs(container, was):
                 may_stay = not is_of_pytorch and all(map(_is_plain, _exchanged(container, was)))
                 yield may_stay, container, _CONTENTS, was
@@ -158,7 +158,7 @@ _OF_KIND = Kind(lambda _: None, Before.put_kind_back)
 
 
 _lock = threading.RLock()
-_met: dict[int, Before] = {}
+_visited: dict[int, Before] = {}
 """The objects that calls in progress have met, in all threads, by id."""
 
 
@@ -168,7 +168,7 @@ class OuterModules:
     def __init__(self):
         self.made: dict[int, weakref.ref[_Module]] = {}
         """The modules that the call has made, by their ids."""
-        self.met: dict[int, Before] = {}
+        self.visited: dict[int, Before] = {}
         """The state of the others, by id."""
         self.loses = False
         """True if the call has written in place to a tensor from outside, which nobody outside will see."""
@@ -176,28 +176,28 @@ class OuterModules:
     def add_made(self, module: _Module) -> None:
         """Notes a module that the call makes."""
         self.made[id(module)] = weakref.ref(module)
-        if id(module) in self.met:  # before its `__init__` it was not known
-            self._release(self.met.pop(id(module)))
+        if id(module) in self.visited:  # before its `__init__` it was not known
+            self._release(self.visited.pop(id(module)))
 
     def has_made(self, thing: Any) -> bool:
         reference = self.made.get(id(thing))
         return reference is not None and reference() is thing
 
-    def meet(self, thing: Any) -> Before | None:
+    def visit(self, thing: Any) -> Before | None:
         """The state of an object before code can change it; None if it is a module that the call has made."""
-        before = self.met.get(id(thing))
+        before = self.visited.get(id(thing))
         if before is None and not self.has_made(thing):
             with _lock:
-                before = _met.get(id(thing))
+                before = _visited.get(id(thing))
                 if before is None:
-                    before = _met[id(thing)] = Before(thing)
+                    before = _visited[id(thing)] = Before(thing)
                 before.users[self] = False
-            self.met[id(thing)] = before
+            self.visited[id(thing)] = before
         return before
 
     def will_change(self, module: _Module, name: str | None = None) -> None:
         """Called before the call changes a module, or an attribute of it."""
-        before = self.meet(module)
+        before = self.visit(module)
         if before is not None:
             before.users[self] = True
             if name is not None:
@@ -213,8 +213,8 @@ class OuterModules:
             What stays changed.
         """
         with _lock:
-            met, self.met = self.met, {}
-            ours = [before for before in met.values() if self._release(before)]
+            visited, self.visited = self.visited, {}
+            ours = [before for before in visited.values() if self._release(before)]
             changes = [change for before in ours for change in before.changes(self)]
             if not everything and not self.loses and all(may_stay for may_stay, *_ in changes):
                 return changes
@@ -227,7 +227,7 @@ class OuterModules:
         with _lock:
             del before.users[self]
             if not before.users:
-                _met.pop(id(before.thing), None)
+                _visited.pop(id(before.thing), None)
             return not any(before.users.values())
 
     def hold(self, value: Any) -> bool:
@@ -263,7 +263,7 @@ def _leaves_of(value: Any) -> Iterator[Any]:
 # Where a call meets modules.
 
 
-def meet_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
+def visit_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
     """Notes the state of the modules, optimizers and tensors that a function and its arguments lead to.
 
     Of functions that is what they close over, name or are methods of. Only objects nearby are looked into: others are
@@ -285,16 +285,16 @@ def meet_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs
                 if value.__closure__ or value.__defaults__ or value.__kwdefaults__:
                     pending.extend(_held_by(value))
         elif kind is torch.nn.Parameter or kind is torch.Tensor:
-            call.settings.modules.meet(value)
+            call.settings.modules.visit(value)
         elif isinstance(value, Optimizer):
             if id(value) not in call.registered:
-                call.settings.modules.meet(value)
+                call.settings.modules.visit(value)
         elif isinstance(value, _Module):
             modules = call.settings.modules
             if id(value) not in modules.made and id(value) not in seen:
                 for part in value.modules():
                     seen.add(id(part))
-                    modules.meet(part)
+                    modules.visit(part)
         elif kind is types.MethodType:
             pending.extend((value.__self__, value.__func__))
         elif kind is functools.partial:
@@ -360,7 +360,7 @@ def _convert(original: Callable[..., Any], self: _Module, fn: Callable[..., Any]
     if recurse:
         for part in self.children():
             part._apply(fn)
-    modules.meet(self)
+    modules.visit(self)
 
     def converted(tensor: torch.Tensor):
         result = fn(tensor)

@@ -39,10 +39,10 @@ from ..rules.inplace import InPlace
 from ..rules.plan import FILLED, NOT_PLANNED as NOT_PLANNED, Bypass, Meant, filled_plan_of, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules
-from ..tensors.physical import PhysicalArray
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish
-from ..values.lost_arguments import DROPPED
+from ..values.dropped_arguments import DROPPED
 from .memory_plans import is_view, part_write_of, traced_part_write_of, view_plan_of, write_plan_of
 from .pytorch_errors import explain_rule, refuse_rule_as_pytorch
 
@@ -101,23 +101,23 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
     if kwargs:
         key += len(args), tuple(kwargs)
         values = (*args, *kwargs.values())
-    reads = not (function is _WRITE or is_view(function))
-    if reads and (rule not in _may_have or type(rule) is OverloadedRule):
+    is_read = not (function is _WRITE or is_view(function))
+    if is_read and (rule not in _may_have or type(rule) is OverloadedRule):
         reason = None if is_eager and function in FILLED else _unplanned(function, rule, args, kwargs or {})
         if reason is not None:
             return _passed(reason)
     with DisableTorchFunction():
-        reason = _describe(values, key, tensors, arrays, is_eager, reads)
+        reason = _describe(values, key, tensors, arrays, is_eager, is_read)
         if reason is None and not tensors and function not in FILLED:
             reason = "no tensors"
-        if reason is None and not is_eager and (reads or function in _SUBSCRIPTS) and _are_known(call, tensors):
+        if reason is None and not is_eager and (is_read or function in _SUBSCRIPTS) and _are_known(call, tensors):
             reason = "known values"
         if reason is not None:
             return _passed(reason)
-        if not is_eager and reads:
+        if not is_eager and is_read:
             for i, node in enumerate(arrays):
                 if node is not None:
-                    key += i, node.physical.layout
+                    key += i, node.buffer.layout
                     arrays[i] = None
         found = _plans.get(tuple(key))
         if type(found) is str:
@@ -168,7 +168,7 @@ def _passed(reason: str) -> Any:
 
 
 def _describe(
-    values: Iterable, key: list, tensors: list[Torchish], arrays: list, is_eager: bool, reads: bool
+    values: Iterable, key: list, tensors: list[Torchish], arrays: list, is_eager: bool, is_read: bool
 ) -> str | None:
     """Adds the metadata of arguments to a key, and collects tensors and arrays; returns a reason if there is no plan.
 
@@ -176,7 +176,7 @@ def _describe(
     nothing is read from before it is known that the graph is to have it, or None.
 
     Args:
-        reads: whether their values are used.
+        is_read: whether their values are used.
     """
     for value in values:
         kind = type(value)
@@ -189,7 +189,7 @@ def _describe(
             if storage.memory.is_constant:
                 key.append(_CONSTANT)
             label = value._label
-            if (label is not CPU and label.type != "cpu") or value.stands_for is not None:
+            if (label is not CPU and label.type != "cpu") or value.python_type is not None:
                 return "another device, or a number"
             shape = value.shape
             key.append(value.dtype)
@@ -201,14 +201,14 @@ def _describe(
             if (
                 is_storage
                 and node._version == node.memory.version
-                and type(node._physical) is PhysicalArray
+                and type(node._buffer) is ArrayBuffer
                 and not node._larger
             ):
-                array, layout = node._physical
-            elif is_eager and reads:
-                array, layout = node.physical
+                array, layout = node._buffer
+            elif is_eager and is_read:
+                array, layout = node.buffer
             tensors.append(value)
-            if layout is not None and reads:
+            if layout is not None and is_read:
                 key.append(layout)
             if is_eager:
                 arrays.append(array if layout is None else None)
@@ -229,7 +229,7 @@ def _describe(
         elif kind is tuple or kind is list or kind is torch.Size:
             key.append(kind)
             key.append(len(value))
-            reason = _describe(value, key, tensors, arrays, is_eager, reads)
+            reason = _describe(value, key, tensors, arrays, is_eager, is_read)
             if reason is not None:
                 return reason
         else:

@@ -53,12 +53,12 @@ def refusal_of(
     args: tuple,
     kwargs: dict,
     device: str,
-    whole: Numbers = Numbers(),  # noqa: B008
+    integers: Numbers = Numbers(),  # noqa: B008
 ) -> Exception | None:
     """PyTorch's error for such tensors on a device; None if it raises none."""
     try:
         with DisableTorchFunction(), DisableTorchDispatch():
-            run = _asked(call, func, args, kwargs, device, whole)
+            run = _call_of_pytorch(call, func, args, kwargs, device, integers)
         with natively(call), torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings(action="ignore"):
             run()
     except MemoryError:
@@ -68,21 +68,23 @@ def refusal_of(
     return None
 
 
-def _asked(call: "Call", func: Any, args: tuple, kwargs: dict, device: str, whole: Numbers) -> Callable[[], Any]:
+def _call_of_pytorch(
+    call: "Call", func: Any, args: tuple, kwargs: dict, device: str, integers: Numbers
+) -> Callable[[], Any]:
     """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
     if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
         raise MemoryError  # there is none that PyTorch could read
     leaves, structure = flatten((args, kwargs))
     if any(isinstance(leaf, slice) and _has_tensor(leaf) for leaf in leaves):
         raise MemoryError  # nothing stands in for what a slice holds
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    given = [_stand_in(device, leaves[place], whole) for place in places]
+    positions = [position for position, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    given = [_substitute(device, leaves[position], integers) for position in positions]
     level = call.transformations[-1] if call.transformations and isinstance(call.transformations[-1], Batch) else None
-    dims = [None if level is None else _dim(level, leaves[place]) for place in places]
+    dims = [None if level is None else _dim(level, leaves[position]) for position in positions]
 
     def run(*tensors: torch.Tensor):
-        found = dict(zip(places, tensors, strict=True))
-        args, kwargs = structure.unflatten([found.get(place, leaf) for place, leaf in enumerate(leaves)])
+        found = dict(zip(positions, tensors, strict=True))
+        args, kwargs = structure.unflatten([found.get(position, leaf) for position, leaf in enumerate(leaves)])
         func(*args, **kwargs)
         return torch.zeros(())
 
@@ -100,12 +102,12 @@ def _dim(level: Batch, tensor: torch.Tensor) -> int | None:
     return 0 if isinstance(tensor, Torchish) and level.is_batched(tensor) else None
 
 
-def _stand_in(device: str, tensor: torch.Tensor, whole: Numbers) -> torch.Tensor:
+def _substitute(device: str, tensor: torch.Tensor, integers: Numbers) -> torch.Tensor:
     if device == "cpu" and tensor.numel() > _MOST:
         raise MemoryError
-    dtype = torch.int64 if whole.is_wide and tensor.dtype == torch.int32 else tensor.dtype
+    dtype = torch.int64 if integers.is_wide and tensor.dtype == torch.int32 else tensor.dtype
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=device)
-    return made if device == "meta" else made.fill_(whole.value if is_integral(dtype) else 1)
+    return made if device == "meta" else made.fill_(integers.value if is_integral(dtype) else 1)
 
 
 _KINDS = (LookupError, RuntimeError, TypeError, ValueError)  # of refusals; others are accidents
@@ -131,7 +133,7 @@ def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwar
     refuse_as_pytorch(call, func, args, kwargs, error, is_of_values=is_of_values)
 
 
-_ASKS_FOR_VALUE = (
+_NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
@@ -144,7 +146,7 @@ def explain_rule(error: Exception, func: Any, rule: Any) -> None:
     Raises:
         TracedValueError: a rule of this package has asked JAX for a value that is traced.
     """
-    if isinstance(error, _ASKS_FOR_VALUE) and _is_raised_here(error):
+    if isinstance(error, _NEEDS_VALUE) and _is_raised_here(error):
         name = getattr(rule, "name", None) or getattr(func, "__name__", str(func))
         raise TracedValueError(f"{name}, of a number that is none of its operands,") from error
     if hasattr(error, "is_of_results"):

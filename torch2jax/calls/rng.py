@@ -15,7 +15,7 @@ from jax import lax
 from ..errors import user_level, user_location
 from ..functional.vmap import Mapped
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..patches import exchange, stands_in
+from ..patches import exchange, replaces
 from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate
 from ..tensors.tensor import wrap
@@ -241,7 +241,7 @@ class _DefaultGenerator(torch.Generator):
 exchange(torch.random, "default_generator", _DefaultGenerator())
 
 
-@stands_in(torch.random, "_manual_seed_impl")
+@replaces(torch.random, "_manual_seed_impl")
 def _manual_seed(seed: int):
     this_call().stream.reseed(int(seed))
     return torch.default_generator

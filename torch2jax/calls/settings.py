@@ -26,7 +26,7 @@ from ..internals.transforms import (
     set_autocast_dtype,
     set_autocast_enabled,
 )
-from ..patches import exchange, runs_instead_of, stands_in
+from ..patches import exchange, replaces, runs_instead_of
 from ..tensors.dtypes import default_dtype
 from ..translation import current, this_call
 from .outer_modules import Change, OuterModules, refill
@@ -103,7 +103,7 @@ class ChangedSettings:
         stays: list[Change] = []
         while self.changes:
             self.changes[-1]()
-        if "modules" in vars(self) and self.modules.met:
+        if "modules" in vars(self) and self.modules.visited:
             stays = self.modules.put_back(everything)
         if self.handles:
             own = [found for ref in self.modules.made.values() if (found := ref()) is not None]
@@ -172,7 +172,7 @@ for _name in dir(torch):
 _enter, _exit, _cast = torch.autocast.__enter__, torch.autocast.__exit__, autocast_mode._cast
 
 
-@stands_in(torch.autocast, "__enter__")
+@replaces(torch.autocast, "__enter__")
 def _enter_region(self: torch.autocast):
     """Enters a region, which takes the place of that around it, also where this names another device.
 
@@ -186,7 +186,7 @@ def _enter_region(self: torch.autocast):
     return result
 
 
-@stands_in(torch.autocast, "__exit__")
+@replaces(torch.autocast, "__exit__")
 def _leave_region(self: torch.autocast, *exc_info: object):
     result = _exit(self, *exc_info)
     for device in this_call().settings.suspended.pop():
@@ -194,7 +194,7 @@ def _leave_region(self: torch.autocast, *exc_info: object):
     return result
 
 
-@stands_in(autocast_mode, "_cast")
+@replaces(autocast_mode, "_cast")
 def _cast_inputs(value: Any, device_type: str, dtype: torch.dtype):
     """As PyTorch's function for `custom_fwd`, which leaves tensors on other devices than it names."""
     if not isinstance(value, torch.Tensor):
@@ -203,12 +203,12 @@ def _cast_inputs(value: Any, device_type: str, dtype: torch.dtype):
     return value.to(dtype) if is_eligible else value
 
 
-@stands_in(common, "amp_definitely_not_available")
+@replaces(common, "amp_definitely_not_available")
 def _is_not_available():
     return False  # code that was written for CUDA means whatever JAX runs on
 
 
-@stands_in(torch.cuda, "is_bf16_supported")
+@replaces(torch.cuda, "is_bf16_supported")
 def _is_bf16_supported(including_emulation: bool = True):
     return True
 
@@ -257,4 +257,4 @@ def _set_default_tensor_type(t: type | str):
 
 
 for _owner in (torch, C):
-    stands_in(_owner, "get_default_dtype")(default_dtype)
+    replaces(_owner, "get_default_dtype")(default_dtype)

@@ -19,17 +19,17 @@ from typing import Any
 
 import torch
 
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Source
 from ..tensors.objects import codec_of, leaf_of
-from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
 from ..translation import this_call
-from .reordered import Reordered, physical_of, shown
+from .reordered import Reordered, buffer_of, shown
 
 _SEEN = object()
 _PLAIN = frozenset((dict, OrderedDict, set, list))
-_node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_physical"), attrgetter("memory.version")
+_node_of, _held_of, _version_of = attrgetter("_node"), attrgetter("_buffer"), attrgetter("memory.version")
 
 
 class Aliased(Exception):
@@ -62,13 +62,13 @@ class CapturedState:
         """The objects that hold others."""
         self.tensors: list[Torchish] = []
         self.storages: list[Storage] = []
-        self._places: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         self.originals: list[torch.Tensor] = []
         """The tensors that these stand for; a tensor that stands for none is its own."""
         self.host: dict[int, torch.Tensor] = {}
         """The tensors of PyTorch's own, by the numbers of the storages that hold their values."""
         self._shape: list = []
-        self.stands: dict[int, Torchish] = {}
+        self.separated: dict[int, Torchish] = {}
         """Views that nothing else shares memory with, by the numbers of storages that hold their values alone."""
         self._at: list[int] = []  # where in the signature the tensors are
         self._memories: dict[int, tuple[torch.Tensor, Torchish]] = {}
@@ -76,48 +76,52 @@ class CapturedState:
         for root in roots:
             self._visit(root)
         if beyond is not None and not located:
-            self._stand_alone()
+            self._separate_rows()
 
-    def _stand_alone(self) -> None:
+    def _separate_rows(self) -> None:
         """Gives a row a storage of its own if only the row is reached: one program then serves any matrix."""
         if all(type(tensor._node) is Storage for tensor in self.tensors):
             return
         counts = Counter(self._shape[at][1] for at in self._at)
         for tensor, at in zip(self.tensors, self._at, strict=True):
             entry, node = self._shape[at], tensor._node
-            place, storage = entry[1], node.storage
+            position, storage = entry[1], node.storage
             is_view = isinstance(node, View) and not node.overlaps and not node.bits and not node.kind.traced
-            if not is_view or counts[place] > 1 or place < self.first_storage or not tensor.is_contiguous():
+            if not is_view or counts[position] > 1 or position < self.first_storage or not tensor.is_contiguous():
                 continue
             if storage.memory.is_shared or storage.is_outgrown or storage.memory.foreign:
                 continue
-            alone = Storage(PhysicalArray(tensor.read(), None))
+            alone = Storage(ArrayBuffer(tensor.read(), None))
             alone.differentiable, alone.history = storage.differentiable, storage.history
             alone.memory.is_part, alone.memory.is_inference = True, storage.memory.is_inference
-            self.storages[place - self.first_storage] = alone
-            self._places[id(alone)] = place
-            self.stands[place] = tensor
+            self.storages[position - self.first_storage] = alone
+            self._positions[id(alone)] = position
+            self.separated[position] = tensor
             self._shape[at] = (*entry[:3], (tensor.shape, tensor.stride()), *entry[4:])
 
-    def place_of(self, value: Any) -> Any:
+    def position_of(self, value: Any) -> Any:
         """The number of an object, tensor or storage; None if it is not reached."""
         key, captured = id(value), self
         while captured is not None:
-            place = captured._places.get(key)
-            if place is not None:
-                return place
+            position = captured._positions.get(key)
+            if position is not None:
+                return position
             captured = captured._beyond
         return None
 
     def _shared(self, storage: Storage) -> int:
         """The number of a storage's memory: that of the first storage with this memory."""
-        place = self.place_of(storage.memory)
-        return self._places.setdefault(id(storage.memory), self._places[id(storage)]) if place is None else place
+        position = self.position_of(storage.memory)
+        return (
+            self._positions.setdefault(id(storage.memory), self._positions[id(storage)])
+            if position is None
+            else position
+        )
 
     @property
     def ids(self) -> set[int]:
         """The ids of everything that is reached."""
-        return {*self._places} if self._beyond is None else self._beyond.ids.union(self._places)
+        return {*self._positions} if self._beyond is None else self._beyond.ids.union(self._positions)
 
     @property
     def all_objects(self) -> list:
@@ -137,8 +141,8 @@ class CapturedState:
         return self.host if self._beyond is None else {**self._beyond.all_host, **self.host}
 
     @property
-    def all_stands(self) -> dict[int, Torchish]:
-        return self.stands if self._beyond is None else {**self._beyond.all_stands, **self.stands}
+    def all_separated(self) -> dict[int, Torchish]:
+        return self.separated if self._beyond is None else {**self._beyond.all_separated, **self.separated}
 
     @property
     def all_storages(self) -> list[Storage]:
@@ -150,15 +154,15 @@ class CapturedState:
         arrays = [*map(shown, self.storages)]
         return arrays if self._beyond is None else self._beyond.all_arrays + arrays
 
-    def lend(self, place: int) -> None:
+    def lend(self, position: int) -> None:
         """Keeps no array of a storage, which a program destroys."""
-        if self._beyond is not None and place < self.first_storage:
-            self._beyond.lend(place)
+        if self._beyond is not None and position < self.first_storage:
+            self._beyond.lend(position)
 
-    def note_written(self, place: int, storage: Storage, array: Any) -> None:
+    def note_written(self, position: int, storage: Storage, array: Any) -> None:
         """Notes the new contents of a storage, which have the same form as the old ones."""
-        if self._beyond is not None and place < self.first_storage:
-            self._beyond.note_written(place, storage, array)
+        if self._beyond is not None and position < self.first_storage:
+            self._beyond.note_written(position, storage, array)
 
     @property
     def signature(self) -> tuple:
@@ -174,11 +178,11 @@ class CapturedState:
             else:
                 self._shape.append(leaf_of(kind)(value))
             return
-        place = self.place_of(value)
-        if place is not None:
-            self._shape.append((_SEEN, place))
+        position = self.position_of(value)
+        if position is not None:
+            self._shape.append((_SEEN, position))
             return
-        self._places[id(value)] = self.first_object + len(self.objects)
+        self._positions[id(value)] = self.first_object + len(self.objects)
         self.objects.append(value)
         if kind in _PLAIN and not value and not (kind is OrderedDict and vars(value)):
             self._shape.append(kind)  # as most that modules have, for hooks
@@ -189,9 +193,9 @@ class CapturedState:
             self._visit(item)
 
     def _visit_tensor(self, value: torch.Tensor) -> None:
-        place = self.place_of(value)
-        if place is not None:
-            self._shape.append((_SEEN, place, "tensor"))
+        position = self.position_of(value)
+        if position is not None:
+            self._shape.append((_SEEN, position, "tensor"))
             return
         tensor: Any = value
         holder = None
@@ -201,16 +205,16 @@ class CapturedState:
             except (RuntimeError, TypeError, ValueError):  # it has no values that JAX could have
                 self._shape.append(leaf_of(object)(value))
                 return
-            place = self.place_of(tensor)
-        if place is None:
-            place = self._places[id(tensor)] = self.first_tensor + len(self.tensors)
+            position = self.position_of(tensor)
+        if position is None:
+            position = self._positions[id(tensor)] = self.first_tensor + len(self.tensors)
             self.tensors.append(tensor)
             self.originals.append(value)
-        self._places[id(value)] = place
+        self._positions[id(value)] = position
         storage = tensor._node.storage
-        at = self.place_of(storage)
+        at = self.position_of(storage)
         if at is None:
-            at = self._places[id(storage)] = self.first_storage + len(self.storages)
+            at = self._positions[id(storage)] = self.first_storage + len(self.storages)
             self.storages.append(storage)
             if holder is not None:
                 self.host[at] = holder
@@ -234,12 +238,12 @@ class CapturedState:
             tensor._node.storage.memory.is_part = value.nbytes < value.untyped_storage().nbytes()
             return tensor, value
         if entry is None:
-            whole = host.memory_of(value)
-            entry = self._memories[memory] = whole, host.standing_for(whole)
-        whole, base = entry
-        if whole.dtype != value.dtype:
+            full = host.memory_of(value)
+            entry = self._memories[memory] = full, host.standing_for(full)
+        full, base = entry
+        if full.dtype != value.dtype:
             return host.standing_for(value), value
-        return make_region(base, value.shape, value.stride(), value.storage_offset()), whole
+        return make_region(base, value.shape, value.stride(), value.storage_offset()), full
 
     def _memory(self, memory: int) -> tuple[torch.Tensor, Torchish] | None:
         entry = self._memories.get(memory)
@@ -250,11 +254,11 @@ class CapturedState:
         return tuple([self._described(storage) for storage in self.storages])
 
     def _described(self, storage: Storage) -> tuple:
-        physical = physical_of(storage)
+        buffer = buffer_of(storage)
         memory, history = storage.memory, storage.history
         shared = self._shared(storage) if memory.is_shared else None
         return (
-            *(physical.shape, physical.dtype, physical.layout, storage.order, storage.differentiable, shared),
+            *(buffer.shape, buffer.dtype, buffer.layout, storage.order, storage.differentiable, shared),
             *(None if history is None else isinstance(history, Source), memory.foreign, memory.is_inference),
         )
 
@@ -280,10 +284,10 @@ class GuardedState(CapturedState):
         self._sizes: list[int] = []
         self._views: list[Any] = []  # what shows the items, and which these are
         for value in self.objects:
-            self._watch(value)
+            self._guard(value)
         self._items = [*itertools.chain.from_iterable(self._views)]
         self._nodes = [*map(_node_of, self.tensors)]
-        self._physical: list = []
+        self._buffer: list = []
         self._versions: list[int] = []
         self.arrays: list = []
         self.number: Any = None
@@ -296,7 +300,7 @@ class GuardedState(CapturedState):
         nodes = self._nodes
         return not self.host and all(type(x) is Storage and type(x.lazy(None, None)) is not Reordered for x in nodes)
 
-    def _watch(self, value: Any) -> None:
+    def _guard(self, value: Any) -> None:
         kind = type(value)
         if kind in _PLAIN and not value:
             self._empty.append(value)
@@ -333,12 +337,12 @@ class GuardedState(CapturedState):
     def refresh(self, numbered: Callable[[tuple], int]) -> None:
         """Notes the present contents of the storages."""
         is_current = self.number is not None and [*map(_version_of, self.storages)] == self._versions
-        if is_current and all(map(is_, map(_held_of, self.storages), self._physical)):
+        if is_current and all(map(is_, map(_held_of, self.storages), self._buffer)):
             return
         described = self.described()
-        self._physical = [storage._physical for storage in self.storages]
+        self._buffer = [storage._buffer for storage in self.storages]
         self._versions = [*map(_version_of, self.storages)]
-        self.arrays = [storage.physical.array for storage in self.storages]
+        self.arrays = [storage.buffer.array for storage in self.storages]
         if self._shape_number is None:
             self._shape_number, self._shape = numbered(self.signature), []
         self.number = numbered((self._shape_number, described))
@@ -352,17 +356,17 @@ class GuardedState(CapturedState):
     def all_arrays(self) -> list:
         return self.arrays if self._beyond is None else self._beyond.all_arrays + self.arrays
 
-    def lend(self, place: int) -> None:
-        if place < self.first_storage:
-            super().lend(place)
+    def lend(self, position: int) -> None:
+        if position < self.first_storage:
+            super().lend(position)
         else:
-            place -= self.first_storage
-            self.arrays[place], self._versions[place] = None, -1
+            position -= self.first_storage
+            self.arrays[position], self._versions[position] = None, -1
 
-    def note_written(self, place: int, storage: Storage, array: Any) -> None:
-        if place < self.first_storage:
-            super().note_written(place, storage, array)
+    def note_written(self, position: int, storage: Storage, array: Any) -> None:
+        if position < self.first_storage:
+            super().note_written(position, storage, array)
         else:
-            place -= self.first_storage
-            self._physical[place], self._versions[place] = storage._physical, storage.memory.version
-            self.arrays[place] = array
+            position -= self.first_storage
+            self._buffer[position], self._versions[position] = storage._buffer, storage.memory.version
+            self.arrays[position] = array

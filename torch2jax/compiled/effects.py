@@ -10,10 +10,10 @@ from typing import Any
 import jax.core
 import torch
 
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import UNRECORDED, Source
 from ..tensors.journal import Memory, Uncontained
 from ..tensors.objects import ObjectCodec, codec_of
-from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor
 from ..translation import this_call
@@ -51,7 +51,7 @@ class Rebuilt:
 
     def __init__(self, captured: CapturedState, objects: Sequence, storages: Sequence, arrays: Sequence):
         self.objects, self.tensors, self.storages, self.arrays = objects, captured.all_originals, storages, arrays
-        self.host, self.stands = captured.all_host, captured.all_stands
+        self.host, self.separated = captured.all_host, captured.all_separated
         self.memo: dict[int, Any] = {}
 
 
@@ -70,25 +70,25 @@ class _StaticNode:
 class _Older:
     """An object or tensor that was there before."""
 
-    __slots__ = ("is_tensor", "place")
+    __slots__ = ("is_tensor", "position")
 
-    def __init__(self, place: int, is_tensor: bool):
-        self.place, self.is_tensor = place, is_tensor
+    def __init__(self, position: int, is_tensor: bool):
+        self.position, self.is_tensor = position, is_tensor
 
     def make(self, rebuilt: Rebuilt):
-        return (rebuilt.tensors if self.is_tensor else rebuilt.objects)[self.place]
+        return (rebuilt.tensors if self.is_tensor else rebuilt.objects)[self.position]
 
 
 class _Array:
     """An array among the results."""
 
-    __slots__ = ("place",)
+    __slots__ = ("position",)
 
-    def __init__(self, place: int):
-        self.place = place
+    def __init__(self, position: int):
+        self.position = position
 
     def make(self, rebuilt: Rebuilt):
-        return rebuilt.arrays[self.place]
+        return rebuilt.arrays[self.position]
 
 
 class _Object:
@@ -117,9 +117,9 @@ class _Object:
 class _NewStorage:
     """A storage that is new: with an array among the results, or of the memory of one that was there before."""
 
-    def __init__(self, storage: Storage, twin_of: int | None, place: int, memory: "_NewStorage | None"):
-        self._twin_of, self._place, self._memory = twin_of, place, memory
-        self._layout, self._order = storage.physical.layout, storage.order
+    def __init__(self, storage: Storage, twin_of: int | None, position: int, memory: "_NewStorage | None"):
+        self._twin_of, self._position, self._memory = twin_of, position, memory
+        self._layout, self._order = storage.buffer.layout, storage.order
         self._is_inference = storage.memory.is_inference
         self._has_history = storage.history is not None
 
@@ -133,7 +133,7 @@ class _NewStorage:
         if self._twin_of is not None:
             return rebuilt.storages[self._twin_of].detached()
         memory: Memory | None = None if self._memory is None else self._memory.make(rebuilt).storage.memory
-        storage = Storage(PhysicalArray(rebuilt.arrays[self._place], self._layout), None, self._order, memory)
+        storage = Storage(ArrayBuffer(rebuilt.arrays[self._position], self._layout), None, self._order, memory)
         storage.memory.is_inference = self._is_inference
         if self._has_history:
             storage.history = UNRECORDED
@@ -162,12 +162,12 @@ class _NewTensor:
             shape, dtype, strides, offset, _ = self._geometry
             return host.view(rebuilt.host[self._storage], shape, strides, offset, dtype)
         node: Any = rebuilt.storages[self._storage] if isinstance(self._storage, int) else self._storage.make(rebuilt)
-        for kind, place in self._kinds:
+        for kind, region in self._kinds:
             node = View(node, kind)
-            node.place = None if isinstance(self._storage, int) and self._storage in rebuilt.stands else place
+            node.region = None if isinstance(self._storage, int) and self._storage in rebuilt.separated else region
         shape, dtype, strides, offset, label = self._geometry
-        if isinstance(self._storage, int) and self._storage in rebuilt.stands:
-            offset += rebuilt.stands[self._storage].storage_offset()
+        if isinstance(self._storage, int) and self._storage in rebuilt.separated:
+            offset += rebuilt.separated[self._storage].storage_offset()
         tensor = make_tensor(node, shape, dtype, strides, offset, label)
         if self._viewed is not None:
             viewed = this_call().lift(self._viewed.make(rebuilt))
@@ -207,23 +207,23 @@ class Effects:
         for value in changed:
             codec: Any = codec_of(type(value))
             head, items = codec.open(value)
-            self.changes.append((captured.place_of(value), codec, head, [self._describe(item) for item in items]))
+            self.changes.append((captured.position_of(value), codec, head, [self._describe(item) for item in items]))
         self.needs_objects = self.needs_objects or bool(changed)
         self._captured, self._kept, self._described, self._memories = None, [], {}, {}
 
     def make(self, rebuilt: Rebuilt) -> Any:
         """Repeats the changes of objects, and returns the result."""
-        for place, codec, head, items in self.changes:
+        for position, codec, head, items in self.changes:
             fill: Any = codec.fill
-            fill(rebuilt.objects[place], head, [item.make(rebuilt) for item in items])
+            fill(rebuilt.objects[position], head, [item.make(rebuilt) for item in items])
         return self.result.make(rebuilt)
 
     def _describe(self, value: Any) -> Any:
-        place = self._captured.place_of(value)
-        if place is not None:
+        position = self._captured.position_of(value)
+        if position is not None:
             is_tensor = isinstance(value, torch.Tensor)
             self.needs_objects = self.needs_objects or not is_tensor
-            return _Older(place, is_tensor)
+            return _Older(position, is_tensor)
         described = self._described.get(id(value))
         if described is not None:
             return described
@@ -262,9 +262,9 @@ class Effects:
         return described
 
     def _describe_storage(self, storage: Storage) -> Any:
-        place = self._captured.place_of(storage)
-        if place is not None:
-            return place
+        position = self._captured.position_of(storage)
+        if position is not None:
+            return position
         described = self._described.get(id(storage))
         if described is not None:
             return described
@@ -278,7 +278,7 @@ class Effects:
         described = _NewStorage(storage, None, len(self.arrays), self._memories.get(id(memory)))
         self._memories.setdefault(id(memory), described)
         self._kept.append(memory)
-        self.arrays.append(storage.physical.array)
+        self.arrays.append(storage.buffer.array)
         return self._remember(storage, described)
 
     def _twin(self, memory: Memory) -> int:

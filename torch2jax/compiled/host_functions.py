@@ -13,7 +13,6 @@ import jax
 import numpy as np
 import torch
 
-from ..abandoning import Restart
 from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -21,6 +20,7 @@ from ..internals.dispatch import (
     len_torch_function_stack,
 )
 from ..internals.transforms import is_any_autocast_enabled
+from ..restarts import Restart
 from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..rules.inplace import WithFlag
@@ -45,7 +45,7 @@ class FunctionKind(Enum):
     FACTORY = "as PURE, also of no tensor"
     WRITES = "writes to its first"
     WRITES_OTHERS = "writes to others than its first"
-    WRITES_IF_TOLD = "is as PURE, or WRITES if its argument `inplace` says so"
+    WRITES_IF_INPLACE = "is as PURE, or WRITES if its argument `inplace` says so"
     INDEXES = "gives a view, or a new one where a tensor tells the elements"
     SHARES = "lets its first have the memory of another"
     CONVERTS = "gives the same, or a new one of another dtype"
@@ -55,7 +55,7 @@ class FunctionKind(Enum):
     NONE = "is not for PyTorch"
 
 
-WRITING = (FunctionKind.WRITES, FunctionKind.WRITES_OTHERS, FunctionKind.WRITES_IF_TOLD)
+WRITING = (FunctionKind.WRITES, FunctionKind.WRITES_OTHERS, FunctionKind.WRITES_IF_INPLACE)
 """The kinds of functions that may write."""
 _OF_TAGS = (
     (Tag.SHARES, FunctionKind.SHARES),
@@ -80,7 +80,7 @@ def kind_of(function: Callable[..., Any]) -> FunctionKind:
     if rule is None and isinstance(function, types.FunctionType):
         return FunctionKind.PYTHON
     if isinstance(rule, WithFlag):
-        return FunctionKind.WRITES_IF_TOLD
+        return FunctionKind.WRITES_IF_INPLACE
     found = next((kind for tag, kind in _OF_TAGS if tag in tags), None)
     if found is not None:
         return found
@@ -88,7 +88,7 @@ def kind_of(function: Callable[..., Any]) -> FunctionKind:
     return FunctionKind.WRITES if is_setter else FunctionKind.OTHER
 
 
-def kind_as_told(function: Callable[..., Any], args: tuple, kwargs: dict) -> FunctionKind:
+def kind_for_arguments(function: Callable[..., Any], args: tuple, kwargs: dict) -> FunctionKind:
     """The kind of a WRITES_IF_TOLD function with these arguments."""
     rule: WithFlag = registry.lookup(function)  # pyright: ignore[reportAssignmentType]
     return FunctionKind.WRITES if rule.writes(args, kwargs) else FunctionKind.PURE
@@ -122,7 +122,7 @@ def gives_memory(function: Callable[..., Any]) -> bool:
 
 
 @registry.cached
-def asks_for_gradients(function: Callable[..., Any]) -> bool:
+def is_of_autograd(function: Callable[..., Any]) -> bool:
     """Returns True if a function asks for a tensor's history, or begins one."""
     return Tag.AUTOGRAD in registry.tags_of(function)
 
@@ -221,13 +221,13 @@ class HostFunctions(HostTensors, Feature):
     def dispatch(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs a function in PyTorch, or on JAX; writes on JAX to PyTorch's own tensors are copied back to them."""
         kind = kind_of(function)
-        if kind is FunctionKind.WRITES_IF_TOLD:
-            kind = kind_as_told(function, args, kwargs)
+        if kind is FunctionKind.WRITES_IF_INPLACE:
+            kind = kind_for_arguments(function, args, kwargs)
         if self.memories.shown and args and (kind is FunctionKind.WRITES or "out" in kwargs):
             self.memories.expect_writable(kwargs.get("out", args[0]))
         if kind in (FunctionKind.NONE, FunctionKind.PYTHON):
-            if args and state_of(args[0]) and asks_for_gradients(function):
-                return self._told_of_gradients(function, *args, **kwargs)
+            if args and state_of(args[0]) and is_of_autograd(function):
+                return self._gradient_attribute(function, *args, **kwargs)
             if kind is FunctionKind.PYTHON and not entered():
                 if call.runs_body(function, args):
                     return call.run_body(function, args, kwargs)
@@ -364,7 +364,7 @@ class HostFunctions(HostTensors, Feature):
         view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
         return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
 
-    def _told_of_gradients(self, function: Callable, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _gradient_attribute(self, function: Callable, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """The answer of a tensor without gradients to a question about them.
 
         Raises:
@@ -374,11 +374,11 @@ class HostFunctions(HostTensors, Feature):
         name = function.__self__.__name__ if name == "__get__" else name  # pyright: ignore[reportFunctionMemberAccess]
         wants = state_of(value) == WANTING
         if is_integral(value.dtype) or (not wants and not self.memories.is_blurred):
-            answers = {"requires_grad": False, "is_leaf": True, "grad_fn": None, "grad": None}
+            attributes = {"requires_grad": False, "is_leaf": True, "grad_fn": None, "grad": None}
         else:
-            answers = {"requires_grad": True, "is_leaf": False} if wants else {}
-        if name in answers:
-            return answers[name]
+            attributes = {"requires_grad": True, "is_leaf": False} if wants else {}
+        if name in attributes:
+            return attributes[name]
         if name == "requires_grad_" and not wants and False in (*args, *kwargs.values()):
             return value
         if is_integral(value.dtype):

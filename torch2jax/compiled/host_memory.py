@@ -15,11 +15,11 @@ import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import storage_use_count, to_dlpack_versioned
+from ..tensors.array_buffer import LazyArray
 from ..tensors.dtypes import is_integral
 from ..tensors.interop import dense_strides, tensor_to_array
 from ..tensors.known import in_pytorch, real
-from ..tensors.physical import LazyArray
-from ..tensors.rebinding import at_the_place_of, swap_objects
+from ..tensors.rebinding import alias_of, swap_objects
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import CPU, Torchish, make_tensor, with_strides, wrap
 
@@ -34,7 +34,7 @@ def state_of(value: Any) -> int:
 _to_dlpack = to_dlpack_versioned  # which translated code has something else for
 
 
-def in_place_of(value: torch.Tensor, array: Any) -> Torchish:
+def replacement_for(value: torch.Tensor, array: Any) -> Torchish:
     """An array of the values of one of PyTorch's own as a tensor of the call, which requires grad if that does."""
     tensor = wrap(array, value.dtype, strides=dense_strides(value))
     if state_of(value) == WANTING:
@@ -49,10 +49,10 @@ def copied_values(tensor: Torchish) -> torch.Tensor:
         root = node.storage.root
         known: Any = root.known
         waits = known is not None and isinstance(root.lazy(None, None), LazyArray)
-        if isinstance(node, View) and node.place is not None and not node.is_chosen:
-            place = node.place._replace(bits=node.bits, dtype=node.place.dtype or dtype)
+        if isinstance(node, View) and node.region is not None and not node.is_chosen:
+            region = node.region._replace(bits=node.bits, dtype=node.region.dtype or dtype)
             if waits or (isinstance(known, jax.Array) and known.is_fully_addressable):
-                return _in_order_of(tensor, in_pytorch(_read, place, known, root.frame).to(dtype))
+                return _in_order_of(tensor, in_pytorch(_read, region, known, root.frame).to(dtype))
         elif node is root and known is not None and waits:
             return _in_order_of(tensor, real(known).clone())
         return _in_order_of(tensor, _copied(tensor.read(), dtype))
@@ -64,8 +64,8 @@ def _in_order_of(tensor: Torchish, values: torch.Tensor) -> torch.Tensor:
     return values if strides is None else with_strides(values, strides)
 
 
-def _read(place: Any, known: Any, frame: Any) -> torch.Tensor:
-    return place.read(real(known), frame).clone().resolve_conj().resolve_neg()
+def _read(region: Any, known: Any, frame: Any) -> torch.Tensor:
+    return region.read(real(known), frame).clone().resolve_conj().resolve_neg()
 
 
 def _copied(array: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -155,7 +155,7 @@ class Memories:
         Where others have the memory of the first too, neither may be written to as long as they all are there.
         """
         with DisableTorchFunction(), DisableTorchDispatch():
-            if self._replace(value, lambda: at_the_place_of(tensor)):
+            if self._replace(value, lambda: alias_of(tensor)):
                 return
             number = value.untyped_storage()._cdata
         memory = tensor._node.storage.memory
@@ -165,7 +165,7 @@ class Memories:
 
     def _give_up(self, value: torch.Tensor) -> None:
         """Turns one of PyTorch's own into a tensor of JAX's, unless others share its memory."""
-        self._replace(value, lambda: in_place_of(value, tensor_to_array(value, copy=False)))
+        self._replace(value, lambda: replacement_for(value, tensor_to_array(value, copy=False)))
 
     def _replace(self, value: torch.Tensor, make: Callable[[], Torchish]) -> bool:
         """Replaces one of PyTorch's own tensors by one of JAX's; returns False if others share its memory."""
@@ -201,5 +201,5 @@ def _shared_already() -> NotImplementedError:
 
 def _at_storage(value: torch.Tensor, storage: Storage) -> Torchish:
     """A tensor of the call like one of PyTorch's own, with the contents of a storage."""
-    shape = storage.physical.shape
+    shape = storage.buffer.shape
     return make_tensor(storage, shape, value.dtype, dense_strides(value) if shape == value.shape else None, None, CPU)

@@ -15,13 +15,13 @@ import jax
 import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, is_integral, values_in_dtype
 from ..tensors.interop import dense_strides, tensor_to_array
 from ..tensors.journal import Uncontained
-from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, make_region, wrap_new
 from ..translation import Call
-from .host_memory import NO, WANTING, YES, Memories, copied_values, in_place_of, state_of
+from .host_memory import NO, WANTING, YES, Memories, copied_values, replacement_for, state_of
 from .reordered import DonatedArrays, Orders
 
 _FEW, _MANY = 64, 256  # elements of what may recur, and how many tensors of that kind are kept
@@ -102,7 +102,7 @@ class HostTensors:
             if self._is_closed:
                 raise Uncontained("a tensor that is in neither its module nor its arguments")
             with self._call.outside(), DisableTorchFunction(), DisableTorchDispatch():
-                tensor = in_place_of(value, tensor_to_array(value))
+                tensor = replacement_for(value, tensor_to_array(value))
             tensor._node.storage.memory.foreign = not self._lifted
             lifted[id(value)] = value, tensor
         return lifted[id(value)][1]
@@ -125,7 +125,7 @@ class HostTensors:
         """
         copied = value.clone(memory_format=torch.contiguous_format)  # PyTorch cannot resize what numpy has
         array = values_in_dtype(copied.numpy(), canonical(value.dtype))
-        tensor = wrap_new(PhysicalArray(array, None), value.shape, array.size, value.dtype, dense_strides(value))
+        tensor = wrap_new(ArrayBuffer(array, None), value.shape, array.size, value.dtype, dense_strides(value))
         if state_of(value) == WANTING:
             tensor.descend_from_afar()
         return tensor

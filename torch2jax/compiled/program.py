@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from jax.core import eval_jaxpr
 
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import UNRECORDED
 from ..tensors.journal import Journal, Uncontained
-from ..tensors.physical import PhysicalArray
-from ..tensors.rebinding import at_the_place_of, set_geometry
+from ..tensors.rebinding import alias_of, set_geometry
 from ..tensors.storage import Storage, lose_traced
 from ..tensors.tensor import Torchish, make_tensor
 from ..tracing.scope import StreamState
@@ -33,7 +33,7 @@ from ..tracing.traces import current_trace, ending_with_errors
 from ..translation import Call, this_call
 from .captured import CapturedState
 from .effects import Effects, Rebuilt, Restoration
-from .reordered import Reordered, RowOrder, physical_of, references_alone, shown
+from .reordered import Reordered, RowOrder, buffer_of, references_alone, shown
 
 _MANY = 4  # ways to put what is given in order
 
@@ -51,14 +51,14 @@ def _held_elsewhere(tensors: list, constants: Any) -> list:
 class _WrittenStorage(NamedTuple):
     """A storage that was there before, and is written."""
 
-    place: int
+    position: int
     layout: tuple[int, ...] | None
     has_history: bool
 
 
 def _standing(tensor: Torchish, storage: Storage) -> Torchish:
     """Puts a view on a storage of its own; returns a tensor from which to restore it."""
-    before = at_the_place_of(tensor)
+    before = alias_of(tensor)
     set_geometry(tensor, make_tensor(storage, tensor.shape, tensor.dtype, tensor.stride(), 0, tensor._label))
     tensor._node = storage
     return before
@@ -120,7 +120,7 @@ class PartProgram:
                         raise Uncontained("a change of a tensor from outside itself, not of its values")
                     self._note(storages, arrays, tensors, writes, key, stream)
                     self._left = Effects(captured, restoration.changed(), result)
-                    found = [storages[x.place].physical.arranged(x.layout) for x in self._written] + self._left.arrays
+                    found = [storages[x.position].buffer.arranged(x.layout) for x in self._written] + self._left.arrays
                     return found if self._stream is None else [*found, self._stream.key]
             except BaseException:
                 journal.cancel()
@@ -131,7 +131,7 @@ class PartProgram:
                 self._made_within = {id(node) for node in made}
                 lose_traced(made)
 
-        stood = [(tensor, _standing(tensor, storages[place])) for place, tensor in captured.all_stands.items()]
+        stood = [(tensor, _standing(tensor, storages[position])) for position, tensor in captured.all_separated.items()]
         refused: Uncontained | None = None
         try:
             arrays = [*map(shown, storages)]
@@ -150,7 +150,7 @@ class PartProgram:
             call.casts = casts
         outer = [*used.values()]
         used.clear()
-        found = [x for x in _held_elsewhere(outer, constants) if captured.place_of(x) is None]
+        found = [x for x in _held_elsewhere(outer, constants) if captured.position_of(x) is None]
         if refused is not None and (self._outer or not found):
             raise refused
         self._outer.extend(found)
@@ -162,9 +162,9 @@ class PartProgram:
         if any(storage.is_outgrown for storage in storages):
             raise Uncontained("memory that has grown")
         for storage, array in zip(storages, arrays, strict=True):
-            storage.replace(PhysicalArray(array, physical_of(storage).layout), None, is_written=True)
+            storage.replace(ArrayBuffer(array, buffer_of(storage).layout), None, is_written=True)
         for storage in storages:
-            storage.settle_as_is()
+            storage.mark_synced()
 
     def _note(
         self,
@@ -177,14 +177,14 @@ class PartProgram:
     ) -> None:
         """Notes the written storages, and the number of random numbers drawn."""
         self._written = []
-        for place, (storage, entered) in enumerate(zip(storages, arrays, strict=True)):
-            array, layout = storage.physical
+        for position, (storage, entered) in enumerate(zip(storages, arrays, strict=True)):
+            array, layout = storage.buffer
             if array is not entered:
-                self._written.append(_WrittenStorage(place, layout, storage.history is not None))
+                self._written.append(_WrittenStorage(position, layout, storage.history is not None))
         counts: dict[int, tuple[int, int]] = {}
-        for place, (tensor, before) in enumerate(zip(tensors, writes, strict=True)):
+        for position, (tensor, before) in enumerate(zip(tensors, writes, strict=True)):
             if tensor._writes[0] != before:
-                counts.setdefault(id(tensor._writes), (place, tensor._writes[0] - before))
+                counts.setdefault(id(tensor._writes), (position, tensor._writes[0] - before))
         self._writes = list(counts.values())
         end = self._call.stream.state
         if end.key is not key:
@@ -201,12 +201,16 @@ class PartProgram:
         jaxpr, has_key = closed.jaxpr, self._call.stream.state.key is not None
         inputs = len(jaxpr.invars) - 1 - has_key
         before, after = closed.in_avals, closed.out_avals
-        given = [x.place for i, x in enumerate(self._written) if before[x.place].str_short() == after[i].str_short()]
+        given = [
+            x.position for i, x in enumerate(self._written) if before[x.position].str_short() == after[i].str_short()
+        ]
         kept = [i for i in range(inputs) if i not in given]
         storages = captured.all_storages
-        layouts = {x.place: x.layout for x in self._written}
-        self._alike = frozenset(
-            place for place in given if place < len(storages) and physical_of(storages[place]).layout == layouts[place]
+        layouts = {x.position: x.layout for x in self._written}
+        self._same_layout = frozenset(
+            position
+            for position in given
+            if position < len(storages) and buffer_of(storages[position]).layout == layouts[position]
         )
         self._uses_stream = self._draws > 0 or self._stream is not None
 
@@ -214,10 +218,10 @@ class PartProgram:
             spare: list, orders: Sequence[RowOrder | None], others: list, constants: list, stream: tuple
         ) -> list:
             arrays: list[Any] = [None] * inputs
-            for place, array, order in itertools.zip_longest(given, spare, orders):
-                arrays[place] = array if order is None else order.of(array)
-            for place, array in zip(kept, others, strict=True):
-                arrays[place] = array
+            for position, array, order in itertools.zip_longest(given, spare, orders):
+                arrays[position] = array if order is None else order.of(array)
+            for position, array in zip(kept, others, strict=True):
+                arrays[position] = array
             if has_key:
                 key, before = stream
                 arrays.append(key)
@@ -248,37 +252,37 @@ class PartProgram:
         storages: list[Any] = list(captured.all_storages)
         arrays: list[Any] = list(captured.all_arrays)
         given, orders, alone = [], self._taken(storages, arrays), references_alone()
-        for place in self._given:
-            captured.lend(place)
-            array, arrays[place] = arrays[place], None
+        for position in self._given:
+            captured.lend(position)
+            array, arrays[position] = arrays[position], None
             array = array.array if type(array) is Reordered else array
-            given.append(around.donated.given(storages[place], array, alone))
+            given.append(around.donated.given(storages[position], array, alone))
             del array
-        stream, pytorchs, stands = call.stream.state, captured.all_host, captured.all_stands
+        stream, pytorchs, separated = call.stream.state, captured.all_host, captured.all_separated
         results = self._run(given, orders, [arrays[i] for i in self._kept], self._constants, self._rng(stream))
         del given
         if self._stream is not None:
             call.stream.state = self._stream._replace(key=results.pop())
         elif self._draws:
             call.stream.state = stream._replace(taken=stream.taken + self._draws)
-        for (place, layout, has_history), array in zip(self._written, results, strict=False):
-            storage = storages[place]
-            if place in stands:
-                stands[place].write(PhysicalArray(array, layout))
+        for (position, layout, has_history), array in zip(self._written, results, strict=False):
+            storage = storages[position]
+            if position in separated:
+                separated[position].write(ArrayBuffer(array, layout))
                 continue
-            storage.receive(PhysicalArray(array, layout))
-            if place in pytorchs:
-                around.memories.receive(pytorchs[place], storage, has_history)
+            storage.receive(ArrayBuffer(array, layout))
+            if position in pytorchs:
+                around.memories.receive(pytorchs[position], storage, has_history)
             if has_history and storage.history is None:
                 storage.history = UNRECORDED
-            elif place in self._alike:
-                captured.note_written(place, storage, array)
+            elif position in self._same_layout:
+                captured.note_written(position, storage, array)
             around.donated.add(array)
         objects, tensors = captured.all_objects if self._left.needs_objects else (), captured.all_tensors
-        for place, count in self._writes:
-            tensors[place]._writes[0] += count
-        for place, tensor in stands.items():
-            storages[place] = tensor._node
+        for position, count in self._writes:
+            tensors[position]._writes[0] += count
+        for position, tensor in separated.items():
+            storages[position] = tensor._node
         return self._left.make(Rebuilt(captured, objects, storages, results[len(self._written) :]))
 
     def _taken(self, storages: Sequence[Storage], arrays: list) -> tuple[RowOrder | None, ...]:
@@ -286,7 +290,7 @@ class PartProgram:
 
         For each combination of dimensions the program is compiled once more: it takes a few.
         """
-        waiting = [place for place, array in enumerate(arrays) if type(array) is Reordered]
+        waiting = [position for position, array in enumerate(arrays) if type(array) is Reordered]
         if not waiting:
             return ()
         orders = tuple([arrays[i].order if type(arrays[i]) is Reordered else None for i in self._given])
@@ -294,9 +298,9 @@ class PartProgram:
         if len(self._orders) < _MANY:
             self._orders.add(dims)
         is_taken = dims in self._orders
-        for place in waiting:
-            if not is_taken or place in self._kept:
-                arrays[place] = storages[place].physical.array
+        for position in waiting:
+            if not is_taken or position in self._kept:
+                arrays[position] = storages[position].buffer.array
         return orders if is_taken else ()
 
     def _rng(self, stream: StreamState) -> tuple:

@@ -20,9 +20,9 @@ import torch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules import registry
 from ..rules.inline import call_inlined
+from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import canonical
 from ..tensors.known import defer_body, in_pytorch, real
-from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_tensor
 from ..translation import this_call
@@ -58,33 +58,33 @@ class Reordered(LazyArray):
     layout = None
 
     def __init__(self, array: Any, order: RowOrder):
-        self.array, self.order, self._physical = array, order, None
+        self.array, self.order, self._buffer = array, order, None
         self.shape, self.dtype, self.depth, self.source = array.shape, array.dtype, 1, None
 
     @property
-    def physical(self) -> PhysicalArray:
-        if self._physical is None:
+    def buffer(self) -> ArrayBuffer:
+        if self._buffer is None:
             with this_call().outside():
-                self._physical = PhysicalArray(self.order.of(self.array), None)
-        return self._physical
+                self._buffer = ArrayBuffer(self.order.of(self.array), None)
+        return self._buffer
 
     def values(self, dtype: torch.dtype) -> torch.Tensor:
         """The values as a tensor of PyTorch's own, for which nothing is compiled."""
-        if self._physical is not None:
-            return in_pytorch(real(self._physical.array).to, dtype)
+        if self._buffer is not None:
+            return in_pytorch(real(self._buffer.array).to, dtype)
         return in_pytorch(torch.index_select, real(self.array), self.order.dim, real(self.order.rows)).to(dtype)
 
 
-def physical_of(storage: Storage) -> PhysicalArray | Reordered:
+def buffer_of(storage: Storage) -> ArrayBuffer | Reordered:
     """The contents of a storage; a `Reordered` array stays as it is."""
-    physical = storage.lazy(None, None)
-    return physical if type(physical) is Reordered else storage.physical
+    buffer = storage.lazy(None, None)
+    return buffer if type(buffer) is Reordered else storage.buffer
 
 
 def shown(storage: Storage) -> Any:
     """The contents of a storage: an array, or a `Reordered` one."""
-    physical = physical_of(storage)
-    return physical if type(physical) is Reordered else physical.array
+    buffer = buffer_of(storage)
+    return buffer if type(buffer) is Reordered else buffer.array
 
 
 class Orders:
@@ -108,22 +108,18 @@ class Orders:
         if type(node) is not Storage or node.history is not None or node.memory.foreign or node.is_outgrown:
             return None
         with DisableTorchFunction(), DisableTorchDispatch():
-            physical, shape, dtype = node.lazy(None, None), tensor.shape, tensor.dtype
-            if (
-                not isinstance(physical, PhysicalArray)
-                or physical.layout is not None
-                or not self._is_written(physical.array)
-            ):
+            buffer, shape, dtype = node.lazy(None, None), tensor.shape, tensor.dtype
+            if not isinstance(buffer, ArrayBuffer) or buffer.layout is not None or not self._is_written(buffer.array):
                 return None
             dim = dim + len(shape) if dim < 0 else dim
-            if not dtype.is_floating_point or not tensor.is_contiguous() or physical.array.dtype != canonical(dtype):
+            if not dtype.is_floating_point or not tensor.is_contiguous() or buffer.array.dtype != canonical(dtype):
                 return None
             if not 0 <= dim < len(shape) or rows.shape != shape[dim : dim + 1] or rows.dtype not in _INDICES:
                 return None
             array, least, most = self._taken(rows)
             if least < 0 or most >= shape[dim]:
                 return None
-            waiting = Reordered(physical.array, RowOrder(array, dim))
+            waiting = Reordered(buffer.array, RowOrder(array, dim))
             storage = Storage.waiting(waiting, defer_body(waiting.values, dtype))
             return make_tensor(storage, shape, dtype, None, None, label)
 
@@ -165,11 +161,11 @@ class DonatedArrays:
         """
         if isinstance(array, np.ndarray):  # JAX destroys none of numpy's
             return array
-        physical: Any = storage._physical
-        if type(physical) is Reordered:
-            own = physical.array is array
+        buffer: Any = storage._buffer
+        if type(buffer) is Reordered:
+            own = buffer.array is array
         else:
-            own = (storage._array is array) + (storage._known is array) + (physical.array is array)
+            own = (storage._array is array) + (storage._known is array) + (buffer.array is array)
         if self.has(array) and sys.getrefcount(array) <= alone + own:
             return array
         return jax.numpy.array(array, copy=True)

@@ -156,7 +156,7 @@ class Access(Routes):
     def getitem(self, owner: Any, key: Any) -> Any:
         kind = type(owner)
         if kind is Item:
-            raise TypeError(f"'{owner.stands_for.__name__}' object is not subscriptable")
+            raise TypeError(f"'{owner.python_type.__name__}' object is not subscriptable")
         if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
             raise Refused("data decide which of two objects a key is", other_paths=True)
         if kind is list or kind is tuple or kind is dict:

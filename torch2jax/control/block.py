@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..abandoning import Abandoned
 from ..internals.tensors import tree_flatten
+from ..restarts import Unwind
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Uncontained
-from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, ending_with_errors, expect_unrecorded
@@ -23,7 +23,7 @@ from .path import Path, PathOfSource
 _TRACINGS = 100  # of one block; each makes known at least one effect, most make all known
 
 
-class _More(Abandoned):
+class _More(Unwind):
     """A block has an effect that was not known."""
 
     ends_call = False
@@ -47,7 +47,7 @@ class Given(NamedTuple):
 
     def arranged(self, array, layout: tuple[int, ...] | None):
         """The array with its dimensions in another order."""
-        return PhysicalArray(array, self.spec.layout).arranged(layout)
+        return ArrayBuffer(array, self.spec.layout).arranged(layout)
 
 
 class BlockEffects:
@@ -64,9 +64,7 @@ class BlockEffects:
     @property
     def arrays(self) -> list:
         """The values of all that they write to."""
-        return [
-            storage.physical.arranged(layout) for storage, layout in zip(self._storages, self._layouts, strict=True)
-        ]
+        return [storage.buffer.arranged(layout) for storage, layout in zip(self._storages, self._layouts, strict=True)]
 
     @property
     def key(self) -> Any:
@@ -82,9 +80,9 @@ class BlockEffects:
     def enter(self, arrays: Sequence) -> None:
         """Lets all that they write to hold these values, in what is being traced."""
         for storage, layout, array in zip(self._storages, self._layouts, arrays, strict=True):
-            storage.replace(PhysicalArray(array, layout), None, is_written=True)
+            storage.replace(ArrayBuffer(array, layout), None, is_written=True)
         for storage in self._storages:
-            storage.settle_as_is()
+            storage.mark_synced()
 
     def note(self, journal: Journal, draws: bool) -> None:
         """Is called where a block ends, within its journal, with what it did.
@@ -109,17 +107,17 @@ class BlockEffects:
             self.draws = self.draws or draws
             self.trace_again()
 
-    def settle(self) -> None:
+    def record_layouts(self) -> None:
         """Is called outside before blocks are traced."""
-        self._layouts = [storage.physical.layout for storage in self._storages]
+        self._layouts = [storage.buffer.layout for storage in self._storages]
         self._histories = [None] * len(self._storages)
 
     def leave(self, arrays: Sequence) -> None:
         """Writes what the blocks have left, outside."""
         for storage, layout, array in zip(self._storages, self._layouts, arrays, strict=True):
-            storage.write(PhysicalArray(array, layout), None)
+            storage.write(ArrayBuffer(array, layout), None)
         for storage, history in zip(self._storages, self._histories, strict=True):
-            storage.settle_as_is()
+            storage.mark_synced()
             storage.history = storage.history or history
 
 
@@ -167,8 +165,8 @@ class Block:
         Raises:
             RuntimeError: it does what PyTorch does not allow there.
         """
-        policy = self._call.attempt.path.policy
-        kind = PathOfSource if self._call.attempt.converts else Path
+        policy = self._call.execution.path.policy
+        kind = PathOfSource if self._call.execution.converts else Path
         with ending_with_errors(self._around):
             return self._trace(kind(policy, current_trace()), args, written, key, taken)
 
@@ -209,7 +207,7 @@ class Block:
         leaves, self.spec = tree_flatten(result)
         tensors = [self._call.lift(leaf) for leaf in leaves]
         self.given = [Given(TensorSpec.of(tensor), tensor.shape) for tensor in tensors]
-        return [self._call.leaving(tensor.physical.array) for tensor in tensors]
+        return [self._call.leaving(tensor.buffer.array) for tensor in tensors]
 
 
 def trace_blocks(trace: Callable[[BlockEffects], Any], operator: str) -> Any:
@@ -227,7 +225,7 @@ def trace_blocks(trace: Callable[[BlockEffects], Any], operator: str) -> Any:
     """
     effects, why = BlockEffects(), f"other effects in each of {_TRACINGS} tracings"
     for _ in range(_TRACINGS):
-        effects.settle()
+        effects.record_layouts()
         try:
             return trace(effects)
         except _More:

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..errors import user_place
-from ..patches import stand_in_around
+from ..errors import user_line
+from ..patches import replacement_around
 from ..tensors.tensor import Torchish
 from ..translation import current
 from ..values.item import Item
-from ..values.lengths import TracedRange, heed, largest, length, smallest
+from ..values.lengths import TracedRange, largest, length, smallest, track_lengths
 from ..values.python_functions import MATH, TensorMath, as_int
 from ..values.traced_numbers import as_float
 from .access import Access
@@ -50,8 +50,8 @@ from .writes import (
     note_contents,
 )
 
-_STAND_INS: dict[Any, Any] = {
-    **{stand_in: function for function, stand_in in MATH.values() if stand_in is not None},
+_REPLACEMENTS: dict[Any, Any] = {
+    **{replacement: function for function, replacement in MATH.values() if replacement is not None},
     smallest: builtins.min,
     largest: builtins.max,
     as_int: int,
@@ -104,11 +104,11 @@ class Calls(Access):
             return self._builtin(length.__wrapped__, args, kwargs)
         if is_wrapped_for_compilers(function.__code__) and self._is_followed(getattr(function, "__wrapped__", None)):
             return self.call(function.__wrapped__, *args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
-        if function in _STAND_INS:
-            found = _SPECIAL[_STAND_INS[function]](self, *args, **kwargs)
+        if function in _REPLACEMENTS:
+            found = _SPECIAL[_REPLACEMENTS[function]](self, *args, **kwargs)
             if found is not NotImplemented:
                 return found
-        around = stand_in_around(function.__code__)
+        around = replacement_around(function.__code__)
         if around is not None and current() is not None:
             original, body = around
             return body(functools.partial(self.call, original), *args, **kwargs)
@@ -149,7 +149,7 @@ class Calls(Access):
         with own:
             result = self.call(function.__wrapped__, *args, **kwargs)
         side.made.update(own.made)
-        if own.places:
+        if own.slots:
             name = getattr(function, "__name__", "a function")
             raise Refused(
                 f"{name} has a cache, and writes to something: on one side of a condition nobody knows whether"
@@ -165,7 +165,7 @@ class Calls(Access):
         metacall = getattr(type(cls), "__call__", None)  # noqa: B004 - it is to be called
         if type(metacall) is types.FunctionType:
             return self.call(metacall, cls, *args, **kwargs)
-        cls = _STAND_INS.get(cls, cls)
+        cls = _REPLACEMENTS.get(cls, cls)
         if len(args) == 1 and not kwargs and cls in _CONVERSIONS:
             expect_there(args[0])
             return _CONVERSIONS[cls](self, args[0])
@@ -245,9 +245,9 @@ class Calls(Access):
             )
         if type(owner) is Item and getattr(function, "__objclass__", None) in (int, float, bool):
             refused(f"{function.__objclass__.__name__}.{name}()")
-        asked = self.asked(name, owner, args, kwargs)
-        if asked is not NotImplemented:
-            return asked
+        predicate = self.call_predicate(name, owner, args, kwargs)
+        if predicate is not NotImplemented:
+            return predicate
         if run.caches and id(owner) in run.caches:
             raise Refused(f"the cache of {owner!r} holds nothing of one side of a condition, and {name} looks into it")
         if run.journal is None:
@@ -276,10 +276,10 @@ class Calls(Access):
         """
         _expect_fresh(args)
         if isinstance(owner, contextvars.ContextVar) and name in ("set", "reset"):
-            place = ContextVariable(owner)
-            if current_run().journal is not None and place.read() is UNDEFINED:
-                raise Refused(f"{place.name} has no value yet, and is set on one side of a condition or in a loop")
-            note(place)
+            slot = ContextVariable(owner)
+            if current_run().journal is not None and slot.read() is UNDEFINED:
+                raise Refused(f"{slot.name} has no value yet, and is set on one side of a condition or in a loop")
+            note(slot)
         elif name in ("__setattr__", "__delattr__"):
             if not (isinstance(owner, torch.Tensor) and hasattr(torch.Tensor, rest[0])):
                 note_attribute(owner, rest[0])
@@ -304,14 +304,14 @@ class Calls(Access):
             is_bound = owner is not None and not isinstance(owner, (types.ModuleType, type))
             for x in (owner,) if is_bound else rest:
                 if not is_made(x) and (isinstance(x, CONTAINERS) if not is_bound else not _is_shown(x)):
-                    current_run().moved.append(x)
+                    current_run().consumed.append(x)
         else:
             of = "" if owner is None or isinstance(owner, types.ModuleType) else f" of a {type(owner).__name__}"
             raise Refused(
                 f"nobody knows what {name or function}(){of} changes, which is called on one side of a condition"
             )
 
-    def asked(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+    def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
         """What a function gives that asks tensors for a bool; NotImplemented if it is none."""
         raise NotImplementedError
 
@@ -362,7 +362,7 @@ def _expect_fresh(args: Iterable[Any]) -> None:
         if not is_iterator(x) or is_made(x):
             continue
         if run.journal is None:
-            run.moved.append(x)
+            run.consumed.append(x)
         else:
             raise Refused(
                 f"{name_of(x)} ({type(x).__name__}) from outside is read on one side of a condition, which moves it "
@@ -383,7 +383,7 @@ def is_data(value: Any) -> bool:
         call is not None
         and isinstance(value, Torchish)
         and value.known is None
-        and call.paths[-1].can_answer(value)
+        and call.paths[-1].can_decide(value)
         and isinstance(deciding_array(value), Tracer)
     )
 
@@ -394,7 +394,7 @@ def of_flag(flag: Any) -> Any:
         return flag
     way = asking_way()
     if way is not None and way.splits_all:
-        return way.ask(deciding_array(flag), user_place())
+        return way.ask(deciding_array(flag), user_line())
     return Item.of(flag)
 
 
@@ -402,7 +402,7 @@ def _integer(operators: Calls, value: Any) -> Any:
     number = _number(value)
     if number is None:
         return int(value)
-    heed()  # it may become a size
+    track_lengths()  # it may become a size
     return as_integer(number, TensorMath().trunc)
 
 
@@ -424,7 +424,7 @@ _CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
     bool: lambda operators, value: of_flag(operators.truth(value)),
     int: _integer,
     float: _real,
-    type: lambda operators, value: value.stands_for if type(value) is Item else type(value),
+    type: lambda operators, value: value.python_type if type(value) is Item else type(value),
 }
 
 
@@ -484,7 +484,7 @@ def _math(name: str) -> Callable:
 
 def _len(operators: Calls, value: Any) -> Any:
     if type(value) is Item:
-        raise TypeError(f"object of type '{value.stands_for.__name__}' has no len()")
+        raise TypeError(f"object of type '{value.python_type.__name__}' has no len()")
     return value.number if type(value) is TracedRange else NotImplemented
 
 

@@ -74,7 +74,7 @@ def loop_on_devices(step: Callable, given: list, state: tuple, statements: Itera
 
 def expect_no_collectives(predicate: Any, statements: Iterable[Any]) -> None:
     found = next(_collectives(statements), None)
-    if found is not None and (varying_axes(predicate) or _knows_place(predicate)):
+    if found is not None and (varying_axes(predicate) or _depends_on_device(predicate)):
         raise BranchError(
             f"got the collective {found!r} on one side of a branch that differs between devices, such as if rank == 0, "
             "or in a loop that may run different numbers of iterations on different devices: it would wait forever for "
@@ -97,7 +97,7 @@ def _collectives(statements: Iterable[Any]) -> Iterator[str]:
                 yield from _collectives(getattr(statement, side).statements)
 
 
-def _knows_place(array: Any) -> bool:
+def _depends_on_device(array: Any) -> bool:
     """Whether an array is computed of the device's place on the mesh."""
     pending, seen = [array], set()
     while pending:

@@ -53,10 +53,10 @@ class _Converter(ast.NodeTransformer):
 
     # Functions.
 
-    def function(self, node: ast.FunctionDef, outermost: bool = False) -> ast.FunctionDef:
+    def function(self, node: ast.FunctionDef, is_top_level: bool = False) -> ast.FunctionDef:
         """The function; the outermost one without decorators and defaults, which the function object has."""
-        decorators = [] if outermost else [self.visit(x) for x in node.decorator_list]
-        args = self._arguments(node.args, outermost)
+        decorators = [] if is_top_level else [self.visit(x) for x in node.decorator_list]
+        args = self._arguments(node.args, is_top_level)
         saved = self._enter_scope(node.args, node.body)
         parameters = {x.arg for x in ast.walk(node.args) if isinstance(x, ast.arg)}
         lowered = without_exits(node)
@@ -101,14 +101,14 @@ class _Converter(ast.NodeTransformer):
             raise Unconvertible(f"{', '.join(sorted(unseen))}, of code around it, is set by no plain assignment")
         return saved
 
-    def _arguments(self, args: ast.arguments, outermost: bool) -> ast.arguments:
+    def _arguments(self, args: ast.arguments, is_top_level: bool) -> ast.arguments:
         """The parameters without annotations; the defaults are evaluated around the function."""
         args = copy.deepcopy(args)
-        converted = (lambda _: ast.Constant(None)) if outermost else self.visit
+        converted = (lambda _: ast.Constant(None)) if is_top_level else self.visit
         args.defaults = [converted(x) for x in args.defaults]
         args.kw_defaults = [None if x is None else converted(x) for x in args.kw_defaults]
         for x in ast.walk(args):
-            if isinstance(x, ast.arg) and outermost:
+            if isinstance(x, ast.arg) and is_top_level:
                 x.annotation = None
         return args
 
@@ -120,8 +120,8 @@ class _Converter(ast.NodeTransformer):
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
         return node
 
-    def lambda_(self, node: ast.Lambda, outermost: bool = False) -> ast.Lambda:
-        args = self._arguments(node.args, outermost)
+    def lambda_(self, node: ast.Lambda, is_top_level: bool = False) -> ast.Lambda:
+        args = self._arguments(node.args, is_top_level)
         saved = self._enter_scope(node.args, [])
         body = self.visit(node.body)
         self._globals, self._nonlocals, self._first, self._depth = saved
@@ -293,11 +293,11 @@ class _Converter(ast.NodeTransformer):
             pairs = [self._target(x) for x in node.targets]
             after = [y for _, more in pairs for y in more]
             return [ast.copy_location(x, node) for x in (ast.Assign([x for x, _ in pairs], value), *after)]
-        whole = f"{TEMPORARY}whole{next(self._count)}"
-        out: list[ast.stmt] = [assign(whole, value)]
+        value_name = f"{TEMPORARY}whole{next(self._count)}"
+        out: list[ast.stmt] = [assign(value_name, value)]
         for x in node.targets:  # each of them is set before the next one is looked at
             target, after = self._target(x)
-            out += [ast.Assign([target], load(whole)), *after]
+            out += [ast.Assign([target], load(value_name)), *after]
         return [ast.copy_location(x, node) for x in out]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
@@ -512,11 +512,11 @@ def _convert(code: types.CodeType, operators: Any) -> types.CodeType:
         raise Unconvertible(f"{code.co_name} is asynchronous")
     # Named otherwise, so that its own name is that of the module in it.
     if isinstance(node, ast.Lambda):
-        body = converter.lambda_(node, outermost=True)
+        body = converter.lambda_(node, is_top_level=True)
         new = _function(f"{TEMPORARY}function", body.args, [ast.copy_location(ast.Return(body.body), node)], [])
         ast.copy_location(new, node)
     else:
-        new = converter.function(node, outermost=True)
+        new = converter.function(node, is_top_level=True)
         new.name = f"{TEMPORARY}function"
     free = ast.arguments([], [ast.arg(x) for x in code.co_freevars], None, [], [], None, [])
     factory = ast.copy_location(_function(f"{TEMPORARY}factory", free, [new], []), new)

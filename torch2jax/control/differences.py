@@ -45,13 +45,13 @@ def described(leaf: Any) -> str:
     return f"{leaf.aval.dtype}{list(leaf.aval.shape)}"
 
 
-def unlike(
-    place: SourceLine, yes: tuple[Any, list], no: tuple[Any, list], differ: Callable[[Any, Any], bool]
+def mismatch_error(
+    location: SourceLine, yes: tuple[Any, list], no: tuple[Any, list], differ: Callable[[Any, Any], bool]
 ) -> BranchError:
     """The error about branches whose results differ.
 
     Args:
-        place: where the condition is.
+        location: where the condition is.
         yes, no: the structure of each result, and its leaves.
         differ: whether two leaves do.
     """
@@ -61,7 +61,7 @@ def unlike(
     are_lists = all(isinstance(x, _Tree) and x.structure.type is list for x in (one, other))
     instead = ". Instead of a list that grows on one side, keep a mask of what it would hold" if are_lists else ""
     return BranchError(
-        f"bool(tensor) at {place} tests a traced value, so both branches are traced, and their results differ in "
+        f"bool(tensor) at {location} tests a traced value, so both branches are traced, and their results differ in "
         f"{path}: {one} where it is True, {other} where it is False{more}; wanted the same structure, numbers of "
         f"dimensions and dtypes{instead}"
     )
@@ -78,8 +78,8 @@ def _differences(path: str, one: _Tree, other: _Tree, differ: Callable) -> Itera
     if kind is not other.structure.type or (mine.keys() != theirs.keys() and not are_named):
         yield path, one, other
         return
-    are_parts_alike = {x: part.structure for x, part in mine.items()} == {x: y.structure for x, y in theirs.items()}
-    if one.structure != other.structure and are_parts_alike:
+    have_same_parts = {x: part.structure for x, part in mine.items()} == {x: y.structure for x, y in theirs.items()}
+    if one.structure != other.structure and have_same_parts:
         yield path, one, f"another {one.structure.type.__name__}"  # in what it holds beside its leaves
         return
     for entry in dict.fromkeys((*mine, *theirs)):

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from jax.core import eval_jaxpr
 
-from ..abandoning import Restart
 from ..errors import BranchError, TracedValueError
+from ..restarts import Restart
 from ..tensors.trees import flatten, map_results
 from ..tracing.traces import current_trace, ending_with_errors, is_transforming
 from ..translation import this_call
 from ..values.traced_numbers import Number
-from .merge import Unlike, expect_there
+from .merge import Unmergeable, expect_there
 from .operators import OPERATORS
 from .path import Path, PathOfSource
 from .policy import BranchPolicy
@@ -24,22 +24,22 @@ from .sink import sunk
 from .state import Refused, Run, current_run, is_of_translation, running
 from .writes import (
     Doubted,
+    JournaledSlot,
     ObjectJournal,
-    Place,
     can_be_put_back,
+    expect_not_consumed,
     expect_restored_at_end,
-    expect_unmoved,
     is_from_outside,
 )
 
 
 def journaled_run(
-    attempt: Callable[[Path, bool], Any], policy: BranchPolicy, restored: Callable[[Any], bool], _: object = None
+    execute: Callable[[Path, bool], Any], policy: BranchPolicy, restored: Callable[[Any], bool], _: object = None
 ) -> Any:
     """What a later run gives, which asks nothing of traced values; what it writes to is journaled.
 
     Args:
-        attempt: runs the code on a path; gives a tree.
+        execute: runs the code on a path; gives a tree.
         restored: tells of an object whether it is as it was before the first run.
 
     Raises:
@@ -51,7 +51,7 @@ def journaled_run(
         kept.outside, kept.was_restored, kept.is_journaled = ObjectJournal(), restored, True
         path = Path(policy, current_trace())
         try:
-            result = attempt(path, True)
+            result = execute(path, True)
             expect_restored_at_end()
             return result
         except Refused as refused:
@@ -82,7 +82,7 @@ def _sure_of_outside(code: Callable[[Run], Any]) -> Any:
 
 
 def converted_run(
-    attempt: Callable[[Path, bool], Any],
+    execute: Callable[[Path, bool], Any],
     policy: BranchPolicy,
     restored: Callable[[Any], bool],
     ended_at_condition: bool = True,
@@ -98,7 +98,7 @@ def converted_run(
     """
     split = Split()
     while True:
-        ways = _Ways(attempt, policy, restored, split, ended_at_condition)
+        ways = _Ways(execute, policy, restored, split, ended_at_condition)
         try:
             if not split.is_used:
                 return _computed(lambda run=ways.run: run(Way(split)))
@@ -130,15 +130,15 @@ class _Ways:
 
     def __init__(
         self,
-        attempt: Callable[[Path, bool], Any],
+        execute: Callable[[Path, bool], Any],
         policy: BranchPolicy,
         restored: Callable[[Any], bool],
         split: Split,
         ended_at_condition: bool,
     ):
-        self._attempt, self._policy, self._restored, self._split = attempt, policy, restored, split
+        self._execute, self._policy, self._restored, self._split = execute, policy, restored, split
         self._ended_at_condition = ended_at_condition
-        self._left: dict[tuple, tuple[Place, Any]] | None = None
+        self._left: dict[tuple, tuple[JournaledSlot, Any]] | None = None
         """What the first way has left in places of objects from outside."""
 
     def run(self, way: Way) -> Any:
@@ -154,7 +154,7 @@ class _Ways:
         kept.outside, kept.was_restored, kept.way = ObjectJournal(), restored, way
         kept.ended_at_condition = self._ended_at_condition
         try:
-            result = self._attempt(PathOfSource(self._policy, current_trace(), self._split.is_used), True)
+            result = self._execute(PathOfSource(self._policy, current_trace(), self._split.is_used), True)
             expect_restored_at_end()
         except Refused as refused:
             refused.other_paths = refused.other_paths and can_be_put_back(kept, restored)
@@ -165,17 +165,19 @@ class _Ways:
             if self._split.has_all or not can_be_put_back(kept, restored):
                 raise
             raise Refused(str(error), other_paths=True) from error
-        if way.asked:
-            expect_unmoved(kept, restored, f"in the rest of the code, which runs more than once: {self._split.reason}")
-            self._expect_alike(kept)
+        if way.decisions:
+            expect_not_consumed(
+                kept, restored, f"in the rest of the code, which runs more than once: {self._split.reason}"
+            )
+            self._expect_same_writes(kept)
         return result
 
-    def _expect_alike(self, kept: Run) -> None:
+    def _expect_same_writes(self, kept: Run) -> None:
         """Refuses ways that leave something else in objects from outside: the last one would decide."""
         left = {
-            key: (place, value)
-            for key, (place, value) in kept.left.items()
-            if is_from_outside(kept, place.owner, self._restored)
+            key: (slot, value)
+            for key, (slot, value) in kept.left.items()
+            if is_from_outside(kept, slot.owner, self._restored)
         }
         before, self._left = self._left, left
         for key in {*left} | {*(left if before is None else before)}:
@@ -189,7 +191,7 @@ class _Ways:
                 )
 
 
-def _is_put_back(left: tuple[Place, Any] | None) -> bool:
+def _is_put_back(left: tuple[JournaledSlot, Any] | None) -> bool:
     """True for a tensor in a module: the call puts modules back that hold any."""
     return left is not None and isinstance(left[0].owner, torch.nn.Module) and isinstance(left[1], torch.Tensor)
 
@@ -210,12 +212,12 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _put_back_traced(journal: ObjectJournal) -> None:
     """Puts back what objects from outside held in place of what is nothing outside of the call."""
-    for key, place in journal.places.items():
-        left = place.read()
+    for key, slot in journal.slots.items():
+        left = slot.read()
         kind = type(left)  # not by isinstance, which asks what has ended
         parts = left if kind in (list, set) else left.values() if kind is dict else (left,)
-        if any(issubclass(type(x), (Number, Unlike)) for x in parts):
-            place.write(journal.before[key])
+        if any(issubclass(type(x), (Number, Unmergeable)) for x in parts):
+            slot.write(journal.before[key])
 
 
 def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
@@ -226,12 +228,12 @@ def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
         return value
 
     journal = current_run().outside
-    if journal is not None and not journal.places:
+    if journal is not None and not journal.slots:
         this_call().ends.append(lambda: _put_back_traced(journal))
     result = map_results(leave, OPERATORS.call(function, *args, **kwargs))
-    if this_call().is_outermost:
+    if this_call().is_top_level:
         expect_restored_at_end()  # here, where what the run has done is undone if it is not the last
         if journal is not None and current_run().way is not None:
-            places = [(key, x) for key, x in journal.places.items() if not x.is_variable]
-            current_run().left = {key: (x, x.read()) for key, x in places}
+            locations = [(key, x) for key, x in journal.slots.items() if not x.is_variable]
+            current_run().left = {key: (x, x.read()) for key, x in locations}
     return result

@@ -16,7 +16,7 @@ from ..errors import SourceLine
 from ..loops.program import Program
 from ..tensors.padded import Padded
 from ..tensors.trees import flatten, flatten_given
-from .differences import StaticLeaf as StaticLeaf, described, unlike
+from .differences import StaticLeaf as StaticLeaf, described, mismatch_error
 from .programs import constant, new_var
 
 
@@ -42,29 +42,29 @@ class End(NamedTuple):
         return End(Program([*self.program.statements, *steps], results), leaves, structure)
 
 
-def alike(yes: End, no: End, place: SourceLine, *, pads: bool, may_overflow: bool) -> tuple[End, End]:
+def with_same_leaves(yes: End, no: End, location: SourceLine, *, pads: bool, may_overflow: bool) -> tuple[End, End]:
     """Two ends with the same leaves.
 
     Args:
-        place: where the condition is.
+        location: where the condition is.
         pads: whether a tensor that is longer on one path becomes a padded array. Not at the end of a loop's iteration.
         may_overflow: whether a length may be beyond its room, which tells of a bound that is too small.
 
     Raises:
         BranchError: they cannot have the same.
     """
-    if pads and not _are_alike(yes, no):
-        yes, no = _padded_alike(yes, no, may_overflow)
+    if pads and not _are_compatible(yes, no):
+        yes, no = _padded_to_match(yes, no, may_overflow)
     is_one = yes.structure == no.structure
-    found = [_pair_alike(*pair) for pair in zip(yes.slots, no.slots, strict=True)] if is_one else []
+    found = [_matching_pair(*pair) for pair in zip(yes.slots, no.slots, strict=True)] if is_one else []
     if not is_one or None in found:
-        differ = lambda one, other: _pair_alike(one, other) is None
-        raise unlike(place, (yes.structure, yes.slots), (no.structure, no.slots), differ)
+        differ = lambda one, other: _matching_pair(one, other) is None
+        raise mismatch_error(location, (yes.structure, yes.slots), (no.structure, no.slots), differ)
     mine, theirs = zip(*found, strict=True) if found else ((), ())
     return yes.holding(mine, yes.structure), no.holding(theirs, no.structure)
 
 
-def _pair_alike(one: Any, other: Any) -> tuple | None:
+def _matching_pair(one: Any, other: Any) -> tuple | None:
     """Two leaves of one dtype and shape, or one static leaf twice; None if they cannot become that."""
     pair = one, other
     if all(isinstance(x, StaticLeaf) for x in pair) and _is_same_value(*(x.value for x in pair)):
@@ -76,7 +76,7 @@ def _pair_alike(one: Any, other: Any) -> tuple | None:
     return made if described(made[0]) == described(made[1]) else None
 
 
-def _are_alike(one: End, other: End) -> bool:
+def _are_compatible(one: End, other: End) -> bool:
     results = zip(one.program.results, other.program.results, strict=False)
     return one.structure == other.structure and all(x.aval.shape == y.aval.shape for x, y in results)
 
@@ -95,7 +95,7 @@ class _PaddedRows(NamedTuple):
         return self.values.aval.shape
 
 
-def _padded_alike(yes: End, no: End, may_overflow: bool) -> tuple[End, End]:
+def _padded_to_match(yes: End, no: End, may_overflow: bool) -> tuple[End, End]:
     """The same ends; where a tensor is longer in one than in the other, both have it with room for the longer.
 
     Trees hold numbers here, the places of what they stand for in a list.
@@ -110,14 +110,14 @@ def _padded_alike(yes: End, no: End, may_overflow: bool) -> tuple[End, End]:
         if pair[0] is None or pair[1] is None or not _may_pad(pair[0], pair[1]):
             continue
         both = pair[0], pair[1]
-        for which, whole in enumerate((mine, theirs)):
-            rows = _with_room(both[which], both[1 - which], steps[which], may_overflow)
+        for which, values in enumerate((mine, theirs)):
+            rows = _with_capacity(both[which], both[1 - which], steps[which], may_overflow)
             count = len(slots[which])
             slots[which].extend([rows.values, *rows.lengths.values()])
-            whole[at] = Padded.of(count, {axis: count + 1 + i for i, axis in enumerate(rows.lengths)})
+            values[at] = Padded.of(count, {axis: count + 1 + i for i, axis in enumerate(rows.lengths)})
     found = []
-    for end, whole, held, made in zip(ends, (mine, theirs), slots, steps, strict=True):
-        numbers, wanted = flatten(structure.unflatten(whole))
+    for end, values, held, made in zip(ends, (mine, theirs), slots, steps, strict=True):
+        numbers, wanted = flatten(structure.unflatten(values))
         found.append(end.holding([held[number] for number in numbers], wanted, made))
     return found[0], found[1]
 
@@ -136,7 +136,7 @@ def _may_pad(one: _PaddedRows, other: _PaddedRows) -> bool:
     return one.shape != other.shape or one.lengths.keys() != other.lengths.keys()
 
 
-def _with_room(rows: _PaddedRows, other: _PaddedRows, steps: list[JaxprEqn], may_overflow: bool) -> _PaddedRows:
+def _with_capacity(rows: _PaddedRows, other: _PaddedRows, steps: list[JaxprEqn], may_overflow: bool) -> _PaddedRows:
     """A tensor as a padded array with room for another, too: zero beyond its lengths."""
     shape = tuple(map(max, rows.shape, other.shape))
     differ = [axis for axis, sizes in enumerate(zip(rows.shape, other.shape, strict=True)) if sizes[0] != sizes[1]]
@@ -145,11 +145,11 @@ def _with_room(rows: _PaddedRows, other: _PaddedRows, steps: list[JaxprEqn], may
     dtype = known[0] if known else jax.dtypes.canonicalize_dtype(np.int64)
     lengths = {}
     for axis in axes:
-        room, length = rows.shape[axis], rows.lengths.get(axis)
+        capacity, length = rows.shape[axis], rows.lengths.get(axis)
         if length is None:
-            length = constant(room, dtype)
-        elif may_overflow and room < shape[axis]:  # what is beyond its room has to be beyond the other, too
-            beyond = _added(steps, lax.gt_p, [length, constant(room, dtype)], np.bool_)
+            length = constant(capacity, dtype)
+        elif may_overflow and capacity < shape[axis]:  # what is beyond its room has to be beyond the other, too
+            beyond = _added(steps, lax.gt_p, [length, constant(capacity, dtype)], np.bool_)
             length = _added(steps, lax.select_n_p, [beyond, length, constant(shape[axis] + 1, dtype)], dtype)
         lengths[axis] = length
     if rows.shape == shape:

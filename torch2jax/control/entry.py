@@ -11,7 +11,7 @@ from ..translation import current
 def of_user(function: Callable) -> Callable:
     """A function as the run in progress calls it."""
     call: Any = current()
-    if call is None or not call.attempt.converts:
+    if call is None or not call.execution.converts:
         return function
     from .operators import OPERATORS
 
@@ -21,7 +21,7 @@ def of_user(function: Callable) -> Callable:
 def is_on_side() -> bool:
     """Whether the code is on a side of a condition, or in a loop of the graph."""
     call: Any = current()
-    if call is None or not call.attempt.converts:
+    if call is None or not call.execution.converts:
         return False
     from .state import current_run
 
@@ -39,13 +39,13 @@ def call_of_user(function: Callable, args: tuple, kwargs: dict) -> Any:
 def asking_within() -> Iterator[None]:
     """A context of code in a trace of its own that runs once: in a converted run its conditions are a part of that."""
     call: Any = current()
-    if not call.attempt.converts:
+    if not call.execution.converts:
         yield
         return
     from ..tracing.traces import current_trace
     from .path import PathOfSource
 
-    call.paths.append(PathOfSource(call.attempt.path.policy, current_trace()))
+    call.paths.append(PathOfSource(call.execution.path.policy, current_trace()))
     try:
         yield
     finally:
@@ -55,7 +55,7 @@ def asking_within() -> Iterator[None]:
 def set_gradient(tensor: Any, value: Any) -> None:
     """Lets `Tensor.grad` be another tensor, or None."""
     call: Any = current()
-    if call is not None and call.attempt.converts:
+    if call is not None and call.execution.converts:
         from .writes import note_gradient
 
         if note_gradient(tensor):
@@ -67,7 +67,7 @@ def set_gradient(tensor: Any, value: Any) -> None:
 def note_made(value: Any) -> None:
     """Is called with an object that the package has just made, before code of the user's writes to it."""
     call: Any = current()
-    if call is not None and call.attempt.converts:
+    if call is not None and call.execution.converts:
         from .writes import made
 
         made(value)
@@ -85,7 +85,7 @@ def expect_settled(objects: Callable[[], Mapping[int, str]], tensors: Mapping[st
         BaseException: to who runs the code.
     """
     call: Any = current()
-    if call is None or not call.attempt.converts:
+    if call is None or not call.execution.converts:
         return
     from .merge import expect_there
     from .state import Refused, current_run

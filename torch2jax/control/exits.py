@@ -96,8 +96,8 @@ class _Exits:
     def block(self, statements: list[ast.stmt], loop: _LoopFlags | None) -> _Block:
         out: list[ast.stmt] = []
         flags: set[str] = set()
-        for place, s in enumerate(statements):
-            rest = statements[place + 1 :]
+        for position, s in enumerate(statements):
+            rest = statements[position + 1 :]
             if isinstance(s, ast.Return):
                 sets = [assign(self._result, s.value or ast.Constant(None)), assign(self._returned, ast.Constant(True))]
                 out += [ast.copy_location(x, s) for x in sets]

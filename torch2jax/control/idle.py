@@ -12,14 +12,14 @@ from ..errors import SourceLine
 class _Idle(NamedTuple):
     function: str
     text: str
-    answer: bool
+    decision: bool
 
 
 _LINES = 16  # of a statement
 _idle: dict[str, list[_Idle]] = {}
 
 
-def add_idle_question(file: str, function: str, text: str, answer: bool) -> None:
+def add_idle_question(file: str, function: str, text: str, decision: bool) -> None:
     """Declares the answer to a question that decides nothing.
 
     Args:
@@ -28,15 +28,15 @@ def add_idle_question(file: str, function: str, text: str, answer: bool) -> None
         text: a part of the line that asks, or of what stands in its brackets on the lines below. A line that has
             another text is asked as any other.
     """
-    _idle.setdefault(file, []).append(_Idle(function, text, answer))
+    _idle.setdefault(file, []).append(_Idle(function, text, decision))
 
 
-def idle_answer(asking: SourceLine) -> bool | None:
+def idle_decision(asking: SourceLine) -> bool | None:
     """The answer to what a line asks, if that decides nothing."""
     found = _idle.get("/".join(asking.file.replace("\\", "/").split("/site-packages/")[-1:]))
     for question in found or ():
         if question.function == asking.function and question.text in _statement(asking.file, asking.line):
-            return question.answer
+            return question.decision
     return None
 
 

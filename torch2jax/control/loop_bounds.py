@@ -28,7 +28,7 @@ class IterationPath(NamedTuple):
 
     steps: list
     """The equations on it."""
-    answers: list[tuple[Any, bool]]
+    decisions: list[tuple[Any, bool]]
     """The flags that were asked, and what they were."""
     results: Sequence
     """What the next iteration begins with."""
@@ -75,7 +75,9 @@ class _Counter(NamedTuple):
         return Uniform(np.array(held, dtype), fits)
 
 
-def _step(paths: Sequence[IterationPath], carried: Sequence[Var], place: int, begins: dict[int, int], known: Callable):
+def _step(
+    paths: Sequence[IterationPath], carried: Sequence[Var], position: int, begins: dict[int, int], known: Callable
+):
     """How much a number changes in the first iteration, if that is the same on all paths."""
     given = {
         carried[i]: Uniform(np.array([begin], carried[i].aval.dtype), np.ones(1, bool))  # pyright: ignore
@@ -83,8 +85,8 @@ def _step(paths: Sequence[IterationPath], carried: Sequence[Var], place: int, be
     }
     steps = set()
     for path in paths:
-        end = uniform_values(path.steps, given, known, 1)(path.results[place])
-        steps.add(int(end.values[0]) - begins[place] if end is not None and end.known[0] else None)
+        end = uniform_values(path.steps, given, known, 1)(path.results[position])
+        steps.add(int(end.values[0]) - begins[position] if end is not None and end.known[0] else None)
     return steps.pop() if len(steps) == 1 else None
 
 
@@ -97,10 +99,10 @@ def _most(
     for path in paths:
         value_of = uniform_values(path.steps, given, known, MOST)
         holds = np.ones(MOST, bool)
-        for flag, wanted in path.answers:
-            answer = value_of(flag)
-            if answer is not None:
-                holds &= ~answer.known | (answer.values.astype(bool) == wanted)
+        for flag, wanted in path.decisions:
+            decision = value_of(flag)
+            if decision is not None:
+                holds &= ~decision.known | (decision.values.astype(bool) == wanted)
         is_open |= holds
         nexts.append([(i, value_of(path.results[i]), holds) for i in counters])
     ends = np.flatnonzero(~is_open)
@@ -109,11 +111,11 @@ def _most(
     for i, end, holds in (x for found in nexts for x in found):
         counter = counters[i]
         values = given[counter.var]
-        gone = holds[: max(count - 1, 0)]  # the iterations that are followed by one that might come back
-        wanted, held = values.values[1:][: len(gone)], values.known[1:][: len(gone)]
-        is_right = ~gone
+        passed = holds[: max(count - 1, 0)]  # the iterations that are followed by one that might come back
+        wanted, held = values.values[1:][: len(passed)], values.known[1:][: len(passed)]
+        is_right = ~passed
         if end is not None:
-            is_right |= end.known[: len(gone)] & held & (end.values[: len(gone)] == wanted)
+            is_right |= end.known[: len(passed)] & held & (end.values[: len(passed)] == wanted)
         if not is_right.all() or not values.known[: min(count + 1, MOST)].all():
             wrong.add(i)
     return (count if len(ends) else None), wrong

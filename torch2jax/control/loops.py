@@ -16,14 +16,14 @@ from jax.extend.core import Literal
 
 from ..errors import SourceLine, TracedValueError
 from ..internals.jax import varying_axes
-from ..tensors.physical import PhysicalArray
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
-from ..tracing.carried_floats import CarriedFloat, begun
+from ..tracing.carried_floats import CarriedFloat, start_of
 from ..tracing.traces import varying
 from ..translation import this_call
 from ..values.lengths import expect_to_fit
-from ..values.moved import front_of
-from ..values.sized import with_length, with_room
+from ..values.selected_at_axis import leading_of
+from ..values.sized import padded_to, with_length
 from .collectives import loop_on_devices
 from .loop_bounds import IterationPath, most_iterations
 from .merge import Build, Encoder, Growth, Merge, Pick
@@ -32,7 +32,7 @@ from .sides import Side, expect_one_of_each, leave_storage, put, run_side
 from .state import Refused, current_run, summing, within
 from .ties import Tie, silently
 from .while_loops import run_while, strong
-from .writes import Place, Variable, expect_restored
+from .writes import JournaledSlot, Variable, expect_restored
 
 _ROUNDS = 9
 
@@ -44,7 +44,7 @@ class _Carried:
     """
 
     def __init__(self):
-        self.places: dict[tuple, Place] = {}
+        self.slots: dict[tuple, JournaledSlot] = {}
         self.outer: set[tuple] = set()
         self.merge: Merge | None = None
         self.merged: dict[tuple, Build] = {}
@@ -57,29 +57,29 @@ class _Carried:
         self.unbounded: set[str] = set()
         """The names of Python's integers that may leave their bits."""
 
-    def note_floats(self, place: SourceLine, are_begun: bool) -> None:
+    def note_floats(self, location: SourceLine, have_started: bool) -> None:
         """Takes note of Python's floats, and which of them an iteration changes by steps that float32 rounds.
 
         Args:
-            are_begun: whether the iteration has begun with them as the loop carries them.
+            have_started: whether the iteration has begun with them as the loop carries them.
         """
         for name, pick in zip(self.names, self.picks, strict=True):
             if not pick.is_float:
                 continue
-            carried = self.floats.setdefault(name, CarriedFloat(name, place))
+            carried = self.floats.setdefault(name, CarriedFloat(name, location))
             how = getattr(pick.other.value, "computed", None)
-            if are_begun and how is not None and (not how.is_exact or any(x.is_rounded for x in how.carried)):
+            if have_started and how is not None and (not how.is_exact or any(x.is_rounded for x in how.carried)):
                 carried.is_rounded = True
 
     def note_integers(self, side: Side, bound: Callable[[], int | None]) -> None:
         """Takes note of Python's integers that an iteration, which has begun with them, may make too large."""
-        ends = {i: x.other.at for i, x in enumerate(self.picks) if x.is_whole}
+        ends = {i: x.other.at for i, x in enumerate(self.picks) if x.is_integer}
         self.unbounded |= {self.names[i] for i in unbounded(side.program.jaxpr, ends, bound)}
 
     def bound_integers(self, values: Sequence) -> None:
         """Lets those of Python's integers have bounds that do not leave their bits."""
         for name, pick, value in zip(self.names, self.picks, values, strict=True):
-            if pick.is_whole and name not in self.unbounded:
+            if pick.is_integer and name not in self.unbounded:
                 value.bounds = bounds_of(pick.one.value)
 
     @property
@@ -94,7 +94,7 @@ class _Carried:
     def signature(self) -> tuple:
         rounded = [name for name, x in self.floats.items() if x.is_rounded]
         arrays = [x.aval for x in self.picks], [*self.storages], self.draws, self.axes
-        return [*self.places], *arrays, rounded, {*self.unbounded}
+        return [*self.slots], *arrays, rounded, {*self.unbounded}
 
     def leave_out(self, names: Collection[str]) -> None:
         """Lets nothing be carried in variables of these names.
@@ -102,17 +102,17 @@ class _Carried:
         Raises:
             Refused: one is within a container or an object.
         """
-        found = {key for key, place in self.places.items() if place.is_variable and place.name in names}
+        found = {key for key, slot in self.slots.items() if slot.is_variable and slot.name in names}
         if len(found) < len(names):
             growing: Any = self.merge
             raise Refused(next(iter(growing.growing.values())).text, other_paths=True)
         for key in found:
-            del self.places[key], self.merged[key]
+            del self.slots[key], self.merged[key]
 
     def begin(self, start: Callable[[Pick], Any], stream: Any) -> list:
         """The arrays that the first iteration begins with."""
         arrays = [start(x) if x.one.kind == "number" else strong(jnp.asarray(start(x))) for x in self.picks]
-        arrays += [strong(x.physical.arranged(None)) for x in self.storages.values()]
+        arrays += [strong(x.buffer.arranged(None)) for x in self.storages.values()]
         if self.draws:
             arrays.append(lax.add(jnp.asarray(stream.before, jnp.uint32), jnp.uint32(stream.taken)))
         return arrays
@@ -120,16 +120,16 @@ class _Carried:
     def enter(self, arrays: Sequence) -> None:
         """Lets the places hold arrays, in what is being traced."""
         count = len(self.picks)
-        values = [_begun(x, array) for x, array in zip(self.picks, arrays, strict=False)]
+        values = [_start_of(x, array) for x, array in zip(self.picks, arrays, strict=False)]
         for name, pick, value in zip(self.names, self.picks, values, strict=True):
             if name in self.floats and pick.is_float:
-                value.computed = begun(self.floats[name], pick.one.value)
+                value.computed = start_of(self.floats[name], pick.one.value)
         self.bound_integers(values)
-        put(self.places, self.merged, values, self.outer)
+        put(self.slots, self.merged, values, self.outer)
         with silently():
             for storage, array in zip(self.storages.values(), arrays[count:], strict=False):
-                storage.replace(PhysicalArray(array, None), None, is_written=True)
-                storage.settle_as_is()
+                storage.replace(ArrayBuffer(array, None), None, is_written=True)
+                storage.mark_synced()
         self.tie(values)
         if self.merge is not None:
             self.merge.note_pairs()
@@ -149,7 +149,7 @@ class _Carried:
                     Tie(None, storage, values[m]._node.storage, [])
 
 
-def _begun(pick: Pick, array: Any) -> Any:
+def _start_of(pick: Pick, array: Any) -> Any:
     """What an iteration begins with; a leaf is another one in each."""
     if not pick.is_leaf:
         return pick.value(array, False)
@@ -166,7 +166,7 @@ def _may_share(one: Pick, other: Pick) -> bool:
 
 
 def loop(
-    step: Callable[[], Any], first: Any, variables: Sequence[Variable], place: SourceLine, bound: int | None
+    step: Callable[[], Any], first: Any, variables: Sequence[Variable], location: SourceLine, bound: int | None
 ) -> None:
     """Takes steps while they give true.
 
@@ -180,13 +180,13 @@ def loop(
         Refused: what the loop carries changes its kind or number from one iteration to the next.
     """
     expect_restored()
-    with within(place):
-        rooms = _loop(step, first, variables, place, bound, {})
-        if rooms:
-            _with_room(step, first, variables, place, bound, rooms)
+    with within(location):
+        capacities = _loop(step, first, variables, location, bound, {})
+        if capacities:
+            _with_capacity(step, first, variables, location, bound, capacities)
 
 
-class _Room(NamedTuple):
+class _Capacity(NamedTuple):
     """How long a tensor is at most that a loop makes longer."""
 
     growth: Growth
@@ -195,39 +195,39 @@ class _Room(NamedTuple):
     """Whether that is known, and not only said by `max_steps`."""
 
 
-def _with_room(
+def _with_capacity(
     step: Callable[[], Any],
     first: Any,
     variables: Sequence[Variable],
-    place: SourceLine,
+    location: SourceLine,
     bound: int | None,
-    rooms: dict[str, _Room],
+    capacities: dict[str, _Capacity],
 ) -> None:
     """A loop that carries tensors which become longer: each with room for all, and a length."""
-    held = {x.name: (x, x.read()) for x in variables if x.name in rooms}
+    held = {x.name: (x, x.read()) for x in variables if x.name in capacities}
     for name, (variable, _) in held.items():
-        growth, size, _ = rooms[name]
-        rows = with_room(jnp.moveaxis(growth.start.at, growth.axis, 0), size)
+        growth, size, _ = capacities[name]
+        rows = padded_to(jnp.moveaxis(growth.start.at, growth.axis, 0), size)
         variable.write(
             with_length(rows, np.int64(growth.start.shape[growth.axis]), growth.axis, growth.start.spec.dtype)
         )
     try:
-        _loop(step, first, variables, place, bound, rooms)
+        _loop(step, first, variables, location, bound, capacities)
         for name, (variable, _) in held.items():
-            if not rooms[name].is_sure:
-                _expect_room(variable.read(), rooms[name].size, place)
+            if not capacities[name].is_sure:
+                _expect_capacity(variable.read(), capacities[name].size, location)
     except BaseException as error:
         for variable, value in held.values():
             variable.write(value)
         if isinstance(error, TracedValueError):  # of code that takes no tensor whose length data decide
-            raise Refused(next(iter(rooms.values())).growth.text, other_paths=True) from error
+            raise Refused(next(iter(capacities.values())).growth.text, other_paths=True) from error
         raise
 
 
-def _expect_room(tensor: Any, size: int, place: SourceLine) -> None:
+def _expect_capacity(tensor: Any, size: int, location: SourceLine) -> None:
     """Lets results tell where a tensor has become longer than its room."""
-    length: Any = front_of(tensor)[0].length
-    text = f"the loop at {place} has more iterations than max_steps= says"
+    length: Any = leading_of(tensor)[0].length
+    text = f"the loop at {location} has more iterations than max_steps= says"
     expect_to_fit(length <= size, "the room of a tensor that a loop makes longer", text)
 
 
@@ -235,10 +235,10 @@ def _loop(
     step: Callable[[], Any],
     first: Any,
     variables: Sequence[Variable],
-    place: SourceLine,
+    location: SourceLine,
     bound: int | None,
-    rooms: dict[str, _Room],
-) -> dict[str, _Room]:
+    capacities: dict[str, _Capacity],
+) -> dict[str, _Capacity]:
     """A loop; gives which tensors need room first, if there are any, and is none then."""
     call = this_call()
     stream = call.stream.state
@@ -252,18 +252,18 @@ def _loop(
                 variables,
                 now_first,
                 before.enter if before.merge is not None else _nothing,
-                before.places.values(),
+                before.slots.values(),
                 before.draws,
             )
         if side.raised is not None:
             raise Refused("an exception is raised in a loop")
         now = _Carried()
-        now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {place}", True, rooms)
+        now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {location}", True, capacities)
         encode = Encoder(None)
-        now.places = {**before.places, **{key: p for key, (p, _) in side.trees.items()}}
+        now.slots = {**before.slots, **{key: p for key, (p, _) in side.trees.items()}}
         for key, (p, tree) in side.trees.items():
             now.merged[key] = now.merge(
-                encode(p.read()), tree, p.name, needs_both=not p.is_variable, is_contents=p.is_contents
+                encode(p.read()), tree, p.name, must_be_on_both_sides=not p.is_variable, is_contents=p.is_contents
             )
         if now.merge.growing:
             now.leave_out(now.merge.growing)
@@ -272,7 +272,7 @@ def _loop(
         expect_one_of_each((storage, 0) for storage in now.storages.values())
         now.draws, now.floats = before.draws or side.drawn > 0, before.floats
         known = before.signature
-        now.note_floats(place, before.merge is not None)
+        now.note_floats(location, before.merge is not None)
         now.unbounded = {*before.unbounded}
         if before.merge is not None and [x.aval for x in before.picks] == [x.aval for x in now.picks]:
             now.note_integers(side, lambda side=side, now=now, begin=begin: _least(bound, _bound(side, now, begin)))
@@ -283,9 +283,9 @@ def _loop(
             break
     else:
         raise Refused(
-            f"what the loop at {place} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True
+            f"what the loop at {location} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True
         )
-    goes_on, said = side.given, call.attempt.path.policy.max_steps
+    goes_on, hinted = side.given, call.execution.path.policy.max_steps
     found = _bound(side, now, begin)
     bound = _least(bound, found)
     growing = now.merge.growing if now.merge is not None else {}
@@ -293,8 +293,8 @@ def _loop(
         if bound is None:
             raise Refused(growth.text, other_paths=True)
     if growing:
-        is_sure = bound != said or bound == found
-        return {x: _Room(y, y.start.shape[y.axis] + y.step * (bound or 0), is_sure) for x, y in growing.items()}
+        is_sure = bound != hinted or bound == found
+        return {x: _Capacity(y, y.start.shape[y.axis] + y.step * (bound or 0), is_sure) for x, y in growing.items()}
     carries_count = now.draws
 
     def next_state(given: list, state: tuple) -> tuple:
@@ -314,14 +314,14 @@ def _loop(
     given, state = side.program.consts, (first, begin)
     if jax.sharding.get_abstract_mesh().manual_axes:
         next_state, state = loop_on_devices(next_state, given, state, side.program.jaxpr.eqns)
-    _, arrays = run_while(next_state, given, state, bound, str(place))
+    _, arrays = run_while(next_state, given, state, bound, str(location))
     count = len(now.picks)
     with silently():
         for storage, array in zip(now.storages.values(), arrays[count:], strict=False):
             leave_storage(storage, array)
     values = [x.value(array, False) for x, array in zip(now.picks, arrays, strict=False)]
     now.bound_integers(values)
-    put(now.places, now.merged, values, now.outer)
+    put(now.slots, now.merged, values, now.outer)
     now.tie(values)
     now.merge.note_pairs()  # pyright: ignore[reportOptionalMemberAccess]
     if carries_count:
@@ -357,13 +357,13 @@ def _bound(side: Side, carried: _Carried, begin: list) -> int | None:
         leaf = pick.other
         results.append(None if leaf.at is None else jaxpr.outvars[leaf.at])
     variables = jaxpr.invars[: len(results)]
-    whole = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]
-    if not whole:
+    integers = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]
+    if not integers:
         return None
-    answers = [(jaxpr.outvars[x], True) for x in (goes_on, *side.checks)]
-    path = IterationPath(jaxpr.eqns, answers, [x[1] for x in whole])
-    first = [Literal(x[2], x[0].aval) if not isinstance(x[2], Tracer) else x[0] for x in whole]
-    found = most_iterations([path], [x[0] for x in whole], first, lambda _: None)
+    decisions = [(jaxpr.outvars[x], True) for x in (goes_on, *side.checks)]
+    path = IterationPath(jaxpr.eqns, decisions, [x[1] for x in integers])
+    first = [Literal(x[2], x[0].aval) if not isinstance(x[2], Tracer) else x[0] for x in integers]
+    found = most_iterations([path], [x[0] for x in integers], first, lambda _: None)
     return None if found is None else found + 1
 
 

@@ -1,8 +1,8 @@
 """What two sides have left in a place, as one value.
 
 Tensors and numbers are chosen by the condition; lists, tuples, dictionaries and plain objects are made of what is
-chosen in them. Anything else has to be the same on both sides. Where it is not, the place holds an `Unlike`: every use
-of that is refused, so that what code never looks at need not agree.
+chosen in them. Anything else has to be the same on both sides. Where it is not, the place holds an `Unmergeable`: every
+use of that is refused, so that what code never looks at need not agree.
 
 A container that is made of two is a new object, though on one side it may have been an older one. Such pairs must not
 be written to any more (`writes.pair`).
@@ -26,31 +26,31 @@ from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec
 from ..translation import this_call
 from ..values.item import Item
-from ..values.moved import front_of, moved
 from ..values.selected import Chosen, first
-from ..values.sized import rows_and_length, with_room
+from ..values.selected_at_axis import at_axis, leading_of
+from ..values.sized import padded_to, rows_and_length
 from ..values.traced_numbers import Number
 from .state import Refused, current_run
 from .ties import Relation, is_tied, relations
 from .writes import UNDEFINED, dict_of, made, pair
 
-_EQUAL_IF_ALIKE = (
+_COMPARED_BY_VALUE = (
     *(str, bytes, torch.dtype, torch.device, torch.Size, slice, range, type, frozenset, types.NoneType),
     *(types.BuiltinFunctionType, types.MethodType, np.dtype),
 )
 
 
-class Unlike:
+class Unmergeable:
     """Stands for what two sides of a condition do not agree on: an error where it is used."""
 
     def __init__(self, why: str):
-        place = current_run().open
+        location = current_run().open
         object.__setattr__(self, "why", why)
-        object.__setattr__(self, "place", place[0] if place else None)
+        object.__setattr__(self, "location", location[0] if location else None)
 
     def _used(self, *args: Any, **kwargs: Any) -> Any:
-        why, place = (object.__getattribute__(self, name) for name in ("why", "place"))
-        raise Refused(why, other_paths=True, place=place)
+        why, location = (object.__getattribute__(self, name) for name in ("why", "location"))
+        raise Refused(why, other_paths=True, location=location)
 
     def __repr__(self) -> str:
         return f"something else on each side ({object.__getattribute__(self, 'why')})"
@@ -65,7 +65,7 @@ class Unlike:
 def expect_there(*values: Any) -> None:
     """Refuses values on which two sides do not agree."""
     for value in values:
-        if type(value) is Unlike:
+        if type(value) is Unmergeable:
             value._used()
 
 
@@ -170,7 +170,7 @@ class Encoder:
 
     def _sized(self, value: Any) -> Tree:
         """A tensor of a length that data decide: its rows, with room for all, and how many there are."""
-        axis = front_of(value)[1]
+        axis = leading_of(value)[1]
         found = rows_and_length(value, axis)
         if found is None:
             return Leaf("object", value)
@@ -271,7 +271,7 @@ class Pick(NamedTuple):
         return self.kind == "item" and self.spec.dtype.is_floating_point
 
     @property
-    def is_whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether it is a number of Python's that is an integer."""
         return self.kind == "item" and self.spec.dtype == torch.int64
 
@@ -293,7 +293,7 @@ class Pick(NamedTuple):
         if leaf.kind == "plain":
             found = jnp.moveaxis(found, self.axis, 0)
         if self.kind == "rows" and found.shape != self.shape:
-            found = with_room(found, self.shape[0])
+            found = padded_to(found, self.shape[0])
         return lax.convert_element_type(found, dtype)
 
     def value(self, array: Any, keeps: bool) -> Any:
@@ -346,11 +346,11 @@ class Merge:
     Args:
         what: in words, what the two are: where a condition is true, and false.
         is_loop: whether a loop carries what is merged: then nothing may be unlike.
-        with_room: the names of tensors that have room for all that a loop adds to them.
+        padded_to: the names of tensors that have room for all that a loop adds to them.
     """
 
-    def __init__(self, one: str, other: str, is_loop: bool = False, with_room: Collection[str] = ()):
-        self._sides, self._is_loop, self._with_room = (one, other), is_loop, with_room
+    def __init__(self, one: str, other: str, is_loop: bool = False, with_capacity: Collection[str] = ()):
+        self._sides, self._is_loop, self._with_capacity = (one, other), is_loop, with_capacity
         self.growing: dict[str, Growth] = {}
         """Tensors that an iteration of a loop makes longer, by their names; nothing carries them yet."""
         self.picks: list[Pick] = []
@@ -361,35 +361,37 @@ class Merge:
         """Of objects that new ones are made of: those, where they have been made."""
         self._older: list[tuple[list, Any, str]] = []
 
-    def __call__(self, a: Tree, b: Tree, name: str, needs_both: bool = False, is_contents: bool = False) -> Build:
+    def __call__(
+        self, a: Tree, b: Tree, name: str, must_be_on_both_sides: bool = False, is_contents: bool = False
+    ) -> Build:
         """What makes one value of two.
 
         Args:
             name: of the place, for errors.
-            needs_both: whether it is no variable, of which a side that does not set it never reads it.
+            must_be_on_both_sides: whether it is no variable, of which a side that does not set it never reads it.
             is_contents: whether the trees are of what one container holds, which stays the same.
         """
         key = id(a), id(b)
         if key not in self._known:
-            self._known[key] = self._merged(a, b, name, needs_both, is_contents), a, b
+            self._known[key] = self._merged(a, b, name, must_be_on_both_sides, is_contents), a, b
         return self._known[key][0]
 
-    def _text_of_unlike(self, a: Tree, b: Tree, name: str) -> str:
+    def _mismatch_text(self, a: Tree, b: Tree, name: str) -> str:
         return f"{name} is {_text(a)} {self._sides[0]}, {_text(b)} {self._sides[1]}"
 
-    def _unlike(self, a: Tree, b: Tree, name: str, why: str = "") -> Build:
-        text = self._text_of_unlike(a, b, name) + why
+    def _unmergeable(self, a: Tree, b: Tree, name: str, why: str = "") -> Build:
+        text = self._mismatch_text(a, b, name) + why
         if self._is_loop:
             raise Refused(text, other_paths=True)
-        unlike = Unlike(text)
-        return lambda _: unlike
+        unmergeable = Unmergeable(text)
+        return lambda _: unmergeable
 
-    def _merged(self, a: Tree, b: Tree, name: str, needs_both: bool, is_contents: bool) -> Build:
+    def _merged(self, a: Tree, b: Tree, name: str, must_be_on_both_sides: bool, is_contents: bool) -> Build:
         if a.kind == "undefined" or b.kind == "undefined":
             if a.kind == b.kind:
                 return lambda _: UNDEFINED
-            if needs_both:
-                return self._unlike(a, b, name)
+            if must_be_on_both_sides:
+                return self._unmergeable(a, b, name)
             return self.alone(b if a.kind == "undefined" else a, a.kind == "undefined")
         if a.kind != "number" and a.value is b.value:
             return lambda _: a.value
@@ -401,7 +403,7 @@ class Merge:
             return self._numbers(a, b, name)
         if a.kind == b.kind == "object" and type(a.value) is type(b.value) and _are_equal(a.value, b.value):
             return lambda _: a.value
-        return self._unlike(a, b, name)
+        return self._unmergeable(a, b, name)
 
     def _pick(
         self,
@@ -423,14 +425,14 @@ class Merge:
         axis = (a if isinstance(a, Node) else b).names[0]  # pyright: ignore[reportAttributeAccessIssue]
         one, other = _rows_and_length(a, axis), _rows_and_length(b, axis)
         if one is None or other is None:
-            return self._unlike(a, b, name)
+            return self._unmergeable(a, b, name)
         (rows, length), (rows_too, length_too) = one, other
-        are_alike = rows.shape[1:] == rows_too.shape[1:] and rows.spec.dtype == rows_too.spec.dtype
-        grows = self._is_loop and rows_too.shape[0] > rows.shape[0] and name not in self._with_room
-        if not are_alike or grows:
-            return self._unlike(a, b, name)
-        room = rows.shape[0] if self._is_loop else max(rows.shape[0], rows_too.shape[0])
-        shape = (room, *rows.shape[1:])
+        are_compatible = rows.shape[1:] == rows_too.shape[1:] and rows.spec.dtype == rows_too.spec.dtype
+        grows = self._is_loop and rows_too.shape[0] > rows.shape[0] and name not in self._with_capacity
+        if not are_compatible or grows:
+            return self._unmergeable(a, b, name)
+        capacity = rows.shape[0] if self._is_loop else max(rows.shape[0], rows_too.shape[0])
+        shape = (capacity, *rows.shape[1:])
         wants = rows.spec.wants_grad or rows_too.spec.wants_grad
         spec = rows.spec._replace(strides=None, layout=None, wants_grad=wants)
         of_rows = self._pick(rows, rows_too, "rows", spec, shape, name, axis)
@@ -438,7 +440,7 @@ class Merge:
 
         def build(values: list) -> Any:
             with this_call().inside():
-                return moved(first(of_rows(values), of_length(values)), axis)
+                return at_axis(first(of_rows(values), of_length(values)), axis)
 
         return build
 
@@ -447,30 +449,30 @@ class Merge:
             return lambda _: a.value
         tensors = [x for x in (a, b) if x.kind == "tensor"]
         if len(tensors) == 2:
-            is_alike = a.spec.dtype == b.spec.dtype and a.spec.device == b.spec.device
-            if is_alike and self._is_loop and (axis := _longer_axis(a.shape, b.shape)) is not None:
-                self.growing[name] = Growth(a, axis, b.shape[axis] - a.shape[axis], self._text_of_unlike(a, b, name))
+            is_compatible = a.spec.dtype == b.spec.dtype and a.spec.device == b.spec.device
+            if is_compatible and self._is_loop and (axis := _longer_axis(a.shape, b.shape)) is not None:
+                self.growing[name] = Growth(a, axis, b.shape[axis] - a.shape[axis], self._mismatch_text(a, b, name))
                 return lambda _: UNDEFINED
-            if not is_alike or a.shape != b.shape:
-                return self._unlike(a, b, name)
+            if not is_compatible or a.shape != b.shape:
+                return self._unmergeable(a, b, name)
             own = {key.replace("_gradient", "grad") for x in (a, b) for key in _attributes_of_tensor(x.value)}
             if own:
-                return self._unlike(a, b, name, f", and has attributes of its own ({', '.join(sorted(own))})")
+                return self._unmergeable(a, b, name, f", and has attributes of its own ({', '.join(sorted(own))})")
             spec = a.spec if a.spec.strides == b.spec.strides else a.spec._replace(strides=None)
             return self._pick(a, b, "tensor", spec._replace(wants_grad=a.spec.wants_grad or b.spec.wants_grad), a.shape)
         if tensors:
             number = b if a.kind == "tensor" else a
             if tensors[0].shape != () or not _holds(tensors[0].spec.dtype, number):
-                return self._unlike(a, b, name)
+                return self._unmergeable(a, b, name)
             return self._pick(a, b, "unsure", tensors[0].spec, ())
         dtypes = [x.spec.dtype if x.kind == "item" else _DTYPES[type(x.value)] for x in (a, b)]
         if dtypes[0] == dtypes[1] == torch.bool:
             return self._pick(a, b, "item", _number_spec(torch.bool), (), name)
         if torch.bool in dtypes:
-            return self._unlike(a, b, name)
+            return self._unmergeable(a, b, name)
         wide = torch.promote_types(*dtypes)
         if wide.is_complex:
-            return self._unlike(a, b, name)
+            return self._unmergeable(a, b, name)
         return self._pick(
             a, b, "item", _number_spec(torch.float64 if wide.is_floating_point else torch.int64), (), name
         )
@@ -478,9 +480,9 @@ class Merge:
     def _nodes(self, a: Node, b: Node, name: str, is_contents: bool) -> Build:
         kind = type(a.value)
         if a.kind != b.kind or type(b.value) is not kind or not _are_same_names(a.names, b.names):
-            return self._unlike(a, b, name)
+            return self._unmergeable(a, b, name)
         if len(a.children) != len(b.children):
-            return self._unlike(a, b, name)
+            return self._unmergeable(a, b, name)
         box: list = []
         builders: list[Build] = []
         if a.kind == "object":
@@ -488,7 +490,7 @@ class Merge:
         names = a.names or range(len(a.children))
         for x, y, at in zip(a.children, b.children, names, strict=False):
             inner = f"{name}.{at}" if a.kind == "object" else f"{name}[{at!r}]"
-            builders.append(self(x, y, inner, needs_both=True))
+            builders.append(self(x, y, inner, must_be_on_both_sides=True))
         if not is_contents and a.kind != "tuple":
             for node in (a, b):
                 self._parts.setdefault(id(node.value), []).append(box)
@@ -516,7 +518,7 @@ class Merge:
         if x.kind == "sized":
             rows, length = x.children  # pyright: ignore[reportAttributeAccessIssue]
             alone, count, axis = self.alone(rows, is_second), self.alone(length, is_second), x.names[0]  # pyright: ignore
-            return lambda values: moved(first(alone(values), count(values)), axis)
+            return lambda values: at_axis(first(alone(values), count(values)), axis)
         if isinstance(x, Node):
             builders = [self.alone(child, is_second) for child in x.children]
             if x.is_older:
@@ -609,7 +611,7 @@ def _is_same_number(one: Any, other: Any) -> bool:
 def _are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
-    return isinstance(one, _EQUAL_IF_ALIKE) and one == other
+    return isinstance(one, _COMPARED_BY_VALUE) and one == other
 
 
 def _are_same_names(one: tuple, other: tuple) -> bool:

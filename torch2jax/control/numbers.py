@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError, user_place
+from ..errors import TracedValueError, user_line
 from ..translation import this_call
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
@@ -23,13 +23,13 @@ from .state import Refused
 NUMBERS = frozenset((bool, int, float, complex, Item))
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     return type(value) in (int, bool) or (type(value) is Item and not value.is_floating_point())
 
 
 def beside_floats(a: Any, b: Any) -> tuple[Any, Any]:
     """Two numbers as they are computed with: an integer that the graph does not hold is a float beside a float."""
-    if is_whole(a) == is_whole(b):
+    if is_integer(a) == is_integer(b):
         return a, b
     one, other = (float(x) if type(x) is int and abs(x) >= 2**31 else x for x in (a, b))
     return one, other
@@ -44,25 +44,25 @@ def computed(kind: str, function: Callable[[Any, Any], Any], a: Any, b: Any) -> 
         raise TracedValueError("a complex number of a traced one", instead="compute with tensors: torch.complex(a, b)")
     if kind == "Pow":
         return _power(a, b)
-    if kind in ("LShift", "RShift") and is_whole(a) and is_whole(b):
+    if kind in ("LShift", "RShift") and is_integer(a) and is_integer(b):
         return _shifted(kind, a, b)
     if kind in ("Div", "FloorDiv", "Mod"):
         _check_divisor(b)
     result = function(*beside_floats(a, b))
-    return expect_integer(kind, a, b, result) if kind in ("Add", "Sub", "Mult") and is_whole(result) else result
+    return expect_integer(kind, a, b, result) if kind in ("Add", "Sub", "Mult") and is_integer(result) else result
 
 
 def _check_divisor(value: Any) -> None:
-    check = this_call().attempt.path.policy.checking
+    check = this_call().execution.path.policy.checking
     if check is not None and type(value) is Item and value.dtype != torch.bool:
-        low, high = lengths.range_of_number(value) if is_whole(value) else (0, 0)
+        low, high = lengths.range_of_number(value) if is_integer(value) else (0, 0)
         if low <= 0 <= high:
             is_right: Any = Number.of(value) != 0
-            check(is_right.read(), f"ZeroDivisionError: division by zero, at {user_place()}")
+            check(is_right.read(), f"ZeroDivisionError: division by zero, at {user_line()}")
 
 
 def _power(a: Any, b: Any) -> Any:
-    if is_whole(a) and is_whole(b):
+    if is_integer(a) and is_integer(b):
         if lengths.range_of_number(b)[0] >= 0:
             return expect_integer("Pow", a, b, a**b)
         if type(b) is Item:
@@ -101,7 +101,7 @@ def is_extreme_of_tensors(first: Any, second: Any) -> bool:
     if Item not in (type(first), type(second)) or bool in (type(first), type(second)):
         return False
     is_number = type(second) in (int, float) and second == second
-    return is_number or (is_whole(first) and is_whole(second))
+    return is_number or (is_integer(first) and is_integer(second))
 
 
 # Conversions.
@@ -139,7 +139,7 @@ _OPERATORS = frozenset(name for name in vars(int) if name in vars(Item))
 
 def attribute(number: Item, name: str) -> Any:
     """An attribute of a number, as those of Python's have it."""
-    kind = number.stands_for
+    kind = number.python_type
     if not hasattr(kind, name):
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
     if name == "__class__":
@@ -167,7 +167,7 @@ def of_math(operators: Any, name: str, args: Sequence, options: dict) -> Any:
         return as_integer(args[0], function)
     if name == "isclose":
         return _is_close(*args, **options)
-    if name == "gcd" and all(map(is_whole, args)):
+    if name == "gcd" and all(map(is_integer, args)):
         return functools.reduce(_common_divisor, args)
     if name == "prod":
         return functools.reduce(functools.partial(operators.binary, "Mult"), args[0], options.get("start", 1))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..errors import SourceLine, TracedValueError, asking_place, user_place
+from ..errors import SourceLine, TracedValueError, caller_line, user_line
 from ..tensors.tensor import Torchish
 from ..translation import this_call
 from ..values import lengths
@@ -19,13 +19,13 @@ from ..values.item import HOW_TO_PRINT, Item
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data, of_flag
 from .exits import RESULT
-from .idle import idle_answer
+from .idle import idle_decision
 from .loops import loop
 from .merge import expect_there, has_no_identity
 from .numbers import NUMBERS, beside_floats, computed, is_extreme_of_tensors
 from .overflow import fitting
 from .path import deciding_array
-from .sides import both, condition
+from .sides import condition, short_circuit
 from .state import Refused, asking_way, current_run, retried, splitting, trying
 from .ties import is_tied
 from .writes import UNDEFINED, Variable, expect_restored, note, note_contents, references_of_sides
@@ -42,7 +42,7 @@ _MANY = 2**10  # conditions in a loop that no condition ends
 _REFERENCES = 4  # to a tensor that one variable has, where it is added to: of that, and of calls in between
 _REFERENCES_OF_ITEMS = 2  # to what a loop alone goes through
 _FIRST = (1, 2)  # iterations after which a loop that is no loop of the graph may be one
-_ALIKE, _LONG = 4, 24  # so many iterations in a row that ask, of so many that are left, become one loop of the graph
+_IN_A_ROW, _LONG = 4, 24  # so many iterations in a row that ask, of so many that are left, become one loop of the graph
 _SHORT = 16  # iterations that are conditions one within another, where they cannot be one loop
 
 
@@ -58,7 +58,7 @@ class Operators(Calls):
         if type(value) is bool:
             return value
         if isinstance(value, torch.Tensor):
-            return self._asked(value) if is_data(value) and value.numel() == 1 else bool(value)
+            return self._condition(value) if is_data(value) and value.numel() == 1 else bool(value)
         expect_there(value)
         for method in ("__bool__", "__len__"):
             found = getattr(type(value), method, None)
@@ -66,32 +66,32 @@ class Operators(Calls):
                 return self.truth(self.call(found, value)) if type(found) is types.FunctionType else bool(value)
         return True
 
-    def _asked(self, value: Any) -> Any:
-        asking, policy = asking_place(), this_call().attempt.path.policy
-        found = idle_answer(asking)
+    def _condition(self, value: Any) -> Any:
+        asking, policy = caller_line(), this_call().execution.path.policy
+        found = idle_decision(asking)
         if found is None and policy.branches:
-            found = policy.answer(user_place(), asking)
+            found = policy.decision(user_line(), asking)
             if found is not None and policy.checks != "assume":
                 flag = _flag(value)
                 policy.check(
                     flag.read() if found else (~flag).read(),
-                    f"t2j was told that the answer is {found}, at {user_place()}",
+                    f"t2j was told that the answer is {found}, at {user_line()}",
                 )
             elif found is not None:
                 current_run().assumed += 1
-                this_call().paths[-1].expect(value, found, user_place())
+                this_call().paths[-1].expect(value, found, user_line())
         return _flag(value) if found is None else found
 
     def known(self, value: Any) -> bool:
         """The answer to a condition that decides about what stays Python's."""
-        found, way, place = self.truth(value), asking_way(), user_place()
+        found, way, location = self.truth(value), asking_way(), user_line()
         if isinstance(found, bool):
             return found
         if way is not None:
             expect_restored()
-            return way.ask(deciding_array(found), place)
+            return way.ask(deciding_array(found), location)
         raise Refused(
-            f"a condition on data at {place} decides about a yield, an item of a comprehension, or a case",
+            f"a condition on data at {location} decides about a yield, an item of a comprehension, or a case",
             other_paths=True,
         )
 
@@ -112,13 +112,13 @@ class Operators(Calls):
         flag = self.truth(value)
         if isinstance(flag, bool):
             return rest() if flag else value
-        return both(deciding_array(flag), rest, lambda: value, is_and=True, is_tensor=type(value) is not Item)
+        return short_circuit(deciding_array(flag), rest, lambda: value, is_and=True, is_tensor=type(value) is not Item)
 
     def or_(self, value: Any, rest: Callable) -> Any:
         flag = self.truth(value)
         if isinstance(flag, bool):
             return value if flag else rest()
-        return both(deciding_array(flag), rest, lambda: value, is_and=False, is_tensor=type(value) is not Item)
+        return short_circuit(deciding_array(flag), rest, lambda: value, is_and=False, is_tensor=type(value) is not Item)
 
     def not_(self, value: Any) -> Any:
         flag = self.truth(value)
@@ -156,9 +156,9 @@ class Operators(Calls):
         return goes_on if fits is None or fits.read() is before else self.and_(goes_on, lambda: Item.of(fits))
 
     def while_(self, test: Callable, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
-        variables, place = _variables(names, test, body), _place(body)
+        variables, location = _variables(names, test, body), _loop_location(body)
         ending = _WaysOut(variables, flags)
-        run, most = current_run(), this_call().attempt.path.policy.max_steps
+        run, most = current_run(), this_call().execution.path.policy.max_steps
         count = run.conditions + run.assumed
 
         def step() -> Any:
@@ -171,52 +171,52 @@ class Operators(Calls):
         for number in itertools.count():
             goes_on = self._goes_on(test, ending)
             if not isinstance(goes_on, bool):
-                way = splitting(place)
+                way = splitting(location)
                 if way is None or number in _FIRST:  # what the first one sets may be the same from then on
                     with retried() if way else contextlib.nullcontext():
-                        loop(step, deciding_array(goes_on), variables, place, most)
+                        loop(step, deciding_array(goes_on), variables, location, most)
                         return
-                goes_on = way.ask(deciding_array(goes_on), place)
+                goes_on = way.ask(deciding_array(goes_on), location)
             if not goes_on:
                 return
             ending.begin()
             body()
             if run.conditions + run.assumed - count > _MANY:
                 raise Refused(
-                    f"the loop at {place} goes on whatever the data are, with {_MANY} conditions on them: "
+                    f"the loop at {location} goes on whatever the data are, with {_MANY} conditions on them: "
                     "no condition ends it that is not assumed to have one answer, by `branches=` or as the other side "
                     "raises an exception"
                 )
 
     def for_(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
-        variables, place = _variables(names, body), _place(body)
+        variables, location = _variables(names, body), _loop_location(body)
         ending = _WaysOut(variables, flags)
         items = self.iterated(items)
         if type(items) is lengths.TracedRange:
-            items = TracedRange(items.start, items.stop, items.step, lengths.known_or_said_bound(items.number))
-            self._count(items, items.goes_on(self), body, variables, ending, place)
+            items = TracedRange(items.start, items.stop, items.step, lengths.known_or_hinted_bound(items.number))
+            self._count(items, items.goes_on(self), body, variables, ending, location)
             return
         is_range, is_alone = isinstance(items, RANGE), sys.getrefcount(items) <= _REFERENCES_OF_ITEMS
-        following, run, asked = iter(items), current_run(), 0
+        following, run, traced_conditions = iter(items), current_run(), 0
         if type(following) is lengths.Counted:  # the rows of a tensor whose length data decide
             rows = TracedRange(0, following.number, 1, following.bound)
             give = lambda at: body(following.give(at))
-            self._count(rows, rows.goes_on(self), give, variables, ending, place)
+            self._count(rows, rows.goes_on(self), give, variables, ending, location)
             return
         for number, item in enumerate(following):
             before = run.conditions
             body(item)
-            asked = asked + 1 if run.conditions > before else 0
+            traced_conditions = traced_conditions + 1 if run.conditions > before else 0
             goes_on = self.none_of(*ending.read())
             if goes_on is False:
                 return
-            way = splitting(place)
+            way = splitting(location)
             if way is not None:
-                if goes_on is not True and not way.ask(deciding_array(goes_on), place):
+                if goes_on is not True and not way.ask(deciding_array(goes_on), location):
                     return
                 ending.begin()
                 continue
-            is_long = asked == _ALIKE and len(items) - number > _LONG if is_range else False
+            is_long = traced_conditions == _IN_A_ROW and len(items) - number > _LONG if is_range else False
             if goes_on is True and not is_long:
                 continue
             if is_range:
@@ -224,7 +224,7 @@ class Operators(Calls):
                 rest = TracedRange(left.start, left.stop, left.step, len(left))
                 with retried(TracedValueError) as tries:
                     if left:
-                        self._count(rest, goes_on, body, variables, ending, place)
+                        self._count(rest, goes_on, body, variables, ending, location)
                 if tries.error is None:
                     return
                 if goes_on is True:
@@ -255,12 +255,12 @@ class Operators(Calls):
         condition(deciding_array(goes_on), rest, _nothing, variables)
 
     def _count(
-        self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: "_WaysOut", place: SourceLine
+        self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: "_WaysOut", location: SourceLine
     ) -> None:
         """A loop over a range that ends on data, as one loop of the graph."""
-        way = splitting(place)
+        way = splitting(location)
         if way is not None:
-            self._go_through(left, first, body, ending, way, place)
+            self._go_through(left, first, body, ending, way, location)
             return
         if isinstance(first, bool):
             if not first:
@@ -278,16 +278,16 @@ class Operators(Calls):
             counter.cell_contents = following = at + left.step
             return self._goes_on(lambda: left.has(self, following), ending)
 
-        most = this_call().attempt.path.policy.max_steps if ending.flags or left.most is None else None
+        most = this_call().execution.path.policy.max_steps if ending.flags or left.most is None else None
         bounds = [x for x in (left.most, most) if x is not None]
-        loop(step, deciding_array(first), [*variables, number], place, min(bounds, default=None))
+        loop(step, deciding_array(first), [*variables, number], location, min(bounds, default=None))
 
     def _go_through(
-        self, left: "TracedRange", goes_on: Any, body: Callable, ending: "_WaysOut", way: Any, place: SourceLine
+        self, left: "TracedRange", goes_on: Any, body: Callable, ending: "_WaysOut", way: Any, location: SourceLine
     ) -> None:
         """The same, iteration by iteration: whether there is another is split."""
         at = left.start
-        while goes_on if isinstance(goes_on, bool) else way.ask(deciding_array(goes_on), place):
+        while goes_on if isinstance(goes_on, bool) else way.ask(deciding_array(goes_on), location):
             ending.begin()
             body(at)
             at = at + left.step
@@ -298,7 +298,7 @@ class Operators(Calls):
         expect_there(items)
         kind = type(items)
         if kind is Item:
-            raise TypeError(f"'{items.stands_for.__name__}' object is not iterable")
+            raise TypeError(f"'{items.python_type.__name__}' object is not iterable")
         if kind in (list, tuple, RANGE, dict, str, lengths.TracedRange):
             return items
         begin, following = getattr(kind, "__iter__", None), getattr(kind, "__next__", None)
@@ -454,7 +454,7 @@ class Operators(Calls):
                 if type(constant) is bool and type(flag) is Item and flag.dtype == torch.bool:
                     return flag if constant == (kind == "Is") else self.not_(flag)
             if a is not b and a is not None and b is not None:
-                _expect_told_apart(a, b)
+                _expect_identity(a, b)
                 if Item in (type(a), type(b)) and all(type(x) in (int, float, bool, Item) for x in (a, b)):
                     raise Refused("data decide a number, and `is` asks which object it is", other_paths=True)
             return (a is b) == (kind == "Is")
@@ -467,7 +467,7 @@ class Operators(Calls):
             is_of_tensors = type(a) is Torchish or type(b) is Torchish or not isinstance(found, Torchish)
             return found if is_of_tensors else Item.of(found)
         if name in ("eq", "ne"):
-            _expect_told_apart(a, b)
+            _expect_identity(a, b)
         for x, y, method in ((a, b, f"__{name}__"), (b, a, f"__{_REFLECTED[name]}__")):
             found = getattr(type(x), method, None)
             if type(found) is types.FunctionType and self.converts(found):
@@ -480,7 +480,7 @@ class Operators(Calls):
         found = getattr(type(container), "__contains__", None)
         if type(found) is types.FunctionType and self.converts(found):
             return self.call(found, container, value)
-        _expect_told_apart(value)
+        _expect_identity(value)
         if type(container) in (list, tuple) and (is_data(value) or any(map(is_data, container))):
             out: Any = False
             for x in container:
@@ -499,7 +499,7 @@ class Operators(Calls):
             return found
         return self.and_(found, lambda: self.chain(kinds[1:], right, *rest[1:]))
 
-    def asked(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+    def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
         """What functions give that ask tensors for a bool."""
         if name not in _ASKING:
             return NotImplemented
@@ -579,8 +579,8 @@ def _variables(names: tuple[str, ...], *functions: Any) -> list[Variable]:
     return [Variable(cells[name], name) for name in names if name in cells]
 
 
-def _place(body: types.FunctionType) -> SourceLine:
-    return SourceLine(body.__code__.co_filename, body.__code__.co_firstlineno, user_place().function, is_loop=True)
+def _loop_location(body: types.FunctionType) -> SourceLine:
+    return SourceLine(body.__code__.co_filename, body.__code__.co_firstlineno, user_line().function, is_loop=True)
 
 
 def _nothing() -> None:
@@ -591,7 +591,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes, types.NoneType, Torch
 _REFLECTED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def _expect_told_apart(*values: Any) -> None:
+def _expect_identity(*values: Any) -> None:
     """Refuses to tell which object a value is, where data decide that."""
     for x in values:
         if has_no_identity(x):
@@ -600,7 +600,7 @@ def _expect_told_apart(*values: Any) -> None:
 
 def _isinstance(operators: Operators, value: Any, kinds: Any) -> Any:
     if type(value) is Item:
-        return isinstance(value.stands_for(), kinds)
+        return isinstance(value.python_type(), kinds)
     if id(value) in current_run().unsure:
         raise Refused("data decide whether something is a tensor or a number, which is asked here", other_paths=True)
     return NotImplemented
@@ -696,13 +696,15 @@ def _first(operators: Operators, items: Any, stops_at: bool) -> Any:
         if flag is stops_at:
             return stops_at
         if not isinstance(flag, bool):
-            return _asked_first(flag, rest, stops_at)
+            return _stops_early(flag, rest, stops_at)
     return not stops_at
 
 
-def _asked_first(flag: Any, rest: Callable[[Any], Any], stops_at: bool) -> Any:
+def _stops_early(flag: Any, rest: Callable[[Any], Any], stops_at: bool) -> Any:
     own = Item.of(flag)
-    return both(deciding_array(flag), lambda: rest(not stops_at), lambda: own, not stops_at, False, is_pure=True)
+    return short_circuit(
+        deciding_array(flag), lambda: rest(not stops_at), lambda: own, not stops_at, False, is_pure=True
+    )
 
 
 def _extreme(kind: str) -> Callable:

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
-from ..errors import user_place
+from ..errors import user_line
 from ..tracing.value_ranges import RULES, Range
 from ..translation import this_call
 from ..values.item import Item
@@ -55,23 +55,23 @@ def _range(value: Any) -> Range:
     return (low, high) if bounds is None else (max(low, bounds[0]), min(high, bounds[1]))
 
 
-def expect_finite(real: Any, whole: Item) -> Item:
+def expect_finite(real: Any, integer: Item) -> Item:
     """The integer that is made of a float, where an integer of the graph has it."""
-    info = np.iinfo(whole.read().dtype)
+    info = np.iinfo(integer.read().dtype)
     array = real.read()
     bound = np.asarray(2.0 ** (info.bits - 1), array.dtype)
     fits = lax.bitwise_and(lax.ge(array, -bound), lax.lt(array, bound))
     _expect(fits, f"a float that an integer is made of is nan, or leaves the {info.bits} bits of the graph's integers")
-    return whole
+    return integer
 
 
 def _expect(fits: Any, what: str) -> None:
-    expect_to_fit(_Flag(fits), "an integer of Python's", f"OverflowError: {what}, at {user_place()}")
+    expect_to_fit(_Flag(fits), "an integer of Python's", f"OverflowError: {what}, at {user_line()}")
 
 
 def fitting() -> Any:
     """The bool of the graph that all which data decide fits, as a tensor; None in a call that has none."""
-    return this_call().attempt.fits
+    return this_call().execution.fits
 
 
 class _Flag:
@@ -154,17 +154,17 @@ _Size = tuple[float, int] | None
 None if nothing says how large it is."""
 
 
-def unbounded(jaxpr: Any, places: dict[int, int | None], bound: Callable[[], int | None]) -> list[int]:
+def unbounded(jaxpr: Any, positions: dict[int, int | None], bound: Callable[[], int | None]) -> list[int]:
     """The places of those integers that a loop carries which may leave their bits.
 
     Args:
         jaxpr: of an iteration.
-        places: by the places of integers among what an iteration begins with, those of what it ends with.
+        positions: by the places of integers among what an iteration begins with, those of what it ends with.
         bound: gives how many iterations there are at most, if that is known.
     """
-    given: list[_Size] = [(1, 0) if i in places else None for i in range(len(jaxpr.invars))]
+    given: list[_Size] = [(1, 0) if i in positions else None for i in range(len(jaxpr.invars))]
     sizes = _sizes(jaxpr, given, (1, 0))
-    ends = {i: (0, 0) if end is None else sizes[end] or (2, 0) for i, end in places.items()}
+    ends = {i: (0, 0) if end is None else sizes[end] or (2, 0) for i, end in positions.items()}
     found = [i for i, (times, more) in ends.items() if times > 1 or (times and more > _CHANGE)]
     if not found or any(ends[i][0] > 1 for i in found):
         return found
@@ -172,15 +172,15 @@ def unbounded(jaxpr: Any, places: dict[int, int | None], bound: Callable[[], int
     return [i for i in found if most is None or ends[i][1] * (most + 1) > _LARGEST]
 
 
-def bounds_of(begun: Any) -> Range | None:
+def bounds_of(started: Any) -> Range | None:
     """The bounds of an integer that a loop carries, and that grows no more, by those of what it begins with."""
-    low, high = _range(begun) if type(begun) in (int, Item) else (-_LARGEST, _LARGEST)
+    low, high = _range(started) if type(started) in (int, Item) else (-_LARGEST, _LARGEST)
     return None if low < -_LARGEST or high > _LARGEST else (low - _LARGEST, high + _LARGEST)
 
 
 def _sizes(jaxpr: Any, given: Sequence[_Size], outer: _Size) -> list[_Size]:
     known: dict[Any, _Size] = dict(zip(jaxpr.invars, given, strict=True))
-    known |= {x: outer if _is_whole(x) else None for x in jaxpr.constvars}
+    known |= {x: outer if _is_integer(x) else None for x in jaxpr.constvars}
 
     def of(atom: Any) -> _Size:
         if isinstance(atom, Literal):
@@ -195,14 +195,14 @@ def _sizes(jaxpr: Any, given: Sequence[_Size], outer: _Size) -> list[_Size]:
             known.update(zip(step.outvars, map(_largest_of, zip(*branches, strict=True)), strict=True))
             continue
         rule = _SIZES.get(name)
-        is_one = rule is not None and len(step.outvars) == 1 and _is_whole(step.outvars[0])
+        is_one = rule is not None and len(step.outvars) == 1 and _is_integer(step.outvars[0])
         for var in step.outvars:
-            is_bool = _is_whole(var) and var.aval.dtype.kind == "b"
+            is_bool = _is_integer(var) and var.aval.dtype.kind == "b"
             known[var] = (0, 1) if is_bool else rule(step, operands) if rule is not None and is_one else None
     return [of(x) for x in jaxpr.outvars]
 
 
-def _is_whole(var: Any) -> bool:
+def _is_integer(var: Any) -> bool:
     dtype = getattr(var.aval, "dtype", None)
     return dtype is not None and any(jnp.issubdtype(dtype, kind) for kind in (np.integer, np.bool_))
 

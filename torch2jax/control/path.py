@@ -4,12 +4,12 @@ from typing import Any, NoReturn
 
 from jax import lax
 
-from ..abandoning import Patience, Restart
-from ..errors import BranchError, SourceLine, TracedValueError, asking_place, user_place
+from ..errors import BranchError, SourceLine, TracedValueError, caller_line, user_line
+from ..restarts import Restart, RetryBudget
 from ..tensors.tensor import Torchish
 from ..tracing.traces import current_trace, decides, without_derivatives
 from ..translation import Call, this_call
-from .idle import idle_answer
+from .idle import idle_decision
 from .policy import BranchPolicy
 from .state import Refused, asking_way
 
@@ -25,7 +25,7 @@ class Path:
 
     def __init__(self, policy: BranchPolicy, trace: Any):
         self.policy, self.trace = policy, trace
-        self._patience: Patience | None = None
+        self._retry_budget: RetryBudget | None = None
         self._settled = 0
         """How many conditions had the answer that the user has said."""
 
@@ -33,11 +33,11 @@ class Path:
     """Whether the code runs again for other answers."""
 
     @property
-    def patience(self) -> Patience:
+    def retry_budget(self) -> RetryBudget:
         """How often the code may handle what ends it."""
-        if self._patience is None:
-            self._patience = Patience()
-        return self._patience
+        if self._retry_budget is None:
+            self._retry_budget = RetryBudget()
+        return self._retry_budget
 
     def is_in_its_trace(self, call: Call) -> bool:
         """Whether the code runs in the path's own trace, within no transformation that it has started."""
@@ -49,73 +49,73 @@ class Path:
         is_there = current_trace() is self.trace if tape is None else tape.is_above(self.trace)
         return is_there and not call.transformations and call.dual is None
 
-    def can_answer(self, tensor: Torchish) -> bool:
+    def can_decide(self, tensor: Torchish) -> bool:
         """Whether conditions on a tensor can be asked where the code is."""
         return self.policy.max_paths > 1 and decides(deciding_array(tensor), self.trace)
 
-    def answer(self, tensor: Torchish, what: str) -> bool:
+    def decision(self, tensor: Torchish, what: str) -> bool:
         """The answer to ``bool(tensor)``.
 
         Raises:
             TracedValueError: it cannot be asked there.
             BaseException: to who runs the code.
         """
-        if this_call().attempt.ended_by is not None:
+        if this_call().execution.ended_by is not None:
             raise Restart(follows=True)
-        place, asking = user_place(), asking_place()
-        idle = idle_answer(asking)
+        location, asking = user_line(), caller_line()
+        idle = idle_decision(asking)
         if idle is not None:
             return idle
-        settled = self.policy.answer(place, asking) if self.policy.branches else None
+        settled = self.policy.decision(location, asking) if self.policy.branches else None
         if settled is not None:
-            self._expect_end(place)
+            self._expect_end(location)
         if settled is not None and self.policy.checks == "assume":
-            self.expect(tensor, settled, place)
+            self.expect(tensor, settled, location)
             return settled
         flag = _flag(tensor)
         if not decides(flag, self.trace) or (settled is None and self.policy.max_paths == 1):
             raise TracedValueError(what)
         if settled is not None:
             holds = flag if settled else lax.bitwise_not(flag)
-            self.policy.check(holds, f"t2j was told that the answer is {settled}, at {place}")
+            self.policy.check(holds, f"t2j was told that the answer is {settled}, at {location}")
             return settled
-        return self._ask(flag, place)
+        return self._ask(flag, location)
 
-    def _expect_end(self, place: SourceLine) -> None:
+    def _expect_end(self, location: SourceLine) -> None:
         """Refuses a loop that goes on for ever by what the user has said."""
         self._settled += 1
         if self._settled > _SETTLED:
             raise BranchError(
-                f"bool(tensor) at {place} tests a traced value again and again, and `branches=` says the answer: got "
-                f"{self._settled} tests. Wanted code that ends with these answers: choose one that ends the loop"
+                f"bool(tensor) at {location} tests a traced value again and again, and `branches=` says the answer: "
+                f"got {self._settled} tests. Wanted code that ends with these answers: choose one that ends the loop"
             )
 
-    def expect(self, tensor: Torchish, answer: bool, place: SourceLine) -> None:
+    def expect(self, tensor: Torchish, decision: bool, location: SourceLine) -> None:
         """Lets results of the call tell, by nan, where a condition has another answer than was said."""
         call = this_call()
         if not self.is_in_its_trace(call):
             return
         flag = _flag(tensor)
         if decides(flag, self.trace):
-            holds = flag if answer else lax.bitwise_not(flag)
-            call.attempt.expect_to_fit(holds, f"bool(tensor) at {place} was told that the answer is {answer}")
+            holds = flag if decision else lax.bitwise_not(flag)
+            call.execution.expect_to_fit(holds, f"bool(tensor) at {location} was told that the answer is {decision}")
 
-    def _ask(self, flag: Any, place: SourceLine) -> bool:
-        self.abandon()
+    def _ask(self, flag: Any, location: SourceLine) -> bool:
+        self.discard()
 
     def convert(self) -> None:
         """Is called where converted code goes on, and other code does not: a first run is over."""
         if self.policy.max_paths > 1:
-            self.abandon()
+            self.discard()
 
-    def abandon(self) -> NoReturn:
+    def discard(self) -> NoReturn:
         """Ends the run."""
         raise Restart(follows=True)
 
     def end(self) -> None:
         """Lets go of what is of the run that ends."""
-        if self._patience is not None:
-            self._patience.end()
+        if self._retry_budget is not None:
+            self._retry_budget.end()
 
 
 _UNCONVERTED = (
@@ -135,11 +135,11 @@ class PathOfSource(Path):
         super().__init__(policy, trace)
         self.is_one_of_several = is_one_of_several
 
-    def _ask(self, flag: Any, place: SourceLine) -> bool:
+    def _ask(self, flag: Any, location: SourceLine) -> bool:
         way, why = asking_way(), _UNCONVERTED
         if way is not None:
-            return way.ask(flag, place, why)
-        raise Refused(f"bool(tensor) at {place} {why}", other_paths=True)
+            return way.ask(flag, location, why)
+        raise Refused(f"bool(tensor) at {location} {why}", other_paths=True)
 
     def convert(self) -> None:
         """Its code is converted."""
@@ -158,7 +158,7 @@ def _flag(tensor: Torchish) -> Any:
     return array if array.dtype == bool else lax.ne(array, lax.full_like(array, 0))
 
 
-def answer(tensor: Torchish, what: str) -> bool:
+def decision(tensor: Torchish, what: str) -> bool:
     """The answer to ``bool(tensor)`` of a traced tensor of one element, where the code is.
 
     Args:
@@ -168,4 +168,4 @@ def answer(tensor: Torchish, what: str) -> bool:
         TracedValueError: it cannot be asked there.
         BaseException: to who runs the code.
     """
-    return this_call().paths[-1].answer(tensor, what)
+    return this_call().paths[-1].decision(tensor, what)

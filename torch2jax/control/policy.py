@@ -13,7 +13,7 @@ from ..errors import SourceLine, user_level
 _MOST_SHOWN = 8
 
 
-class Said:
+class LineHints:
     """What is said of places, by the file and the line or function, and which places have asked for it.
 
     Args:
@@ -21,17 +21,17 @@ class Said:
         given: a mapping from ``"file.py:line"`` or ``"file.py:function"`` to what is said there.
         is_allowed: whether a value is one that may be said.
         wanted: describes such a value, in errors.
-        askers: describes the lines that ask, in warnings.
+        what_they_do: describes the lines that ask, in warnings.
 
     Raises:
         TypeError: a key names no place, or a value is not allowed.
     """
 
-    def __init__(self, name: str, given: Mapping[str, Any] | None, is_allowed: Any, wanted: str, askers: str):
-        self._name, self._askers = name, askers
+    def __init__(self, name: str, given: Mapping[str, Any] | None, is_allowed: Any, wanted: str, what_they_do: str):
+        self._name, self._what_they_do = name, what_they_do
         self._entries: list[tuple[str, str, str, Any]] = []
-        self._asked: dict[tuple[SourceLine, ...], None] = {}
-        self._told: set[str] = set()
+        self._queried: dict[tuple[SourceLine, ...], None] = {}
+        self._warned: set[str] = set()
         for key, value in (given or {}).items():
             file, _, at = key.rpartition(":") if isinstance(key, str) else ("", "", "")
             if not file or not at or not is_allowed(value):
@@ -43,43 +43,47 @@ class Said:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def at(self, *places: SourceLine) -> Any:
+    def at(self, *locations: SourceLine) -> Any:
         """What is said of a line, which has these places on the stack, the user's first; None for nothing."""
         if not self._entries:
             return None
-        self._asked[places] = None
-        return next((value for _, *of, value in self._entries if any(_is_at(place, *of) for place in places)), None)
+        self._queried[locations] = None
+        return next(
+            (value for _, *of, value in self._entries if any(_is_at(location, *of) for location in locations)), None
+        )
 
     def warn_of_misses(self) -> None:
         """Warns once of each key that no line has met, where other lines have asked, which it names."""
-        for key, file, at, _ in self._entries if self._asked else ():
-            if key in self._told or any(_is_at(place, file, at) for places in self._asked for place in places):
+        for key, file, at, _ in self._entries if self._queried else ():
+            if key in self._warned or any(
+                _is_at(location, file, at) for locations in self._queried for location in locations
+            ):
                 continue
-            self._told.add(key)
-            lines = list(dict.fromkeys(str(places[0]) for places in self._asked))
+            self._warned.add(key)
+            lines = list(dict.fromkeys(str(locations[0]) for locations in self._queried))
             more = f" and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
             warnings.warn(
-                f"{self._name}= names {key!r}, which is none of the lines that {self._askers}: got "
+                f"{self._name}= names {key!r}, which is none of the lines that {self._what_they_do}: got "
                 f"{', '.join(lines[:_MOST_SHOWN])}{more}; wanted one of these, or its function",
                 stacklevel=user_level(),
             )
 
 
-def _is_at(place: SourceLine, file: str, at: str) -> bool:
-    return at in (str(place.line), place.function) and (os.sep + place.file).endswith(os.sep + file)
+def _is_at(location: SourceLine, file: str, at: str) -> bool:
+    return at in (str(location.line), location.function) and (os.sep + location.file).endswith(os.sep + file)
 
 
 class BranchPolicy(NamedTuple):
     """How branches on traced values are translated, as `t2j` is told."""
 
     checks: str = "assume"
-    branches: Said | None = None
+    branches: LineHints | None = None
     """Which branch is taken where."""
     max_paths: int = 64
     max_steps: int | None = None
     """How many iterations a loop may have that is differentiated backwards."""
 
-    bounds: Said | None = None
+    bounds: LineHints | None = None
     """How long at most what data decide is, and where."""
     groups: tuple[tuple[Any, tuple[str, ...]], ...] = ()
     """Process groups, None for the default one, and the axes of a mesh that they stand for: it goes where this goes."""
@@ -108,25 +112,27 @@ class BranchPolicy(NamedTuple):
         if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
             raise ValueError(f"max_steps got {max_steps!r}; wanted a positive integer or None")
         is_count = lambda value: type(value) is int and value >= 0
-        said = (
-            Said("branches", branches, lambda value: isinstance(value, bool), "True or False", "test traced values"),
-            Said("bounds", bounds, is_count, "the largest number of rows", "create data-dependent lengths"),
+        hinted = (
+            LineHints(
+                "branches", branches, lambda value: isinstance(value, bool), "True or False", "test traced values"
+            ),
+            LineHints("bounds", bounds, is_count, "the largest number of rows", "create data-dependent lengths"),
         )
-        return cls(checks, said[0] or None, max_paths, max_steps, said[1] or None)
+        return cls(checks, hinted[0] or None, max_paths, max_steps, hinted[1] or None)
 
-    def answer(self, *places: SourceLine) -> bool | None:
+    def decision(self, *locations: SourceLine) -> bool | None:
         """What was said to be answered at one of some places."""
-        return None if self.branches is None else self.branches.at(*places)
+        return None if self.branches is None else self.branches.at(*locations)
 
-    def bound(self, *places: SourceLine) -> int | None:
+    def bound(self, *locations: SourceLine) -> int | None:
         """What was said to be the bound of what data decide at one of some places."""
-        return None if self.bounds is None else self.bounds.at(*places)
+        return None if self.bounds is None else self.bounds.at(*locations)
 
     def warn_of_misses(self) -> None:
         """Warns of places of which something was said that are none."""
-        for said in (self.branches, self.bounds):
-            if said is not None:
-                said.warn_of_misses()
+        for hinted in (self.branches, self.bounds):
+            if hinted is not None:
+                hinted.warn_of_misses()
 
     def check(self, is_right: Any, message: str) -> None:
         """Checks that a traced bool is true, as checks of code's own are made."""

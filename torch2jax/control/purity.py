@@ -92,7 +92,7 @@ def reads_only(function: types.FunctionType, args: tuple) -> bool:
     if function.__code__ is KEEP_ALIVE:
         return True
     if file.startswith(_TENSORS):
-        kept = _STATEFUL if not file.startswith(_OWN) else _STATEFUL_TO_STAND_INS
+        kept = _STATEFUL if not file.startswith(_OWN) else _STATEFUL_FOR_REPLACEMENTS
         return not any(isinstance(x, kept) for x in args)
     if file.startswith(_NUMPY):
         return "." not in function.__qualname__  # methods may write to their objects
@@ -102,7 +102,7 @@ def reads_only(function: types.FunctionType, args: tuple) -> bool:
 
 _STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 """Classes of PyTorch's whose objects keep state."""
-_STATEFUL_TO_STAND_INS = (torch.nn.Module, torch.amp.GradScaler)
+_STATEFUL_FOR_REPLACEMENTS = (torch.nn.Module, torch.amp.GradScaler)
 """Those of them whose stand-ins do not call PyTorch's own methods converted."""
 
 

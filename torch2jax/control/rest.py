@@ -18,12 +18,12 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Literal, Primitive, Var
 
-from ..errors import BranchError, SourceLine, asking_place, is_raised_by_code
+from ..errors import BranchError, SourceLine, caller_line, is_raised_by_code
 from ..loops.program import Program, evaluated, pruned
 from ..tensors.trees import flatten
 from ..tracing.same_values import is_same_value
 from ..tracing.traces import current_trace, ending_with_errors, running
-from .ends import End, StaticLeaf, alike
+from .ends import End, StaticLeaf, with_same_leaves
 from .policy import BranchPolicy
 from .programs import Assertion, is_same_step, joined, new_var
 from .state import Refused, text_of
@@ -39,32 +39,32 @@ class Split:
     """Which conditions are split. It grows while a call is traced."""
 
     def __init__(self):
-        self.places: set[SourceLine] = set()
+        self.locations: set[SourceLine] = set()
         self.has_all = False
         self.reason = ""
         """Why the last one is."""
 
     @property
     def is_used(self) -> bool:
-        return self.has_all or bool(self.places)
+        return self.has_all or bool(self.locations)
 
     def add(self, refused: Refused) -> bool:
         """Lets what was refused be split; false if it is already."""
-        if self.has_all or (refused.place is not None and refused.place in self.places):
+        if self.has_all or (refused.location is not None and refused.location in self.locations):
             return False
         self.reason = self.reason or refused.reason
-        if refused.place is None:
+        if refused.location is None:
             self.has_all = True
         else:
-            self.places.add(refused.place)
+            self.locations.add(refused.location)
         return True
 
 
-class Asked(NamedTuple):
+class BranchDecision(NamedTuple):
     """A condition that was met, and the answer."""
 
-    place: SourceLine
-    answer: bool
+    location: SourceLine
+    decision: bool
     file: str
     """Where the code is that has asked: the user's, or a library's."""
 
@@ -81,7 +81,7 @@ class Way:
     def __init__(self, split: Split, given: tuple[bool, ...] = (), most: int = 0, often: int = 0):
         self._split, self._given, self._most, self._often = split, given, most, often
         self.trace = current_trace()
-        self.asked: list[Asked] = []
+        self.decisions: list[BranchDecision] = []
         self._known: list[tuple[Any, bool]] = []
 
     @property
@@ -89,11 +89,11 @@ class Way:
         """Whether all conditions are split, since nobody knows which one has to be."""
         return self._split.has_all
 
-    def splits(self, place: SourceLine) -> bool:
+    def splits(self, location: SourceLine) -> bool:
         """Whether the rest of the code goes into both sides of a condition."""
-        return self._split.has_all or place in self._split.places
+        return self._split.has_all or location in self._split.locations
 
-    def ask(self, flag: Any, place: SourceLine, why: str = "decides how code goes on") -> bool:
+    def ask(self, flag: Any, location: SourceLine, why: str = "decides how code goes on") -> bool:
         """The answer to a traced bool.
 
         Args:
@@ -103,25 +103,25 @@ class Way:
             if is_same_value(flag, before):
                 return found
         if not self._split.is_used:
-            raise Refused(f"bool(tensor) at {place} {why}", other_paths=True, place=place)
-        number = len(self.asked)
-        answer = self._given[number] if number < len(self._given) else True
-        if number >= self._most or sum(x.place == place for x in self.asked) >= self._often:
-            raise Refused(too_many(self._split, place, self._often), place=place)
-        self.asked.append(Asked(place, answer, asking_place().file))
-        self._known.append((flag, answer))
+            raise Refused(f"bool(tensor) at {location} {why}", other_paths=True, location=location)
+        number = len(self.decisions)
+        decision = self._given[number] if number < len(self._given) else True
+        if number >= self._most or sum(x.location == location for x in self.decisions) >= self._often:
+            raise Refused(too_many(self._split, location, self._often), location=location)
+        self.decisions.append(BranchDecision(location, decision, caller_line().file))
+        self._known.append((flag, decision))
         with running(self.trace):
             condition_p.bind(flag)
-        return answer
+        return decision
 
 
-def too_many(split: Split, place: SourceLine, most: int) -> str:
+def too_many(split: Split, location: SourceLine, most: int) -> str:
     """The text of the error about more ways than may be gone."""
-    name = f"{os.path.basename(place.file)}:{place.line}"
+    name = f"{os.path.basename(location.file)}:{location.line}"
     return (
         f"{split.reason or 'the sides of a condition are not one'}. So the rest of the code goes into both sides, and "
-        f"bool(tensor) at {place} leads to more than {most} paths through it. Make what the sides leave alike: keep a "
-        "mask in place of a list that grows, choose with torch.where, or write the loop with torch.while_loop. If a "
+        f"bool(tensor) at {location} leads to more than {most} paths through it. Make what the sides leave alike: keep "
+        "a mask in place of a list that grows, choose with torch.where, or write the loop with torch.while_loop. If a "
         f"condition always has the same answer, say so: t2j(..., branches={{{name!r}: False}}). Or allow more paths: "
         "t2j(..., max_paths=...)"
     )
@@ -140,7 +140,7 @@ class _Ended(NamedTuple):
 
 
 class _Run(NamedTuple):
-    asked: list[Asked]
+    decisions: list[BranchDecision]
     end: _Ended | Raised
     steps: list
     results: list
@@ -152,7 +152,7 @@ class _Node:
 
     def __init__(self):
         self.steps: list | None = None
-        self.place: SourceLine | None = None
+        self.location: SourceLine | None = None
         self.flag: Any = None
         self.sides: dict[bool, _Node] = {}
         self.end: _Ended | Raised | None = None
@@ -195,10 +195,10 @@ class Rest:
             self._insert(run)
             is_check = isinstance(run.end, Raised) and run.end.is_check
             ended, raised = ended + (not is_check), raised + is_check
-            answers = tuple([x.answer for x in run.asked])
-            pending += [(*answers[:i], False) for i in range(len(given), len(answers))]
+            decisions = tuple([x.decision for x in run.decisions])
+            pending += [(*decisions[:i], False) for i in range(len(given), len(decisions))]
             if ended > self._policy.max_paths or raised > self._most:
-                raise BranchError(too_many(self._split, run.asked[-1].place, self._policy.max_paths))
+                raise BranchError(too_many(self._split, run.decisions[-1].location, self._policy.max_paths))
 
     def _run_once(self, given: tuple[bool, ...]) -> _Run:
         around, end, way = current_trace(), None, None
@@ -210,9 +210,9 @@ class Rest:
                 try:
                     leaves, structure = flatten(self._run(way))
                 except Exception as error:
-                    if not way.asked:
+                    if not way.decisions:
                         raise
-                    end = Raised(_without_frames(error), is_raised_by_code(error, way.asked[-1].file))
+                    end = Raised(_without_frames(error), is_raised_by_code(error, way.decisions[-1].file))
                     return []
                 is_array = [isinstance(x, (jax.Array, np.ndarray)) for x in leaves]
                 end = _Ended([None if a else StaticLeaf(x) for x, a in zip(leaves, is_array, strict=True)], structure)
@@ -220,7 +220,7 @@ class Rest:
 
         program = jax.make_jaxpr(traced)()
         consts = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
-        return _Run(way.asked, end, program.jaxpr.eqns, program.jaxpr.outvars, consts)  # pyright: ignore
+        return _Run(way.decisions, end, program.jaxpr.eqns, program.jaxpr.outvars, consts)  # pyright: ignore
 
     def _insert(self, run: _Run) -> None:
         """Puts a run into the tree, in terms of the variables that the tree has already."""
@@ -233,19 +233,19 @@ class Rest:
                 names[atom] = self._const(run.consts[atom])
             return names[atom]
 
-        node, asked = self._root, iter(run.asked)
+        node, decisions = self._root, iter(run.decisions)
         steps: list = []
         for step in run.steps:
             if step.primitive is not condition_p:
                 steps.append(step)
                 continue
             self._enter(node, steps, names, named, run)
-            condition, steps = next(asked), []
-            if node.place is None:
-                node.place, node.flag = condition.place, named(step.invars[0])
-            elif node.place != condition.place:
-                raise _uneven(condition.place)
-            node = node.sides.setdefault(condition.answer, _Node())
+            condition, steps = next(decisions), []
+            if node.location is None:
+                node.location, node.flag = condition.location, named(step.invars[0])
+            elif node.location != condition.location:
+                raise _uneven(condition.location)
+            node = node.sides.setdefault(condition.decision, _Node())
         self._enter(node, steps, names, named, run)
         node.end, node.results = run.end, [named(x) for x in run.results]
 
@@ -259,10 +259,10 @@ class Rest:
                 names.update(zip(step.outvars, outvars, strict=True))
             return
         if len(node.steps) != len(steps):
-            raise _uneven(run.asked[-1].place)
+            raise _uneven(run.decisions[-1].location)
         for step, other in zip(node.steps, steps, strict=True):
             if not is_same_step(step, other, with_params=False):
-                raise _uneven(run.asked[-1].place)
+                raise _uneven(run.decisions[-1].location)
             names.update(zip(other.outvars, step.outvars, strict=True))
             names.update((x, y) for x, y in zip(other.invars, step.invars, strict=True) if isinstance(x, Var))
 
@@ -279,41 +279,41 @@ class Rest:
             return node.end
         if node.end is not None:
             return End(Program(node.steps or [], node.results), node.end.leaves, node.end.structure)
-        place: Any = node.place
+        location: Any = node.location
         yes, no = self._side(node.sides[True]), self._side(node.sides[False])
         if isinstance(yes, Raised) and isinstance(no, Raised) and yes.is_check and no.is_check:
             return yes
         for wanted, side, other in ((True, yes, no), (False, no, yes)):
             if isinstance(other, Raised) and other.is_check and not isinstance(side, Raised):
                 return self._checked(node, side, wanted, other.error)
-        for answer, side in ((True, yes), (False, no)):
+        for decision, side in ((True, yes), (False, no)):
             if isinstance(side, Raised) and not side.is_check:
-                raise _obstacle(place, answer, side.error) from side.error
-        one, other = alike(yes, no, place, pads=True, may_overflow=self._policy.bounds is not None)  # pyright: ignore
+                raise _obstacle(location, decision, side.error) from side.error
+        one, other = with_same_leaves(yes, no, location, pads=True, may_overflow=self._policy.bounds is not None)  # pyright: ignore
         both = joined(node.flag, one.program, other.program)
         return End(Program([*(node.steps or []), *both.statements], both.results), one.leaves, one.structure)
 
     def _checked(self, node: _Node, side: End, wanted: bool, error: Exception) -> End:
         check, checks = self._policy.checking, []
         if check is not None:
-            checks = [Assertion(node.flag, wanted, f"{text_of(error)} (at {node.place})", check)]
+            checks = [Assertion(node.flag, wanted, f"{text_of(error)} (at {node.location})", check)]
         statements = [*(node.steps or []), *checks, *side.program.statements]
         return side._replace(program=Program(statements, side.program.results))
 
 
-def _obstacle(place: SourceLine, given: bool, error: Exception) -> BranchError:
-    name = f"{os.path.basename(place.file)}:{place.line}"
+def _obstacle(location: SourceLine, given: bool, error: Exception) -> BranchError:
+    name = f"{os.path.basename(location.file)}:{location.line}"
     text = str(error).partition("\nException raised from")[0].rstrip(".")  # what is left out is PyTorch's C++ stack
     return BranchError(
-        f"bool(tensor) at {place} tests a traced value, so both branches are traced. Where it is {given}, the code "
+        f"bool(tensor) at {location} tests a traced value, so both branches are traced. Where it is {given}, the code "
         f"reaches something that cannot be translated: {type(error).__name__}: {text}. If the answer is never {given}, "
         f"say so: t2j(..., branches={{{name!r}: {not given}}})"
     )
 
 
-def _uneven(place: SourceLine) -> BranchError:
+def _uneven(location: SourceLine) -> BranchError:
     return BranchError(
-        f"bool(tensor) at {place}: to trace both branches, the code runs several times, but it did not do the same "
+        f"bool(tensor) at {location}: to trace both branches, the code runs several times, but it did not do the same "
         "each time up to there. Wanted code that does the same for the same arguments: no caches that the first run "
         "fills"
     )

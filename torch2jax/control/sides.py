@@ -15,31 +15,31 @@ from jax import lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Literal
 
-from ..errors import SourceLine, user_place
+from ..errors import SourceLine, user_line
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Source
 from ..tensors.journal import Journal, NeedsLeaves, Uncontained
-from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from ..translation import this_call
 from .collectives import expect_no_collectives
-from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unlike, bool_spec
+from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unmergeable, bool_spec
 from .path import PathOfSource
 from .policy import BranchPolicy
+from .profiling import watching
 from .sink import sunk
 from .state import Refused, current_run, splitting, text_of, within
 from .ties import Tie, silently
-from .watch import watching
-from .writes import UNDEFINED, Attribute, ObjectJournal, Place, Variable, dict_of, expect_restored, note
+from .writes import UNDEFINED, Attribute, JournaledSlot, ObjectJournal, Variable, dict_of, expect_restored, note
 
 
 class Side:
     """What one run of some code has left."""
 
     def __init__(self):
-        self.trees: dict[tuple, tuple[Place, Tree]] = {}
+        self.trees: dict[tuple, tuple[JournaledSlot, Tree]] = {}
         """What each place holds that it has written to."""
         self.outer: set[tuple] = set()
         """The keys of places that are no variables of the function's own."""
@@ -68,7 +68,7 @@ def run_side(
     variables: Sequence[Variable],
     inputs: Sequence = (),
     enter: Callable[[Sequence], None] | None = None,
-    places: Iterable[Place] = (),
+    slots: Iterable[JournaledSlot] = (),
     counts: bool = False,
 ) -> Side:
     """Runs code once, notes what it leaves, and undoes that.
@@ -76,7 +76,7 @@ def run_side(
     Args:
         variables: those of the function that it may set.
         inputs, enter: arrays, and what takes them in before the code begins: of a loop's body.
-        places: what is noted though it may not have changed.
+        slots: what is noted though it may not have changed.
         counts: whether the last of the inputs counts the keys that were drawn before.
     """
     run, tape = current_run(), this_call().tape
@@ -84,7 +84,7 @@ def run_side(
     while True:
         leaves = 0 if tape is None else tape.leaves()
         try:
-            return _run_side(function, variables, inputs, enter, places, counts)
+            return _run_side(function, variables, inputs, enter, slots, counts)
         except NeedsLeaves as error:  # with them, all that is on this side is on the way back
             if is_within:
                 raise
@@ -102,7 +102,7 @@ def _run_side(
     variables: Sequence[Variable],
     inputs: Sequence,
     enter: Callable[[Sequence], None] | None,
-    places: Iterable[Place],
+    slots: Iterable[JournaledSlot],
     counts: bool,
 ) -> Side:
     call, side, around, run = this_call(), Side(), current_trace(), current_run()
@@ -113,10 +113,10 @@ def _run_side(
     def body(arrays: Sequence) -> list:
         tensors = Journal(repeats=enter is not None)
         objects = ObjectJournal(tensors)
-        path, stream = PathOfSource(call.attempt.path.policy, current_trace()), call.stream.state
+        path, stream = PathOfSource(call.execution.path.policy, current_trace()), call.stream.state
         settings, generators = _settings(), _states(call)
         call.paths.append(path)
-        run.begun.append(begin)
+        run.started.append(begin)
         outs: list = []
         try:
             with tensors, call.nested(), objects:
@@ -158,22 +158,22 @@ def _run_side(
                     elif end.before is not start.before:
                         side.drawn_at = len(outs)
                         outs.append(lax.sub(_count_of(end), _count_of(start)))
-                    noted = {p.key: p for p in places}
+                    noted = {p.key: p for p in slots}
                     for x in variables:
                         if x.read() is not begin[x.key]:
                             noted[x.key] = x
-                    for key, place in objects.places.items():
-                        noted[key] = place
+                    for key, slot in objects.slots.items():
+                        noted[key] = slot
                         side.outer.add(key)
                     encode = Encoder(outs)
-                    for key, place in noted.items():
-                        side.trees[key] = place, encode(place.read())
+                    for key, slot in noted.items():
+                        side.trees[key] = slot, encode(slot.read())
                     side.given = encode(side.given)
                     for storage in tensors.written.values():
                         if not storage.is_older:
                             raise Refused("a detached tensor from outside is written to on one side", other_paths=True)
                         side.storages[id(storage)] = storage, len(outs)
-                        outs.append(call.leaving(storage.physical.arranged(None)))
+                        outs.append(call.leaving(storage.buffer.arranged(None)))
                     side.checks = [len(outs) + i for i in range(len(run.checks or ()))]
                     outs.extend(run.checks or ())
                     side.made = objects.made
@@ -196,7 +196,7 @@ def _run_side(
             call.paths.pop()
             path.end()
             call.stream.state = stream
-            run.begun.pop()
+            run.started.pop()
             run.trying, run.checks = trying, checks
             lose_traced(tensors.survivors(), is_undone=True)
 
@@ -240,23 +240,23 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
         What the functions give, chosen.
     """
     expect_restored()
-    place = user_place()
-    way = splitting(place)
+    location = user_line()
+    way = splitting(location)
     if way is not None:
-        return then() if way.ask(flag, place) else orelse()
-    with within(place):
+        return then() if way.ask(flag, location) else orelse()
+    with within(location):
         one = run_side(then, variables)
         two = one if one.raised is not None else run_side(orelse, variables)
         if two.raised is None:
-            return joined(flag, one, two, place)
+            return joined(flag, one, two, location)
     if one.raised is not None:
-        _check(lax.bitwise_not(flag), one.raised, place)
+        _check(lax.bitwise_not(flag), one.raised, location)
         return orelse()
-    _check(flag, two.raised, place)
+    _check(flag, two.raised, location)
     return then()
 
 
-def both(
+def short_circuit(
     flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: bool, is_tensor: bool, is_pure: bool = False
 ) -> Any:
     """What ``flag and rest()``, or ``flag or rest()``, gives.
@@ -266,26 +266,26 @@ def both(
         is_pure: whether the rest must not write to anything.
     """
     expect_restored()
-    place = user_place()
-    way = splitting(place)
+    location = user_line()
+    way = splitting(location)
     if way is not None:
-        return rest() if way.ask(flag, place) == is_and else own()
-    with within(place):
-        return _both(flag, rest, own, is_and, is_tensor, is_pure, place)
+        return rest() if way.ask(flag, location) == is_and else own()
+    with within(location):
+        return _short_circuit(flag, rest, own, is_and, is_tensor, is_pure, location)
 
 
-def _both(
+def _short_circuit(
     flag: Any,
     rest: Callable[[], Any],
     own: Callable[[], Any],
     is_and: bool,
     is_tensor: bool,
     is_pure: bool,
-    place: SourceLine,
+    location: SourceLine,
 ) -> Any:
     other = run_side(rest, [])
     if other.raised is not None:
-        _check(lax.bitwise_not(flag) if is_and else flag, other.raised, place)
+        _check(lax.bitwise_not(flag) if is_and else flag, other.raised, location)
         return own()
     if is_pure and (other.trees or other.storages or other.drawn):
         raise Refused("any() or all() asks data whether to go on, and what follows writes", other_paths=True)
@@ -297,7 +297,7 @@ def _both(
         kind = "tensor" if is_tensor and other.given.kind == "tensor" else "item"
         return Pick(other.given, other.given, kind, bool_spec(), ()).value(array, False)
     sides = (other, run_side(own, [])) if is_and else (run_side(own, []), other)
-    return joined(flag, *sides, place)
+    return joined(flag, *sides, location)
 
 
 def _is_plain_bool(side: Side) -> bool:
@@ -320,29 +320,31 @@ def _is_costly(step: Any) -> bool:
     return step.primitive.name in _COSTLY or any(_is_costly(y) for x in inner for y in getattr(x, "eqns", ()))
 
 
-def joined(flag: Any, one: Side, two: Side, place: SourceLine) -> Any:
+def joined(flag: Any, one: Side, two: Side, location: SourceLine) -> Any:
     """Leaves what two sides have left, chosen."""
     run, call = current_run(), this_call()
-    merge = Merge(f"where line {place.line} is true", "where it is false")
+    merge = Merge(f"where line {location.line} is true", "where it is false")
     encode = {id(side): Encoder(None, side.trees) for side in (one, two)}
-    places = {key: p for side in (one, two) for key, (p, _) in side.trees.items()}
+    slots = {key: p for side in (one, two) for key, (p, _) in side.trees.items()}
 
     def tree(side: Side, key: tuple) -> Tree:
-        return side.trees[key][1] if key in side.trees else encode[id(side)](places[key].read())
+        return side.trees[key][1] if key in side.trees else encode[id(side)](slots[key].read())
 
     merged = {
-        key: merge(tree(one, key), tree(two, key), p.name, needs_both=not p.is_variable, is_contents=p.is_contents)
-        for key, p in places.items()
+        key: merge(
+            tree(one, key), tree(two, key), p.name, must_be_on_both_sides=not p.is_variable, is_contents=p.is_contents
+        )
+        for key, p in slots.items()
     }
-    for key, p in places.items():
+    for key, p in slots.items():
         if p.is_contents:
-            _expect_mergeable(tree(one, key), tree(two, key), p, place)
+            _expect_mergeable(tree(one, key), tree(two, key), p, location)
     given = merge(one.given, two.given, "what is chosen")
     storages = {**one.storages, **two.storages}
     expect_one_of_each(storages.values())
-    outside = {key: storage.physical.arranged(None) for key, (storage, _) in storages.items()}
+    outside = {key: storage.buffer.arranged(None) for key, (storage, _) in storages.items()}
     found = _links(merge.picks)
-    asked = [link for link in found if link.number is not None]
+    numbered = [link for link in found if link.number is not None]
     computed = [x for x in merge.picks if not x.is_of_numbers]
     counts = one.drawn_at is not None or two.drawn_at is not None or one.drawn != two.drawn
 
@@ -353,7 +355,7 @@ def joined(flag: Any, one: Side, two: Side, place: SourceLine) -> Any:
             for pick in computed:
                 leaf = pick.one if is_one else pick.other
                 results.append(pick.array(leaf, _array_of(leaf, side, outs)))
-            results += [outs[x.number or 0] if x.is_one == is_one else jnp.zeros((), bool) for x in asked]
+            results += [outs[x.number or 0] if x.is_one == is_one else jnp.zeros((), bool) for x in numbered]
             results += [outs[side.storages[key][1]] if key in side.storages else outside[key] for key in storages]
             if counts:
                 results.append(jnp.uint32(side.drawn) if side.drawn_at is None else outs[side.drawn_at])
@@ -371,9 +373,9 @@ def joined(flag: Any, one: Side, two: Side, place: SourceLine) -> Any:
             array = _select(flag, x.array(x.one, None), x.array(x.other, None)) if is_plain else next(left)
             values.append(x.value(array, True))
         count = len(computed)
-        flags = {id(x): array for x, array in zip(asked, arrays[count:], strict=False)}
+        flags = {id(x): array for x, array in zip(numbered, arrays[count:], strict=False)}
         with silently():
-            for (storage, _), array in zip(storages.values(), arrays[count + len(asked) :], strict=False):
+            for (storage, _), array in zip(storages.values(), arrays[count + len(numbered) :], strict=False):
                 leave_storage(storage, array)
         if counts:  # the keys that follow are those that eager code has
             state = call.stream.state
@@ -383,20 +385,24 @@ def joined(flag: Any, one: Side, two: Side, place: SourceLine) -> Any:
     if not counts and one.drawn:
         state = call.stream.state
         call.stream.state = state._replace(taken=state.taken + one.drawn)
-    put(places, merged, values, one.outer | two.outer)
-    for p in places.values():  # attributes that are there on one side only
-        if isinstance(p, Attribute) and type(p.read()) is Unlike and UNDEFINED in (p_before(one, p), p_before(two, p)):
+    put(slots, merged, values, one.outer | two.outer)
+    for p in slots.values():  # attributes that are there on one side only
+        if (
+            isinstance(p, Attribute)
+            and type(p.read()) is Unmergeable
+            and UNDEFINED in (p_before(one, p), p_before(two, p))
+        ):
             run.partial[id(dict_of(p.owner))] = dict_of(p.owner)
     result = given(values)
     merge.note_pairs()
     return result
 
 
-def p_before(side: Side, place: Place) -> Any:
+def p_before(side: Side, slot: JournaledSlot) -> Any:
     """What a side leaves in a place; UNDEFINED if nothing."""
-    tree = side.trees.get(place.key)
+    tree = side.trees.get(slot.key)
     if tree is None:
-        return UNDEFINED if place.key not in side.outer else None
+        return UNDEFINED if slot.key not in side.outer else None
     return UNDEFINED if tree[1].kind == "undefined" else None
 
 
@@ -407,7 +413,7 @@ def expect_one_of_each(storages: Iterable[tuple[Storage, int]]) -> None:
         raise Refused("a tensor and a detached one of the same memory are both written to", other_paths=True)
 
 
-def _expect_mergeable(a: Tree, b: Tree, place: Place, line: Any) -> None:
+def _expect_mergeable(a: Tree, b: Tree, slot: JournaledSlot, line: Any) -> None:
     """Refuses at once containers that cannot hold what both sides have left: the object is what both have."""
     if a.kind == b.kind and isinstance(a, Node) and isinstance(b, Node) and len(a.children) == len(b.children):
         if a.names == b.names:
@@ -417,7 +423,7 @@ def _expect_mergeable(a: Tree, b: Tree, place: Place, line: Any) -> None:
         if is_same.all() if hasattr(is_same, "all") else is_same:
             return
     raise Refused(
-        f"{place.name} holds something else on each side of the condition at line {line.line}", other_paths=True
+        f"{slot.name} holds something else on each side of the condition at line {line.line}", other_paths=True
     )
 
 
@@ -483,15 +489,15 @@ def _is_constant(x: Any, value: bool) -> bool:
     return not isinstance(x, Tracer) and bool(x) is value
 
 
-def _check(is_right: Any, error: BaseException, place: SourceLine) -> None:
+def _check(is_right: Any, error: BaseException, location: SourceLine) -> None:
     """Checks that the side is not taken which raises an exception of the code's own."""
-    policy: BranchPolicy = this_call().attempt.path.policy
+    policy: BranchPolicy = this_call().execution.path.policy
     run = current_run()
     run.assumed += 1
     if run.checks is not None:
         run.checks.append(is_right)
     if policy.checking is not None:
-        policy.check(is_right, f"{text_of(error)} (at {place})")
+        policy.check(is_right, f"{text_of(error)} (at {location})")
 
 
 def _array_of(leaf: Leaf, side: Side, outs: list) -> Any:
@@ -511,23 +517,23 @@ def _array_of(leaf: Leaf, side: Side, outs: list) -> Any:
     return leaf.at
 
 
-def put(places: dict, merged: dict[tuple, Build], values: list, outer: set[tuple]) -> None:
-    for key, place in places.items():
+def put(slots: dict, merged: dict[tuple, Build], values: list, outer: set[tuple]) -> None:
+    for key, slot in slots.items():
         if key in outer:
-            note(place)
+            note(slot)
         value = merged[key](values)
-        if isinstance(place, Attribute) and place.is_of_c and isinstance(value, (Unlike, torch.Tensor)):
-            raise Refused(f"{place.name} is C's, which keeps no value that depends on data")
-        place.write(value)
+        if isinstance(slot, Attribute) and slot.is_of_c and isinstance(value, (Unmergeable, torch.Tensor)):
+            raise Refused(f"{slot.name} is C's, which keeps no value that depends on data")
+        slot.write(value)
 
 
 def leave_storage(storage: Storage, array: Any) -> None:
     """Leaves values in a storage that sides have written to."""
     history, tape = storage.history, this_call().tape
     if tape is not None and isinstance(history, Source):  # what is written there has no gradient
-        array = tape.with_values(storage.physical.arranged(None), tape.primal(array))
-    storage.write(PhysicalArray(array, None), None)
-    storage.settle_as_is()
+        array = tape.with_values(storage.buffer.arranged(None), tape.primal(array))
+    storage.write(ArrayBuffer(array, None), None)
+    storage.mark_synced()
     storage.history = storage.history or history
 
 
@@ -542,8 +548,8 @@ class _Link:
         node = values[self.target]._node
         base = values[self.base]._node.storage if isinstance(self.base, int) else self.base
         if base.memory is not node.storage.memory:
-            is_whole = isinstance(node, Storage)
-            Tie(flag if self.is_known and is_whole else None, node.storage, base, self.steps)
+            is_full = isinstance(node, Storage)
+            Tie(flag if self.is_known and is_full else None, node.storage, base, self.steps)
 
 
 def _links(picks: list[Pick]) -> list[_Link]:

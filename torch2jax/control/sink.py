@@ -24,19 +24,19 @@ def sunk(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _sunk(jaxpr: Jaxpr) -> Jaxpr:
-    moved, dead = _moves(jaxpr)
+    sunk, dead = _moves(jaxpr)
     if not dead and not any(x.primitive.name == "cond" for x in jaxpr.eqns):
         return jaxpr
     into: dict[tuple[int, int], list[JaxprEqn]] = defaultdict(list)
-    for number in sorted(moved):
-        into[moved[number]].append(jaxpr.eqns[number])
+    for number in sorted(sunk):
+        into[sunk[number]].append(jaxpr.eqns[number])
     eqns = []
     for number, step in enumerate(jaxpr.eqns):
-        if number in moved or number in dead:
+        if number in sunk or number in dead:
             continue
         if step.primitive.name == "cond":
             count = len(step.params["branches"])
-            step = _with_moved(step, [into[number, side] for side in range(count)])
+            step = _with_sunk(step, [into[number, side] for side in range(count)])
             if not any(branch.jaxpr.eqns or branch.jaxpr.constvars for branch in step.params["branches"]):
                 eqns += _selections(step)
                 continue
@@ -53,7 +53,7 @@ def _moves(jaxpr: Jaxpr) -> tuple[dict[int, tuple[int, int]], set[int]]:
     for x in jaxpr.outvars:
         if isinstance(x, Var):
             users[x].add(_EVERYBODY)
-    moved: dict[int, tuple[int, int]] = {}
+    sunk: dict[int, tuple[int, int]] = {}
     dead: set[int] = set()
     for number in reversed(range(len(jaxpr.eqns))):
         step = jaxpr.eqns[number]
@@ -62,20 +62,20 @@ def _moves(jaxpr: Jaxpr) -> tuple[dict[int, tuple[int, int]], set[int]]:
             dead.add(number)
             continue
         if len(found) == 1 and _EVERYBODY not in found and not step.effects:
-            moved[number] = next(iter(found))
-        if step.primitive.name == "cond" and number not in moved:
+            sunk[number] = next(iter(found))
+        if step.primitive.name == "cond" and number not in sunk:
             if isinstance(step.invars[0], Var):
                 users[step.invars[0]].add(_EVERYBODY)
             inputs = [_used_inputs(branch.jaxpr) for branch in step.params["branches"]]
-            for place, x in enumerate(step.invars[1:]):
+            for position, x in enumerate(step.invars[1:]):
                 if isinstance(x, Var):
-                    users[x].update((number, side) for side, used in enumerate(inputs) if place in used)
+                    users[x].update((number, side) for side, used in enumerate(inputs) if position in used)
         else:
-            user = moved.get(number, _EVERYBODY)
+            user = sunk.get(number, _EVERYBODY)
             for x in step.invars:
                 if isinstance(x, Var):
                     users[x].add(user)
-    return moved, dead
+    return sunk, dead
 
 
 def _selections(step: JaxprEqn) -> list[JaxprEqn]:
@@ -94,24 +94,24 @@ def _used_inputs(jaxpr: Jaxpr) -> set[int]:
     """The places of the inputs that a branch uses."""
     named = (x for each in (*(step.invars for step in jaxpr.eqns), jaxpr.outvars) for x in each)
     found = {x for x in named if isinstance(x, Var)}
-    return {place for place, x in enumerate(jaxpr.invars) if x in found}
+    return {position for position, x in enumerate(jaxpr.invars) if x in found}
 
 
-def _with_moved(step: JaxprEqn, moved: Sequence[list[JaxprEqn]]) -> JaxprEqn:
+def _with_sunk(step: JaxprEqn, sunk: Sequence[list[JaxprEqn]]) -> JaxprEqn:
     """A condition whose branches begin with the equations that move there, and which has what they use alone."""
     inputs = [_used_inputs(branch.jaxpr) for branch in step.params["branches"]]
-    used = [x for place, x in enumerate(step.invars[1:]) if any(place in each for each in inputs)]
-    if not any(moved) and len(used) == len(step.invars) - 1:
+    used = [x for position, x in enumerate(step.invars[1:]) if any(position in each for each in inputs)]
+    if not any(sunk) and len(used) == len(step.invars) - 1:
         return step
-    made = {x for steps in moved for each in steps for x in each.outvars}
+    made = {x for steps in sunk for each in steps for x in each.outvars}
     needed = dict.fromkeys(
         x
-        for x in (*used, *(x for steps in moved for each in steps for x in each.invars))
+        for x in (*used, *(x for steps in sunk for each in steps for x in each.invars))
         if isinstance(x, Var) and x not in made
     )
     operands = list(needed)
     branches = []
-    for branch, steps in zip(step.params["branches"], moved, strict=True):
+    for branch, steps in zip(step.params["branches"], sunk, strict=True):
         # A branch comes to know what is around it by the names that this has there.
         names = dict(zip(branch.jaxpr.invars, step.invars[1:], strict=True))
 

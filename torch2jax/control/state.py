@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..abandoning import Abandoned
 from ..errors import BranchError, SourceLine, TracedValueError, is_library
+from ..restarts import Unwind
 from ..translation import this_call
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .writes import ObjectJournal
 
 
-class Refused(Abandoned):
+class Refused(Unwind):
     """Code cannot be followed; it ends the run, whatever the code catches.
 
     There may be many in a run, since loops are tried in more than one way (`retried`).
@@ -25,16 +25,16 @@ class Refused(Abandoned):
         reason: in words.
         other_paths: whether it may be followed where the rest of the code goes into both sides of a condition. Not
             where a write is unseen.
-        place: where that condition is, if it is over.
+        location: where that condition is, if it is over.
     """
 
     most = 2**12
 
-    def __init__(self, reason: str, *, other_paths: bool = False, place: SourceLine | None = None):
+    def __init__(self, reason: str, *, other_paths: bool = False, location: SourceLine | None = None):
         super().__init__(reason)
         run = current_run()
         self.reason, self.other_paths = reason, other_paths
-        self.place = place or (run.open[0] if run.open else None)
+        self.location = location or (run.open[0] if run.open else None)
         """Where the condition or loop is that has to be split for it to be followed; None if nobody knows."""
 
 
@@ -97,7 +97,7 @@ class Run:
         """Whether the run before has ended at the first condition on a traced value."""
         self.is_journaled = False
         """Whether it is to meet none."""
-        self.moved: list[Any] = []
+        self.consumed: list[Any] = []
         """What was written to meanwhile that has no places: iterators from outside, files."""
         self.trying = 0
         """How many `try` statements with handlers the code is in."""
@@ -113,7 +113,7 @@ class Run:
         """The attributes of objects that code has asked for as dictionaries, and the objects."""
         self.unsure: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         """Tensors that are numbers on one side, by their ids: not to be written to in place."""
-        self.begun: list[dict[tuple, Any]] = []
+        self.started: list[dict[tuple, Any]] = []
         """What variables held where sides began, of those that the code is on."""
         self.unsure_grad: dict[int, Any] = {}
         """Tensors that require grad on one side alone, by their ids."""
@@ -166,11 +166,11 @@ class running:
 class within:
     """A context of the sides of a condition, or of a loop."""
 
-    def __init__(self, place: SourceLine):
-        self._place = place
+    def __init__(self, location: SourceLine):
+        self._location = location
 
     def __enter__(self) -> None:
-        current_run().open.append(self._place)
+        current_run().open.append(self._location)
 
     def __exit__(self, *exc_info: object) -> None:
         current_run().open.pop()
@@ -184,10 +184,10 @@ def asking_way() -> "Way | None":
     return run.way if is_there and path.is_above(call) else None
 
 
-def splitting(place: SourceLine) -> "Way | None":
+def splitting(location: SourceLine) -> "Way | None":
     """Who answers a condition that is split; None for one that is not."""
     way = current_run().way
-    return asking_way() if way is not None and way.splits(place) else None
+    return asking_way() if way is not None and way.splits(location) else None
 
 
 class trying:
@@ -239,10 +239,10 @@ class retried:
         """Why it is refused."""
 
     def __enter__(self) -> "retried":
-        self._before = this_call().attempt.ended_by
+        self._before = this_call().execution.ended_by
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, self._kinds) or (isinstance(error, Refused) and error.other_paths):
-            self.error, this_call().attempt.ended_by = error, self._before
+            self.error, this_call().execution.ended_by = error, self._before
         return self.error is not None

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from jax import lax
 
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Memory, journal
-from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.view_kind import ViewKind
 from ..translation import this_call
@@ -67,7 +67,7 @@ class Tie:
         array = other.read()
         flag = lax.broadcast_in_dim(self.flag, array.shape, ())
         values = lax.select_n(flag, array, lax.convert_element_type(one.read(), array.dtype))
-        other.write(PhysicalArray(values, None), None)
+        other.write(ArrayBuffer(values, None), None)
 
 
 class _Node:

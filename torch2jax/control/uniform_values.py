@@ -71,7 +71,7 @@ def uniform_values(
 
 def _of_branches(step: Any, value_of: Callable[[Any], Uniform | None], iterations: int) -> list[Uniform | None]:
     """What a condition gives, of which the answer is known in some iterations, or does not matter."""
-    asked, *operands = map(value_of, step.invars)
+    condition, *operands = map(value_of, step.invars)
     results = []
     for branch in step.params["branches"]:
         given = {x: known for x, known in zip(branch.jaxpr.invars, operands, strict=True) if known is not None}
@@ -79,31 +79,31 @@ def _of_branches(step: Any, value_of: Callable[[Any], Uniform | None], iteration
         results.append([inner(x) for x in branch.jaxpr.outvars])
     if len(results) != 2:
         return [None] * len(step.outvars)
-    return [_answered(asked, one, other) for other, one in zip(*results, strict=True)]
+    return [_answered(condition, one, other) for other, one in zip(*results, strict=True)]
 
 
-def _answered(asked: Uniform | None, one: Uniform | None, other: Uniform | None) -> Uniform | None:
+def _answered(condition: Uniform | None, one: Uniform | None, other: Uniform | None) -> Uniform | None:
     if one is None and other is None:
         return None
     some: Any = one or other
     unknown = Uniform(np.zeros_like(some.values), np.zeros_like(some.known))
     one, other = one or unknown, other or unknown
     is_same = one.known & other.known & (one.values == other.values)
-    if asked is None:
+    if condition is None:
         return Uniform(one.values, is_same)
-    answer = asked.values.astype(bool)
-    is_told = asked.known & np.where(answer, one.known, other.known)
-    return Uniform(np.where(asked.known & ~answer, other.values, one.values), is_told | is_same)
+    decision = condition.values.astype(bool)
+    is_known = condition.known & np.where(decision, one.known, other.known)
+    return Uniform(np.where(condition.known & ~decision, other.values, one.values), is_known | is_same)
 
 
-def _whole(operands: Sequence) -> bool:
+def _are_integers(operands: Sequence) -> bool:
     """Whether these are known, and integers or bools."""
     return all(x is not None and x.values.dtype.kind in "biu" for x in operands)
 
 
 def _computed(function: Callable) -> Callable:
     def rule(step: Any, operands: list) -> Uniform | None:
-        if not _whole(operands):
+        if not _are_integers(operands):
             return None
         dtype = step.outvars[0].aval.dtype
         values = function(*[x.values for x in operands]).astype(dtype)

@@ -23,21 +23,21 @@ def strong(array: Any) -> Any:
     return lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", True) else array
 
 
-def run_while(step: Callable, given: list, state: tuple, bound: int | None, place: str) -> tuple:
+def run_while(step: Callable, given: list, state: tuple, bound: int | None, location: str) -> tuple:
     """Takes steps until the first of the state says that it is over."""
 
-    def whole(given: list, state: tuple) -> tuple:
+    def run_loop(given: list, state: tuple) -> tuple:
         return lax.while_loop(lambda state: state[0], lambda state: step(given, state), state)
 
-    run = jax.custom_jvp(whole)
+    run = jax.custom_jvp(run_loop)
 
     @run.defjvp
     def derivative(primals: tuple, tangents: tuple) -> tuple:
         if bound is not None:
             most = bound
             return jax.jvp(lambda given, state: _bounded(step, given, state, most), primals, tangents)
-        values, moved = jax.jvp(whole, primals, tangents)
-        return values, _only_forwards(moved, place)
+        values, tangents_out = jax.jvp(run_loop, primals, tangents)
+        return values, _only_forwards(tangents_out, location)
 
     return run(given, state)
 
@@ -86,20 +86,20 @@ def _bounded(step: Callable, given: list, state: tuple, bound: int) -> tuple:
     return jax.tree.map(lambda x: x * is_over.astype(x.dtype) if is_float(x) else x, state)
 
 
-def _only_forwards(tangents: Any, place: str) -> Any:
+def _only_forwards(tangents: Any, location: str) -> Any:
     """The tangents, which nobody can go back from."""
 
     def refuse(*_: Any):
         raise BranchError(
-            f"the loop at {place} ends on a traced condition, and a gradient through it needs a bound on its "
+            f"the loop at {location} ends on a traced condition, and a gradient through it needs a bound on its "
             "iterations: t2j(..., max_steps=N). Forward mode (jax.jvp, jax.jacfwd) needs none"
         )
 
     leaves, structure = jax.tree.flatten(tangents)
-    places = [i for i, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0]
-    if not places:
+    positions = [i for i, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0]
+    if not positions:
         return tangents
-    arrays = [leaves[i] for i in places]
-    for i, leaf in zip(places, linear_call(lambda _, arrays: arrays, refuse, [], arrays, arrays), strict=True):
+    arrays = [leaves[i] for i in positions]
+    for i, leaf in zip(positions, linear_call(lambda _, arrays: arrays, refuse, [], arrays, arrays), strict=True):
         leaves[i] = leaf
     return structure.unflatten(leaves)

@@ -40,7 +40,7 @@ SEQUENCES = (list, collections.deque, bytearray, array.array)
 CONTAINERS = (*SEQUENCES, dict, set, np.ndarray)
 
 
-class Place:
+class JournaledSlot:
     """Somewhere that code writes to.
 
     Args:
@@ -63,7 +63,7 @@ class Place:
         raise NotImplementedError
 
 
-class Variable(Place):
+class Variable(JournaledSlot):
     """A variable of a function, by its cell."""
 
     is_variable = True
@@ -84,7 +84,7 @@ class Variable(Place):
             del self.owner.cell_contents
 
 
-class Global(Place):
+class Global(JournaledSlot):
     """A variable of a module."""
 
     def __init__(self, names: dict[str, Any], name: str):
@@ -101,7 +101,7 @@ class Global(Place):
             self.owner[self._name] = value
 
 
-class Attribute(Place):
+class Attribute(JournaledSlot):
     """An attribute of an object, of a class or of a module."""
 
     def __init__(self, owner: Any, name: str):
@@ -162,7 +162,7 @@ def _slot_of(owner: Any, name: str) -> Any:
     return None
 
 
-class Contents(Place):
+class Contents(JournaledSlot):
     """All that a container holds; what is read is a copy of the plain kind."""
 
     is_contents = True
@@ -206,7 +206,7 @@ def _kind_of(owner: dict) -> Any:
     return collections.OrderedDict if isinstance(owner, collections.OrderedDict) else dict
 
 
-class ContextVariable(Place):
+class ContextVariable(JournaledSlot):
     """A `contextvars.ContextVar`."""
 
     def __init__(self, owner: contextvars.ContextVar):
@@ -220,7 +220,7 @@ class ContextVariable(Place):
             self.owner.set(value)
 
 
-class Gradient(Place):
+class Gradient(JournaledSlot):
     """`Tensor.grad`."""
 
     def __init__(self, owner: Any):
@@ -246,7 +246,7 @@ class ObjectJournal:
 
     def __init__(self, tensors: Journal | None = None):
         self.tensors = tensors
-        self.places: dict[tuple, Place] = {}
+        self.slots: dict[tuple, JournaledSlot] = {}
         self.before: dict[tuple, Any] = {}
         self.made: dict[int, Any] = {}
 
@@ -261,24 +261,24 @@ class ObjectJournal:
     def __bool__(self) -> bool:
         return True
 
-    def note(self, place: Place) -> None:
-        if id(place.owner) not in self.made and place.key not in self.places:
-            self.places[place.key], self.before[place.key] = place, place.read()
-            if not place.is_variable:
-                current_run().owners[id(place.owner)] = place.owner
+    def note(self, slot: JournaledSlot) -> None:
+        if id(slot.owner) not in self.made and slot.key not in self.slots:
+            self.slots[slot.key], self.before[slot.key] = slot, slot.read()
+            if not slot.is_variable:
+                current_run().owners[id(slot.owner)] = slot.owner
 
     def undo(self) -> None:
         """Lets all places hold what they held before."""
-        for key, place in reversed(self.places.items()):
-            place.write(self.before[key])
+        for key, slot in reversed(self.slots.items()):
+            slot.write(self.before[key])
 
 
 def references_of_sides(value: Any) -> int:
     """How often the sides that the code is on keep an object, to put it back where they end."""
-    kept, objects = [x for each in current_run().begun for x in each.values()], current_run().journal
+    kept, objects = [x for each in current_run().started for x in each.values()], current_run().journal
     while objects is not None:
         for key, before in objects.before.items():
-            is_copy = objects.places[key].is_contents
+            is_copy = objects.slots[key].is_contents
             kept += (before.values() if isinstance(before, dict) else before) if is_copy else (before,)
         objects = objects.outer
     return sum(x is value for x in kept)
@@ -288,7 +288,7 @@ def can_be_put_back(run: Run, restored: Callable[[Any], bool]) -> bool:
     """Whether another run of the code finds all that sides have written to as it was."""
     if any(isinstance(x, _UNSEEN) for x in run.owners.values()):
         return False
-    return not _from_outside(run, (*run.owners.values(), *run.moved), restored)
+    return not _from_outside(run, (*run.owners.values(), *run.consumed), restored)
 
 
 _UNSEEN = (bytearray, array.array, np.ndarray, collections.OrderedDict)
@@ -323,7 +323,7 @@ def is_from_outside(run: Run, owner: Any, restored: Callable[[Any], bool]) -> bo
     if restored(owner):
         return True
     if run.doubted is None:
-        raise Doubted([*run.owners.values(), *run.moved])
+        raise Doubted([*run.owners.values(), *run.consumed])
     return id(owner) in run.doubted
 
 
@@ -336,7 +336,7 @@ def expect_restored() -> None:
     """
     run = current_run()
     if run.is_journaled:
-        this_call().paths[-1].abandon()
+        this_call().paths[-1].discard()
     if run.ended_at_condition:
         _expect_restored(run, "before a condition on data is met", "nobody knew of the condition")
 
@@ -346,9 +346,9 @@ def expect_restored_at_end() -> None:
     _expect_restored(current_run(), "in the call", "nobody knew what it needs: derivatives, or loops")
 
 
-def expect_unmoved(run: Run, restored: Callable[[Any], bool], why: str) -> None:
+def expect_not_consumed(run: Run, restored: Callable[[Any], bool], why: str) -> None:
     """Refuses to have moved on what nobody puts back: an iterator from outside, a file."""
-    for value in _from_outside(run, run.moved, restored):
+    for value in _from_outside(run, run.consumed, restored):
         kind, name = f"a {type(value).__name__}", name_of(value)
         raise Refused(
             f"{kind if name == kind else f'{name} ({type(value).__name__})'} from outside is read or written to {why}. "
@@ -361,25 +361,25 @@ def _expect_restored(run: Run, when: str, why: str) -> None:
     if restored is None or run.outside is None:
         return
     twice = f"The code has run before, as {why}, and what that run has left there cannot be put back"
-    expect_unmoved(run, restored, f"{when}. {twice}")
-    places = [x for x in run.outside.places.values() if not x.is_variable]
-    found = _from_outside(run, [x.owner for x in places], restored)
-    for place in places:
-        if any(place.owner is x for x in found):
+    expect_not_consumed(run, restored, f"{when}. {twice}")
+    slots = [x for x in run.outside.slots.values() if not x.is_variable]
+    found = _from_outside(run, [x.owner for x in slots], restored)
+    for slot in slots:
+        if any(slot.owner is x for x in found):
             raise Refused(
-                f"{place.name} is written to {when}. {twice}. Write to it after the condition, or give it to the "
+                f"{slot.name} is written to {when}. {twice}. Write to it after the condition, or give it to the "
                 "function as an argument"
             )
 
 
-def note(place: Place) -> None:
+def note(slot: JournaledSlot) -> None:
     """Is called before a place is written to."""
     run = current_run()
     if run.pairs:
-        _expect_single(run.pairs, place.owner)
+        _expect_single(run.pairs, slot.owner)
     journal = run.journal or run.outside
     if journal is not None:
-        journal.note(place)
+        journal.note(slot)
 
 
 def note_attribute(owner: Any, name: str) -> None:
@@ -432,7 +432,7 @@ def note_contents(owner: Any) -> None:
         while isinstance(owner.base, np.ndarray):  # a view is written where its memory is
             owner = owner.base
     if isinstance(owner, CONTAINERS):
-        if ("contents", id(owner)) not in journal.places:  # whose name is looked for on the stack
+        if ("contents", id(owner)) not in journal.slots:  # whose name is looked for on the stack
             journal.note(Contents(owner))
     elif not isinstance(owner, torch.Tensor) and run.journal is not None:
         raise Refused(f"nobody knows what a write to a {type(owner).__name__} changes")

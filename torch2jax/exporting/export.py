@@ -68,8 +68,8 @@ def export(
     def exported(*args: Any, **kwargs: Any) -> jax.export.Exported:
         leaves, tree = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
-        places = plain(tree.unflatten(index if held else None for index, held in enumerate(is_array)))
-        positions = jax.tree.leaves(places)
+        tree_of_positions = plain(tree.unflatten(index if held else None for index, held in enumerate(is_array)))
+        positions = jax.tree.leaves(tree_of_positions)
         arguments = [leaves[position] for position in positions]
 
         def of_leaves(*arrays: jax.Array):
@@ -86,29 +86,29 @@ def export(
             return of_leaves(*jax.tree.leaves((args, kwargs)))
 
         program.__name__ = program.__qualname__ = getattr(function, "__name__", "program")
-        plain_args, plain_kwargs = jax.tree.map(leaves.__getitem__, places)
+        plain_args, plain_kwargs = jax.tree.map(leaves.__getitem__, tree_of_positions)
         plain_kwargs = {name: value for name, value in plain_kwargs.items() if value is not None}
         try:
             exporting = jax.export.export(jax.jit(program), platforms=platforms, disabled_checks=disabled_checks)
             return exporting(*plain_args, **plain_kwargs)
         except (NotImplementedError, ValueError) as error:
-            told = _told(error)
-            if told is None:
+            text = _message_of(error)
+            if text is None:
                 raise
-            raise type(error)(told) from error
+            raise type(error)(text) from error
 
     return exported
 
 
-def _told(error: Exception) -> str | None:
+def _message_of(error: Exception) -> str | None:
     """The message for JAX's refusal to export a graph; None if the error is about something else."""
     message = str(error)
     if isinstance(error, ValueError):
         if "custom calls" not in message:
             return None
         names = sorted(set(re.findall(r"custom_call @([\w.$]+)|call_target_name = \"(.*?)\"", message)))
-        told = ", ".join("".join(found) for found in names) or message
-        return f"cannot export custom calls whose names JAX does not keep from version to version: {told}"
+        text = ", ".join("".join(found) for found in names) or message
+        return f"cannot export custom calls whose names JAX does not keep from version to version: {text}"
     lacks = re.search(r"primitive '(.*?)' not found for platforms? (.*)", message)
     if lacks:
         return f"JAX has no {lacks[1]} for {lacks[2].strip('[]')}: leave it out of the platforms"

@@ -71,7 +71,7 @@ class _Evaluation:
 
     def run(self, jaxprs: Sequence[Jaxpr], consts: Sequence, arrays: Sequence) -> list:
         """The results of jaxprs that differ in nothing but numbers."""
-        _expect_alike([len(jaxpr.eqns) for jaxpr in jaxprs], "operations")
+        _expect_equal([len(jaxpr.eqns) for jaxpr in jaxprs], "operations")
         environments: list[dict] = [{} for _ in jaxprs]  # of each, the place of its variables in `values`
         values: list = []
 
@@ -83,16 +83,16 @@ class _Evaluation:
         def read(atoms: Sequence[Any]):
             if isinstance(atoms[0], Literal):
                 return self._number([literal.val for literal in atoms], np.dtype(atoms[0].aval.dtype))  # pyright: ignore
-            places: Any = [environment.get(atom) for environment, atom in zip(environments, atoms, strict=True)]
-            _expect_alike(places, "operands")
-            return values[places[0]]
+            positions: Any = [environment.get(atom) for environment, atom in zip(environments, atoms, strict=True)]
+            _expect_equal(positions, "operands")
+            return values[positions[0]]
 
         for variables, value in zip(zip(*(jaxpr.constvars for jaxpr in jaxprs), strict=True), consts, strict=True):
             define(variables, value)
         for variables, value in zip(zip(*(jaxpr.invars for jaxpr in jaxprs), strict=True), arrays, strict=True):
             define(variables, value)
         for equations in zip(*(jaxpr.eqns for jaxpr in jaxprs), strict=True):
-            _expect_alike([equation.primitive for equation in equations], "operations")
+            _expect_equal([equation.primitive for equation in equations], "operations")
             operands = [read(atoms) for atoms in zip(*(equation.invars for equation in equations), strict=True)]
             results = self._bind(equations, operands)
             for variables, value in zip(
@@ -152,7 +152,7 @@ class _Evaluation:
         raise SizesError(f"a number depends on sizes: it is {', '.join(map(str, numbers))} for {self._sizes}")
 
     def _constants(self, found: Sequence[Sequence]) -> list:
-        _expect_alike(list(map(len, found)), "constants")
+        _expect_equal(list(map(len, found)), "constants")
         return [self._constant(values) for values in zip(*found, strict=True)]
 
     def _constant(self, values: Sequence):
@@ -178,7 +178,7 @@ class _Evaluation:
         if all(type(value) in (int, np.int32, np.int64) for value in values):
             return self._expression([int(value) for value in values], what)
         if isinstance(first, (tuple, list)):
-            _expect_alike(list(map(len, values)), f"dimensions ({what})")
+            _expect_equal(list(map(len, values)), f"dimensions ({what})")
             parts = [self._merged(part, what) for part in zip(*values, strict=True)]
             return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
         if dataclasses.is_dataclass(first) and not isinstance(first, type):
@@ -201,7 +201,7 @@ def _are_equal(values: Sequence) -> bool:
     return all(type(value) is type(first) and np.array_equal(value, first) for value in values)
 
 
-def _expect_alike(found: Sequence, what: str) -> None:
+def _expect_equal(found: Sequence, what: str) -> None:
     if any(each != found[0] for each in found):
         raise SizesError(
             f"the code does something different for other sizes: the graph has {found[0]} {what} for one and "

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..errors import is_translator, user_place
+from ..errors import is_translator, user_line
 from ..modules.translated import entered_around_code
 
 _SAMPLES = 5
@@ -236,14 +236,14 @@ class _Comparisons:
         try:
             _decide(name, ours - theirs)
         except jax.errors.InconclusiveDimensionOperation:
-            asked = f"asks whether {ours} {_SIGNS[name]} {theirs}"
-            self.note(f"{asked}: say so in a constraint, as one for jax.export.symbolic_shape")
+            question = f"asks whether {ours} {_SIGNS[name]} {theirs}"
+            self.note(f"{question}: say so in a constraint, as one for jax.export.symbolic_shape")
 
     def note(self, what: str) -> None:
         """Notes an action of the code that depends on the size."""
-        told = f"{user_place()} {what}"
-        if not self.have_ended and told not in self.undecided:
-            self.undecided.append(told)
+        text = f"{user_line()} {what}"
+        if not self.have_ended and text not in self.undecided:
+            self.undecided.append(text)
 
 
 class _Asking(TorchFunctionMode):

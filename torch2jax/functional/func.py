@@ -32,10 +32,10 @@ from ..internals.transforms import (
     slice_argnums,
     split_const_subgraphs,
 )
-from ..patches import stands_in
+from ..patches import replaces
 from ..rules.inplace import write_in_place
 from ..tensors.journal import next_number
-from ..tensors.rebinding import at_the_place_of
+from ..tensors.rebinding import alias_of
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import TensorSlot
 from ..tracing.tensor_spec import TensorSpec, conjugate
@@ -115,7 +115,7 @@ class Transformation(ABC):
 
     def give(self, outer: Torchish, inner: Torchish) -> Torchish:
         """Notes that the function gets `inner` for the argument `outer`."""
-        origin = at_the_place_of(inner)  # the function may let `inner` itself be of another shape
+        origin = alias_of(inner)  # the function may let `inner` itself be of another shape
         self.given.append((outer, origin, inner._node.storage.memory.version, inner))
         return inner
 
@@ -126,7 +126,7 @@ class Transformation(ABC):
 
     def unowned(self, tensor: Torchish) -> Torchish:
         """A tensor whose array is not the level's own, as it is outside: without what the function recorded."""
-        array, layout = tensor.physical
+        array, layout = tensor.buffer
         below = self.call.leaving(array)
         if below is array:
             return tensor
@@ -141,12 +141,12 @@ class Transformation(ABC):
     def take(self, tensor: torch.Tensor) -> Any:
         """The placeholder of a result until `put`: the tensor itself, unless its array must leave through JAX."""
         lifted = self.call.lift(tensor)
-        if not self.owns(lifted.physical.array):
+        if not self.owns(lifted.buffer.array):
             return self.unowned(lifted)
         for outer, origin, _, _ in self.given:
             if origin._node is lifted._node:
                 return outer  # not a copy of it
-        self._arrays.append(self.call.leaving(lifted.physical.array))
+        self._arrays.append(self.call.leaving(lifted.buffer.array))
         self._specs.append(TensorSpec.of(lifted))
         return TensorSlot(len(self._specs) - 1)
 
@@ -197,8 +197,8 @@ class _DerivativeTransformation(Transformation):
         self._leaves, self._spec = tree_flatten((args, kwargs))
         numbers, _ = tree_unflatten(list(range(len(self._leaves))), self._spec)
         chosen = numbers if argnums is None else slice_argnums(numbers, argnums, as_tuple=False)
-        self._places, self.spec = tree_flatten(chosen)
-        self.inputs = [self._input(self._leaves[place]) for place in self._places]
+        self._positions, self.spec = tree_flatten(chosen)
+        self.inputs = [self._input(self._leaves[position]) for position in self._positions]
         self.specs = [TensorSpec.of(tensor) for tensor in self.inputs]
 
     def _input(self, leaf: Any) -> Torchish:
@@ -210,21 +210,21 @@ class _DerivativeTransformation(Transformation):
     def arrays(self) -> list:
         """The arrays to differentiate with respect to: varying over the axes of `jax.shard_map`."""
         axes = axes_in_types()
-        return [varying(tensor.physical.array, axes) for tensor in self.inputs]
+        return [varying(tensor.buffer.array, axes) for tensor in self.inputs]
 
     def arguments(self, arrays: Sequence[jax.Array], *, require_grad: bool) -> tuple[tuple, dict]:
         """The arguments for the function, with tensors on these arrays."""
         leaves: list[Any] = [self._constant(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
-        for place, outer, spec, array in zip(self._places, self.inputs, self.specs, arrays, strict=True):
+        for position, outer, spec, array in zip(self._positions, self.inputs, self.specs, arrays, strict=True):
             inner = spec.at(array, *_geometry(outer))
-            leaves[place] = self.give(outer, inner)
+            leaves[position] = self.give(outer, inner)
             if require_grad:
                 inner.start_history()
         return tree_unflatten(leaves, self._spec)
 
     def _constant(self, leaf: torch.Tensor) -> Torchish:
         outer = self.call.lift(leaf)
-        spec, array, known = TensorSpec.of(outer)._replace(wants_grad=False), outer.physical.array, outer.known
+        spec, array, known = TensorSpec.of(outer)._replace(wants_grad=False), outer.buffer.array, outer.known
         inner = spec.at(array, *_geometry(outer)) if known is None else spec.tensor(array, known)
         return self.give(outer, inner)
 
@@ -257,7 +257,7 @@ def _with_aux(result: Any, has_aux: bool, name: str):
     return result
 
 
-@stands_in(eager_transforms, "grad_and_value_impl")
+@replaces(eager_transforms, "grad_and_value_impl")
 @doesnt_support_saved_tensors_hooks
 def _grad_and_value(
     func: Callable[..., Any],
@@ -297,7 +297,7 @@ def _grad_and_value(
     return gradients, ((output, aux) if has_aux else output)
 
 
-@stands_in(eager_transforms, "_vjp_with_argnums")
+@replaces(eager_transforms, "_vjp_with_argnums")
 @doesnt_support_saved_tensors_hooks
 def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...] | None = None, has_aux: bool = False):
     level = _DerivativeTransformation(primals, {}, argnums)
@@ -321,7 +321,7 @@ def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...]
                     )
             lifted = [level.call.lift(output) for output in flat]
             specs.extend(TensorSpec.of(output) for output in lifted)
-            return [level.call.leaving(output.physical.array) for output in lifted], (level.taken(), level.written())
+            return [level.call.leaving(output.buffer.array) for output in lifted], (level.taken(), level.written())
 
     values, pull, (arrays, written) = jax.vjp(run, *level.arrays, has_aux=True)
     level.write_back(written)
@@ -350,7 +350,7 @@ def _cotangent(index: int, gradient: Any, spec: TensorSpec, value: Any):
             f"Mismatch in shape: grad_output[{index}] has a shape of {lifted.shape} and output[{index}] has a shape of "
             f"{torch.Size(value.shape)}."
         )
-    return _typed(conjugate(_cast(lifted.physical.arranged(spec.layout), value.dtype)), value)
+    return _typed(conjugate(_cast(lifted.buffer.arranged(spec.layout), value.dtype)), value)
 
 
 def _typed(array: Any, other: Any):
@@ -372,7 +372,7 @@ class _Forward(_DerivativeTransformation):
     is_forward, takes_gradients = True, False
 
 
-@stands_in(eager_transforms, "_jvp_with_argnums")
+@replaces(eager_transforms, "_jvp_with_argnums")
 def _jvp(
     func: Callable[..., Any],
     primals: Any,
@@ -409,7 +409,7 @@ def _jvp(
             found = level.take_all(aux)
             flat, spec = tree_flatten(outputs)
             assert_non_empty_tensor_output(flat, jvp_str)
-            return _moved(level, flat, specs, strict), (level.taken(), level.written())
+            return _dependent(level, flat, specs, strict), (level.taken(), level.written())
 
     given = [_typed(*each) for each in zip(given, level.arrays, strict=True)]
     values, moves, (arrays, written) = jax.jvp(run, level.arrays, given, has_aux=True)
@@ -421,13 +421,13 @@ def _jvp(
     return (primals_out, tangents_out, level.put(found, arrays)) if has_aux else (primals_out, tangents_out)
 
 
-def _moved(level: Transformation, outputs: list, specs: list[TensorSpec | Torchish], strict: bool) -> list:
+def _dependent(level: Transformation, outputs: list, specs: list[TensorSpec | Torchish], strict: bool) -> list:
     """The arrays of the outputs that depend on the inputs; `specs` gets their forms, or the outputs that do not."""
     arrays = []
     for output in outputs:
         lifted = level.call.lift(output)
-        if level.owns(lifted.physical.array):
-            arrays.append(level.call.leaving(lifted.physical.array))
+        if level.owns(lifted.buffer.array):
+            arrays.append(level.call.leaving(lifted.buffer.array))
             specs.append(TensorSpec.of(lifted))
         elif strict:
             raise RuntimeError(
@@ -457,7 +457,7 @@ def tangent_array(tangent: Any, primal: Torchish, spec: TensorSpec):
             f"supported. Tensor is of size {list(primal.shape)} while the given forward gradient is of size "
             f"{list(lifted.shape)}."
         )
-    return _cast(lifted.physical.arranged(spec.layout), primal.physical.array.dtype)
+    return _cast(lifted.buffer.arranged(spec.layout), primal.buffer.array.dtype)
 
 
 def _dual(spec: TensorSpec | Torchish, pairs: Any):
@@ -467,7 +467,7 @@ def _dual(spec: TensorSpec | Torchish, pairs: Any):
     return spec.result(value), spec.result(move)
 
 
-@stands_in(eager_transforms, "_chunked_standard_basis_for_")
+@replaces(eager_transforms, "_chunked_standard_basis_for_")
 def _standard_basis(tensors: Sequence[torch.Tensor], tensor_numels: Sequence[int], chunk_size: int | None = None):
     """The rows of an identity matrix, cut into chunks, and each chunk into the columns of each tensor."""
     total = sum(tensor_numels)
@@ -483,11 +483,11 @@ def _standard_basis(tensors: Sequence[torch.Tensor], tensor_numels: Sequence[int
 
 def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.Tensor:
     """A block of an identity matrix: `rows` from `start`, and as many columns from `begin` as `tensor` has elements."""
-    whole = torch.eye(max(start + rows, begin + tensor.numel()), dtype=tensor.dtype, device=tensor.device)
-    return whole[start : start + rows, begin : begin + tensor.numel()]
+    full = torch.eye(max(start + rows, begin + tensor.numel()), dtype=tensor.dtype, device=tensor.device)
+    return full[start : start + rows, begin : begin + tensor.numel()]
 
 
-@stands_in(eager_transforms, "lazy_dynamo_disallow")
+@replaces(eager_transforms, "lazy_dynamo_disallow")
 def _tool_of_linearize(tool: Any):
     """The tool with which `linearize` traces its function, and then keeps the linear part."""
     tools = {
@@ -508,7 +508,7 @@ def _traced_by_linearize(trace: Any):
         with torch.enable_grad(), set_fwd_grad_enabled(True), level.running(arrays):
             args, _ = level.arguments(arrays, require_grad=False)
             flat, _ = tree_flatten(func(*args))
-            return _moved(level, flat, specs, strict=False), level.written()
+            return _dependent(level, flat, specs, strict=False), level.written()
 
     _, push, written = jax.linearize(run, *level.arrays, has_aux=True)
     level.write_back(written)
@@ -524,34 +524,34 @@ def _traced_by_linearize(trace: Any):
 # `functionalize`: writes and views are pure functions of arrays here anyway.
 
 
-@stands_in(eager_transforms, "_func_increment_nesting")
+@replaces(eager_transforms, "_func_increment_nesting")
 def _enter_functionalize(reapply_views: bool):
     del reapply_views
     return 0
 
 
-@stands_in(eager_transforms, "_func_decrement_nesting")
+@replaces(eager_transforms, "_func_decrement_nesting")
 def _leave_functionalize() -> int:
     return 0
 
 
-@stands_in(eager_transforms, "_wrap_all_tensors_to_functional")
+@replaces(eager_transforms, "_wrap_all_tensors_to_functional")
 def _as_functional(tree: Any, level: int, **options: object):
     del level, options
     return tree
 
 
-@stands_in(eager_transforms, "_unwrap_all_tensors_from_functional")
+@replaces(eager_transforms, "_unwrap_all_tensors_from_functional")
 def _from_functional(tree: Any, *, reapply_views: bool):
     del reapply_views
     return tree
 
 
-@stands_in(eager_transforms, "_propagate_functional_input_mutation")
+@replaces(eager_transforms, "_propagate_functional_input_mutation")
 def _propagate_nothing(unwrapped: object, wrapped: object) -> None:
     del unwrapped, wrapped
 
 
-@stands_in(torch, "_sync")
+@replaces(torch, "_sync")
 def _sync_nothing(tensor: object) -> None:
     del tensor

@@ -30,7 +30,7 @@ from ..internals.transforms import (
     vmap_module,
     wrap_outputs_maintaining_identity,
 )
-from ..patches import stands_in
+from ..patches import replaces
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
 from ..tensors.storage import Storage, View
@@ -168,7 +168,7 @@ def check_target(mapped: list[Mapped], target: Any, arrays: list) -> None:
         RuntimeError: as PyTorch does.
     """
     for randomness, _, level in mapped:
-        is_batched = any(level.owns(array) for array in (target.physical.array, *arrays))
+        is_batched = any(level.owns(array) for array in (target.buffer.array, *arrays))
         if randomness == "different" and not is_batched and not level.is_new(target):
             raise RuntimeError(
                 "vmap: Cannot ask for different inplace randomness on an unbatched tensor. This will appear like same "
@@ -187,12 +187,12 @@ def draw_for_each(
     """
     if not axis_names:
         return body(key, shape, dtype, *operands)
-    places = [place for place, operand in enumerate(operands) if isinstance(operand, jax.Array)]
+    positions = [position for position, operand in enumerate(operands) if isinstance(operand, jax.Array)]
 
     def with_arrays(arrays: Sequence[jax.Array]) -> list:
         filled = list(operands)
-        for place, array in zip(places, arrays, strict=True):
-            filled[place] = array
+        for position, array in zip(positions, arrays, strict=True):
+            filled[position] = array
         return filled
 
     @jax.custom_batching.custom_vmap
@@ -206,7 +206,7 @@ def draw_for_each(
         drawn = draw_for_each(body, key, (size, *shape), dtype, with_arrays(spread), axis_names[:-1])
         return drawn, True
 
-    return draw(lax.axis_index(axis_names[-1]), key, *[operands[place] for place in places])
+    return draw(lax.axis_index(axis_names[-1]), key, *[operands[position] for position in positions])
 
 
 def _spread(array: jax.Array, is_batched: bool, size: int, ndim: int) -> Any:
@@ -230,7 +230,9 @@ class Batch(Transformation):
         super().__init__(this_call())
         self.size, self.dims, self.randomness = size, dims, randomness
         wanted = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
-        self.axes: list[tuple[int, bool]] = [(dim, moved) for dim in sorted(wanted) for moved in (False, True)]
+        self.axes: list[tuple[int, bool]] = [
+            (dim, is_dependent) for dim in sorted(wanted) for is_dependent in (False, True)
+        ]
         self._outputs: list[list[Any]] = [[] for _ in self.axes]
         self._out_forms: list[list[TensorSpec]] = [[] for _ in self.axes]
         self._aliases: list[_Alias] = []
@@ -240,13 +242,13 @@ class Batch(Transformation):
             raise RuntimeError(_UNBATCHED_WRITE)
 
     def is_batched(self, tensor: torch.Tensor) -> bool:
-        return self.owns(self.call.lift(tensor).physical.array)
+        return self.owns(self.call.lift(tensor).buffer.array)
 
     def has_examples(self, tensor: Torchish) -> bool:
         """As `is_batched`, also if derivatives of the examples have been taken since."""
         return examples_in(tensor.read(), self.tag)[1] is not None
 
-    def whole(self, tensor: Torchish) -> tuple[Torchish, int | None]:
+    def batched(self, tensor: Torchish) -> tuple[Torchish, int | None]:
         """The tensor with all examples, outside of the batch, and their dimension; None if it is no example."""
         array = tensor.read()
         found, dim = examples_in(array, self.tag)
@@ -273,7 +275,7 @@ class Batch(Transformation):
             tensor = self.unowned(self.call.lift(tensor)).unsqueeze(out_dim)
             return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
         lifted = self.call.lift(tensor)
-        spec, array, alias = TensorSpec.of(lifted), self.call.leaving(lifted.physical.array), self._alias(lifted)
+        spec, array, alias = TensorSpec.of(lifted), self.call.leaving(lifted.buffer.array), self._alias(lifted)
         if alias is not None:
             spec, array = spec._replace(layout=None), self.call.array_of(lifted)
         number = self.axes.index((out_dim, spec.layout is not None))
@@ -296,7 +298,7 @@ class Batch(Transformation):
         for alias in self._aliases:
             for tensor in (alias.inner, alias.example):
                 tensor._node.forget()
-                if is_traced(tensor._node.storage.physical.array):
+                if is_traced(tensor._node.storage.buffer.array):
                     tensor._node.storage.empty()
 
     def outputs(self) -> list[list]:
@@ -352,11 +354,11 @@ def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
     lifted = this_call().lift(tensor)
     for level in reversed(this_call().transformations):
         if isinstance(level, Batch):
-            lifted, _ = level.whole(lifted)
+            lifted, _ = level.batched(lifted)
     return lifted
 
 
-@stands_in(vmap_module, "_flat_vmap")
+@replaces(vmap_module, "_flat_vmap")
 def _flat_vmap(
     func: Callable[..., Any],
     batch_size: int,
@@ -367,12 +369,12 @@ def _flat_vmap(
     randomness: str,
     **kwargs: Any,
 ):
-    pairs = [(place, dim) for place, dim in enumerate(flat_in_dims) if dim is not None]
-    places, dims = [place for place, _ in pairs], [dim for _, dim in pairs]
+    pairs = [(position, dim) for position, dim in enumerate(flat_in_dims) if dim is not None]
+    positions, dims = [position for position, _ in pairs], [dim for _, dim in pairs]
     level = Batch(batch_size, dims, out_dims, randomness)
     level.is_functorchs = not hasattr(func, "of_autograd")
     call: Any = level.call
-    tensors = [call.lift(flat_args[place]) for place in places]
+    tensors = [call.lift(flat_args[position]) for position in positions]
     specs = [TensorSpec.of(tensor) for tensor in tensors]
     axes = [dim if spec.layout is None else spec.layout.index(dim) for spec, dim in zip(specs, dims, strict=True)]
     name = f"torch.vmap {len(call.transformations)}" if randomness == "different" else None
@@ -382,15 +384,15 @@ def _flat_vmap(
         nonlocal found
         examples = list(flat_args)
         with level.running(arrays), call.stream.within(Mapped(randomness, name, level)):
-            for place, tensor, spec, dim, array in zip(places, tensors, specs, dims, arrays, strict=True):
-                examples[place] = level.give(tensor, example_among(tensor, spec, dim, array))
+            for position, tensor, spec, dim, array in zip(positions, tensors, specs, dims, arrays, strict=True):
+                examples[position] = level.give(tensor, example_among(tensor, spec, dim, array))
             results = func(*tree_unflatten(examples, args_spec), **kwargs)
             found = unwrap_batched(results, out_dims, level, batch_size, func)  # pyright: ignore[reportArgumentType]
             found = tree_map_only(Torchish, level.unowned, found)
             return level.outputs(), [[] if array is None else [array] for array in level.written()]
 
-    out_axes = ([0 if moved else dim for dim, moved in level.axes], dims)
-    arrays = [tensor.physical.array for tensor in tensors]
+    out_axes = ([0 if is_dependent else dim for dim, is_dependent in level.axes], dims)
+    arrays = [tensor.buffer.array for tensor in tensors]
     mapped = jax.vmap(run, in_axes=(axes,), out_axes=out_axes, axis_size=batch_size, axis_name=name)
     try:
         outputs, written = mapped(arrays)
@@ -402,24 +404,24 @@ def _flat_vmap(
     return level.results(found, outputs, any(spec.wants_grad for spec in specs))
 
 
-@stands_in(vmap_module, "is_batchedtensor")
+@replaces(vmap_module, "is_batchedtensor")
 def _is_batched(tensor: Any) -> bool:
     return batch_of(tensor) is not None
 
 
-@stands_in(vmap_module, "_remove_batch_dim")
+@replaces(vmap_module, "_remove_batch_dim")
 def _remove_batch_dim(tensor: Any, level: Any, batch_size: int, out_dim: int):
     return level.unbatch(tensor, out_dim)
 
 
-@stands_in(vmap_module, "lazy_load_decompositions")
+@replaces(vmap_module, "lazy_load_decompositions")
 def _load_nothing() -> None:
     pass
 
 
-@stands_in(vmap_internals, "_vmap")
-@stands_in(functional, "_vmap")
-@stands_in(importlib.import_module("torch.autograd.gradcheck"), "_vmap")  # its parent has a function of that name
+@replaces(vmap_internals, "_vmap")
+@replaces(functional, "_vmap")
+@replaces(importlib.import_module("torch.autograd.gradcheck"), "_vmap")  # its parent has a function of that name
 def _vmap_of_autograd(
     func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
 ):
@@ -497,17 +499,17 @@ def run_rule(rule: Callable, args: tuple, batch: Batch) -> Any:
         if isinstance(leaf, Torchish):
             leaf.read()  # a view of an example is one inside
     with batch.outside():
-        parts = [batch.whole(leaf) if isinstance(leaf, Torchish) else (leaf, None) for leaf in leaves]
-        wholes, dims = (tree_unflatten(list(x), spec) for x in zip(*parts, strict=True))
-        versions = [_version(whole) for whole, _ in parts]
-        result = rule(VmapInfo(batch.size, batch.randomness), dims, *wholes)
+        parts = [batch.batched(leaf) if isinstance(leaf, Torchish) else (leaf, None) for leaf in leaves]
+        batched, dims = (tree_unflatten(list(x), spec) for x in zip(*parts, strict=True))
+        versions = [_version(outer) for outer, _ in parts]
+        result = rule(VmapInfo(batch.size, batch.randomness), dims, *batched)
         validate_vmap_returns_tuple_of_two_elements(result)
     output, out_dims = result
-    for leaf, (whole, dim), version in zip(leaves, parts, versions, strict=True):
-        if version != _version(whole):
-            example: Any = batch.example(whole, dim)
+    for leaf, (outer, dim), version in zip(leaves, parts, versions, strict=True):
+        if version != _version(outer):
+            example: Any = batch.example(outer, dim)
             write_in_place(leaf, example)
-    return wrap_outputs_maintaining_identity(output, wholes, args, batch.example, out_dims=out_dims)
+    return wrap_outputs_maintaining_identity(output, batched, args, batch.example, out_dims=out_dims)
 
 
 def _version(value: object) -> int | None:

@@ -220,10 +220,10 @@ def mesh_of_groups(state: Any) -> Any:
 
 def gathered_by(state: Any) -> list[Gathered]:
     """The parameters of a state of PyTorch's."""
-    return [each for group in _groups_of(state) for parameter in group.fsdp_params for each in _places(parameter)]
+    return [each for group in _groups_of(state) for parameter in group.fsdp_params for each in _gathered_of(parameter)]
 
 
-def _places(parameter: Any) -> Iterator[Gathered]:
+def _gathered_of(parameter: Any) -> Iterator[Gathered]:
     spec = getattr(parameter, "_unsharded_dtensor_spec", None) or getattr(parameter, "_tp_spec", None)
     layout = None if spec is None else (spec.mesh, tuple(spec.placements))
     info = parameter._module_info
@@ -285,7 +285,7 @@ def decided(operator: Any, args: tuple, kwargs: dict) -> Decision:
     return Decision(wanted.op, tuple(wanted.args_schema), found.output_spec)
 
 
-def needs_whole_operands(operator: Any) -> bool:
+def needs_full_operands(operator: Any) -> bool:
     """True if PyTorch does more for an operator than to run it on parts, so that it runs on whole operands here."""
     from torch.distributed.tensor import DTensor
 

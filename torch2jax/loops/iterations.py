@@ -29,7 +29,7 @@ from .likeness import Atom, Likeness, is_same, key_of, without_starts
 from .program import Carry, Loop, Program, Scanned, new_step
 from .windows import Part, Table, Windows, row_of_windows, shape_of, windows
 
-_Place = tuple[int, int]
+_OperandPosition = tuple[int, int]
 """An equation within, and an operand of it."""
 _DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
 
@@ -43,7 +43,7 @@ def with_numbers_lifted(iterations: Sequence[Sequence[JaxprEqn]]) -> list[list[J
 def _lifted(row: Sequence[JaxprEqn]) -> Sequence[JaxprEqn]:
     """The equations of one place in all iterations, changed so that they differ in operands alone."""
     first = row[0].params["jaxpr"]
-    places: dict[_Place, None] = {}
+    positions: dict[_OperandPosition, None] = {}
     for step in row[1:]:
         jaxpr = step.params["jaxpr"]
         if len(jaxpr.eqns) != len(first.eqns):
@@ -51,8 +51,8 @@ def _lifted(row: Sequence[JaxprEqn]) -> Sequence[JaxprEqn]:
         for at, (ours, others) in enumerate(zip(first.eqns, jaxpr.eqns, strict=True)):
             if ours is not others:
                 operands = enumerate(zip(ours.invars, others.invars, strict=False))
-                places.update(((at, operand), None) for operand, (x, y) in operands if _are_other_numbers(x, y))
-    return [_with_operands(step, places) for step in row] if places else row
+                positions.update(((at, operand), None) for operand, (x, y) in operands if _are_other_numbers(x, y))
+    return [_with_operands(step, positions) for step in row] if positions else row
 
 
 def _are_other_numbers(one: Any, other: Any) -> bool:
@@ -60,10 +60,10 @@ def _are_other_numbers(one: Any, other: Any) -> bool:
     return are_numbers and one.aval == other.aval and key_of(one) != key_of(other)
 
 
-def _with_operands(step: JaxprEqn, places: Mapping[_Place, None]) -> JaxprEqn:
+def _with_operands(step: JaxprEqn, positions: Mapping[_OperandPosition, None]) -> JaxprEqn:
     jaxpr = step.params["jaxpr"]
     steps, invars, numbers = list(jaxpr.eqns), [], []
-    for at, operand in places:
+    for at, operand in positions:
         number: Any = steps[at].invars[operand]
         if not isinstance(number, Literal):
             return step
@@ -108,7 +108,7 @@ class _From(NamedTuple):
     """The position in the iterations where a value is computed."""
 
     iteration: int
-    place: int
+    position: int
     output: int
 
 
@@ -120,9 +120,9 @@ class _Fitting:
         self._iterations, self._around = iterations, around
         self._count = len(iterations)
         self._made: dict[Var, _From] = {
-            var: _From(iteration, place, output)
+            var: _From(iteration, position, output)
             for iteration, steps in enumerate(iterations)
-            for place, step in enumerate(steps)
+            for position, step in enumerate(steps)
             for output, var in enumerate(step.outvars)
         }
         self._carries: dict[Any, Carry] = {}
@@ -136,22 +136,22 @@ class _Fitting:
         """The loop, and the equations that take its results apart."""
         self._expect_same_steps()
         statements: list = []
-        for place in range(len(self._iterations[0])):
-            statements.extend(self._statements(place))
+        for position in range(len(self._iterations[0])):
+            statements.extend(self._statements(position))
         results, outvars, behind = self._outcome()
         carries, scanned = [*self._carries.values()], [*self._scanned.values()]
         body = Program([*self._ahead, *statements], results)
         return Loop(self._count, carries, scanned, body, outvars), behind
 
     def _expect_same_steps(self) -> None:
-        for place, first in enumerate(self._iterations[0]):
+        for position, first in enumerate(self._iterations[0]):
             for iteration in range(1, self._count):
-                step = self._iterations[iteration][place]
+                step = self._iterations[iteration][position]
                 if step.params is not first.params and not is_same(without_starts(step), without_starts(first)):
                     raise Misfit(iteration, f"{first.primitive.name} has different parameters")
 
-    def _statements(self, place: int) -> list:
-        steps = [iteration[place] for iteration in self._iterations]
+    def _statements(self, position: int) -> list:
+        steps = [iteration[position] for iteration in self._iterations]
         first = steps[0]
         rows = zip(*(step.invars for step in steps), strict=True)
         invars = [self._operand(atoms, first.primitive.name) for atoms in rows]
@@ -180,7 +180,7 @@ class _Fitting:
 
     def _operand(self, atoms: Sequence[Atom], what: str) -> Atom:
         """The operand in the loop body, for operands that differ between iterations."""
-        last = self._place(atoms[-1])
+        last = self._position_of(atoms[-1])
         if atoms[-1] is not atoms[-2] and self._origin(atoms, self._count - 1) != self._origin(atoms, self._count - 2):
             raise Misfit(self._count - 1, f"{what} takes a different operand in the last iteration")
         if last is None:
@@ -191,12 +191,12 @@ class _Fitting:
                 min(last.iteration + 1, self._count - 1), f"{what} takes the value of one iteration in several others"
             )
         for iteration in range(distance, self._count):
-            if self._place(atoms[iteration]) != (iteration - distance, last.place, last.output):
+            if self._position_of(atoms[iteration]) != (iteration - distance, last.position, last.output):
                 raise Misfit(max(iteration, 1), f"{what} takes a different operand in some iterations")
         for iteration in range(distance):
-            if self._place(atoms[iteration]) is not None:
+            if self._position_of(atoms[iteration]) is not None:
                 raise Misfit(iteration + 1, f"{what} takes a different operand in the first iterations")
-        made = self._iterations[0][last.place].outvars[last.output]
+        made = self._iterations[0][last.position].outvars[last.output]
         for age in range(1, distance + 1):
             made = self._carried(made, atoms[distance - age], (last[1:], age, *map(_key, atoms[:distance])))
         return made
@@ -205,10 +205,10 @@ class _Fitting:
         """The place in the iterations where an operand is made; its iteration is counted back from the one that uses
         it.
         """
-        place = self._place(atoms[iteration])
-        return place and place._replace(iteration=iteration - place.iteration)
+        position = self._position_of(atoms[iteration])
+        return position and position._replace(iteration=iteration - position.iteration)
 
-    def _place(self, atom: Atom) -> _From | None:
+    def _position_of(self, atom: Atom) -> _From | None:
         return self._made.get(atom) if isinstance(atom, Var) else None
 
     def _carried(self, made: Var, first: Atom | None, key: Any) -> Var:
@@ -223,7 +223,7 @@ class _Fitting:
 
     def _outer(self, atoms: Sequence[Atom], what: str) -> Atom:
         """As `_operand`, for values computed outside of the iterations."""
-        inside = next((iteration for iteration, atom in enumerate(atoms) if self._place(atom) is not None), None)
+        inside = next((iteration for iteration, atom in enumerate(atoms) if self._position_of(atom) is not None), None)
         if inside is not None:
             raise Misfit(max(inside, 1), f"{what} takes a different operand in some iterations")
         first = atoms[0]
@@ -254,17 +254,17 @@ class _Fitting:
 
     def _in_block(self, parts: Windows, blocks: Windows) -> Var:
         """The slice that an iteration takes from its block."""
-        place, (base, _, size, _) = parts.first.starts[0], blocks.first
-        known = self._of_blocks.get((base, place, parts.first.shape))
+        position, (base, _, size, _) = parts.first.starts[0], blocks.first
+        known = self._of_blocks.get((base, position, parts.first.shape))
         if known is None:
             aval: Any = base.aval.update(shape=size).strip_weak_type()
             block = self._scanned_as((base, size), lambda: blocks, aval)
             row, known = Var(aval.update(shape=(1, *size[1:]))), Var(aval.update(shape=parts.first.shape))
-            limits = {"start_indices": (place, *[0] * (len(size) - 1)), "limit_indices": (place + 1, *size[1:])}
+            limits = {"start_indices": (position, *[0] * (len(size) - 1)), "limit_indices": (position + 1, *size[1:])}
             self._ahead.append(new_step([block], row, lax.slice_p, {**limits, "strides": None}))
             shape = {"new_sizes": parts.first.shape, "dimensions": None, "sharding": None}
             self._ahead.append(new_step([row], known, lax.reshape_p, shape))
-            self._of_blocks[base, place, parts.first.shape] = known
+            self._of_blocks[base, position, parts.first.shape] = known
         return known
 
     def _are_constant(self, atoms: Sequence[Atom]) -> bool:
@@ -283,9 +283,9 @@ class _Fitting:
         finals: dict[Var, Var] = {}
         stacked: list[tuple[Var, Var]] = []
         last = self._count - 1
-        for place, step in enumerate(self._iterations[0]):
+        for position, step in enumerate(self._iterations[0]):
             for output, made in enumerate(step.outvars):
-                of_iterations = [iteration[place].outvars[output] for iteration in self._iterations]
+                of_iterations = [iteration[position].outvars[output] for iteration in self._iterations]
                 used = [iteration for iteration, var in enumerate(of_iterations) if var in self._around.used]
                 if not used:
                     continue
@@ -294,18 +294,18 @@ class _Fitting:
                     raise Misfit(0, f"{step.primitive.name} returns a Python number without a dtype of its own")
                 if used == [last] and (made in self._next or _has_zeros(aval)):
                     if made not in self._next:
-                        self._carried(made, None, ("last", place, output))
+                        self._carried(made, None, ("last", position, output))
                     finals[made] = of_iterations[last]
                     continue
-                whole = Var(unmapped_aval(self._count, 0, aval))
-                stacked.append((made, whole))
+                stacked_var = Var(unmapped_aval(self._count, 0, aval))
+                stacked.append((made, stacked_var))
                 for iteration in used:
-                    behind.extend(_element(whole, iteration, of_iterations[iteration]))
+                    behind.extend(_element(stacked_var, iteration, of_iterations[iteration]))
         outvars = [Var(made.aval) for made in self._next]
         for made, var in finals.items():
             outvars[self._next.index(made)] = var
         results = [*self._next, *(made for made, _ in stacked)]
-        return results, [*outvars, *(whole for _, whole in stacked)], behind
+        return results, [*outvars, *(stacked_var for _, stacked_var in stacked)], behind
 
 
 def _has_zeros(aval: Any) -> bool:
@@ -314,9 +314,9 @@ def _has_zeros(aval: Any) -> bool:
     return is_number and aval == jax.core.ShapedArray(aval.shape, aval.dtype)
 
 
-def _element(whole: Var, index: int, element: Var) -> list[JaxprEqn]:
+def _element(stacked: Var, index: int, element: Var) -> list[JaxprEqn]:
     """The equations that take one element from the first dimension."""
-    aval: Any = whole.aval
+    aval: Any = stacked.aval
     part = Var(unmapped_aval(1, 0, element.aval))
     params = {
         "start_indices": (index, *[0] * (aval.ndim - 1)),
@@ -324,7 +324,7 @@ def _element(whole: Var, index: int, element: Var) -> list[JaxprEqn]:
         "strides": None,
     }
     return [
-        new_step([whole], part, lax.slice_p, params),
+        new_step([stacked], part, lax.slice_p, params),
         new_step([part], element, lax.squeeze_p, {"dimensions": (0,)}),
     ]
 
@@ -369,8 +369,8 @@ class _Search:
             var: step for step in before if isinstance(step, JaxprEqn) for var in step.outvars
         }
         self._before = before
-        self._of_first = _places(self._first)
-        self._of_second = _places(self._second)
+        self._of_first = _positions(self._first)
+        self._of_second = _positions(self._second)
         self._matched: dict[int, JaxprEqn] = {}
         self._given: dict[tuple[int, int], Atom] = {}
         """The values that the iteration receives from the previous one, by where that computes them."""
@@ -382,40 +382,40 @@ class _Search:
             self._follow_users()
         if len(self._matched) < len(self._first) or len({*map(id, self._matched.values())}) < len(self._first):
             return None
-        return [self._matched[place] for place in range(len(self._first))]
+        return [self._matched[position] for position in range(len(self._first))]
 
     def _is_reached(self) -> bool:
         """Matches the equations behind the values that the iteration passes on; false if any differ."""
         waiting = [
-            (place, output, x)
+            (position, output, x)
             for step, later in zip(self._first, self._second, strict=True)
             for x, y in zip(step.invars, later.invars, strict=True)
             if isinstance(y, Var) and (origin := self._of_first.get(y)) is not None
-            for place, output in [origin]
+            for position, output in [origin]
         ]
         while waiting:
-            place, output, atom = waiting.pop()
+            position, output, atom = waiting.pop()
             step = self._makers.get(atom) if isinstance(atom, Var) else None
             if step is None or step.outvars[output] is not atom:
                 return False
-            if place in self._matched:
-                if self._matched[place] is not step:
+            if position in self._matched:
+                if self._matched[position] is not step:
                     return False
                 continue
-            if not self._is_alike(step, place):
+            if not self._matches(step, position):
                 return False
-            self._matched[place] = step
-            waiting.extend(self._same_iteration(step, place))
+            self._matched[position] = step
+            waiting.extend(self._same_iteration(step, position))
         return bool(self._matched)
 
-    def _is_alike(self, step: JaxprEqn, place: int) -> bool:
-        first = self._first[place]
+    def _matches(self, step: JaxprEqn, position: int) -> bool:
+        first = self._first[position]
         is_same = step.primitive is first.primitive and not step.effects
         return is_same and self._likeness.number(step) == self._likeness.number(first)
 
-    def _same_iteration(self, step: JaxprEqn, place: int) -> Iterable[tuple[int, int, Atom]]:
+    def _same_iteration(self, step: JaxprEqn, position: int) -> Iterable[tuple[int, int, Atom]]:
         """The operands of an equation that the same iteration computes."""
-        for x, y in zip(step.invars, self._second[place].invars, strict=True):
+        for x, y in zip(step.invars, self._second[position].invars, strict=True):
             if isinstance(y, Var) and y in self._of_second:
                 yield *self._of_second[y], x
             elif isinstance(y, Var) and isinstance(x, Var) and y in self._of_first:
@@ -427,17 +427,17 @@ class _Search:
         for step in self._before:
             for var in {x for x in step.invars if isinstance(x, Var)} if isinstance(step, JaxprEqn) else ():
                 users.setdefault(var, []).append(step)
-        for place in range(len(self._first)):
-            if place in self._matched:
+        for position in range(len(self._first)):
+            if position in self._matched:
                 continue
             known = [
                 (number, x)
-                for number, y in enumerate(self._second[place].invars)
+                for number, y in enumerate(self._second[position].invars)
                 if isinstance(y, Var) and (x := self._in_iteration(y)) is not None
             ]
             for user in users.get(known[0][1], ()) if known else ():
-                if self._is_alike(user, place) and all(user.invars[number] is var for number, var in known):
-                    self._matched[place] = user
+                if self._matches(user, position) and all(user.invars[number] is var for number, var in known):
+                    self._matched[position] = user
                     break
 
     def _in_iteration(self, later: Var) -> Atom | None:
@@ -450,5 +450,5 @@ class _Search:
         return None if origin is None else self._given.get(origin)
 
 
-def _places(steps: Sequence[JaxprEqn]) -> Mapping[Var, tuple[int, int]]:
-    return {var: (place, output) for place, step in enumerate(steps) for output, var in enumerate(step.outvars)}
+def _positions(steps: Sequence[JaxprEqn]) -> Mapping[Var, tuple[int, int]]:
+    return {var: (position, output) for position, step in enumerate(steps) for output, var in enumerate(step.outvars)}

@@ -290,8 +290,8 @@ class _Roller:
     def _roll(self, run: Run) -> bool:
         """Replaces iterations by a loop, if they are one; returns whether they are."""
         steps, after = self._statements[run.start : run.stop], self._statements[run.stop :]
-        iterations, front = _without_parts(steps, run, _parts(self._statements[: run.stop]))
-        before = [*self._statements[: run.start], *front]
+        iterations, hoisted = _without_parts(steps, run, _parts(self._statements[: run.stop]))
+        before = [*self._statements[: run.start], *hoisted]
         try:
             if total(iterations[0]) * len(iterations) < self._wanted.least:
                 raise Misfit(0, "")
@@ -398,8 +398,8 @@ def _parts(statements: Sequence) -> dict[Var, Part]:
     parts: dict[Var, Part] = {}
     for statement in statements:
         if isinstance(statement, JaxprEqn):
-            for place, var in enumerate(statement.outvars):
-                part = part_made_by(statement, place, parts)
+            for position, var in enumerate(statement.outvars):
+                part = part_made_by(statement, position, parts)
                 if part is not None:
                     parts[var] = part
     return parts
@@ -449,12 +449,12 @@ def _without_parts(
         if not is_part[-1]:
             made.update(step.outvars)
     in_all = np.all(np.reshape(is_part, (run.iterations, run.period)), axis=0)
-    moved = [bool(in_all[at % run.period]) for at in range(len(steps))]
+    is_hoisted = [bool(in_all[at % run.period]) for at in range(len(steps))]
     iterations = [
-        [steps[at] for at in range(start, start + run.period) if not moved[at]]
+        [steps[at] for at in range(start, start + run.period) if not is_hoisted[at]]
         for start in range(0, len(steps), run.period)
     ]
-    return iterations, [step for step, is_moved in zip(steps, moved, strict=True) if is_moved]
+    return iterations, [step for step, is_out in zip(steps, is_hoisted, strict=True) if is_out]
 
 
 def _with_parts_joined(program: Program) -> Program:

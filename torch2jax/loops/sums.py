@@ -140,7 +140,7 @@ def _row(row: Mapping[int, Any], axis: int, config: Sequence, aval: Any, steps: 
         return joined
     margins = [*config]
     margins[axis] = starts[0], aval.shape[axis] - at, 0
-    whole = Var(aval)
+    stacked = Var(aval)
     zero = Literal(aval.dtype.type(0), aval.update(shape=()))
-    steps.append(new_step([joined, zero], whole, lax.pad_p, {"padding_config": tuple(margins)}))
-    return whole
+    steps.append(new_step([joined, zero], stacked, lax.pad_p, {"padding_config": tuple(margins)}))
+    return stacked

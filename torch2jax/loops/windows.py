@@ -34,43 +34,43 @@ def shape_of(atom: Any) -> tuple[int, ...]:
     return tuple(atom.aval.shape)
 
 
-def part_made_by(step: JaxprEqn, place: int, parts: dict[Var, Part]) -> Part | None:
+def part_made_by(step: JaxprEqn, position: int, parts: dict[Var, Part]) -> Part | None:
     """The part of an array that an equation's result is, if it is one.
 
     Args:
-        place: of the result.
+        position: of the result.
         parts: those that other equations give.
     """
     make = _MAKERS.get(step.primitive)
     if make is None or not isinstance(step.invars[0], Var):
         return None
-    whole = step.invars[0]
-    part = parts.get(whole)
+    stacked = step.invars[0]
+    part = parts.get(stacked)
     if step.primitive in _RESHAPING:
         return None if part is None or not make(step) else part._replace(shape=shape_of(step.outvars[0]))
     if part is not None:
         if part.shape != part.sizes:
             return None
-        found = make(step, place)
+        found = make(step, position)
         starts = tuple(x + y for x, y in zip(part.starts, found[0], strict=True)) if found else ()
         return Part(part.base, starts, found[1], found[1]) if found else None
-    found = make(step, place)
-    return Part(whole, found[0], found[1], found[1]) if found else None
+    found = make(step, position)
+    return Part(stacked, found[0], found[1], found[1]) if found else None
 
 
-def _sliced(step: JaxprEqn, place: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    del place
+def _sliced(step: JaxprEqn, position: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    del position
     strides = step.params["strides"]
     if strides is not None and any(x != 1 for x in strides):
         return None
     return tuple(step.params["start_indices"]), shape_of(step.outvars[0])
 
 
-def _split(step: JaxprEqn, place: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _split(step: JaxprEqn, position: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     axis, sizes = step.params["axis"], step.params["sizes"]
     starts = [0] * len(shape_of(step.invars[0]))
-    starts[axis] = sum(sizes[:place])
-    return tuple(starts), shape_of(step.outvars[place])
+    starts[axis] = sum(sizes[:position])
+    return tuple(starts), shape_of(step.outvars[position])
 
 
 def _is_squeeze(step: JaxprEqn) -> bool:

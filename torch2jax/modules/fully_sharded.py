@@ -29,14 +29,14 @@ class FullySharded:
     """The parameters that the forward passes of some modules find whole.
 
     Args:
-        told: what code has asked for, as PyTorch's methods note it.
+        requested: what code has asked for, as PyTorch's methods note it.
         parameters: where they are.
     """
 
-    def __init__(self, told: Any, parameters: Iterable[Gathered]):
-        self.told = told
+    def __init__(self, requested: Any, parameters: Iterable[Gathered]):
+        self.requested = requested
         # The modules have this: else their arrays would live until Python looks for cycles.
-        self._places = [(weakref.ref(owner), name, layout) for owner, name, layout in parameters]
+        self._parameters = [(weakref.ref(owner), name, layout) for owner, name, layout in parameters]
         self._replaced: list[list[tuple[dict, str, Any, Any]]] = []
 
     @classmethod
@@ -46,40 +46,40 @@ class FullySharded:
 
     def copied(self, copies: dict[int, Any]) -> "FullySharded":
         """The one of copies of the modules, by the ids of these."""
-        owners = [(reference(), name, layout) for reference, name, layout in self._places]
-        places = [Gathered(copies[id(x)], name, layout) for x, name, layout in owners if id(x) in copies]
-        return FullySharded(StateOfCopy.of(self.told), places)
+        owners = [(reference(), name, layout) for reference, name, layout in self._parameters]
+        gathered = [Gathered(copies[id(x)], name, layout) for x, name, layout in owners if id(x) in copies]
+        return FullySharded(StateOfCopy.of(self.requested), gathered)
 
     @property
-    def places(self) -> list[tuple[torch.nn.Module | None, str]]:
-        return [(reference(), name) for reference, name, _ in self._places]
+    def owned_names(self) -> list[tuple[torch.nn.Module | None, str]]:
+        return [(reference(), name) for reference, name, _ in self._parameters]
 
     @property
     def policy(self) -> Any:
-        return policy_of(self.told)
+        return policy_of(self.requested)
 
     @property
     def mesh(self) -> Any:
-        return mesh_of_groups(self.told)
+        return mesh_of_groups(self.requested)
 
     @property
     def is_synced(self) -> bool:
         """True if gradients are averaged after the next backward pass."""
-        return reduces_gradients(self.told)
+        return reduces_gradients(self.requested)
 
-    def enter(self, module: torch.nn.Module, whole: Any) -> None:
-        """Replaces the parameters of a module by the results of `whole` for each and its layout, until `leave`."""
+    def enter(self, module: torch.nn.Module, full_of: Any) -> None:
+        """Replaces the parameters of a module by the results of `full_of` for each and its layout, until `leave`."""
         parts, replaced = set(module.modules()), []
         self._replaced.append(replaced)
         made: dict[int, Any] = {}
-        for reference, name, layout in self._places:
+        for reference, name, layout in self._parameters:
             owner = reference()
             table: dict[str, Any] = vars(owner)["_parameters"] if owner in parts else {}
             before = table.get(name)
             if before is None:
                 continue
             if id(before) not in made:
-                made[id(before)] = whole(before, layout)
+                made[id(before)] = full_of(before, layout)
             replaced.append((table, name, before, made[id(before)]))
             table[name] = made[id(before)]
 

@@ -99,10 +99,10 @@ def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping
         if name not in names:
             found[name] = value
             continue
-        whole, layers = names[name]
-        if whole not in found:
+        stacked_name, layers = names[name]
+        if stacked_name not in found:
             is_same = all(state[each] is apart[each] for each in layers)
-            found[whole] = given[whole] if is_same else stacked([state[each] for each in layers])
+            found[stacked_name] = given[stacked_name] if is_same else stacked([state[each] for each in layers])
     return OrderedDict(found) if isinstance(given, OrderedDict) else found
 
 
@@ -124,9 +124,9 @@ def _groups(state: Mapping[str, Any]) -> dict[str, tuple[str, list[str]]]:
         ordered = [names[i] for i in indices]
         is_all = len(names) == counts[before]
         row = _ALL if is_all and len(names) >= _LEAST else name_of_row(indices)
-        if row is not None and _are_alike([state[name] for name in ordered]):
-            whole = ".".join(word for word in (before, row, after) if word)
-            found.update(dict.fromkeys(ordered, (whole, ordered)))
+        if row is not None and _are_stackable([state[name] for name in ordered]):
+            stacked_name = ".".join(word for word in (before, row, after) if word)
+            found.update(dict.fromkeys(ordered, (stacked_name, ordered)))
     return found
 
 
@@ -144,7 +144,7 @@ def _word_of_layers(name: str) -> str | None:
     return next((word for word in name.split(".") if word == _ALL or _SOME.fullmatch(word)), None)
 
 
-def _are_alike(values: Sequence[Any]) -> bool:
+def _are_stackable(values: Sequence[Any]) -> bool:
     first = values[0]
     if isinstance(first, (PartitionSpec, NamedSharding)):
         return all(x == first for x in values)

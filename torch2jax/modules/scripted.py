@@ -19,7 +19,7 @@ from ..internals.torchscript import (
     ScriptMethod,
     wrap_cpp_module,
 )
-from ..patches import stands_in
+from ..patches import replaces
 from ..translation import this_call
 
 
@@ -101,12 +101,12 @@ _call_function = vars(ScriptFunction)["__call__"]
 _call_method = vars(ScriptMethod)["__call__"]
 
 
-@stands_in(torch._C.ScriptFunction, "__call__")
+@replaces(torch._C.ScriptFunction, "__call__")
 def _function(function: ScriptFunction, *args: Any, **kwargs: Any):
     return _run(_call_function, function, args, kwargs)
 
 
-@stands_in(torch._C.ScriptMethod, "__call__")
+@replaces(torch._C.ScriptMethod, "__call__")
 def _method(method: ScriptMethod, *args: Any, **kwargs: Any):
     return _run(_call_method, method, args, kwargs)
 
@@ -124,22 +124,22 @@ def bound_method(method: ScriptMethod) -> types.MethodType:
 _script = torch.jit.script
 
 
-@stands_in(torch.jit, "script")
+@replaces(torch.jit, "script")
 def _as_python(obj: Any, *args: Any, **kwargs: Any):
     """A module stays Python, since its tensors may be the call's. Libraries compile functions on import."""
     return obj if isinstance(obj, torch.nn.Module) else _script(obj, *args, **kwargs)
 
 
-@stands_in(torch.jit, "freeze")
-@stands_in(torch.jit, "optimize_for_inference")
-@stands_in(torch.jit, "trace")
-@stands_in(torch.jit, "trace_module")
+@replaces(torch.jit, "freeze")
+@replaces(torch.jit, "optimize_for_inference")
+@replaces(torch.jit, "trace")
+@replaces(torch.jit, "trace_module")
 def _as_it_is(thing: Any = None, *args: Any, **kwargs: Any):
     """Leaves code Python that would be compiled: it does the same for all inputs."""
     return thing
 
 
-@stands_in(torch.jit, "save")
+@replaces(torch.jit, "save")
 def _refuse_to_save(m: Any, *args: Any, **kwargs: Any):
     raise NotImplementedError(
         "torch.jit.save was called in translated code, where tensors have no memory that could go into a file; save "
@@ -147,7 +147,7 @@ def _refuse_to_save(m: Any, *args: Any, **kwargs: Any):
     )
 
 
-@stands_in(torch.jit.RecursiveScriptModule, "__deepcopy__")
+@replaces(torch.jit.RecursiveScriptModule, "__deepcopy__")
 def _copy_module(module: Any, memo: dict[int, Any]):
     """As PyTorch's function, which would copy the memory of tensors that `memo` replaces."""
     copied = wrap_cpp_module(_copied(module._c, memo))

@@ -24,7 +24,7 @@ from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.distributed import is_fully_sharded, wrapped_class
 from ..internals.torchscript import ScriptMethod
-from ..patches import runs_instead_of, stands_in
+from ..patches import replaces, runs_instead_of
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
@@ -53,8 +53,8 @@ def original(thing: Any) -> Any:
 _Module = torch.nn.Module
 
 
-@stands_in(torch.nn.UninitializedParameter, "__new__")
-@stands_in(torch.nn.UninitializedBuffer, "__new__")
+@replaces(torch.nn.UninitializedParameter, "__new__")
+@replaces(torch.nn.UninitializedBuffer, "__new__")
 def _refuse_lazy(cls: type, *args: Any, **kwargs: Any):
     raise RuntimeError(
         f"an {cls.__name__} was made within a translated call, as lazy modules do; wanted a module of known sizes, as "
@@ -92,7 +92,7 @@ class Skeleton:
             refuse_fsdp()
         self.module = copy_structure(module, self._bind(call))
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names.has_buffers else {}
-        if not call.is_outermost:  # what it writes to tensors of the calls is theirs
+        if not call.is_top_level:  # what it writes to tensors of the calls is theirs
             self._buffers = {name: x for name, x in self._buffers.items() if isinstance(state.get(name), jax.Array)}
         name_scopes(self.module)
         if call.last_resort is not None:
@@ -102,8 +102,8 @@ class Skeleton:
 
     def _bind(self, call: Call) -> dict[int, Any]:
         names, given, memo = self._names, {}, {}
-        if not call.is_outermost:
-            memo |= self._in_place_of_tensors(call)
+        if not call.is_top_level:
+            memo |= self._replacements_of_tensors(call)
         with DisableTorchFunction():
             kinds = {name: _kind_of(tensor) for name, tensor in names.tensors.items()}
         for name, tensor in names.tensors.items():
@@ -120,7 +120,7 @@ class Skeleton:
             kind = kinds[name]
             if id(tensor) in memo:
                 continue
-            if given and names.first(name) in given and names.is_whole(name):
+            if given and names.first(name) in given and names.names_full_tensor(name):
                 memo[id(tensor)] = call.bind_alias(tensor, given[names.first(name)])
             elif kind == "wrapper":
                 memo[id(tensor)] = entering(call, tensor, is_own=True)
@@ -133,7 +133,7 @@ class Skeleton:
                 memo[id(tensor)] = call.lift_own(tensor)
         return memo
 
-    def _in_place_of_tensors(self, call: Call) -> dict[int, Any]:
+    def _replacements_of_tensors(self, call: Call) -> dict[int, Any]:
         """The tensors that the module of a nested call has in place of its own, as with `torch.func.functional_call`.
 
         A tensor of the calls stands there itself. Nothing stands for the module's own tensors in the rest of the code.
@@ -146,7 +146,7 @@ class Skeleton:
             value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
             memo[id(tensor)] = first[names.first(name)] = _entered(call, value, tensor.dtype)
         for name, tensor in names.tensors.items():
-            if id(tensor) not in memo and names.first(name) in first and names.is_whole(name):
+            if id(tensor) not in memo and names.first(name) in first and names.names_full_tensor(name):
                 memo[id(tensor)] = first[names.first(name)]
         return memo
 
@@ -170,7 +170,7 @@ class Skeleton:
         tensors, persistent = named_tensors(self.module), self._names.persistent
         names = [name for name in self._names.distinct(self._state) if name in tensors or name in self._state]
         names += [name for name in self._state if name not in persistent]
-        self.warn_of_lost_buffers([tensors[name] for name in names if name in tensors])
+        self.warn_of_dropped_buffers([tensors[name] for name in names if name in tensors])
         state = {
             name: self._array_of(tensors[name]) if name in tensors else self._state[name]
             for name in names
@@ -180,14 +180,14 @@ class Skeleton:
 
     def _array_of(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, Sparse):
-            return tensor if not self._call.is_outermost else array_of_sparse(tensor)
+            return tensor if not self._call.is_top_level else array_of_sparse(tensor)
         if is_wrapper(tensor):
             return leaving(self._call, tensor)
-        if not self._call.is_outermost:
+        if not self._call.is_top_level:
             return self._call.lift(tensor)
         return self._call.array_of(self._call.lift(tensor))
 
-    def warn_of_lost_buffers(self, kept: Sequence[Any] | None = None) -> None:
+    def warn_of_dropped_buffers(self, kept: Sequence[Any] | None = None) -> None:
         """Warns of buffers that the call has written, if their new values are returned to nobody.
 
         Args:
@@ -197,16 +197,16 @@ class Skeleton:
             return
         memories = set(map(_memory, kept or ()))
         buffers = dict(self.module.named_buffers(remove_duplicate=False))
-        lost = [
+        dropped = [
             name
             for name, before in self._buffers.items()
             if _is_written(buffers.get(name), before) and _memory(buffers.get(name)) not in memories
         ]
-        if lost:
+        if dropped:
             mode = "is in training mode and " if self.module.training else ""
             way = "give their arrays in state_dict= as well" if kept is not None else "give return_state_dict=True"
             warnings.warn(
-                f"{type(self.module).__name__} {mode}writes its buffers ({first_few(lost)}), and what it writes "
+                f"{type(self.module).__name__} {mode}writes its buffers ({first_few(dropped)}), and what it writes "
                 f"is lost: {way}, or call eval() on the module first if you do not need it",
                 stacklevel=user_level(),
             )
@@ -335,7 +335,7 @@ def _copied_wrapper(wrapper: DistributedDataParallel, memo: dict[int, Any]) -> D
     return copied
 
 
-@stands_in(torch.nn.DataParallel, "forward")
+@replaces(torch.nn.DataParallel, "forward")
 def _forward_of_wrapper(self: Any, *inputs: Any, **kwargs: Any):
     """JAX alone decides where arrays are."""
     return self.module(*inputs, **kwargs)
@@ -378,7 +378,7 @@ class _Named:
         self._stack.append(self._path)
         try:
             with jax.named_scope(self._path.removeprefix(outer + "." if outer else "")):
-                if this_call().attempt.converts:
+                if this_call().execution.converts:
                     return of_user(module._call_impl)(*args, **kwargs)
                 return module._call_impl(*args, **kwargs)
         finally:
@@ -403,7 +403,7 @@ def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwa
     if isinstance(named, _Named):
         return named.call(self, args, kwargs)
     call = this_call()
-    call.settings.modules.meet(self)
-    if call.attempt.converts and named is None:
+    call.settings.modules.visit(self)
+    if call.execution.converts and named is None:
         return of_user(self._call_impl)(*args, **kwargs)
     return original(self, *args, **kwargs)

@@ -65,7 +65,7 @@ class StateNames:
         names = dict.fromkeys([*self.persistent, *self.tensors])
         return ties({name: self.tensors[name] for name in names if name in self.tensors})
 
-    def is_whole(self, name: str) -> bool:
+    def names_full_tensor(self, name: str) -> bool:
         """Returns True if a name is one of a whole tensor, not of a part or a view."""
         tie = self.ties.get(name)
         return tie is None or tie.is_same
@@ -82,7 +82,7 @@ class StateNames:
             first = self.first(name)
             if name in given or first not in known:
                 known.add(first)
-                names.append(name if self.is_whole(name) else first)
+                names.append(name if self.names_full_tensor(name) else first)
         return names
 
     def given(self, state: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -123,8 +123,8 @@ class StateNames:
             )
         lines = [f"  {name!r}{nearest(name, self.tensors)}" for name in unknown[:_LISTED]]
         more = f"\n  and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
-        told = "state_dict has names that the module lacks:\n" + "\n".join(lines) + more
-        raise RuntimeError(told + self._remedy(state, unknown))
+        message = "state_dict has names that the module lacks:\n" + "\n".join(lines) + more
+        raise RuntimeError(message + self._remedy(state, unknown))
 
     def _remedy(self, state: Mapping[str, Any], unknown: Sequence[str]) -> str:
         """The advice on unknown names whose origin is seen; or ""."""
@@ -157,7 +157,7 @@ class StateNames:
         kind, names = type(self.module).__name__, {}  # under which a tensor is given, by its first one
         for name in state:
             first = self.first(name)
-            if not self.is_whole(name):
+            if not self.names_full_tensor(name):
                 raise ValueError(
                     f"state_dict has {name!r}, which is a view of {first!r} in {kind}: leave it out, and give {first!r}"
                 )

@@ -17,12 +17,12 @@ from jax.core import Tracer
 
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
-from ..autograd.runs import Attempt, Runs
+from ..autograd.runs import Execution, Runs
 from ..calls import optimizers as optimizers  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
-from ..calls.logical_dtypes import StandsFor
-from ..calls.outer_modules import meet_reached
+from ..calls.logical_dtypes import LogicalDtypes
+from ..calls.outer_modules import visit_reached
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
 from ..control.entry import call_of_user
@@ -36,8 +36,8 @@ from ..tensors.trees import map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracebacks import TellsOfArguments, boundary
 from ..tracing.rolling import Rolling
-from ..values.moved import in_compact_order, nested, unnested
 from ..values.selected import Chosen, first
+from ..values.selected_at_axis import in_compact_order, nested, unnested
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
@@ -92,11 +92,11 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
         function: Callable,
         last_resort: Any = None,
         policy: BranchPolicy = FOLLOWING,
-        stands_for: StandsFor | None = None,
+        logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
     ):
         self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling)
-        self._stands_for = stands_for
+        self._logical_dtypes = logical_dtypes
         functools.update_wrapper(self, function, updated=())
 
     @overload
@@ -109,13 +109,13 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
     def __call__(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> R: ...
     @boundary
     def __call__(self, *args, rng=None, **kwargs) -> Any:
-        def run(attempt: Attempt, given: Any):
+        def run(execution: Execution, given: Any):
             args, kwargs, rng = given
-            with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
-                result = run_on_arrays(call, self._function, args, kwargs, self._stands_for)
-                if attempt.left_pytorch is not None:
-                    _warn_of_lost_gradient(attempt.left_pytorch, given, result)
-                return finished(attempt, result) if attempt.passes else result
+            with torch.enable_grad(), Call(rng, self._last_resort, execution) as call:
+                result = run_on_arrays(call, self._function, args, kwargs, self._logical_dtypes)
+                if execution.left_pytorch is not None:
+                    _warn_of_dropped_gradient(execution.left_pytorch, given, result)
+                return finished(execution, result) if execution.passes else result
 
         return self._runs.run(run, (args, kwargs, rng), reached=(self._function, args, kwargs))
 
@@ -138,11 +138,11 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         last_resort: Any = None,
         policy: BranchPolicy = FOLLOWING,
         parts: Parts | None = None,
-        stands_for: StandsFor | None = None,
+        logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
     ):
         self._module, self._method, self._last_resort = module, method, last_resort
-        self._runs, self._parts, self._stands_for = Runs(policy, Inputs(), rolling), parts, stands_for
+        self._runs, self._parts, self._logical_dtypes = Runs(policy, Inputs(), rolling), parts, logical_dtypes
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
@@ -179,25 +179,25 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         if kwargs:
             expect_no_state_by_another_name(vars(self)["__wrapped__"], kwargs, names.tensors)
 
-        def run(attempt: Attempt, given: Any):
-            args, kwargs, whole, rng = given
+        def run(execution: Execution, given: Any):
+            args, kwargs, given_state, rng = given
             # Within the run, so that the graph tells which array the layers are of.
-            state = names.given(unstack_layers(whole)) if is_stacked else whole
-            with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
+            state = names.given(unstack_layers(given_state)) if is_stacked else given_state
+            with torch.enable_grad(), Call(rng, self._last_resort, execution) as call:
                 if self._parts is not None:
                     call.constants.host = HostFunctions(call)
                     call.features.push(call.constants.host)
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
-                result = run_on_arrays(call, function, args, kwargs, self._stands_for)
-                if attempt.left_pytorch is not None:
-                    _warn_of_lost_gradient(attempt.left_pytorch, given, result)
+                result = run_on_arrays(call, function, args, kwargs, self._logical_dtypes)
+                if execution.left_pytorch is not None:
+                    _warn_of_dropped_gradient(execution.left_pytorch, given, result)
                 if return_state_dict:
                     left = skeleton.state_dict()
-                    result = result, restacked(left, whole, state) if is_stacked else left
+                    result = result, restacked(left, given_state, state) if is_stacked else left
                 else:
-                    skeleton.warn_of_lost_buffers()
-                return finished(attempt, result) if attempt.passes else result
+                    skeleton.warn_of_dropped_buffers()
+                return finished(execution, result) if execution.passes else result
 
         is_stacked = state_dict is not None and has_layers(state_dict)
         given = args, kwargs, state_dict if is_stacked else names.given(state_dict), rng
@@ -206,7 +206,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
     if not TYPE_CHECKING:  # which would take all names for known
 
         def __getattr__(self, name: str):
-            raise AttributeError(_told_of(self, name), name=name, obj=self)
+            raise AttributeError(_message_of(self, name), name=name, obj=self)
 
     def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """Splits a state into the trainable parameters and the rest: ``params, buffers = t2j(module).split()``.
@@ -248,26 +248,26 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         return f"t2j({self._module!r})" if self._method is None else f"t2j({self._method!r})"
 
 
-def _told_of(function: TranslatedModule, name: str) -> str:
+def _message_of(function: TranslatedModule, name: str) -> str:
     """The message for an attribute that a translated module lacks."""
     module = vars(function).get("_module")
-    told = f"{type(function).__name__!r} object has no attribute {name!r}"
+    text = f"{type(function).__name__!r} object has no attribute {name!r}"
     if name.startswith("_") or module is None:
-        return told
-    told += f": t2j({type(module).__name__}(...)) is a function of arrays"
+        return text
+    text += f": t2j({type(module).__name__}(...)) is a function of arrays"
     if name in ("apply", "init"):
-        return f"{told}. Its state is params | buffers, of params, buffers = f.split(); call f(*args, state_dict=state)"
-    for names, advice in _IN_PLACE_OF_METHODS.items():
+        return f"{text}. Its state is params | buffers, of params, buffers = f.split(); call f(*args, state_dict=state)"
+    for names, advice in _METHOD_REPLACEMENTS.items():
         if name in names.split():
-            return f"{told}. {advice.format(name=name)}"
+            return f"{text}. {advice.format(name=name)}"
     if isinstance(getattr(module, name, None), types.MethodType):
         return (
-            f"{told}. Wanted that of the module, before t2j(module); or, to compute with a method, t2j(module.{name})"
+            f"{text}. Wanted that of the module, before t2j(module); or, to compute with a method, t2j(module.{name})"
         )
-    return f"{told}. Wanted that of the module: module.{name}" if hasattr(module, name) else told
+    return f"{text}. Wanted that of the module: module.{name}" if hasattr(module, name) else text
 
 
-_IN_PLACE_OF_METHODS = {
+_METHOD_REPLACEMENTS = {
     "eval train requires_grad_": "Wanted that of the module, before t2j(module): module.{name}(), and then t2j(module)",
     "state_dict parameters named_parameters buffers named_buffers": (
         "Its state is a dictionary of arrays: params, buffers = f.split(), and f(*args, state_dict=params | buffers)"
@@ -290,19 +290,19 @@ _IN_PLACE_OF_METHODS = {
 """The advice for methods of its module that a translated module lacks, by their names."""
 
 
-def _warn_of_lost_gradient(place: SourceLine, given: Any, result: Any) -> None:
+def _warn_of_dropped_gradient(location: SourceLine, given: Any, result: Any) -> None:
     """Warns where JAX differentiates a call that has computed all of its result outside of PyTorch.
 
     PyTorch raises in backward there: the result requires no grad.
 
     Args:
-        place: where values left PyTorch.
+        location: where values left PyTorch.
         given: the arguments and the state.
     """
     is_differentiated = any(isinstance(x, Tracer) and x.to_concrete_value() is not None for x in jax.tree.leaves(given))
     if is_differentiated and not any(isinstance(x, Tracer) for x in jax.tree.leaves(result)):
         warnings.warn(
-            f"the gradient is zero, since no gradient leads through numpy or numbers of Python: at {place} the code "
+            f"the gradient is zero, since no gradient leads through numpy or numbers of Python: at {location} the code "
             "takes values out of PyTorch, and the result depends on nothing else. Write it in PyTorch's operations, or "
             "put a torch.autograd.Function with a backward around it; or, if zero is meant, give it "
             "jax.lax.stop_gradient(x)",
@@ -310,7 +310,9 @@ def _warn_of_lost_gradient(place: SourceLine, given: Any, result: Any) -> None:
         )
 
 
-def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, stands_for: StandsFor | None = None):
+def run_on_arrays(
+    call: Call, function: Callable, args: tuple, kwargs: dict, logical_dtypes: LogicalDtypes | None = None
+):
     """Calls `function` on tensors made from arrays, and returns arrays for its tensors.
 
     A function that is called by translated code gets its tensors, and gives tensors.
@@ -327,8 +329,8 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
             is_inner = is_inner or is_of_call(value)
             return entering(call, value)
         is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or call.constants.is_host(value)
-        if stands_for is not None and isinstance(value, (jax.Array, np.ndarray)):
-            dtype = stands_for.of(value, parameter)
+        if logical_dtypes is not None and isinstance(value, (jax.Array, np.ndarray)):
+            dtype = logical_dtypes.of(value, parameter)
             if dtype is not None:
                 return call.constants.given(value, dtype)
         if isinstance(value, jax.Array):
@@ -355,16 +357,16 @@ def run_on_arrays(call: Call, function: Callable, args: tuple, kwargs: dict, sta
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     make = _around.get()
-    meet_reached(call, function, args, kwargs)
+    visit_reached(call, function, args, kwargs)
     try:
-        if stands_for is None:
+        if logical_dtypes is None:
             args, kwargs = map_given(enter, args), map_given(enter, kwargs) if kwargs else kwargs
         else:
-            named = zip(args, stands_for.parameters(args), strict=True)
+            named = zip(args, logical_dtypes.parameters(args), strict=True)
             args = tuple([map_given(functools.partial(enter, parameter=name), value) for value, name in named])
             kwargs = {key: map_given(functools.partial(enter, parameter=key), value) for key, value in kwargs.items()}
         with _NOTHING if make is None or is_inner else make():
-            result = call_of_user(function, args, kwargs) if call.attempt.converts else function(*args, **kwargs)
+            result = call_of_user(function, args, kwargs) if call.execution.converts else function(*args, **kwargs)
     except Exception as error:
         hint_at_axes(error)
         hint_at_symbols(error)
@@ -388,7 +390,7 @@ def _expected_to_fit(call: Call, value: Any) -> Any:
 
 def _fits(call: Call) -> Any:
     """The traced bool that says if all that data decide fits its bounds; None if nothing is in doubt."""
-    fits: Any = call.attempt.fits
+    fits: Any = call.execution.fits
     return None if fits is None or not is_traced(fits.read()) else fits.read()
 
 
@@ -406,21 +408,23 @@ def _entering(call: Call, padded: Padded) -> torch.Tensor:
         return call.lift(padded.compact())
     with call.inside():
         values: Any = call.lift(padded.values)
-        fronts = {}
+        by_dim = {}
         for axis, length in padded.lengths.items():
-            places = torch.arange(values.shape[axis])
-            fronts[axis] = first(places, call.constants.given(length, torch.int64))
-        return nested(values, fronts, is_safe=False)
+            positions = torch.arange(values.shape[axis])
+            by_dim[axis] = first(positions, call.constants.given(length, torch.int64))
+        return nested(values, by_dim, is_safe=False)
 
 
 def _leaving(call: Call, chosen: Chosen) -> Padded:
     with call.inside():
-        values, fronts = unnested(in_compact_order(chosen), range(chosen.ndim))
-        fronts = {axis: fronts[axis] for axis in sorted(fronts)}
-        lengths = [front.length for front in fronts.values()]
+        values, by_dim = unnested(in_compact_order(chosen), range(chosen.ndim))
+        by_dim = {axis: by_dim[axis] for axis in sorted(by_dim)}
+        lengths = [leading.length for leading in by_dim.values()]
         if (fits := _fits(call)) is not None:
             values, fits = _expected_to_fit(call, values), call.lift(fits)
-            rooms = [values.shape[axis] for axis in fronts]
-            lengths = [torch.where(fits, length, room + 1) for length, room in zip(lengths, rooms, strict=True)]
+            capacities = [values.shape[axis] for axis in by_dim]
+            lengths = [
+                torch.where(fits, length, capacity + 1) for length, capacity in zip(lengths, capacities, strict=True)
+            ]
     values, *lengths = [call.array_of(call.lift(x)) for x in (values, *lengths)]
-    return Padded.of(values, dict(zip(fronts, lengths, strict=True)))
+    return Padded.of(values, dict(zip(by_dim, lengths, strict=True)))

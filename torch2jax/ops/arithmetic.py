@@ -114,7 +114,7 @@ def _dividend_dtypes(input, other, *, rounding_mode=None):
 
 def _check_divisor(input, other, *, rounding_mode: str | None = "floor") -> None:
     """Refuses to divide whole numbers by a zero that is seen."""
-    if rounding_mode is None or not all(map(_is_whole, (input, other))):
+    if rounding_mode is None or not all(map(_is_integer, (input, other))):
         return
     if isinstance(other, torch.Tensor):
         values = seen(other)
@@ -131,7 +131,7 @@ def _bits_of(value) -> int:
     return torch.iinfo(held_as(value.dtype)).bits if is_of_integers else 64
 
 
-def _is_whole(value) -> bool:
+def _is_integer(value) -> bool:
     return is_integral(value.dtype) if isinstance(value, torch.Tensor) else isinstance(value, int)
 
 
@@ -270,14 +270,14 @@ def _power_jvp(primals, tangents):
     zero, one = like(base, 0), like(base, 1)
     if not isinstance(tangents[0], SymbolicZero):
         slope = lax.mul(exponent, _power(base, lax.sub(exponent, one)))
-        moves.append(_moved(tangents[0], slope, lax.eq(exponent, zero)))
+        moves.append(_product_or_zero(tangents[0], slope, lax.eq(exponent, zero)))
     if not isinstance(tangents[1], SymbolicZero):
         is_flat = lax.bitwise_and(lax.eq(base, zero), lax.ge(exponent, zero))
-        moves.append(_moved(tangents[1], lax.mul(result, lax.log(base)), is_flat))
+        moves.append(_product_or_zero(tangents[1], lax.mul(result, lax.log(base)), is_flat))
     return result, moves[0] if len(moves) == 1 else lax.add(*moves)
 
 
-def _moved(tangent, slope, is_flat):
+def _product_or_zero(tangent, slope, is_flat):
     zero = like(slope, 0)
     return lax.mul(where(is_flat, zero, tangent), where(is_flat, zero, slope))
 
@@ -590,8 +590,8 @@ def _fraction(x, exponent):
     most = (1 << (width - 1)) - 1
     magnitude = lax.bitwise_and(bits, like(bits, most))
     is_below = lax.lt(magnitude, like(bits, 1 << fraction))
-    moved = lax.shift_left(magnitude, lax.sub(lax.clz(magnitude), like(bits, width - 1 - fraction)))
-    found = lax.bitwise_and(where(is_below, moved, magnitude), like(bits, (1 << fraction) - 1))
+    shifted = lax.shift_left(magnitude, lax.sub(lax.clz(magnitude), like(bits, width - 1 - fraction)))
+    found = lax.bitwise_and(where(is_below, shifted, magnitude), like(bits, (1 << fraction) - 1))
     sign = lax.bitwise_and(bits, like(bits, -most - 1))
     found = lax.bitwise_or(lax.bitwise_or(found, like(bits, (bias - 1) << fraction)), sign)
     has_none = lax.bitwise_or(

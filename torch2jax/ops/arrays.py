@@ -45,13 +45,13 @@ def where(condition, x, y):
     try:
         return lax.select(*operands)
     except ShardingTypeError:  # on the explicit axes of a mesh
-        split = _split_alike(*operands)
+        split = _same_sharding(*operands)
         if split is None:
             raise
         return lax.select(*split)
 
 
-def _split_alike(*arrays):
+def _same_sharding(*arrays):
     """Arrays of one shape, split in each dimension as those are that are split there; None if they are in two ways.
 
     Each device drops what is not its part: nothing is sent.

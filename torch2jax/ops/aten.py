@@ -62,7 +62,7 @@ prims = torch.ops.prims
 _running = threading.local()
 
 
-def _stands_for_functions(prim: OpOverload) -> None:
+def _implement_by_functions(prim: OpOverload) -> None:
     def rule(*args, **kwargs):
         outer = getattr(_running, "prims", frozenset())
         if prim in outer:  # its function has no rule, and its decomposition is this prim
@@ -78,7 +78,7 @@ def _stands_for_functions(prim: OpOverload) -> None:
 
 for _prim in vars(prims_module).values():
     if isinstance(_prim, OpOverload):
-        _stands_for_functions(_prim)
+        _implement_by_functions(_prim)
 
 
 # Those whose functions would come back to the prim, or would write into new memory.

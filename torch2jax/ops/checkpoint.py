@@ -26,10 +26,10 @@ from ..calls.modes import AtenMode
 from ..control.entry import asking_within
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpOverload
 from ..internals.modules import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
-from ..patches import applies, exchange, stands_in
+from ..patches import applies, exchange, replaces
 from ..rules.features import Feature
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Uncontained
-from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.traced import is_traced
@@ -80,15 +80,15 @@ class Selection:
     def __call__(self, func, args: tuple, kwargs: dict, result) -> None:
         """Names the results of a rule, if the policy saves them."""
         tensors = [x for x in flatten(result)[0] if isinstance(x, Torchish)]
-        fresh = [x for x in tensors if isinstance(x._node, Storage) and is_traced(x.physical.array)]
+        fresh = [x for x in tensors if isinstance(x._node, Storage) and is_traced(x.buffer.array)]
         if not fresh:
             return
         name = self._name_of(func, args, kwargs, result)
         if name is None:
             return
         for tensor in fresh:
-            (array, layout), storage = tensor.physical, tensor._node.storage
-            storage.replace(PhysicalArray(checkpoint_name(array, name), layout), storage.known, is_written=False)
+            (array, layout), storage = tensor.buffer, tensor._node.storage
+            storage.replace(ArrayBuffer(checkpoint_name(array, name), layout), storage.known, is_written=False)
 
     def _name_of(self, func, args: tuple, kwargs: dict, result) -> str | None:
         if isinstance(func, OpOverload):
@@ -107,17 +107,17 @@ class Selection:
         except Exception:  # it needs values: PyTorch's operators are not known
             return None
         memory = _memory(given)
-        asked = [
+        candidates = [
             (self._ask(op, args, kwargs, output), _memory(output))
             for op, args, kwargs, output in decomposition.operators
         ]
-        return next((name for name, part in asked if name is not None and not memory.isdisjoint(part)), None)
+        return next((name for name, part in candidates if name is not None and not memory.isdisjoint(part)), None)
 
     def _ask(self, op, args, kwargs, output) -> str | None:
         if op in SAC_IGNORED_OPS:
             return None
-        told = {"op_output": output} if _TELLS_OUTPUTS else {}
-        policy = self._policy(SelectiveCheckpointContext(is_recompute=False, **told), op, *args, **kwargs)
+        options = {"op_output": output} if _TELLS_OUTPUTS else {}
+        policy = self._policy(SelectiveCheckpointContext(is_recompute=False, **options), op, *args, **kwargs)
         if isinstance(policy, bool):
             return "saved" if policy else None
         return _NAMES.get(policy)
@@ -202,7 +202,7 @@ def _run_body(*args, **kwargs):
 
 if _impl is not None:
 
-    @stands_in(torch_checkpoint, "_checkpoint_impl")
+    @replaces(torch_checkpoint, "_checkpoint_impl")
     def _run_impl(function, *args, **kwargs):
         return _impl(_Checkpointed(function), *args, **kwargs)
 
@@ -280,11 +280,11 @@ def _without_history(value):
     """A result without history to PyTorch, with all derivatives for JAX; if JAX takes one, it keeps its history."""
     if not isinstance(value, Torchish) or value.history is None:
         return value
-    (array, layout), tape = value.physical, current().tape
+    (array, layout), tape = value.buffer, current().tape
     array = array if tape is None else tape.primal(array)
-    if current().attempt.is_differentiated(array):
+    if current().execution.is_differentiated(array):
         return value
-    return make_view(value, value._node.grafted(PhysicalArray(array, layout)), value)
+    return make_view(value, value._node.rebased(ArrayBuffer(array, layout)), value)
 
 
 def _without_reentrant(
@@ -314,14 +314,14 @@ def _without_reentrant(
 
 if _impl is not None:
 
-    @stands_in(torch_checkpoint, "_checkpoint_without_reentrant_generator_impl")
+    @replaces(torch_checkpoint, "_checkpoint_without_reentrant_generator_impl")
     def _generator(fn, args, kwargs, **options):
         del args, kwargs
         return _without_reentrant(fn, **options)
 
 else:
 
-    @stands_in(torch_checkpoint, "_checkpoint_without_reentrant_generator")
+    @replaces(torch_checkpoint, "_checkpoint_without_reentrant_generator")
     def _generator(fn, preserve_rng_state=True, *options_and_args, **kwargs):
         names = ("context_fn", "determinism_check", "debug")
         del preserve_rng_state, kwargs

@@ -103,7 +103,7 @@ def _with_bounds(*names: str) -> Callable[..., tuple[tuple, dict]] | None:
 
 def _is_tensor(bound) -> bool:
     """Returns True if PyTorch gets a tensor; a tensor may also stand for a number here, one that `item()` gave."""
-    return isinstance(bound, torch.Tensor) and getattr(bound, "stands_for", None) is None
+    return isinstance(bound, torch.Tensor) and getattr(bound, "python_type", None) is None
 
 
 def _fitting(input, name: str, bound):

@@ -187,8 +187,8 @@ def atan(input):
         return lax.atan(input)
     inverse = _reflecting_real(lax.atan, input)
     real = lax.real(inverse)
-    lost = _has_no_angle(lax.imag(input), lax.real(input))
-    return lax.complex(where(lost, like(real, math.nan), real), lax.imag(inverse))
+    undefined = _has_no_angle(lax.imag(input), lax.real(input))
+    return lax.complex(where(undefined, like(real, math.nan), real), lax.imag(inverse))
 
 
 @floating(torch.atanh, torch.arctanh)
@@ -197,5 +197,5 @@ def atanh(input):
         return lax.atanh(input)
     inverse = _reflecting_imag(lax.atanh, input)
     imag = lax.imag(inverse)
-    lost = _has_no_angle(lax.real(input), lax.imag(input))
-    return lax.complex(lax.real(inverse), where(lost, like(imag, math.nan), imag))
+    undefined = _has_no_angle(lax.real(input), lax.imag(input))
+    return lax.complex(lax.real(inverse), where(undefined, like(imag, math.nan), imag))

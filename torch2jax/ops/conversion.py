@@ -14,10 +14,10 @@ from ..rules.inline import call_inlined
 from ..rules.options import Tag
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.known import defer, in_pytorch, is_small
-from ..tensors.physical import PhysicalArray
-from ..tensors.tensor import strides_of_copy, wrap, wrap_physical
+from ..tensors.tensor import strides_of_copy, wrap, wrap_buffer
 from ..tensors.traced import is_at_once, is_traced, without_gradient
 from ..tracing.primitives import linear_call
 from ..translation import current
@@ -93,18 +93,16 @@ def _converted(input, dtype, device, copy: bool, memory_format):
     grad = (dtype.is_floating_point or dtype.is_complex) and torch.is_grad_enabled()
     if isinstance(known, torch.Tensor) and input.history is None and current().is_lazy and is_small(known.numel()):
         made = in_pytorch(torch.Tensor.to, known, dtype, copy=True)
-        lazy = lazily(
-            input, made, lambda physical: PhysicalArray(convert(physical.array, array_dtype), physical.layout)
-        )
-        return wrap_physical(lazy, dtype, made, strides_of_copy(input, memory_format), label)
-    physical = input.physical
-    result = _converted_array(physical.array, array_dtype)
+        lazy = lazily(input, made, lambda buffer: ArrayBuffer(convert(buffer.array, array_dtype), buffer.layout))
+        return wrap_buffer(lazy, dtype, made, strides_of_copy(input, memory_format), label)
+    buffer = input.buffer
+    result = _converted_array(buffer.array, array_dtype)
     if known is not None:
         known = None if is_at_once(result) else defer(torch.Tensor.to, known, dtype, copy=True)
     if is_traced(result) and not grad:
         result = without_gradient(result) if jnp.issubdtype(result.dtype, jnp.inexact) else result
     strides = strides_of_copy(input, memory_format)
-    copied = wrap(result, dtype, known, layout=physical.layout, strides=strides, device=label)
+    copied = wrap(result, dtype, known, layout=buffer.layout, strides=strides, device=label)
     if grad:
         copied.descend((input,), "ToCopy")
     return copied
@@ -122,8 +120,8 @@ def to(self, *args, **kwargs):
         other, *args = args
     if other is not None:
         return converted(self, other.dtype, other.device, args[1] if len(args) > 1 else copy, **kwargs)
-    place_of_copy = 2 if args and isinstance(args[0], torch.dtype) else 3
-    if len(args) > place_of_copy:
+    position_of_copy = 2 if args and isinstance(args[0], torch.dtype) else 3
+    if len(args) > position_of_copy:
         *args, copy = args
     with DisableTorchFunction():
         device, dtype, _, memory_format = parse_to(*args, **kwargs)

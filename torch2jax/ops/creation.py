@@ -26,16 +26,16 @@ from ..internals.dispatch import (
     is_torch_function_enabled,
     len_torch_function_stack,
 )
-from ..patches import stands_in
+from ..patches import replaces
 from ..rules.inplace import check_cast, write_out
 from ..rules.options import Tag
 from ..rules.plan import FILLED, full_at_once
 from ..rules.registry import implements_tensors
+from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import REALS, canonical, cpp_name, expect, expect_fits, is_integral, number_in_dtype, type_name
 from ..tensors.known import defer, in_pytorch, is_small
-from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.rebinding import resize
-from ..tensors.tensor import CPU, Torchish, expect_values, note_constants, strides_of_copy, wrap, wrap_physical
+from ..tensors.tensor import CPU, Torchish, expect_values, note_constants, strides_of_copy, wrap, wrap_buffer
 from ..tensors.traced import is_at_once
 from ..translation import current, this_call
 from ..values.item import Item
@@ -74,9 +74,9 @@ def made_of(
         known = defer(make, dtype=dtype)
         if call.is_lazy and is_small(math.prod(shape)):
             known = known.force()
-            physical = LazyArray(functools.partial(_physical, values), shape, canonical(dtype))
+            buffer = LazyArray(functools.partial(_buffer, values), shape, canonical(dtype))
             with DisableTorchFunction():
-                made = wrap_physical(physical, dtype, known, strides, label)
+                made = wrap_buffer(buffer, dtype, known, strides, label)
             return _requiring_grad(made, requires_grad)
     made = wrap(values(), dtype, known, strides=strides, device=label)
     if known is None:
@@ -90,8 +90,8 @@ def _requiring_grad(tensor: Torchish, requires_grad: bool) -> Torchish:
     return tensor
 
 
-def _physical(values: Callable) -> PhysicalArray:
-    return PhysicalArray(values(), None)
+def _buffer(values: Callable) -> ArrayBuffer:
+    return ArrayBuffer(values(), None)
 
 
 def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
@@ -102,11 +102,11 @@ def filled(shape, value, dtype: torch.dtype, **options) -> Torchish:
     """
     expect_fits(value, dtype)
     array_dtype, shape = canonical(dtype), tuple(shape)
-    physical = number_in_dtype(value, array_dtype)
+    value_in_dtype = number_in_dtype(value, array_dtype)
     if type(value) is complex and not dtype.is_complex:
         value = value.real
     make = functools.partial(torch.full, shape, value)
-    return made_of(_full, shape, physical, array_dtype, shape=shape, make=make, dtype=dtype, **options)
+    return made_of(_full, shape, value_in_dtype, array_dtype, shape=shape, make=make, dtype=dtype, **options)
 
 
 def _full(shape: tuple[int, ...], value: np.ndarray, dtype: np.dtype):
@@ -455,8 +455,8 @@ def _reads_memory(name: str) -> Callable[[Callable], Callable]:
     original = getattr(torch, name)
 
     def register(body: Callable) -> Callable:
-        @stands_in(torch, name)
-        def stand_in(*args, **kwargs):
+        @replaces(torch, name)
+        def replacement(*args, **kwargs):
             return (body if is_torch_function_enabled() else original)(*args, **kwargs)
 
         return body

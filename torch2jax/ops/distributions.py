@@ -19,7 +19,7 @@ import torch
 from jax import lax
 from torch.distributions import Dirichlet, StudentT, dirichlet, von_mises
 
-from ..patches import applies, stands_in
+from ..patches import applies, replaces
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS
 from ..tensors.traced import is_traced
@@ -116,11 +116,11 @@ def _calling_module() -> str:
     return frame.f_globals.get("__name__", "")
 
 
-def _passing(method, function, answer: bool) -> None:
+def _passing(method, function, decision: bool) -> None:
     @implements_tensors(method)
     def check(self, *args, **kwargs):
         if _is_unanswerable_check(self, (*args, *kwargs)):
-            return torch.full((), answer, dtype=torch.bool)
+            return torch.full((), decision, dtype=torch.bool)
         return function(self, *args, **kwargs)
 
 
@@ -131,14 +131,14 @@ _passing(Tensor.any, torch.any, False)
 # Values read through a mask, ``x[mask]``, and a loop that ends when samples are accepted.
 
 
-@stands_in(StudentT, "variance")
+@replaces(StudentT, "variance")
 def _variance(self):
     wide = self.df > 2
     variance = torch.where(wide, self.scale.square() * self.df / (torch.where(wide, self.df, 3.0) - 2), math.inf)
     return variance.masked_fill(self.df <= 1, math.nan)
 
 
-@stands_in(Dirichlet, "mode")
+@replaces(Dirichlet, "mode")
 def _mode(self):
     excess = (self.concentration - 1).clamp(min=0.0)
     mode = excess / excess.sum(-1, True)
@@ -151,7 +151,7 @@ def _sample(concentration):
     return torch._sample_dirichlet(concentration)  # whose derivative is JAX's
 
 
-@stands_in(von_mises, "_rejection_sample")
+@replaces(von_mises, "_rejection_sample")
 def _rejection_sample(loc, concentration, proposal_r, x):
     return sample(_von_mises, x.shape, x.dtype, loc, concentration)
 

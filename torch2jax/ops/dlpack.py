@@ -6,7 +6,7 @@ import torch
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import C
 from ..internals.tensors import to_dlpack
-from ..patches import runs_instead_of, stands_in
+from ..patches import replaces, runs_instead_of
 from ..rules.registry import implements_tensors
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
@@ -57,7 +57,7 @@ for _owner, _name in (
     (C, "_to_dlpack"),
     (C, "_to_dlpack_versioned"),
 ):
-    stands_in(_owner, _name)(_expect_memory)
+    replaces(_owner, _name)(_expect_memory)
 
 
 @implements_tensors(Tensor.__dlpack__)

@@ -8,7 +8,6 @@ import warnings
 import torch
 from torch.utils.hooks import BackwardHook
 
-from ..abandoning import Restart
 from ..autograd.backward import is_source
 from ..autograd.engine import retain
 from ..autograd.hooks import hooks_of
@@ -17,7 +16,8 @@ from ..control.entry import set_gradient
 from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import LegacyVariableBase, set_grad_enabled
-from ..patches import exchange, runs_instead_of, stands_in
+from ..patches import exchange, replaces, runs_instead_of
+from ..restarts import Restart
 from ..rules.inplace import MADE_IN_FUNCTION
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
@@ -226,10 +226,10 @@ def register_hook(self, hook):
 @runs_instead_of(BackwardHook._apply_on_tensors, with_original=True)
 def _apply_hooks_of_module(original, self, fn, args):
     """Puts identities around a module, whose nodes have its hooks; not where no hook sees the derivative."""
-    attempt = current().attempt
+    execution = current().execution
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) for x in args):
-        attempt.expect_hook([self.user_hooks, self.user_pre_hooks])
-        if attempt.inputs is not None and attempt.inputs.is_forwards:
+        execution.expect_hook([self.user_hooks, self.user_pre_hooks])
+        if execution.inputs is not None and execution.inputs.is_forwards:
             return args, None
     return original(self, fn, args)
 
@@ -241,7 +241,7 @@ def register_post_accumulate_grad_hook(self, hook):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if not is_source(tensor):
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    current().attempt.expect_hook(hook, tensor)
+    current().execution.expect_hook(hook, tensor)
     return added(tensor.history.accumulated, hook)
 
 
@@ -267,7 +267,7 @@ def _set_grad_enabled(mode):
             set_grad_enabled(mode)
 
 
-@stands_in(torch._C._functions, "UndefinedGrad")
+@replaces(torch._C._functions, "UndefinedGrad")
 def _undefined_grad():
     def without_gradient(tensor):
         """The tensor, with a gradient that is undefined."""
@@ -280,7 +280,7 @@ def _undefined_grad():
     return without_gradient
 
 
-@stands_in(torch._C._functions, "DelayedError")
+@replaces(torch._C._functions, "DelayedError")
 def _delayed_error(msg, num_inputs):
     del num_inputs
 

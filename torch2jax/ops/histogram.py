@@ -13,7 +13,7 @@ from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
 from ..tracing.value_ranges import range_of
 from ..translation import current
-from ..values.lengths import said_bound
+from ..values.lengths import hinted_bound
 from .arrays import cast, is_float, like, where
 from .bounds import known_values
 from .selection import flatten
@@ -28,9 +28,9 @@ def _limits(values, low, high, margin: float):
         lax.reshape(cast(x, values.dtype), ()) if isinstance(x, jax.Array) else like(values, x) for x in (low, high)
     )
     if values.size and (is_traced(low) or is_traced(high) or low == high):
-        are_asked = lax.ne(low, high)
-        low = where(are_asked, low, lax.reduce_min(values, (0,)))
-        high = where(are_asked, high, lax.reduce_max(values, (0,)))
+        are_given = lax.ne(low, high)
+        low = where(are_given, low, lax.reduce_min(values, (0,)))
+        high = where(are_given, high, lax.reduce_max(values, (0,)))
     same, margin = lax.eq(low, high), like(values, margin)
     return where(same, lax.sub(low, margin), low), where(same, lax.add(high, margin), high)
 
@@ -156,7 +156,7 @@ def bincount(input, weights=None, minlength=0):
 
 def _has_bound(input) -> bool:
     least, most = range_of(current().lift(input).read())
-    return (least >= 0 and most < 2**31 - 1) or said_bound() is not None
+    return (least >= 0 and most < 2**31 - 1) or hinted_bound() is not None
 
 
 @implements_selected(torch.bincount, torch.Tensor.bincount)

@@ -55,7 +55,7 @@ def sliced(array, dim: int, region: slice):
     return lax.slice_in_dim(array, start, stop, step, dim)
 
 
-def from_front(indices, size: int):
+def from_start(indices, size: int):
     """Indices, some of them perhaps negative, counted from the front."""
     if indices.dtype.itemsize < 4:
         indices = lax.convert_element_type(indices, np.int32)
@@ -100,26 +100,26 @@ class _Along(NamedTuple):
 
     def gather(self, operand, indices):
         """The elements of `operand` at `indices`."""
-        batch, places = self._batch(operand.ndim)
+        batch, positions = self._batch(operand.ndim)
         numbers = lax.GatherDimensionNumbers(
             offset_dims=self.windows,
             collapsed_slice_dims=(self.dim,),
             start_index_map=(self.dim,),
             operand_batching_dims=batch,
-            start_indices_batching_dims=places,
+            start_indices_batching_dims=positions,
         )
         sizes = [size if d in self.windows else 1 for d, size in enumerate(operand.shape)]
         return lax.gather(operand, _vectors(indices), numbers, sizes, mode=IN_BOUNDS)
 
     def scatter(self, function: Callable, operand, updates, indices, unique: bool = False):
         """`operand` with `updates` combined into its elements at `indices`, by one of lax's scatter functions."""
-        batch, places = self._batch(operand.ndim)
+        batch, positions = self._batch(operand.ndim)
         numbers = lax.ScatterDimensionNumbers(
             update_window_dims=self.windows,
             inserted_window_dims=(self.dim,),
             scatter_dims_to_operand_dims=(self.dim,),
             operand_batching_dims=batch,
-            scatter_indices_batching_dims=places,
+            scatter_indices_batching_dims=positions,
         )
         return function(operand, _vectors(indices), updates, numbers, mode=IN_BOUNDS, unique_indices=unique)
 
@@ -425,7 +425,7 @@ def take_along_dim(input, indices, dim=None, *, shape=None, windows=(), wraps=Tr
     _expect_index(indices, "take_along_dim", long=True)
     if wraps and indices.size:  # around, as often as need be
         size = input.shape[dim]
-        indices = from_front(lax.rem(indices, like(indices, size)), size)
+        indices = from_start(lax.rem(indices, like(indices, size)), size)
     return gather(input, dim, indices, shape=shape, windows=windows)
 
 
@@ -445,7 +445,7 @@ class _RowIndex:
         self.dim, self.input_shape = axis_of(input, dim), input.shape
         self.input = at_least_1d(input)
         if negative:
-            index = from_front(index, self.input.shape[self.dim])
+            index = from_start(index, self.input.shape[self.dim])
         self.count = index.size
         self.index = at_least_1d(index)
         self.along = _Along(self.dim, tuple(d for d in range(self.input.ndim) if d != self.dim))
@@ -494,7 +494,7 @@ def _slice_where_known(input, dim, index, *source):
     """The call with a slice in place of an index that amounts to one."""
     call = current()
     input, index = call.lift(input), call.lift(index)
-    if (is_traced(input.physical.array) or is_traced(index.physical.array)) and index.ndim == 1:
+    if (is_traced(input.buffer.array) or is_traced(index.buffer.array)) and index.ndim == 1:
         values = known_values(index)
         if values is not None and values.size:
             index = progression(values) or index
@@ -590,7 +590,7 @@ def _check_taken(input, index, *args, **kwargs) -> None:
 
 def _flat_index(input, index, name: str):
     _expect_index(index, name, long=True)
-    return from_front(reshape(index, (index.size,)), input.size)
+    return from_start(reshape(index, (index.size,)), input.size)
 
 
 @implements(torch.take, check=_check_taken, tags=[Tag.READS_BY_INDEX])
@@ -710,10 +710,12 @@ def nonzero_static(input, *, size, fill_value=-1):
     mask = reshape(truth(input), (input.size,))
     rank = lax.cumsum(lax.convert_element_type(mask, np.int32))
     slots = lax.select(mask, rank, lax.full_like(rank, 0))  # counted from one; the zeroth is for the others
-    places = lax.full((size + 1,), np.int32(-1)).at[slots].set(np.arange(input.size, dtype=np.int32), mode="drop")[1:]
-    missing, strides = lax.lt(places, np.int32(0)), np.cumprod((1, *input.shape[:0:-1]), dtype=np.int32)[::-1]
+    positions = (
+        lax.full((size + 1,), np.int32(-1)).at[slots].set(np.arange(input.size, dtype=np.int32), mode="drop")[1:]
+    )
+    missing, strides = lax.lt(positions, np.int32(0)), np.cumprod((1, *input.shape[:0:-1]), dtype=np.int32)[::-1]
     columns = [
-        lax.select(missing, lax.full_like(places, fill_value), lax.rem(lax.div(places, stride), np.int32(n)))
+        lax.select(missing, lax.full_like(positions, fill_value), lax.rem(lax.div(positions, stride), np.int32(n)))
         for n, stride in zip(input.shape, strides, strict=False)
     ]
     return jnp.stack(columns, 1) if columns else lax.full((size, 0), np.int32(0))

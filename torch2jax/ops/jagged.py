@@ -18,8 +18,8 @@ from ..rules.registry import implements
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import NestedTensor, is_of_call, like, values_of
 from ..translation import current
-from ..values.moved import moved
 from ..values.selected import begin, first
+from ..values.selected_at_axis import at_axis
 from ..values.wrapper_subclasses import implements_of_class
 
 _aten = torch.ops.aten
@@ -34,11 +34,11 @@ def padded(values, offsets, max_lengths, padding_value=0.0):
         offsets: one array, ``(batch + 1,)``, that does not decrease.
     """
     (bounds,), (length,) = offsets, max_lengths
-    places = bounds[:-1, None] + jnp.arange(length, dtype=bounds.dtype)
-    there = places < bounds[1:, None]
+    positions = bounds[:-1, None] + jnp.arange(length, dtype=bounds.dtype)
+    there = positions < bounds[1:, None]
     if not values.shape[0]:
-        return jnp.full((*places.shape, *values.shape[1:]), padding_value, values.dtype)
-    chosen = values[jnp.clip(places, 0, values.shape[0] - 1)]
+        return jnp.full((*positions.shape, *values.shape[1:]), padding_value, values.dtype)
+    chosen = values[jnp.clip(positions, 0, values.shape[0] - 1)]
     there = there.reshape(*there.shape, *(1,) * (values.ndim - 1))
     return jnp.where(there, chosen, jnp.asarray(padding_value, values.dtype))
 
@@ -53,9 +53,9 @@ def jagged(dense, offsets, total_L=None):
     """
     (bounds,) = offsets
     total = int(bounds[-1]) if total_L is None else total_L
-    places = jnp.arange(total, dtype=bounds.dtype)
-    row = jnp.clip(jnp.searchsorted(bounds, places, side="right") - 1, 0, dense.shape[0] - 1)
-    column = places - bounds[row]
+    positions = jnp.arange(total, dtype=bounds.dtype)
+    row = jnp.clip(jnp.searchsorted(bounds, positions, side="right") - 1, 0, dense.shape[0] - 1)
+    column = positions - bounds[row]
     there = (column < dense.shape[1]).reshape(-1, *(1,) * (dense.ndim - 2))
     return jnp.where(there, dense[row, jnp.clip(column, 0, dense.shape[1] - 1)], jnp.zeros((), dense.dtype))
 
@@ -86,8 +86,8 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
 
 def _rows(jagged):
     """The row of each element."""
-    places = torch.arange(jagged._values.shape[1])
-    return torch.searchsorted(jagged._offsets, places, right=True) - 1
+    positions = torch.arange(jagged._values.shape[1])
+    return torch.searchsorted(jagged._offsets, positions, right=True) - 1
 
 
 def _columns(jagged, rows):
@@ -109,13 +109,13 @@ def unbind(input, dim=0):
         return NotImplemented
     values, ragged = input._values.movedim(input._ragged_idx - 1, 0), input._ragged_idx - 1
     total, longest = values.shape[0], input._maybe_max_seqlen
-    room = torch.arange(total if longest is None else min(longest, total))
+    capacity = torch.arange(total if longest is None else min(longest, total))
     rows = []
     for i in range(offsets.shape[0] - 1):
         length = offsets[i + 1] - offsets[i] if lengths is None else lengths[i]
-        places = (offsets[i] + room).clamp(max=max(total - 1, 0))
-        row = begin(first(values.index_select(0, places), length.to(torch.int64)), "a row of a jagged tensor")
-        rows.append(moved(row, ragged) if ragged else row)
+        positions = (offsets[i] + capacity).clamp(max=max(total - 1, 0))
+        row = begin(first(values.index_select(0, positions), length.to(torch.int64)), "a row of a jagged tensor")
+        rows.append(at_axis(row, ragged) if ragged else row)
     return tuple(rows)
 
 
@@ -142,7 +142,7 @@ for _name in ("tensor_list", "mask", "mask_left_aligned"):
 
 
 Tensor = torch.Tensor
-_implements = functools.partial(implements_of_class, NestedTensor, is_asked_below=True)
+_implements = functools.partial(implements_of_class, NestedTensor, handles_below=True)
 
 
 def _of_values(name, self):

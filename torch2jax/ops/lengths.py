@@ -7,18 +7,18 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_chosen, lookup_moved
+from ..rules.registry import implements_by_length, implements_chosen, lookup_at_axis
 from ..values.lengths import (
     bound_of,
-    expect_room,
+    expect_capacity,
+    hinted_bound,
     is_traced_number,
     range_of_number,
-    said_bound,
     steps_between,
     tensor_of,
 )
-from ..values.moved import Moved, led_by, moved, nested, unknown_dims, unnested
-from ..values.selected import Chosen, Selected, compacted, first
+from ..values.selected import Chosen, Selected, first, packed
+from ..values.selected_at_axis import SelectedAtAxis, at_axis, nested, unknown_dims, unnested, with_leading
 from . import selection_dims as selection_dims  # which declares what is looked up here
 from .selection_subscripts import part
 
@@ -35,12 +35,12 @@ def bounded(number, what: str) -> tuple[int, Any]:
     size = size if range_of_number(number)[0] >= 0 else size.clamp(min=0)
     if bound is not None:
         return bound, size
-    said = said_bound()
-    if said is None:
+    hinted = hinted_bound()
+    if hinted is None:
         raise TracedValueError(
             f"the size of {what}, of which no bound is seen, as x.clamp(max=100) has one, or said (t2j(bounds=)),"
         )
-    return said, expect_room(size, said)
+    return hinted, expect_capacity(size, hinted)
 
 
 # By a size alone.
@@ -52,12 +52,12 @@ def _sized(make, shape, what: str) -> Any:
     Args:
         make: gives a tensor of a shape with the bounds for these sizes.
     """
-    sizes, fronts = list(shape), {}
+    sizes, by_dim = list(shape), {}
     for at, size in enumerate(shape):
         if is_traced_number(size):
             sizes[at], length = bounded(size, what)
-            fronts[at] = first(torch.arange(sizes[at]), length)
-    return nested(make(tuple(sizes)), fronts, is_safe=False)
+            by_dim[at] = first(torch.arange(sizes[at]), length)
+    return nested(make(tuple(sizes)), by_dim, is_safe=False)
 
 
 def _filled(function, leads: int):
@@ -95,7 +95,7 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     if dtype is None and any(type(x) is float for x in (start, end, step)):
         dtype = torch.get_default_dtype()
     start, end, step = (int(x) if type(x) is float and x.is_integer() else x for x in (start, end, step))
-    if type(step) is not int or not all(type(x) is int or _is_whole(x) for x in (start, end)):
+    if type(step) is not int or not all(type(x) is int or _is_integer(x) for x in (start, end)):
         raise TracedValueError("torch.arange to a data-dependent size, by other than whole numbers,")
     if step == 0:
         raise RuntimeError("step must be nonzero")
@@ -110,7 +110,7 @@ def arange(start, end=None, step=1, *, dtype=None, **options):
     return first(rows + begin if is_traced_number(start) or start else rows, length)
 
 
-def _is_whole(number) -> bool:
+def _is_integer(number) -> bool:
     return is_traced_number(number) and not number.is_floating_point()
 
 
@@ -170,7 +170,7 @@ def randperm(n, **options):
 @implements_by_length(F.one_hot)
 def one_hot(tensor, num_classes=-1):
     bound, length = bounded(num_classes, "torch.nn.functional.one_hot")
-    return moved(first(F.one_hot(tensor, bound).movedim(-1, 0), length), tensor.ndim)
+    return at_axis(first(F.one_hot(tensor, bound).movedim(-1, 0), length), tensor.ndim)
 
 
 @implements_by_length(Tensor.expand)
@@ -191,16 +191,16 @@ def _expand_of_chosen(self, *sizes):
 
 def _as_long(chosen, dim: int, size: int) -> Any:
     """A selection of length one or `size`, as `size` rows."""
-    front = compacted(led_by(chosen, dim))
-    places = torch.where(front.length == 1, 0, torch.arange(size).clamp(max=max(len(front.rows) - 1, 0)))
-    rows: Any = front.safe()
-    return (rows[places] if len(rows) else rows.new_zeros((size, *rows.shape[1:]))).movedim(0, dim)
+    leading = packed(with_leading(chosen, dim))
+    positions = torch.where(leading.length == 1, 0, torch.arange(size).clamp(max=max(len(leading.rows) - 1, 0)))
+    rows: Any = leading.safe()
+    return (rows[positions] if len(rows) else rows.new_zeros((size, *rows.shape[1:]))).movedim(0, dim)
 
 
 def _expand_chosen(self, sizes: tuple) -> Any:
     missing, unknown = len(sizes) - self.ndim, unknown_dims(self)
-    said = {dim: sizes[missing + dim] for dim in unknown if type(sizes[missing + dim]) is int}
-    for dim, size in said.items():
+    hinted = {dim: sizes[missing + dim] for dim in unknown if type(sizes[missing + dim]) is int}
+    for dim, size in hinted.items():
         if size != -1:
             return _as_long(self, dim, size).expand(sizes)
     new = {
@@ -211,10 +211,10 @@ def _expand_chosen(self, sizes: tuple) -> Any:
     for _ in range(missing):
         self = self.unsqueeze(0)
     if not any(map(is_traced_number, new.values())):
-        tensor, fronts = unnested(self)
+        tensor, by_dim = unnested(self)
         shape = [new.get(i, size) for i, size in enumerate(tensor.shape)]
         shape = [old if size == -1 else size for size, old in zip(shape, tensor.shape, strict=True)]
-        return nested(tensor.expand(shape), fronts)
+        return nested(tensor.expand(shape), by_dim)
     shape = [1 if type(size) is int and size == -1 else new.get(i, 1) for i, size in enumerate(sizes)]
     return torch.where(torch.ones(shape, dtype=torch.bool), self, torch.zeros((), dtype=self.dtype))
 
@@ -225,18 +225,18 @@ def expand_as(self, other):
     return self.expand(*other.shape)
 
 
-_topk_of_moved: Any = lookup_moved(torch.topk)
+_topk_at_axis: Any = lookup_at_axis(torch.topk)
 
 
 @implements_by_length(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
-    if isinstance(input, Moved):
-        return _topk_of_moved(input, k, dim, largest, sorted)
+    if isinstance(input, SelectedAtAxis):
+        return _topk_at_axis(input, k, dim, largest, sorted)
     dim = canonicalize_dim(input.ndim, dim)
     count = input.shape[dim]
     bound = min(count if bound_of(k) is None else bounded(k, "torch.topk")[0], count)
     found = [x.movedim(dim, 0) for x in input.topk(bound, dim, largest, sorted)]
-    return torch.return_types.topk([moved(part(_all(x), None, k), dim) for x in found])
+    return torch.return_types.topk([at_axis(part(_all(x), None, k), dim) for x in found])
 
 
 def _all(rows) -> Selected:

@@ -131,8 +131,8 @@ def _first(failed):
     axis = failed.ndim - 1
     if not failed.shape[axis]:
         return lax.full(failed.shape[:-1], np.int32(0))
-    place = lax.argmax(failed, axis, np.int32) + np.int32(1)
-    return where(lax.reduce_or(failed, (axis,)), place, np.int32(0))
+    position = lax.argmax(failed, axis, np.int32) + np.int32(1)
+    return where(lax.reduce_or(failed, (axis,)), position, np.int32(0))
 
 
 # Cholesky.
@@ -309,8 +309,8 @@ def linalg_lu(A, *, pivot=True):
 
 
 def _permutation_matrix(permutation, dtype):
-    places = np.arange(permutation.shape[-1], dtype=np.int32)
-    return (permutation[..., None, :] == places[:, None]).astype(dtype)
+    positions = np.arange(permutation.shape[-1], dtype=np.int32)
+    return (permutation[..., None, :] == positions[:, None]).astype(dtype)
 
 
 def _triangles(lu):

@@ -9,10 +9,10 @@ from ..patches import runs_instead_of
 from ..rules.inplace import expect_writable, write_in_place
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node, Source
-from ..tensors.physical import PhysicalArray
-from ..tensors.rebinding import at_the_place_of, become, resize
+from ..tensors.rebinding import alias_of, become, resize
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from ..tensors.traced import is_traced, with_derivatives_of
@@ -52,10 +52,10 @@ def _same_kind(a: View, b: View) -> bool:
     if a.kind is b.kind:
         return True
     one, other = a.kind.traced, b.kind.traced
-    return len(one) == len(other) > 0 and all(map(_same_place, one, other))
+    return len(one) == len(other) > 0 and all(map(_is_same_region, one, other))
 
 
-def _same_place(one: tuple, other: tuple) -> bool:
+def _is_same_region(one: tuple, other: tuple) -> bool:
     """Returns True if two views have the same part of a dimension, chosen by traced indices."""
     (dim, start, size), (other_dim, other_start, other_size) = one, other
     return (dim, size) == (other_dim, other_size) and is_same_value(start, other_start)
@@ -140,15 +140,15 @@ def set_data(self, value):
         raise RuntimeError("mutating directly with `.data` under vmap transform is not allowed.")
     self, value = _lift(self), _lift(value).detach()
     same = self.shape == value.shape and self.dtype == value.dtype
-    before, history, origin = self.physical, self.history, at_the_place_of(self)
+    before, history, origin = self.buffer, self.history, alias_of(self)
     if history is not None and not (value.is_floating_point() or value.is_complex()):
         raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
     differentiable = same and self._node.storage.differentiable
     become(self, value)
-    array, layout = value.physical
+    array, layout = value.buffer
     if differentiable:
-        array, layout = value.physical.arranged(before.layout), before.layout  # a gradient comes as the leaf is held
-        self.change("_node", self._node.grafted(PhysicalArray(with_derivatives_of(before.array, array), layout)))
+        array, layout = value.buffer.arranged(before.layout), before.layout  # a gradient comes as the leaf is held
+        self.change("_node", self._node.rebased(ArrayBuffer(with_derivatives_of(before.array, array), layout)))
     elif history is not None:
         tape = current().tape
         begins = isinstance(history, Source) and history.variable is self
@@ -160,7 +160,7 @@ def set_data(self, value):
         elif not begins:
             set_without_derivative(self, origin, _gradient_error(history, origin, value))
             return
-        self.change("_node", self._node.grafted(PhysicalArray(array, layout)))
+        self.change("_node", self._node.rebased(ArrayBuffer(array, layout)))
         if is_leaf:
             history.end = tape.end_of(self)
     self._node.storage.history = history
@@ -172,7 +172,7 @@ def _takes_gradient(tensor: Torchish, value: Torchish) -> bool:
     return tensor.ndim <= value.ndim and all(fits) and tensor.is_complex() >= value.is_complex()
 
 
-def _with_derivatives_summed(before: PhysicalArray, value: Torchish):
+def _with_derivatives_summed(before: ArrayBuffer, value: Torchish):
     """The values, with gradients that are summed and cast to the shape and dtype from before."""
     array, expanded = value.read(), jnp.broadcast_to(before.arranged(None), value.shape)
     expanded = expanded if value.is_complex() else jnp.real(expanded)
@@ -189,10 +189,10 @@ def _gradient_error(history: Node, tensor: Torchish, value: Torchish) -> str:
 
 def set_without_derivative(tensor: Torchish, origin: Torchish, message: str) -> None:
     """Makes a tensor require grad as `origin` does, with an error if a backward pass goes from the one to the other."""
-    physical, tape = tensor.physical, current().tape
+    buffer, tape = tensor.buffer, current().tape
     if tape is not None:
-        physical = PhysicalArray(tape.primal(physical.array), physical.layout)
-    tensor.change("_node", tensor._node.grafted(physical))
+        buffer = ArrayBuffer(tape.primal(buffer.array), buffer.layout)
+    tensor.change("_node", tensor._node.rebased(buffer))
     tensor.descend((origin,), "NotImplemented")
     tensor.refuse(message)
 

@@ -37,9 +37,9 @@ def _on_platforms(cpu: Callable, default: Callable) -> Callable:
     def jvp(primals, tangents):
         moving = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
 
-        def of_moving(*moved):
+        def of_moving(*tangents):
             operands = list(primals)
-            for i, x in zip(moving, moved, strict=True):
+            for i, x in zip(moving, tangents, strict=True):
                 operands[i] = x
             return default(*operands)
 
@@ -137,8 +137,8 @@ def _blocks() -> tuple[int, bool]:
 def _parts(rows: int) -> list[tuple[slice, bool]]:
     """The rows that are packed together, and whether those half of that apart share bytes; some at the end do not."""
     block, are_halves = _blocks()
-    whole = rows - rows % block
-    parts = [(slice(0, whole), are_halves), (slice(whole, rows), False)]
+    full = rows - rows % block
+    parts = [(slice(0, full), are_halves), (slice(full, rows), False)]
     return [(part, are_halves) for part, are_halves in parts if part.start < part.stop]
 
 

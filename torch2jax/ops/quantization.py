@@ -223,17 +223,17 @@ def fake_quantize_per_channel_affine_cachemask(input, scale, zero_point, axis, q
 _SMALLEST_SCALE = 6.1e-5
 
 
-def _moved(running, value, rate: float):
+def _running_average(running, value, rate: float):
     """A running extremum after a batch; the first one is the batch's."""
-    moved = lax.add(running, lax.mul(like(running, rate), lax.sub(value, running)))
-    return where(lax.eq(lax.abs(running), like(running, np.inf)), value, moved)
+    updated = lax.add(running, lax.mul(like(running, rate), lax.sub(value, running)))
+    return where(lax.eq(lax.abs(running), like(running, np.inf)), value, updated)
 
 
 def _observed(x, running_min, running_max, rate: float, by_row: bool):
     """The running extrema after a batch."""
     axes = tuple(range(1 if by_row else 0, x.ndim))
     low, high = (lax.reshape(reduce(x, axes), running_min.shape) for reduce in (lax.reduce_min, lax.reduce_max))
-    return _moved(running_min, low, rate), _moved(running_max, high, rate)
+    return _running_average(running_min, low, rate), _running_average(running_max, high, rate)
 
 
 def quotient(x, count: int, rest=None):
@@ -289,8 +289,8 @@ def _fuse(x, observer_on, fake_quant_on, low, high, scale, zero_point, rate, qua
         return new if on is True else where(on, new, old)
 
     if observer_on is not False:
-        moved = _observed(lax.stop_gradient(x), low, high, rate, axis is not None)
-        low, high = (switched(observer_on, new, old) for new, old in zip(moved, (low, high), strict=True))
+        updated = _observed(lax.stop_gradient(x), low, high, rate, axis is not None)
+        low, high = (switched(observer_on, new, old) for new, old in zip(updated, (low, high), strict=True))
     mask = lax.full(x.shape, True)
     if fake_quant_on is False:
         return x, mask, low, high, scale, zero_point

@@ -57,9 +57,9 @@ def _check_lengths(lengths, size: int) -> None:
 
 def _reduced(data, reduce: str, bounds, axis: int, initial):
     size, segments = data.shape[axis], bounds.shape[-1] - 1
-    places = torch.arange(size).unsqueeze(-1)
+    positions = torch.arange(size).unsqueeze(-1)
     # Counted from one: those before the first segment and after the last have places of their own, cut off below.
-    segment = (places >= bounds.unsqueeze(-2)).sum(-1)
+    segment = (positions >= bounds.unsqueeze(-2)).sum(-1)
     if reduce in ("max", "min"):
         return _EXTREME((data, segment, reduce, segments + 2, initial), {}).narrow(axis, 1, segments)
     if reduce == "prod":

@@ -9,29 +9,29 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ..abandoning import Restart
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
+from ..restarts import Restart
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
-from ..tensors.dtypes import is_held_alike, is_integral
+from ..tensors.dtypes import has_same_array_dtype, is_integral
 from ..translation import current
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.moved import broadcast, merged, needs_broadcast
 from ..values.selected import (
     Chosen,
     Selected,
     aligned,
-    compacted,
     first as first_of,
     in_order_of,
     is_same_mask,
     like,
     map_rows,
+    packed,
     select,
 )
+from ..values.selected_at_axis import broadcast, merged, needs_broadcast
 from .arrays import highest, lowest
-from .selection_filled import in_parts, in_rows, shown, whole
+from .selection_filled import filled_with_zeros, in_parts, in_rows, shown
 from .selection_nested import chosen_of, flattened, viewed
 
 Tensor = torch.Tensor
@@ -211,7 +211,7 @@ def size(self, dim=None):
 
 @implements_selected(Tensor.__len__)
 def length(self):
-    if not current().attempt.heeds_lengths:
+    if not current().execution.tracks_lengths:
         raise Restart  # Python's own function asks, which needs to know
     raise TracedValueError("the length of a boolean-mask selection")
 
@@ -245,7 +245,7 @@ def reshape(input, *shape):
     if any(map(is_traced_number, rest)) or -1 in rest:
         raise TracedValueError(f"a view of shape {shown(shape)} of a boolean-mask selection")
     if type(first) is int and first != -1:
-        return whole(flat(), shape)
+        return filled_with_zeros(flat(), shape)
     joined = next((k for k in range(len(of_row) + 1) if math.prod(of_row[k:]) == math.prod(rest)), None)
     if joined is None or (is_traced_number(first) and not _is_length_of(first, input, math.prod(of_row[:joined]))):
         return in_rows(input, flat(), shape)
@@ -396,15 +396,15 @@ def getitem(self, index):
             return chosen_of(self, index)
         if isinstance(self, Selected) and index.dtype == torch.bool:
             return select(self.rows.clone(), _mask_within(self, index))
-        if isinstance(self, Selected) and is_whole(index):
-            return _of_places(self, index)
+        if isinstance(self, Selected) and is_integer_index(index):
+            return _at_indices(self, index)
     elif _of_each_row(self, index) is not None:
         index = _of_each_row(self, index)
         return map_rows(lambda rows: rows[index], (self,), {}, "a subscript", safe=False)
     raise TracedValueError("this subscript of, or by, a boolean-mask selection")
 
 
-def is_whole(index) -> bool:
+def is_integer_index(index) -> bool:
     """Returns True if a tensor in a subscript has indices, not a mask."""
     return is_integral(index.dtype) and index.dtype != torch.bool
 
@@ -414,11 +414,11 @@ def _mask_within(chosen: Selected, index: Selected) -> Any:
     return chosen.mask.reshape(*chosen.mask.shape, *[1] * index.row_ndim) & in_order_of(index, chosen.mask)
 
 
-def _of_places(chosen: Selected, index: Selected) -> Selected:
+def _at_indices(chosen: Selected, index: Selected) -> Selected:
     """The rows at indices into a selection."""
-    if index.places_in is not None and is_same_mask(index.places_in, chosen.mask):
+    if index.indices_in is not None and is_same_mask(index.indices_in, chosen.mask):
         return like(chosen.rows.clone(), index)
-    return like(compacted(chosen).safe()[index.safe()], index, True)
+    return like(packed(chosen).safe()[index.safe()], index, True)
 
 
 def _of_each_row(chosen: Selected, index) -> tuple | None:
@@ -439,11 +439,11 @@ def setitem(self, index, value):
     if isinstance(self, Selected):
         _write_rows(self, index, value)
         return
-    if isinstance(index, tuple) and _is_of_whole_rows(index):
+    if isinstance(index, tuple) and _is_of_full_rows(index):
         index = index[0]
     if isinstance(index, (Selected, tuple)) or index.dtype != torch.bool:
         raise TracedValueError("writing by this subscript a boolean-mask selection")
-    if value.dtype != self.dtype and not is_held_alike(value.dtype, self.dtype):
+    if value.dtype != self.dtype and not has_same_array_dtype(value.dtype, self.dtype):
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
             f"{value.dtype} for the source."
@@ -452,7 +452,7 @@ def setitem(self, index, value):
     self.copy_(torch.where(index.reshape(*index.shape, *[1] * (self.ndim - index.ndim)), rows, self))
 
 
-def _is_of_whole_rows(index: tuple) -> bool:
+def _is_of_full_rows(index: tuple) -> bool:
     """Returns True if a subscript is a mask, and full slices after it."""
     rest = [item for item in index[1:] if item is not Ellipsis]
     return isinstance(index[0], torch.Tensor) and all(isinstance(x, slice) and x == slice(None) for x in rest)
@@ -484,7 +484,7 @@ def _write_where(chosen: Selected, index: Selected, value) -> None:
 def masked_scatter(input, mask, source):
     if isinstance(input, Selected) or isinstance(mask, Selected):
         raise TracedValueError("torch.masked_scatter into a boolean-mask selection")
-    return torch.masked_scatter(input, mask, compacted(source).rows)
+    return torch.masked_scatter(input, mask, packed(source).rows)
 
 
 @implements_selected(Tensor.masked_scatter_)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..rules.registry import implements_chosen, implements_selected
-from ..values.moved import ndim_of, unknown_dims, with_room
-from ..values.selected import Chosen, Selected, aligned, compacted, like
+from ..values.selected import Chosen, Selected, aligned, like, packed
+from ..values.selected_at_axis import ndim_of, over_padded, unknown_dims
 
 Tensor = torch.Tensor
 
@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 def of_examples(function, chosen: Selected, what: str) -> Any:
     """``function(tensor)`` of a batch with the selection's number of examples, or a tuple of such results."""
     if chosen.mask.ndim > 1:
-        chosen = compacted(chosen)
+        chosen = packed(chosen)
     made = function(chosen.safe())
     found = tuple(like(x, chosen, True) for x in (made if isinstance(made, tuple) else (made,)))
     if any(len(x.rows) != chosen.mask.numel() for x in found):
@@ -39,7 +39,7 @@ def _along_last(function, count: Callable[[int], int]):
         ndim = ndim_of(input)
         if max(unknown_dims(input)) >= ndim - count(ndim):
             raise TracedValueError(f"{what} along a dimension of a boolean-mask selection whose length data decide")
-        return with_room(lambda x: function(x, *args, **kwargs), input)
+        return over_padded(lambda x: function(x, *args, **kwargs), input)
 
     return along_last
 
@@ -64,7 +64,7 @@ def grid_sample(input, grid, *args, **kwargs):
     if not isinstance(input, Selected) or not isinstance(grid, Selected):
         raise TracedValueError("torch.nn.functional.grid_sample of, or by, a boolean-mask selection")
     what = "torch.nn.functional.grid_sample"
-    images, grids = aligned([compacted(input), compacted(grid)], what)
+    images, grids = aligned([packed(input), packed(grid)], what)
     return of_examples(lambda rows: F.grid_sample(rows, grids.safe(), *args, **kwargs), images, what)
 
 

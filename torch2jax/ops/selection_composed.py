@@ -8,8 +8,8 @@ from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_chosen, implements_selected
 from ..values.lengths import tensor_of
 from ..values.selected import Selected, like, map_rows
+from .selection_indices import in_place, index_copy
 from .selection_losses import reduced_loss
-from .selection_places import in_place, index_copy
 
 Tensor = torch.Tensor
 
@@ -214,8 +214,8 @@ def repeat(self, *repeats):
         self = self.unsqueeze(0)
     for dim, times in enumerate(repeats):
         if type(times) is not int or times != 1:
-            front = self.movedim(dim, 0)
-            self = front.expand(times, *front.shape).flatten(0, 1).movedim(0, dim)
+            leading = self.movedim(dim, 0)
+            self = leading.expand(times, *leading.shape).flatten(0, 1).movedim(0, dim)
     return self.clone()
 
 

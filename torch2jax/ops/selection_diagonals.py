@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_chosen, implements_selected
-from ..values.moved import in_compact_order, nested, unknown_dims, unnested
 from ..values.selected import first
+from ..values.selected_at_axis import in_compact_order, nested, unknown_dims, unnested
 from .selection_nested import index_along
 
 Tensor = torch.Tensor
@@ -56,20 +56,20 @@ def fill_diagonal_(self, fill_value, wrap=False):
 def diagonal(input, offset=0, dim1=0, dim2=1):
     """A copy, which PyTorch's is not."""
     dim1, dim2 = (canonicalize_dim(input.ndim, dim) for dim in (dim1, dim2))
-    tensor, fronts = unnested(in_compact_order(input))
-    both = [fronts.pop(dim) if dim in fronts else None for dim in (dim1, dim2)]
+    tensor, by_dim = unnested(in_compact_order(input))
+    both = [by_dim.pop(dim) if dim in by_dim else None for dim in (dim1, dim2)]
     found = tensor.diagonal(offset, dim1, dim2)
-    fronts = {dim - (dim > dim1) - (dim > dim2): front for dim, front in fronts.items()}
-    if any(front is not None for front in both):
+    by_dim = {dim - (dim > dim1) - (dim > dim2): leading for dim, leading in by_dim.items()}
+    if any(leading is not None for leading in both):
         starts = max(-offset, 0), max(offset, 0)
         ends = [
-            (front.length if front is not None else torch.tensor(tensor.shape[dim])) - start
-            for front, dim, start in zip(both, (dim1, dim2), starts, strict=True)
+            (leading.length if leading is not None else torch.tensor(tensor.shape[dim])) - start
+            for leading, dim, start in zip(both, (dim1, dim2), starts, strict=True)
         ]
-        is_square = not offset and all(front is not None for front in both) and both[0].is_like(both[1])
+        is_square = not offset and all(leading is not None for leading in both) and both[0].is_like(both[1])
         count = both[0].length if is_square else torch.minimum(*ends).clamp(min=0)
-        fronts[found.ndim - 1] = first(torch.arange(found.shape[-1]), count)
-    return nested(found, fronts)
+        by_dim[found.ndim - 1] = first(torch.arange(found.shape[-1]), count)
+    return nested(found, by_dim)
 
 
 @implements_chosen(torch.diag_embed, Tensor.diag_embed)
@@ -126,12 +126,12 @@ def _pairs(input, with_replacement: bool = False):
 def combinations(input, r=2, with_replacement=False):
     if r != 2:
         raise TracedValueError("torch.combinations of other than two of a boolean-mask selection")
-    return torch.stack([input[places] for places in _pairs(input, with_replacement)], 1)
+    return torch.stack([input[positions] for positions in _pairs(input, with_replacement)], 1)
 
 
 @implements_selected(torch.pdist, F.pdist)
 def pdist(input, p=2.0):
-    one, other = (input[places] for places in _pairs(input))
+    one, other = (input[positions] for positions in _pairs(input))
     return torch.linalg.vector_norm(one - other, p, 1)
 
 

@@ -1,7 +1,7 @@
 """The dimensions of a selection by a mask of unknown values: which one is selected, and functions that move it.
 
 A function of tensors with dimensions is that of the selection with its rows in front, with other numbers for the
-dimensions; see `values.moved`.
+dimensions; see `values.at_axis`.
 """
 
 import math
@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import (
+    implements_at_axis,
     implements_by_length,
     implements_chosen,
-    implements_moved,
     implements_selected,
     lookup_by_length,
     lookup_selected,
@@ -23,8 +23,17 @@ from ..rules.registry import (
 from ..tensors.trees import map_arguments
 from ..translation import current
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.moved import Moved, broadcast, front_of, led_by, merged, moved, needs_broadcast, unknown_dims
 from ..values.selected import Chosen, Selected, like, select
+from ..values.selected_at_axis import (
+    SelectedAtAxis,
+    at_axis,
+    broadcast,
+    leading_of,
+    merged,
+    needs_broadcast,
+    unknown_dims,
+    with_leading,
+)
 from .bounds import known_values
 from .selection import Shape
 from .selection_nested import flattened, gather as gather_of_nested, viewed, write
@@ -34,7 +43,7 @@ Tensor = torch.Tensor
 _REFUSED = "of a boolean-mask selection along a later dimension"
 
 
-def _in_front(dim: int, at: int) -> int:
+def _leading_dim(dim: int, at: int) -> int:
     """The number of a dimension once the one at `at` is in front."""
     return 0 if dim == at else dim + 1 if dim < at else dim
 
@@ -48,21 +57,21 @@ for _function in (
     *(Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, torch.numel, Tensor.element_size),
     *(Tensor.is_floating_point, torch.is_floating_point, Tensor.is_complex, torch.is_complex, Tensor.is_contiguous),
 ):
-    implements_moved(_function)(lambda self, *args, _function=_function: _function(self.front, *args))
+    implements_at_axis(_function)(lambda self, *args, _function=_function: _function(self.leading, *args))
 
 
-@implements_moved(Tensor.shape.__get__)
+@implements_at_axis(Tensor.shape.__get__)
 def shape(self):
     sizes = self.others
-    return Shape((*sizes[: self.at], self.front.number, *sizes[self.at :]))
+    return Shape((*sizes[: self.at], self.leading.number, *sizes[self.at :]))
 
 
-@implements_moved(Tensor.size)
+@implements_at_axis(Tensor.size)
 def size(self, dim=None):
     return shape(self) if dim is None else shape(self)[dim]
 
 
-@implements_moved(Tensor.__len__)
+@implements_at_axis(Tensor.__len__)
 def length(self):
     return self.others[0]
 
@@ -90,22 +99,22 @@ for _function in (
     *(torch.polygamma, Tensor.polygamma, torch.mvlgamma, Tensor.mvlgamma),
     *(torch.zeros_like, torch.ones_like, torch.full_like, F.one_hot, F.dropout, F.alpha_dropout),
 ):
-    implements_moved(_function)(_of_rows(_function))
+    implements_at_axis(_function)(_of_rows(_function))
 for _function in (torch.where, Tensor.where):
     _broadcasting = _of_rows(_function)
     implements_chosen(_function)(_broadcasting)
 
 
-@implements_moved(Tensor.to)
+@implements_at_axis(Tensor.to)
 def to(self, *args, **kwargs):
     args = tuple(x.dtype if isinstance(x, Tensor) else x for x in args)
     kwargs = {name: x.dtype if isinstance(x, Tensor) else x for name, x in kwargs.items()}
-    if not isinstance(self, Moved):
+    if not isinstance(self, SelectedAtAxis):
         return self.to(*args, **{"dtype" if name == "other" else name: x for name, x in kwargs.items()})
-    return moved(self.front.to(*args, **kwargs), self.at)
+    return at_axis(self.leading.to(*args, **kwargs), self.at)
 
 
-@implements_moved(Tensor.type_as)
+@implements_at_axis(Tensor.type_as)
 def type_as(self, other):
     return self.to(other.dtype)
 
@@ -115,12 +124,12 @@ def type_as(self, other):
 
 def _permuted(input, order: list[int]):
     """``input.permute(order)``."""
-    front, at = front_of(input)
-    lead = front.mask.ndim
-    others = [_in_front(dim, at) + lead - 1 for dim in order if dim != at]
+    leading, at = leading_of(input)
+    lead = leading.mask.ndim
+    others = [_leading_dim(dim, at) + lead - 1 for dim in order if dim != at]
     if others != sorted(others):
-        front = like(front.rows.permute(*range(lead), *others), front, front.is_safe)
-    return moved(front, order.index(at))
+        leading = like(leading.rows.permute(*range(lead), *others), leading, leading.is_safe)
+    return at_axis(leading, order.index(at))
 
 
 def _given(dims) -> tuple:
@@ -160,20 +169,20 @@ def t(input):
 
 @implements_chosen(torch.movedim, Tensor.movedim, torch.moveaxis, Tensor.moveaxis)
 def movedim(input, source, destination):
-    sources, places = (
+    sources, positions = (
         [canonicalize_dim(input.ndim, dim) for dim in ((dims,) if isinstance(dims, int) else dims)]
         for dims in (source, destination)
     )
     rest = iter([dim for dim in range(input.ndim) if dim not in sources])
-    there = dict(zip(places, sources, strict=True))
+    there = dict(zip(positions, sources, strict=True))
     return _permuted(input, [there[dim] if dim in there else next(rest) for dim in range(input.ndim)])
 
 
-@implements_moved(torch.flip, Tensor.flip)
+@implements_at_axis(torch.flip, Tensor.flip)
 def flip(input, *args, dims=None):
     dims = args if dims is None else (dims,)
-    dims = [_in_front(canonicalize_dim(input.ndim, dim), input.at) for dim in _given(dims)]
-    return moved(input.front.flip(dims), input.at)
+    dims = [_leading_dim(canonicalize_dim(input.ndim, dim), input.at) for dim in _given(dims)]
+    return at_axis(input.leading.flip(dims), input.at)
 
 
 # With more dimensions, or fewer.
@@ -181,34 +190,38 @@ def flip(input, *args, dims=None):
 
 @implements_chosen(torch.unsqueeze, Tensor.unsqueeze)
 def unsqueeze(input, dim):
-    front, at = front_of(input)
+    leading, at = leading_of(input)
     dim = canonicalize_dim(input.ndim + 1, dim)
-    of_rows = front.mask.ndim + (dim if dim <= at else dim - 1)
-    return moved(like(front.rows.unsqueeze(of_rows), front, front.is_safe), at + (dim <= at))
+    of_rows = leading.mask.ndim + (dim if dim <= at else dim - 1)
+    return at_axis(like(leading.rows.unsqueeze(of_rows), leading, leading.is_safe), at + (dim <= at))
 
 
-@implements_moved(torch.squeeze, Tensor.squeeze)
+@implements_at_axis(torch.squeeze, Tensor.squeeze)
 def squeeze(input, dim=None):
-    lead, at = input.front.mask.ndim, input.at
+    lead, at = input.leading.mask.ndim, input.at
     dims = range(input.ndim) if dim is None else _given((dim,))
     dims = {canonicalize_dim(input.ndim, dim) for dim in dims}
-    gone = [dim for dim in dims if input.sizes[dim] == 1]  # those that data decide stay, though they may be one
-    rows = input.front.rows.squeeze(tuple(_in_front(dim, at) + lead - 1 for dim in gone)) if gone else input.front.rows
-    return moved(like(rows, input.front, input.front.is_safe), at - len([dim for dim in gone if dim < at]))
+    dropped = [dim for dim in dims if input.sizes[dim] == 1]  # those that data decide stay, though they may be one
+    rows = (
+        input.leading.rows.squeeze(tuple(_leading_dim(dim, at) + lead - 1 for dim in dropped))
+        if dropped
+        else input.leading.rows
+    )
+    return at_axis(like(rows, input.leading, input.leading.is_safe), at - len([dim for dim in dropped if dim < at]))
 
 
 def joined(input) -> Selected:
     """The first dimensions, up to the selected one, merged; elements of the first index come first."""
     at = min(unknown_dims(input))
-    front = led_by(input, at)
+    leading = with_leading(input, at)
     if at == 0:
-        return front
-    lead = front.mask.ndim
-    before = tuple(front.rows.shape[lead : lead + at])
-    order = [*range(lead, lead + at), *range(lead), *range(lead + at, front.rows.ndim)]
-    mask: Any = front.mask.expand(*before, *front.mask.shape)
-    found = select(front.rows.permute(order), mask, front.is_safe)
-    found.descend_from(front)
+        return leading
+    lead = leading.mask.ndim
+    before = tuple(leading.rows.shape[lead : lead + at])
+    order = [*range(lead, lead + at), *range(lead), *range(lead + at, leading.rows.ndim)]
+    mask: Any = leading.mask.expand(*before, *leading.mask.shape)
+    found = select(leading.rows.permute(order), mask, leading.is_safe)
+    found.descend_from(leading)
     return found
 
 
@@ -218,7 +231,7 @@ _reshape: Any = lookup_selected(Tensor.reshape)
 @implements_chosen(Tensor.reshape, torch.reshape)
 def reshape(input, *shape):
     found = view(input, *shape)
-    if isinstance(found, Selected) and math.prod(input.shape[: front_of(input)[1]]) != 1:
+    if isinstance(found, Selected) and math.prod(input.shape[: leading_of(input)[1]]) != 1:
         # In PyTorch it is a view or a copy: that depends on an order in memory which is not known here.
         found = like(found.rows.clone(), found, found.is_safe)
         found.refuses_writes = True
@@ -230,22 +243,22 @@ def view(input, *shape):
     shape = _given(shape)
     if len(shape) == 1 and isinstance(shape[0], torch.dtype):
         return broadcast(lambda x: x.view(shape[0]), (input,), {}, "a view")
-    front, at = front_of(input)
-    if isinstance(front.rows, Chosen):
+    leading, at = leading_of(input)
+    if isinstance(leading.rows, Chosen):
         kept = viewed(input, shape)
         return _reshape(merged(input), *shape) if kept is None else kept
-    sizes = tuple(front.rows.shape[front.mask.ndim :])
+    sizes = tuple(leading.rows.shape[leading.mask.ndim :])
     before, behind = math.prod(sizes[:at]), math.prod(sizes[at:])
-    for place, size in enumerate(shape):
-        rest = (*shape[:place], *shape[place + 1 :])
-        if any(map(is_traced_number, rest)) or (place == 0 and at == 0):
+    for position, size in enumerate(shape):
+        rest = (*shape[:position], *shape[position + 1 :])
+        if any(map(is_traced_number, rest)) or (position == 0 and at == 0):
             continue
-        is_it = is_same_number(size, front.number) if is_traced_number(size) else size == -1
-        if is_it and _fits(shape[:place], before) and _fits(shape[place + 1 :], behind):
-            rows = front.rows.reshape(
-                *front.mask.shape, *_sizes(shape[:place], before), *_sizes(shape[place + 1 :], behind)
+        is_it = is_same_number(size, leading.number) if is_traced_number(size) else size == -1
+        if is_it and _fits(shape[:position], before) and _fits(shape[position + 1 :], behind):
+            rows = leading.rows.reshape(
+                *leading.mask.shape, *_sizes(shape[:position], before), *_sizes(shape[position + 1 :], behind)
             )
-            return moved(like(rows, front, front.is_safe), place)
+            return at_axis(like(rows, leading, leading.is_safe), position)
     return _reshape(joined(input), *shape)
 
 
@@ -260,7 +273,7 @@ def _sizes(sizes: tuple, count: int) -> tuple:
     return tuple(count // known if size == -1 else size for size in sizes)
 
 
-@implements_moved(torch.flatten, Tensor.flatten)
+@implements_at_axis(torch.flatten, Tensor.flatten)
 def flatten(input, start_dim=0, end_dim=-1):
     start, end = (canonicalize_dim(input.ndim, dim) for dim in (start_dim, end_dim))
     if len(unknown_dims(input)) > 1:
@@ -272,19 +285,19 @@ def flatten(input, start_dim=0, end_dim=-1):
         if start:
             raise TracedValueError(f"torch.flatten, from dimension {start}, {_REFUSED}")
         return reshape(input, -1, *input.shape[end + 1 :])
-    front, to = input.front, [_in_front(dim, input.at) for dim in (start, end)]
-    return moved(front.flatten(*to), input.at - (end - start if end < input.at else 0))
+    leading, to = input.leading, [_leading_dim(dim, input.at) for dim in (start, end)]
+    return at_axis(leading.flatten(*to), input.at - (end - start if end < input.at else 0))
 
 
 # Subscripts.
 
 
-@implements_moved(Tensor.__getitem__)
+@implements_at_axis(Tensor.__getitem__)
 def getitem(self, index):
-    if isinstance(self, Moved) and isinstance(index, Moved) and index.dtype == torch.bool:
+    if isinstance(self, SelectedAtAxis) and isinstance(index, SelectedAtAxis) and index.dtype == torch.bool:
         return merged(self, index.ndim)[merged(index, index.ndim)]
     items = items_of(index, self.ndim)
-    return of_dims(self, items) if isinstance(self, Moved) else _by_moved(self, items)
+    return of_dims(self, items) if isinstance(self, SelectedAtAxis) else _by_axis_selections(self, items)
 
 
 _setitem: Any = lookup_selected(Tensor.__setitem__)
@@ -292,7 +305,7 @@ _setitem: Any = lookup_selected(Tensor.__setitem__)
 
 @implements_chosen(Tensor.__setitem__)
 def setitem(self, index, value):
-    if not isinstance(self, Moved) and not (isinstance(self, Selected) and isinstance(self.rows, Chosen)):
+    if not isinstance(self, SelectedAtAxis) and not (isinstance(self, Selected) and isinstance(self.rows, Chosen)):
         _setitem(self, index, value)
         return
     items = items_of(index, self.ndim)
@@ -301,43 +314,43 @@ def setitem(self, index, value):
     write(self, items, value)
 
 
-def _by_moved(tensor, items: list):
+def _by_axis_selections(tensor, items: list):
     """A subscript by places that have a later dimension as long as data decide: all of them the same."""
-    count = next((i for i, item in enumerate(items) if not isinstance(item, Moved)), len(items))
-    places, rest = items[:count], items[count:]
-    if not places or len({(x.at, x.ndim) for x in places}) > 1 or any(isinstance(x, Tensor) for x in rest):
+    count = next((i for i, item in enumerate(items) if not isinstance(item, SelectedAtAxis)), len(items))
+    positions, rest = items[:count], items[count:]
+    if not positions or len({(x.at, x.ndim) for x in positions}) > 1 or any(isinstance(x, Tensor) for x in rest):
         raise TracedValueError(f"this subscript by places {_REFUSED}")
-    fronts = tuple(x.front for x in places)
-    return moved(tensor[(*fronts, *rest) if len(items) > 1 else fronts[0]], places[0].at)
+    by_dim = tuple(x.leading for x in positions)
+    return at_axis(tensor[(*by_dim, *rest) if len(items) > 1 else by_dim[0]], positions[0].at)
 
 
 def of_dims(chosen, items: list):
     """The result of a subscript with one item for each dimension, of which one may be a tensor."""
-    front, at = front_of(chosen)
+    found, at = leading_of(chosen)
     items = [*items, *[slice(None)] * (chosen.ndim - len([x for x in items if x is not None]))]
     tensors = [x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]
     if len(tensors) > 1:
         leading = items[: len(tensors)]
         if at >= len(tensors) or not all(x is y for x, y in zip(tensors, leading, strict=True)):
             raise TracedValueError(f"a subscript by several tensors {_REFUSED},")
-        return front[(leading.pop(at), *leading, *items[len(tensors) :])]
-    place, dim, of_row, of_chosen = 0, 0, [], slice(None)
+        return found[(leading.pop(at), *leading, *items[len(tensors) :])]
+    position, dim, of_row, of_chosen = 0, 0, [], slice(None)
     for item in items:
         if item is not None and dim == at:
-            of_chosen, place = item, sum(map(_dims_given, of_row))
+            of_chosen, position = item, sum(map(_dims_given, of_row))
         else:
             of_row.append(item)
         dim += item is not None
     if any(not (isinstance(x, slice) and x == slice(None)) for x in of_row):
-        front = like(front.rows[(*[slice(None)] * front.mask.ndim, *of_row)], front, front.is_safe)
+        found = like(found.rows[(*[slice(None)] * found.mask.ndim, *of_row)], found, found.is_safe)
     if not (isinstance(of_chosen, slice) and of_chosen == slice(None)):
-        front = front[of_chosen]
+        found = found[of_chosen]
         if not _leads(of_chosen):
             given = _dims_given(of_chosen)
-            return front.movedim(tuple(range(given)), tuple(range(place, place + given))) if given else front
-        if not isinstance(front, Chosen):  # a slice of a size that is known
-            return front.movedim(0, place)
-    return moved(front, place)
+            return found.movedim(tuple(range(given)), tuple(range(position, position + given))) if given else found
+        if not isinstance(found, Chosen):  # a slice of a size that is known
+            return found.movedim(0, position)
+    return at_axis(found, position)
 
 
 def _leads(item) -> bool:
@@ -362,33 +375,33 @@ def _of_all_results(function, result):
 _NOTHING: Any = object()
 
 
-def _with_dims(function, place: int, default=_NOTHING):
+def _with_dims(function, position: int, default=_NOTHING):
     """Splits the dimensions from a call's arguments; returns them, and a function that puts others in their place."""
 
     def taken(args: tuple, kwargs: dict):
         if "dim" in kwargs:
             return kwargs["dim"], lambda dim: (args, {**kwargs, "dim": dim})
-        if len(args) > place and not isinstance(args[place], bool):
-            return args[place], lambda dim: ((*args[:place], dim, *args[place + 1 :]), kwargs)
+        if len(args) > position and not isinstance(args[position], bool):
+            return args[position], lambda dim: ((*args[:position], dim, *args[position + 1 :]), kwargs)
         return default, lambda dim: (args, {**kwargs, "dim": dim})
 
     return taken
 
 
-def _along(function, place: int, default=_NOTHING):
+def _along(function, position: int, default=_NOTHING):
     """A function along one dimension, which stays."""
-    taken = _with_dims(function, place, default)
+    taken = _with_dims(function, position, default)
 
     def along(input, *args, **kwargs):
         dim, with_dim = taken(args, kwargs)
         dim = canonicalize_dim(input.ndim, dim)
-        args, kwargs = with_dim(_in_front(dim, input.at))
+        args, kwargs = with_dim(_leading_dim(dim, input.at))
         is_more = [x for x in (*args, *kwargs.values()) if isinstance(x, Chosen)]
         if is_more:
             raise TracedValueError(f"torch.{function.__name__} {_REFUSED}, by such a tensor,")
-        made = function(input.front, *args, **kwargs)
+        made = function(input.leading, *args, **kwargs)
         return _of_all_results(
-            lambda x: moved(x, input.at) if isinstance(x, Selected) else x.movedim(0, input.at), made
+            lambda x: at_axis(x, input.at) if isinstance(x, Selected) else x.movedim(0, input.at), made
         )
 
     return along
@@ -400,17 +413,17 @@ for _functions in (
     *((torch.cummax, Tensor.cummax), (torch.cummin, Tensor.cummin)),
 ):
     for _function in _functions:
-        implements_moved(_function)(_along(_function, 0))
+        implements_at_axis(_function)(_along(_function, 0))
 for _functions in ((torch.sort, Tensor.sort), (torch.argsort, Tensor.argsort)):
     for _function in _functions:
-        implements_moved(_function)(_along(_function, 0, -1))
+        implements_at_axis(_function)(_along(_function, 0, -1))
 for _function in (torch.topk, Tensor.topk):
-    implements_moved(_function)(_along(_function, 1, -1))
+    implements_at_axis(_function)(_along(_function, 1, -1))
 
 
-def _over(function, place: int = 0, default=None):
+def _over(function, position: int = 0, default=None):
     """A reduction over some dimensions, or over all."""
-    taken = _with_dims(function, place, default)
+    taken = _with_dims(function, position, default)
 
     def over(input, *args, **kwargs):
         dim, with_dim = taken(args, kwargs)
@@ -420,14 +433,14 @@ def _over(function, place: int = 0, default=None):
         if dim is None or dim == ():
             return function(joined(input), *args, **kwargs)
         dims = {canonicalize_dim(ndim, d) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))}
-        to = [_in_front(d, at) for d in sorted(dims)]
+        to = [_leading_dim(d, at) for d in sorted(dims)]
         args, kwargs = with_dim(to if isinstance(dim, (tuple, list)) else to[0])
-        made = function(input.front, *args, **kwargs)
+        made = function(input.leading, *args, **kwargs)
 
         def result(x):
             if not isinstance(x, Selected):
                 return x.movedim(0, at) if x.ndim == ndim else x
-            return moved(x, at if x.ndim == ndim else at - len([d for d in dims if d < at]))
+            return at_axis(x, at if x.ndim == ndim else at - len([d for d in dims if d < at]))
 
         return _of_all_results(result, made)
 
@@ -439,15 +452,15 @@ for _name in (
     *("nansum", "nanmean", "count_nonzero", "median", "nanmedian"),
 ):
     for _function in (getattr(torch, _name), getattr(Tensor, _name)):
-        implements_moved(_function)(_over(_function))
+        implements_at_axis(_function)(_over(_function))
 for _function in (torch.mode, Tensor.mode):
-    implements_moved(_function)(_over(_function, 0, -1))
+    implements_at_axis(_function)(_over(_function, 0, -1))
 for _function in (torch.kthvalue, Tensor.kthvalue):
-    implements_moved(_function)(_over(_function, 1, -1))
+    implements_at_axis(_function)(_over(_function, 1, -1))
 for _function in (torch.quantile, Tensor.quantile, torch.nanquantile, Tensor.nanquantile):
-    implements_moved(_function)(_over(_function, 1))
+    implements_at_axis(_function)(_over(_function, 1))
 for _function in (torch.norm, Tensor.norm, torch.linalg.vector_norm):
-    implements_moved(_function)(_over(_function, 1))
+    implements_at_axis(_function)(_over(_function, 1))
 
 
 # Of several.
@@ -465,7 +478,7 @@ def gather(input, dim, index, *, sparse_grad=False):
     return gather_of_nested(input, dim, index)
 
 
-@implements_moved(torch.cat, torch.concat, torch.concatenate)
+@implements_at_axis(torch.cat, torch.concat, torch.concatenate)
 def cat(tensors, dim=0):
     dim = canonicalize_dim(tensors[0].ndim, dim)
     tensors = [x for x in tensors if isinstance(x, Chosen) or x.shape != (0,)]  # which PyTorch takes beside any shape
@@ -474,11 +487,11 @@ def cat(tensors, dim=0):
     if any(rest - found for found in shared):
         raise TracedValueError("torch.cat of tensors of which data decide how long they are along different dimensions")
     at = min(rest, default=dim)
-    fronts = [
-        led_by(x, at) if isinstance(x, Chosen) and at in found else x.movedim(at, 0)
+    by_dim = [
+        with_leading(x, at) if isinstance(x, Chosen) and at in found else x.movedim(at, 0)
         for x, found in zip(tensors, shared, strict=True)
     ]
-    return moved(torch.cat(fronts, _in_front(dim, at)), at)
+    return at_axis(torch.cat(by_dim, _leading_dim(dim, at)), at)
 
 
 @implements_chosen(torch.stack)
@@ -499,8 +512,8 @@ def by_unknown(tensor, items: list) -> Any:
     at = len([x for x in before if x is not None])
     if isinstance(item, Tensor) and item.dtype == torch.bool and item.ndim > 1:
         return None
-    front = (tensor.movedim(at, 0) if at else tensor)[item]
-    return of_dims(moved(front, at), [*before, slice(None), *behind])
+    leading = (tensor.movedim(at, 0) if at else tensor)[item]
+    return of_dims(at_axis(leading, at), [*before, slice(None), *behind])
 
 
 def _is_unknown(item) -> bool:
@@ -526,7 +539,7 @@ def getitem_of_chosen(self, index):
     index = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     items = items_of(index, self.ndim)
     if isinstance(self, Selected):
-        if _are_whole_rows(items) and any(map(_is_unknown, items[1:])):
+        if _are_full_rows(items) and any(map(_is_unknown, items[1:])):
             return of_dims(self, items)
         is_basic = all(x is None or isinstance(x, (int, slice)) for x in items)
         return of_dims(self, items) if items and items[0] is None and is_basic else _getitem(self, index)
@@ -535,15 +548,15 @@ def getitem_of_chosen(self, index):
     return _getitem(self, index) if found is None else found
 
 
-@implements_moved(torch.unbind, Tensor.unbind)
+@implements_at_axis(torch.unbind, Tensor.unbind)
 def unbind(input, dim=0):
     dim = canonicalize_dim(input.ndim, dim)
     if dim in unknown_dims(input):
         raise TracedValueError(f"torch.unbind along a data-dependent dimension, {_REFUSED},")
-    return tuple(select_one(input, dim, place) for place in range(input.shape[dim]))
+    return tuple(select_one(input, dim, position) for position in range(input.shape[dim]))
 
 
-@implements_moved(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)
+@implements_at_axis(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)
 def split(tensor, split_size_or_sections, dim=0):
     dim = canonicalize_dim(tensor.ndim, dim)
     if dim in unknown_dims(tensor):
@@ -564,10 +577,10 @@ def chunk(input, chunks, dim=0):
     return input.split(-(-input.shape[dim] // chunks), dim)
 
 
-def _are_whole_rows(items: list) -> bool:
+def _are_full_rows(items: list) -> bool:
     """Returns True if a subscript takes part of each row, by one tensor at most."""
-    is_whole = bool(items) and isinstance(items[0], slice) and items[0] == slice(None)
-    return is_whole and len([x for x in items if isinstance(x, Tensor)]) < 2
+    is_full = bool(items) and isinstance(items[0], slice) and items[0] == slice(None)
+    return is_full and len([x for x in items if isinstance(x, Tensor)]) < 2
 
 
 @implements_chosen(torch.select, Tensor.select)
@@ -581,21 +594,21 @@ def index_select(input, dim, index):
     return input[(*[slice(None)] * dim, index)]
 
 
-def _later(function, dim_place: int):
+def _later(function, dim_position: int):
     """A function that cuts something out along a dimension: of a later one, with that in front."""
     of_first: Any = lookup_by_length(function)[0]  # pyright: ignore[reportOptionalSubscript]
 
     def cut(input, *args, **kwargs):
-        dim = kwargs.get("dim", args[dim_place] if len(args) > dim_place else 0)
+        dim = kwargs.get("dim", args[dim_position] if len(args) > dim_position else 0)
         dim = canonicalize_dim(input.ndim, dim)
         if dim == 0:
             return of_first(input, *args, **kwargs)
         if "dim" in kwargs:
             kwargs = {**kwargs, "dim": 0}
         else:
-            args = (*args[:dim_place], 0, *args[dim_place + 1 :])
+            args = (*args[:dim_position], 0, *args[dim_position + 1 :])
         made = of_first(input.movedim(dim, 0), *args, **kwargs)
-        return tuple(moved(x, dim) for x in made) if isinstance(made, tuple) else moved(made, dim)
+        return tuple(at_axis(x, dim) for x in made) if isinstance(made, tuple) else at_axis(made, dim)
 
     return cut
 

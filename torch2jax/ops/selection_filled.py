@@ -12,8 +12,8 @@ import torch
 
 from ..errors import TracedValueError
 from ..values.lengths import expect_to_fit, is_multiple, is_same_number, is_traced_number, tensor_of
-from ..values.moved import moved
-from ..values.selected import Selected, first, places_of
+from ..values.selected import Selected, first, positions_of
+from ..values.selected_at_axis import at_axis
 from .selection_views import is_view, rows_at
 
 
@@ -29,8 +29,8 @@ def in_rows(chosen: Selected, flat: Selected, shape: tuple) -> Selected:
         length = flat.length // size
         if not is_multiple(chosen.length, size, math.prod(chosen.rows.shape[chosen.mask.ndim :])):
             _expect_filled(shape, length * size == flat.length)
-    room = flat.mask.numel() // size
-    return _at_places(flat, torch.arange(room * size), (room, *shape[1:]), length)
+    capacity = flat.mask.numel() // size
+    return _at_positions(flat, torch.arange(capacity * size), (capacity, *shape[1:]), length)
 
 
 def in_parts(chosen: Selected, flatten: Callable[[], Selected], shape: tuple) -> Any:
@@ -51,30 +51,30 @@ def in_parts(chosen: Selected, flatten: Callable[[], Selected], shape: tuple) ->
         length, is_sure = flat.length // size, is_multiple(chosen.length, size, times)
     if not is_sure:
         _expect_filled(shape, length * size == flat.length)
-    room, part = flat.mask.numel() // size, math.prod(behind)
-    index = torch.arange(room * part).reshape(room, 1, part) + torch.arange(count)[:, None] * (length * part)
-    return moved(_at_places(flat, index.reshape(-1), (room, *before, *behind), length), at)
+    capacity, part = flat.mask.numel() // size, math.prod(behind)
+    index = torch.arange(capacity * part).reshape(capacity, 1, part) + torch.arange(count)[:, None] * (length * part)
+    return at_axis(_at_positions(flat, index.reshape(-1), (capacity, *before, *behind), length), at)
 
 
-def whole(flat: Selected, shape: tuple[int, ...]) -> torch.Tensor:
+def filled_with_zeros(flat: Selected, shape: tuple[int, ...]) -> torch.Tensor:
     """A view of known size."""
     size = math.prod(shape)
     if size > flat.mask.numel():
         raise RuntimeError(f"shape '{list(shape)}' is invalid for input of at most {flat.mask.numel()} elements")
     _expect_filled(shape, flat.length == size)
-    found = _at_places(flat, torch.arange(size), shape, flat.length)
+    found = _at_positions(flat, torch.arange(size), shape, flat.length)
     if found.refuses_writes:
         raise TracedValueError(f"a view of shape {list(shape)} of a boolean-mask selection with other strides")
     return found.rows
 
 
-def _at_places(flat: Selected, places: torch.Tensor, shape: tuple[int, ...], length: torch.Tensor) -> Selected:
+def _at_positions(flat: Selected, positions: torch.Tensor, shape: tuple[int, ...], length: torch.Tensor) -> Selected:
     """The view of the elements at indices into the selection, in rows of which the first few are valid."""
     rows = flat.rows.flatten(0, flat.mask.ndim - 1)
-    places = places.clamp(0, max(len(rows) - 1, 0))
+    positions = positions.clamp(0, max(len(rows) - 1, 0))
     if not flat.is_compact:
-        places = places_of(flat, flat.mask.numel())[places]
-    found = first(rows_at(rows, places, flat.length).reshape(shape), length, flat.is_safe)
+        positions = positions_of(flat, flat.mask.numel())[positions]
+    found = first(rows_at(rows, positions, flat.length).reshape(shape), length, flat.is_safe)
     found.shares_memory, found.refuses_writes = True, flat.refuses_writes or not is_view(rows, flat.rows)
     return found
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_chosen
-from ..values.moved import unknown_dims
+from ..values.selected_at_axis import unknown_dims
 
 Tensor = torch.Tensor
 

@@ -7,18 +7,18 @@ import torch
 
 from ..errors import TracedValueError
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.moved import (
+from ..values.selected import Chosen, Selected, like, map_rows, packed, select
+from ..values.selected_at_axis import (
     aligned_along,
-    front_of,
+    at_axis,
     in_compact_order,
-    led_by,
+    leading_of,
     merged,
-    moved,
     nested,
     unknown_dims,
     unnested,
+    with_leading,
 )
-from ..values.selected import Chosen, Selected, compacted, like, map_rows, select
 
 
 def index_along(x: Any, dim: int) -> Any:
@@ -26,8 +26,8 @@ def index_along(x: Any, dim: int) -> Any:
     if dim not in unknown_dims(x):
         index = torch.arange(x.shape[dim])
     else:
-        front = led_by(x, dim)
-        index = like((front.mask.reshape(-1).cumsum(0) - 1).reshape(front.mask.shape), front, True)
+        leading = with_leading(x, dim)
+        index = like((leading.mask.reshape(-1).cumsum(0) - 1).reshape(leading.mask.shape), leading, True)
     for _ in range(x.ndim - 1 - dim):
         index = index.unsqueeze(-1)
     return index
@@ -35,27 +35,29 @@ def index_along(x: Any, dim: int) -> Any:
 
 def viewed(input: Selected, shape: tuple) -> Any:
     """A view of a shape that keeps the data-dependent dimensions; None if it does not."""
-    tensor, fronts = unnested(input)
-    dims, sizes = sorted(fronts), list(shape)
-    places = [i for i, size in enumerate(shape) if is_traced_number(size)]
-    if len(places) == len(dims) - 1:
-        places = sorted([*places, *(i for i, size in enumerate(shape) if i not in places and size == -1)])
-    if len(places) != len(dims):
+    tensor, by_dim = unnested(input)
+    dims, sizes = sorted(by_dim), list(shape)
+    positions = [i for i, size in enumerate(shape) if is_traced_number(size)]
+    if len(positions) == len(dims) - 1:
+        positions = sorted([*positions, *(i for i, size in enumerate(shape) if i not in positions and size == -1)])
+    if len(positions) != len(dims):
         return None
-    for place, dim in zip(places, dims, strict=True):
-        if is_traced_number(shape[place]) and not is_same_number(shape[place], fronts[dim].number):
+    for position, dim in zip(positions, dims, strict=True):
+        if is_traced_number(shape[position]) and not is_same_number(shape[position], by_dim[dim].number):
             return None
-        sizes[place] = tensor.shape[dim]
-    if _between(sizes, places) != _between(tensor.shape, dims):
+        sizes[position] = tensor.shape[dim]
+    if _between(sizes, positions) != _between(tensor.shape, dims):
         return None
-    found = nested(tensor.reshape(sizes), {place: fronts[dim] for place, dim in zip(places, dims, strict=True)})
-    front_of(found)[0].refuses_writes = True
+    found = nested(
+        tensor.reshape(sizes), {position: by_dim[dim] for position, dim in zip(positions, dims, strict=True)}
+    )
+    leading_of(found)[0].refuses_writes = True
     return found
 
 
-def _between(sizes, places: list[int]) -> list[int]:
+def _between(sizes, positions: list[int]) -> list[int]:
     """The number of elements before, between and after some dimensions."""
-    starts, stops = (0, *(place + 1 for place in places)), (*places, len(sizes))
+    starts, stops = (0, *(position + 1 for position in positions)), (*positions, len(sizes))
     return [math.prod(sizes[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
@@ -78,35 +80,35 @@ def chosen_of(input: Any, mask: Any) -> Selected:
     return select(found.rows, found.mask & unnested(mask)[0], True)
 
 
-def places_in(condition: Any) -> tuple[Selected, ...]:
+def indices_in(condition: Any) -> tuple[Selected, ...]:
     """For each dimension, the indices of the elements of a selection that are true, or not zero."""
-    found, (tensor, fronts) = merged(condition, condition.ndim), unnested(condition)
+    found, (tensor, by_dim) = merged(condition, condition.ndim), unnested(condition)
     mask: Any = found.mask & (tensor if tensor.dtype == torch.bool else tensor != 0)
-    places = []
+    positions = []
     for dim, size in enumerate(tensor.shape):
-        index = fronts[dim].mask.cumsum(0) - 1 if dim in fronts else torch.arange(size)
-        places.append(select(index.reshape(-1, *[1] * (mask.ndim - 1 - dim)).expand(mask.shape), mask))
-    return tuple(places)
+        index = by_dim[dim].mask.cumsum(0) - 1 if dim in by_dim else torch.arange(size)
+        positions.append(select(index.reshape(-1, *[1] * (mask.ndim - 1 - dim)).expand(mask.shape), mask))
+    return tuple(positions)
 
 
-def element_of_nested(rows: Any, place: torch.Tensor, is_there: torch.Tensor) -> Any:
+def element_of_nested(rows: Any, position: torch.Tensor, is_there: torch.Tensor) -> Any:
     """A copy of one row of ``(n, ...)``. One that is not there is nan, if it can be."""
-    row = rows[place]
+    row = rows[position]
     if row.dtype.is_floating_point or row.dtype.is_complex:
         row = torch.where(is_there, row, torch.full((), math.nan, dtype=row.dtype))
     if isinstance(row, Chosen):
-        front_of(row)[0].refuses_writes = True
+        leading_of(row)[0].refuses_writes = True
     return row
 
 
-def by_places(chosen: Any, indices: list, rest: list) -> Any:
+def by_indices(chosen: Any, indices: list, rest: list) -> Any:
     """The result of a subscript by indices along the first dimensions, some of which have data-dependent lengths."""
-    found, fronts = unnested(in_compact_order(chosen))
+    found, by_dim = unnested(in_compact_order(chosen))
     count = len(indices)
     if any(isinstance(index, Chosen) and len(unknown_dims(index)) > 1 for index in indices):
         raise TracedValueError("a subscript by such places of boolean-mask selections")
-    indices = [_from_the_front(index, fronts.get(dim)) for dim, index in enumerate(indices)]
-    found = nested(found, {dim: front for dim, front in fronts.items() if dim >= count})
+    indices = [_from_start(index, by_dim.get(dim)) for dim, index in enumerate(indices)]
+    found = nested(found, {dim: leading for dim, leading in by_dim.items() if dim >= count})
     return found[(*indices, *rest)]
 
 
@@ -114,23 +116,23 @@ def gather(input: Any, dim: int, index: Any) -> Any:
     """As `torch.gather`, with data-dependent dimensions."""
     shared = set(unknown_dims(input)) & set(unknown_dims(index)) - {dim}
     for each in set(unknown_dims(input)) - shared:
-        input = moved(compacted(led_by(input, each)), each)
+        input = at_axis(packed(with_leading(input, each)), each)
     for each in set(unknown_dims(index)) - shared - {dim}:
-        index = moved(compacted(led_by(index, each), input.shape[each]), each)
+        index = at_axis(packed(with_leading(index, each), input.shape[each]), each)
     for each in shared:
         input, index = aligned_along([input, index], [each, each], "torch.gather")
-    places, fronts = unnested(index)
-    return nested(torch.gather(unnested(input)[0], dim, places), fronts)
+    positions, by_dim = unnested(index)
+    return nested(torch.gather(unnested(input)[0], dim, positions), by_dim)
 
 
 def write(target: Any, items: list, value: Any) -> None:
     """Writes by a subscript, with one item for each of the first dimensions."""
     value = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=target.dtype)
     if any(isinstance(item, torch.Tensor) and item.dtype != torch.bool for item in items):
-        found, fronts = unnested(in_compact_order(target))
+        found, by_dim = unnested(in_compact_order(target))
         found = found.clone()
-        found[tuple(_from_the_front(item, fronts.get(dim)) for dim, item in enumerate(items))] = value
-        target.copy_(nested(found, fronts, is_safe=False))
+        found[tuple(_from_start(item, by_dim.get(dim)) for dim, item in enumerate(items))] = value
+        target.copy_(nested(found, by_dim, is_safe=False))
         return
     is_it: Any = torch.ones((), dtype=torch.bool)
     for dim, item in enumerate(items):
@@ -165,8 +167,8 @@ def _written_along(target: Any, dim: int, item: Any, is_it: Any, value: Any):
     return is_it, value.unsqueeze(-1 - behind) if value.ndim >= behind else value
 
 
-def _from_the_front(places: Any, front: Selected | None) -> Any:
+def _from_start(positions: Any, leading: Selected | None) -> Any:
     """Indices into a selection, without negative ones."""
-    if front is None or not isinstance(places, torch.Tensor):
-        return places
-    return torch.where(places < 0, front.length + places, places)
+    if leading is None or not isinstance(positions, torch.Tensor):
+        return positions
+    return torch.where(positions < 0, leading.length + positions, positions)

@@ -14,8 +14,8 @@ from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_selected
 from ..tensors.dtypes import canonical
 from ..values.lengths import is_traced_number
-from ..values.moved import with_room
-from ..values.selected import Selected, compacted, first, map_rows, select
+from ..values.selected import Selected, first, map_rows, packed, select
+from ..values.selected_at_axis import over_padded
 from .arrays import cast, highest, lowest
 from .selection import along, dims_of, flatten, mean, reduced, std, sum, var
 from .selection_subscripts import part
@@ -53,9 +53,9 @@ implements_selected(torch.logcumsumexp, Tensor.logcumsumexp)(_scan(torch.logcums
 
 def _running(function, least):
     def of_chosen(input):
-        values, places = function(_flat(input, least(input.base.read())), 0)
+        values, positions = function(_flat(input, least(input.base.read())), 0)
         return getattr(torch.return_types, function.__name__)(
-            (_like(input, values), _like(input, _ranks(input)[places]))
+            (_like(input, values), _like(input, _ranks(input)[positions]))
         )
 
     return along(function, of_chosen)
@@ -92,16 +92,16 @@ def _in_order(rows, mask, descending: bool):
     operands = (mask if descending else 1 - mask, lax.stop_gradient(rows), positions)
     if descending:  # equal ones keep their order
         operands = tuple(lax.rev(x, (0,)) for x in operands)
-    places = lax.sort(operands, dimension=0, num_keys=2)[-1]
-    return lax.rev(places, (0,)) if descending else places
+    order = lax.sort(operands, dimension=0, num_keys=2)[-1]
+    return lax.rev(order, (0,)) if descending else order
 
 
-_PLACES = InnerRule(_in_order, "sort", dtype=torch.int64)
+_SORT = InnerRule(_in_order, "sort", dtype=torch.int64)
 
 
-def places_in_order(input: Selected, descending: bool = False) -> torch.Tensor:
+def sorted_positions(input: Selected, descending: bool = False) -> torch.Tensor:
     """The indices of the chosen rows in the order of each column; then those of the others."""
-    return with_room(lambda rows: _PLACES((rows, input.mask.flatten(), descending), {}), _flat(input))
+    return over_padded(lambda rows: _SORT((rows, input.mask.flatten(), descending), {}), _flat(input))
 
 
 def _first(input: Selected, rows: torch.Tensor) -> Selected:
@@ -111,8 +111,8 @@ def _first(input: Selected, rows: torch.Tensor) -> Selected:
 
 def _sort(input, descending=False, *, stable=False):
     del stable
-    places = places_in_order(input, descending)
-    parts = (_first(input, _flat(input).gather(0, places)), _first(input, _ranks(input)[places]))
+    positions = sorted_positions(input, descending)
+    parts = (_first(input, _flat(input).gather(0, positions)), _first(input, _ranks(input)[positions]))
     return torch.return_types.sort(parts)
 
 
@@ -139,14 +139,14 @@ def msort(input):
     return _sort(input).values
 
 
-def taken(input: Selected, places: torch.Tensor):
+def taken(input: Selected, positions: torch.Tensor):
     """The values at some places, and which of those that were chosen they are."""
-    return _flat(input).gather(0, places), _ranks(input)[places]
+    return _flat(input).gather(0, positions), _ranks(input)[positions]
 
 
 def _topk(input, k, largest=True, sorted=True):
     del sorted
-    values, indices = taken(input, places_in_order(input, largest)[:k])
+    values, indices = taken(input, sorted_positions(input, largest)[:k])
     if values.is_floating_point():  # PyTorch refuses more than there are
         is_there = (torch.arange(k) < input.mask.sum()).reshape(k, *[1] * input.row_ndim)
         values = torch.where(is_there, values, math.nan)
@@ -186,7 +186,7 @@ def flip(input, *args, dims=None):
 def _backwards(input: Selected) -> Selected:
     """The chosen elements in reverse order, at the same places."""
     from_the_end = (input.mask.sum() - 1 - _ranks(input)).clamp(min=0)
-    return _like(input, compacted(input).rows[from_the_end])
+    return _like(input, packed(input).rows[from_the_end])
 
 
 @implements_selected(torch.flipud, Tensor.flipud)
@@ -210,7 +210,7 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
         return map_rows(torch.diff, args, {}, "torch.diff", safe=False)
     if append is not None or isinstance(prepend, Selected):
         raise TracedValueError("torch.diff of a boolean-mask selection, with more behind it,")
-    rows, count = compacted(input).rows, input.length
+    rows, count = packed(input).rows, input.length
     if prepend is not None:
         rows, count = torch.cat([prepend, rows]), count + len(prepend)
     return first(torch.diff(rows, n, 0), (count - n).clamp(min=0))
@@ -219,7 +219,7 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
 # Extrema with their places: that of the first, or of what is no number.
 
 
-def _place_of(function, input: Selected) -> torch.Tensor:
+def _position_of_extreme(function, input: Selected) -> torch.Tensor:
     rows = _flat(input).detach()
     least = (lowest if function is torch.amax else highest)(input.base.read())
     is_chosen = input.mask.reshape(-1, *[1] * input.row_ndim)
@@ -229,7 +229,7 @@ def _place_of(function, input: Selected) -> torch.Tensor:
 
 def _argument(function, name: str):
     def of_chosen(input, keepdim=False):
-        indices = _ranks(input)[_place_of(function, input)]
+        indices = _ranks(input)[_position_of_extreme(function, input)]
         return indices if keepdim else indices[0]
 
     def argument(input, dim=None, keepdim=False):
@@ -247,7 +247,7 @@ implements_selected(torch.argmin, Tensor.argmin)(_argument(torch.amin, "argmin")
 
 def _extreme(function, of_two, name: str):
     def of_chosen(input, keepdim=False):
-        values, indices = taken(input, _place_of(function, input))
+        values, indices = taken(input, _position_of_extreme(function, input))
         return getattr(torch.return_types, name)((values, indices) if keepdim else (values[0], indices[0]))
 
     def extreme(input, dim=None, keepdim=False, *, other=None):

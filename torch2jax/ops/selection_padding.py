@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from ..errors import TracedValueError
 from ..rules.registry import implements_by_length, implements_chosen, implements_selected, lookup_selected
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
-from ..values.moved import front_of, moved, unknown_dims
-from ..values.selected import Chosen, Selected, compacted, first
+from ..values.selected import Chosen, Selected, first, packed
+from ..values.selected_at_axis import at_axis, leading_of, unknown_dims
 from .lengths import bounded
 
 Tensor = torch.Tensor
@@ -32,18 +32,18 @@ def pad(input, pad, mode="constant", value=None):
         at = 2 * (ndim - 1 - dim)
         ends = sizes[at : at + 2]
         if any(map(is_traced_number, ends)) or (dim in unknown and any(ends)):
-            front = found.movedim(dim, 0) if dim else found
-            front = _padded(front, *ends, 0 if value is None else value)
-            found = front.movedim(0, dim) if dim else front
+            leading = found.movedim(dim, 0) if dim else found
+            leading = _padded(leading, *ends, 0 if value is None else value)
+            found = leading.movedim(0, dim) if dim else leading
         else:
             left[at : at + 2] = ends
     if not any(left):
         return found
     if not isinstance(found, Chosen):
         return F.pad(found, left, mode, value)
-    front, at = front_of(found)
-    of_front = [x for dim in reversed(range(ndim)) if dim != at for x in left[2 * (ndim - 1 - dim) :][:2]]
-    return moved(_of_rows(front, of_front, mode, value), at)
+    leading, at = leading_of(found)
+    of_leading = [x for dim in reversed(range(ndim)) if dim != at for x in left[2 * (ndim - 1 - dim) :][:2]]
+    return at_axis(_of_rows(leading, of_leading, mode, value), at)
 
 
 def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
@@ -51,7 +51,7 @@ def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
 
     Less than none takes elements away.
     """
-    chosen = compacted(tensor) if isinstance(tensor, Selected) else None
+    chosen = packed(tensor) if isinstance(tensor, Selected) else None
     rows: Any = tensor if chosen is None else chosen.rows
     length = len(rows) if chosen is None else chosen.number
     total = length + before + after
@@ -84,7 +84,7 @@ def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="
         raise RuntimeError(f"Expected padding_side to be one of left or right, but got {padding_side}.")
     if any(isinstance(x, Chosen) and not isinstance(x, Selected) for x in sequences):
         raise TracedValueError("torch.nn.utils.rnn.pad_sequence of a boolean-mask selection along a later dimension")
-    held = [compacted(x).rows if isinstance(x, Selected) else x for x in sequences]
+    held = [packed(x).rows if isinstance(x, Selected) else x for x in sequences]
     lengths = [x.shape[0] for x in sequences]
     longest = max(lengths)
     bound: Any = bound_of(longest) if is_traced_number(longest) else longest

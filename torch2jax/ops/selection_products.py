@@ -6,7 +6,7 @@ import torch
 
 from ..errors import TracedValueError, user_location
 from ..rules.registry import implements_chosen
-from ..values.moved import aligned_along, ndim_of, nested, unknown_dims, unnested
+from ..values.selected_at_axis import aligned_along, ndim_of, nested, unknown_dims, unnested
 
 Tensor = torch.Tensor
 
@@ -44,13 +44,13 @@ def _contracted(function, what: str, letters: list[str], result: str, operands: 
         if any(names.count(letter) > 1 for names in letters):
             raise TracedValueError(f"{what} along a diagonal of boolean-mask selections")
         operands = aligned_along(operands, [each.get(letter) for each in dims], what)
-    tensors, fronts = [], {}
+    tensors, by_dim = [], {}
     for names, x in zip(letters, operands, strict=True):
         tensor, found = unnested(x, [dim for dim in range(len(names)) if names[dim] not in result])
         tensors.append(tensor)
-        fronts.update({names[dim]: front for dim, front in found.items()})
+        by_dim.update({names[dim]: leading for dim, leading in found.items()})
     made = function(*tensors)
-    return nested(made, {result.index(letter): front for letter, front in fronts.items() if letter in result})
+    return nested(made, {result.index(letter): leading for letter, leading in by_dim.items() if letter in result})
 
 
 for _functions in (

@@ -12,9 +12,9 @@ from ..rules.registry import implements_selected, lookup
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
 from ..translation import current
-from ..values.lengths import expect_room, said_bound
-from ..values.moved import merged, unknown_dims
-from ..values.selected import Chosen, Selected, compacted, first, like, select
+from ..values.lengths import expect_capacity, hinted_bound
+from ..values.selected import Chosen, Selected, first, like, packed, select
+from ..values.selected_at_axis import merged, unknown_dims
 from . import shape as shape, sorting as sorting  # whose rules give what is found here, where values are traced
 from .arrays import cast
 
@@ -75,7 +75,7 @@ def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
             raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
         input = merged(input, input.ndim)
     if isinstance(input, Selected):
-        chosen = compacted(input)
+        chosen = packed(input)
         rows, mask = chosen.rows.reshape(-1), chosen.spread_mask().expand(chosen.rows.shape).reshape(-1)
         if chosen.row_ndim and return_inverse:
             raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
@@ -92,7 +92,7 @@ def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
 def _along(input, dim: int, return_inverse: bool, return_counts: bool, is_sorted: bool):
     if dim % input.ndim:
         raise TracedValueError("torch.unique along a later dimension")
-    chosen = compacted(input) if isinstance(input, Selected) else None
+    chosen = packed(input) if isinstance(input, Selected) else None
     rows = input if chosen is None else chosen.rows
     mask = torch.ones(len(rows), dtype=torch.bool) if chosen is None else chosen.mask
     flat = rows.detach().reshape(len(rows), math.prod(rows.shape[1:]))
@@ -148,9 +148,9 @@ for _functions, _body in (
         _rule.of_unknown = _inside(_body)
 
 
-def _asked(found: tuple, *is_asked: bool):
+def _requested(found: tuple, *is_requested: bool):
     """The values, and the inverse and counts if they are asked for, as PyTorch's Python functions return them."""
-    rest = tuple(part for part, is_asked in zip(found[1:], is_asked, strict=True) if is_asked)
+    rest = tuple(part for part, is_requested in zip(found[1:], is_requested, strict=True) if is_requested)
     return (found[0], *rest) if rest else found[0]
 
 
@@ -158,13 +158,13 @@ def _asked(found: tuple, *is_asked: bool):
 def unique_of_chosen(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
     options = return_inverse, return_counts
     found = unique(input, sorted, *options) if dim is None else unique_dim(input, dim, sorted, *options)
-    return _asked(found, *options)
+    return _requested(found, *options)
 
 
 @implements_selected(torch.unique_consecutive, Tensor.unique_consecutive)
 def unique_consecutive_of_chosen(input, return_inverse=False, return_counts=False, dim=None):
     found = unique_consecutive(input, return_inverse, return_counts, dim)
-    return _asked(found, return_inverse, return_counts)
+    return _requested(found, return_inverse, return_counts)
 
 
 # Repetitions.
@@ -178,17 +178,17 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     elif dim is None:
         input, dim = input.reshape(-1), 0
     bound = range_of(repeats.sum().read())[1]
-    said = said_bound() if bound >= 2**31 - 1 else None
-    bound = bound if said is None else said
+    hinted = hinted_bound() if bound >= 2**31 - 1 else None
+    bound = bound if hinted is None else hinted
     if dim % input.ndim or isinstance(input, Selected) or bound >= 2**31 - 1:
         raise TracedValueError("torch.repeat_interleave without output_size, or a bound that is said (t2j(bounds=)),")
     if repeats.numel() == 1:
         repeats = repeats.expand(len(input))
-        bound = bound * len(input) if said is None else said
+        bound = bound * len(input) if hinted is None else hinted
     ends = repeats.long().cumsum(0)
     rows = torch.searchsorted(ends, torch.arange(bound), right=True).clamp(max=max(len(input) - 1, 0))
     count = ends[-1] if len(ends) else torch.tensor(0)
-    return first(input[rows], count if said is None else expect_room(count, bound))
+    return first(input[rows], count if hinted is None else expect_capacity(count, bound))
 
 
 _rule = lookup(torch.repeat_interleave)
@@ -199,7 +199,7 @@ _rule.of_unknown = _inside(repeat_interleave, "torch.repeat_interleave")
 def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=None):
     """`torch.repeat_interleave` of selections, or with counts that are selections, as those of `unique`."""
     if repeats is None:
-        counts = compacted(input)
+        counts = packed(input)
         return repeat_interleave(torch.where(counts.mask, counts.rows, 0), output_size=output_size)
     if dim is None:
         input, dim = input.reshape(-1), 0
@@ -217,7 +217,7 @@ def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=No
 
 def _in_order(tensor) -> Selected:
     """A tensor, or a mask selection, in compact order."""
-    return compacted(tensor) if isinstance(tensor, Selected) else first(tensor, torch.tensor(len(tensor)))
+    return packed(tensor) if isinstance(tensor, Selected) else first(tensor, torch.tensor(len(tensor)))
 
 
 # Counts.
@@ -232,8 +232,8 @@ def counted(numbers, weights, minlength: int):
     is_selected = isinstance(numbers, Selected)
     rows = numbers.rows if is_selected else numbers
     least, most = range_of(rows.read())
-    said = said_bound() if most >= 2**31 - 1 else None
-    least, most = (least, most) if said is None else (0, said - 1)
+    hinted = hinted_bound() if most >= 2**31 - 1 else None
+    least, most = (least, most) if hinted is None else (0, hinted - 1)
     if least < 0 or most >= 2**31 - 1:
         raise TracedValueError(
             "the number of results of torch.bincount(x), of which no bound is seen, or said (t2j(bounds=)),"
@@ -246,5 +246,5 @@ def counted(numbers, weights, minlength: int):
     counts = torch.zeros(bound, dtype=weights.dtype).index_add(0, numbers.long(), weights)
     held = torch.where(numbers.spread_mask(), rows, -1) if is_selected else rows
     largest = held.max().long() + 1 if held.numel() else torch.tensor(0)
-    largest = largest if said is None else expect_room(largest, said)
+    largest = largest if hinted is None else expect_capacity(largest, hinted)
     return first(counts, largest.clamp(min=minlength))

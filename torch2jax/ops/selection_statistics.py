@@ -7,24 +7,24 @@ import torch
 
 from ..errors import TracedValueError
 from ..rules.registry import implements_selected
-from ..tensors.dtypes import is_held_alike
+from ..tensors.dtypes import has_same_array_dtype
 from ..values.selected import Selected
 from .selection import along, flatten
-from .selection_order import places_in_order, taken
+from .selection_order import sorted_positions, taken
 
 Tensor = torch.Tensor
 
 
-def _found(input: Selected, places: torch.Tensor, keepdim: bool):
+def _found(input: Selected, positions: torch.Tensor, keepdim: bool):
     """The value at one place of each column, and which of those that were chosen it is."""
-    values, indices = taken(input, places)
+    values, indices = taken(input, positions)
     return (values, indices) if keepdim else (values[0], indices[0])
 
 
 def _at(input: Selected, number: torch.Tensor, keepdim: bool):
     """The value of this number in each column's order, and which of those that were chosen it is."""
     of_columns = number.clamp(min=0).expand(1, *input.rows.shape[input.mask.ndim :])
-    return _found(input, places_in_order(input).gather(0, of_columns), keepdim)
+    return _found(input, sorted_positions(input).gather(0, of_columns), keepdim)
 
 
 def _count_of_numbers(input: Selected) -> torch.Tensor:
@@ -74,13 +74,13 @@ def mode(input, dim=-1, keepdim=False):
 
 def _mode(input: Selected, keepdim=False):
     """The end of the first of the longest runs of equal values, in order, as `torch.mode` has it."""
-    places = places_in_order(input)
-    values = taken(input, places)[0].detach()
+    order = sorted_positions(input)
+    values = taken(input, order)[0].detach()
     positions = torch.arange(len(values)).reshape(-1, *[1] * input.row_ndim).expand(values.shape)
     before = torch.cat([values[:1], values[:-1]])
     starts = torch.where(values != before, positions, 0).cummax(0).values
     lengths = torch.where(positions < input.mask.sum(), positions - starts, -1)  # those that were chosen come first
-    return torch.return_types.mode(_found(input, places.gather(0, lengths.argmax(0, True)), keepdim))
+    return torch.return_types.mode(_found(input, order.gather(0, lengths.argmax(0, True)), keepdim))
 
 
 # Quantiles: of nothing they are nan, which PyTorch refuses.
@@ -130,7 +130,7 @@ def _as_fractions(name: str, input: Selected, q) -> torch.Tensor:
         return torch.tensor(q, dtype=input.dtype)
     if q.ndim > 1:
         raise RuntimeError(f"{name}() q must be a scalar or 1D tensor, got {q.ndim} dimensions")
-    if not is_held_alike(q.dtype, input.dtype):
+    if not has_same_array_dtype(q.dtype, input.dtype):
         raise RuntimeError(f"{name}() q tensor must be same dtype as the input tensor, got {q.dtype} and {input.dtype}")
     return q.to(input.dtype)
 
@@ -146,8 +146,8 @@ def _quantiles(input: Selected, q: torch.Tensor, interpolation: str, ignores_nan
         rank = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}[interpolation](rank)
     below, above = rank.floor(), rank.ceil()
     weight = torch.full_like(rank, 0.5) if interpolation == "midpoint" else rank - below
-    places = places_in_order(input)
-    values, others = (taken(input, places.gather(0, at.long()))[0] for at in (below, above))
+    positions = sorted_positions(input)
+    values, others = (taken(input, positions.gather(0, at.long()))[0] for at in (below, above))
     if interpolation in ("linear", "midpoint"):
         values = torch.lerp(values, others, weight)
     values = torch.where(found > 0, values, math.nan)

@@ -11,13 +11,13 @@ from ..rules.registry import implements_by_length, implements_selected
 from ..translation import current
 from ..values.item import Item
 from ..values.lengths import constant_of, is_traced_number, range_of_number, tensor_of
-from ..values.moved import moved
-from ..values.selected import Chosen, Selected, aligned, compacted, first, like, places_of, select
+from ..values.selected import Chosen, Selected, aligned, first, like, packed, positions_of, select
+from ..values.selected_at_axis import at_axis
 from ..values.traced_numbers import Number
 from .bounds import known_values
-from .selection import is_whole
-from .selection_nested import by_places, element_of_nested
-from .selection_places import getitem as getitem_of_places, has_mask, setitem as setitem_of_places, with_places
+from .selection import is_integer_index
+from .selection_indices import getitem as getitem_by_indices, has_mask, setitem as setitem_by_indices, with_indices
+from .selection_nested import by_indices, element_of_nested
 from .selection_views import element_at, is_view, rows_at
 from .traced_slices import as_number, items_of, spanned
 
@@ -33,15 +33,15 @@ def _end(number, length, default):
         return default
     if is_traced_number(number):
         low, _ = range_of_number(number)
-        place = tensor_of(number)
-        place = place if low >= 0 else torch.where(place < 0, length + place, place).clamp(min=0)
-        return torch.minimum(place, length)
+        position = tensor_of(number)
+        position = position if low >= 0 else torch.where(position < 0, length + position, position).clamp(min=0)
+        return torch.minimum(position, length)
     if number < 0:
         return (length + number).clamp(min=0)
     return torch.minimum(torch.tensor(number), length)
 
 
-def _room(start, stop, count: int) -> tuple[int, int]:
+def _range_of(start, stop, count: int) -> tuple[int, int]:
     """Between which places of `count` a slice is at most, as far as its ends tell."""
     low = start if type(start) is int and start >= 0 else 0
     high = count
@@ -62,18 +62,18 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
     size = _known_size(chosen, start, stop) if is_flat else None
     if size is not None:
         lead = start or 0
-        places = torch.arange(size) + (lead if lead >= 0 else chosen.length + lead)
+        positions = torch.arange(size) + (lead if lead >= 0 else chosen.length + lead)
         if not chosen.is_compact:
-            places = places_of(chosen, chosen.mask.numel())[places]
-        return rows_at(chosen.rows, places, torch.tensor(size))
+            positions = positions_of(chosen, chosen.mask.numel())[positions]
+        return rows_at(chosen.rows, positions, torch.tensor(size))
     if step < 1:
         raise ValueError("step must be greater than zero")
     count, length = chosen.mask.numel(), chosen.length
-    low, high = _room(start, stop, count)
+    low, high = _range_of(start, stop, count)
     size = min(high - low, -start if type(start) is int and start < 0 else count)
     lower, upper = _end(start, length, torch.tensor(0)), _end(stop, length, length)
-    room = math.ceil(size / step)
-    if room > count // 2 and not chosen.is_compact:
+    capacity = math.ceil(size / step)
+    if capacity > count // 2 and not chosen.is_compact:
         rank = chosen.mask.reshape(-1).cumsum(0) - 1
         is_there = (rank >= lower) & (rank < upper)
         if step > 1:
@@ -103,24 +103,24 @@ def _is_known(start) -> bool:
     return start is None or (type(start) is int and start >= 0)
 
 
-def _in_compact_order(chosen: Selected, count: torch.Tensor, places: slice, begin: torch.Tensor | None) -> Selected:
+def _in_compact_order(chosen: Selected, count: torch.Tensor, positions: slice, begin: torch.Tensor | None) -> Selected:
     """A part that begins with its rows, as a view of the selection.
 
     Args:
         count: how many rows it has.
-        places: between which places it is at most, and how far one is from the next.
-        begin: the first of its places, if that is not the one of `places`.
+        positions: between which places it is at most, and how far one is from the next.
+        begin: the first of its places, if that is not the one of `positions`.
     """
     flat = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if begin is None and chosen.is_compact:
-        rows = flat[places]
+        rows = flat[positions]
     else:
-        index = torch.arange(len(flat)) if chosen.is_compact else places_of(chosen, places.stop)
+        index = torch.arange(len(flat)) if chosen.is_compact else positions_of(chosen, positions.stop)
         if begin is None:
-            index = index[places]
+            index = index[positions]
         else:
-            room = len(range(places.start, places.stop, places.step))
-            index = index[(begin + torch.arange(room) * places.step).clamp(max=max(places.stop - 1, 0))]
+            capacity = len(range(positions.start, positions.stop, positions.step))
+            index = index[(begin + torch.arange(capacity) * positions.step).clamp(max=max(positions.stop - 1, 0))]
         rows = flat[index] if isinstance(flat, Chosen) else rows_at(flat, index, count)
     part = first(rows, count, chosen.is_safe)
     part.shares_memory = True
@@ -135,34 +135,34 @@ def of_tensor(tensor: Tensor, start, stop, step=1) -> Selected:
     tensor = current().lift(tensor)
     count = len(tensor)
     length = torch.tensor(count)
-    low, high = _room(start, stop, count)
+    low, high = _range_of(start, stop, count)
     lower, upper = _end(start, length, torch.tensor(0)), _end(stop, length, length)
-    rows, place = tensor[low:high], torch.arange(low, high)
+    rows, position = tensor[low:high], torch.arange(low, high)
     if low == 0 and start in (None, 0) and step == 1:
         chosen = first(rows, torch.minimum(upper, torch.tensor(high)))
     else:
-        is_there: Any = (place >= lower) & (place < upper)
-        chosen = select(rows, is_there if step == 1 else is_there & ((place - lower) % step == 0))
+        is_there: Any = (position >= lower) & (position < upper)
+        chosen = select(rows, is_there if step == 1 else is_there & ((position - lower) % step == 0))
     chosen.shares_memory = True
     return chosen
 
 
-def _is_whole(item) -> bool:
+def _is_full_slice(item) -> bool:
     return isinstance(item, slice) and item.start is item.stop is item.step is None
 
 
 def _is_number(item) -> bool:
     if is_traced_number(item) or type(item) is int:
         return True
-    return type(item) is not bool and isinstance(item, Tensor) and item.ndim == 0 and is_whole(item)
+    return type(item) is not bool and isinstance(item, Tensor) and item.ndim == 0 and is_integer_index(item)
 
 
-def _element(chosen: Selected, place) -> torch.Tensor:
-    """``chosen[place]``; for a missing place PyTorch raises an error, and this is NaN, if the dtype has it."""
-    place = tensor_of(place) if not isinstance(place, Tensor) or is_traced_number(place) else place
-    place = torch.where(place < 0, chosen.length + place, place)
+def _element(chosen: Selected, position) -> torch.Tensor:
+    """``chosen[position]``; for a missing place PyTorch raises an error, and this is NaN, if the dtype has it."""
+    position = tensor_of(position) if not isinstance(position, Tensor) or is_traced_number(position) else position
+    position = torch.where(position < 0, chosen.length + position, position)
     rank = chosen.mask.reshape(-1).cumsum(0) - 1
-    is_it = (rank == place) & chosen.mask.reshape(-1)
+    is_it = (rank == position) & chosen.mask.reshape(-1)
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     index, is_there = is_it.to(torch.uint8).argmax(), is_it.any()
     return element_of_nested(rows, index, is_there) if isinstance(rows, Chosen) else element_at(rows, index, is_there)
@@ -172,11 +172,11 @@ def _by_tensors(chosen, items: list):
     """A subscript that begins with integer tensors, some of which are selections."""
     count = next((i for i, item in enumerate(items) if not isinstance(item, Tensor)), len(items))
     indices, rest = items[:count], items[count:]
-    if any(isinstance(item, Tensor) for item in rest) or not all(map(is_whole, indices)):
+    if any(isinstance(item, Tensor) for item in rest) or not all(map(is_integer_index, indices)):
         return None
     if isinstance(chosen, Selected) and isinstance(chosen.rows, Chosen) and len(indices) > 1:
-        return by_places(chosen, indices, rest)
-    base = compacted(chosen).rows if isinstance(chosen, Selected) else chosen
+        return by_indices(chosen, indices, rest)
+    base = packed(chosen).rows if isinstance(chosen, Selected) else chosen
     selections = [x for x in indices if isinstance(x, Selected)]
     if isinstance(chosen, Selected) and indices[0].ndim and not isinstance(indices[0], Selected):
         first = indices[0]
@@ -189,7 +189,7 @@ def _by_tensors(chosen, items: list):
         return None
     found = aligned(selections, "a subscript")
     if found[0].mask.ndim > 1:
-        found = [compacted(x) for x in found]
+        found = [packed(x) for x in found]
     safe = iter([x.safe() for x in found])
     indices = [next(safe) if isinstance(x, Selected) else x for x in indices]
     return like(base[(*indices, *rest)], found[0], True)
@@ -197,32 +197,32 @@ def _by_tensors(chosen, items: list):
 
 @implements_selected(Tensor.__getitem__)
 def getitem(self, index):
-    index = with_places(index) if has_mask(index) else index
+    index = with_indices(index) if has_mask(index) else index
     items = items_of(index, self.ndim)
     index = tuple(items) if isinstance(index, tuple) else items[0] if isinstance(index, list) else index
     lead = items[0] if items else slice(None)
     if isinstance(self, Selected):
-        if isinstance(lead, slice) and not _is_whole(lead):
+        if isinstance(lead, slice) and not _is_full_slice(lead):
             chosen = part(self, lead.start, lead.stop, 1 if lead.step is None else lead.step)
             return chosen if len(items) == 1 else chosen[(slice(None), *items[1:])]
         if _is_number(lead) and not isinstance(lead, Selected):
             row = _element(self, lead)
             return row if len(items) == 1 else row[tuple(items[1:])]
         others = [x for x in items[1:] if isinstance(x, Tensor)]
-        if _is_whole(lead) and others and not any(map(_is_unknown_in_row, others)):
+        if _is_full_slice(lead) and others and not any(map(_is_unknown_in_row, others)):
             return like(self.rows[(*[slice(None)] * self.mask.ndim, *items[1:])], self, self.is_safe)
-    is_by_mask = isinstance(lead, Tensor) and not is_whole(lead)
+    is_by_mask = isinstance(lead, Tensor) and not is_integer_index(lead)
     if isinstance(lead, Tensor) and lead.ndim and not is_by_mask:
         is_plain = isinstance(self, Selected) != isinstance(lead, Selected)
         if not (len(items) == 1 and isinstance(lead, Selected)) and (is_plain or len(items) > 1):
             try:
-                return getitem_of_places(self, index)
+                return getitem_by_indices(self, index)
             except TracedValueError:
                 found = _by_tensors(self, items)
                 if found is None:
                     raise
                 return found
-    return getitem_of_places(self, index)
+    return getitem_by_indices(self, index)
 
 
 def _is_unknown_in_row(index) -> bool:
@@ -232,13 +232,13 @@ def _is_unknown_in_row(index) -> bool:
 
 @implements_selected(Tensor.__setitem__)
 def setitem(self, index, value):
-    index = with_places(index) if has_mask(index) else index
+    index = with_indices(index) if has_mask(index) else index
     items = items_of(index, self.ndim)
     if isinstance(self, Selected):
-        if len(items) == 1 and isinstance(items[0], Selected) and is_whole(items[0]) and not items[0].row_ndim:
+        if len(items) == 1 and isinstance(items[0], Selected) and is_integer_index(items[0]) and not items[0].row_ndim:
             _write_at(self, items[0], value)
             return
-        if len(items) == 1 and isinstance(items[0], slice) and not _is_whole(items[0]):
+        if len(items) == 1 and isinstance(items[0], slice) and not _is_full_slice(items[0]):
             _write_part(self, items[0], value)
             return
         if len(items) == 1 and type(items[0]) is int:
@@ -252,9 +252,9 @@ def setitem(self, index, value):
             _write_element(self, items[0], value)
             return
     if not isinstance(self, Selected) and len(items) == 1 and isinstance(items[0], slice):
-        _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)
+        _write_part(of_tensor(self, None, _full_length(self)), items[0], value)
         return
-    setitem_of_places(self, index, value)
+    setitem_by_indices(self, index, value)
 
 
 def _write_at(chosen: Selected, index: Selected, value) -> None:
@@ -262,12 +262,12 @@ def _write_at(chosen: Selected, index: Selected, value) -> None:
     mask: Any = chosen.mask.reshape(-1)
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if not chosen.is_compact:
-        at = compacted(first(torch.arange(len(rows)), torch.tensor(len(rows)))).rows
-        at = compacted(select(at, mask)).rows[index.safe()]
+        at = packed(first(torch.arange(len(rows)), torch.tensor(len(rows)))).rows
+        at = packed(select(at, mask)).rows[index.safe()]
     else:
         at = index.safe()
     written = rows.clone()
-    setitem_of_places(written, like(at, index, True), value)
+    setitem_by_indices(written, like(at, index, True), value)
     chosen.overwrite(written.reshape(chosen.rows.shape), False)
 
 
@@ -279,19 +279,19 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
     if is_traced_number(item.step) or item.step not in (None, 1):
         is_there &= (rank - lower) % item.step == 0
     if isinstance(value, Selected):
-        value = compacted(value).rows
+        value = packed(value).rows
     if isinstance(value, Tensor) and value.ndim > chosen.row_ndim:
         value = value[(rank - lower).clamp(0, max(len(value) - 1, 0))].reshape(*chosen.mask.shape, *value.shape[1:])
     where = is_there.reshape(*chosen.mask.shape, *[1] * chosen.row_ndim)
     chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype), False)
 
 
-def _write_element(chosen: Selected, place, value) -> None:
-    """``chosen[place] = value`` with a traced place; a missing one writes nothing."""
-    place = tensor_of(place) if is_traced_number(place) else place
-    place = torch.where(place < 0, chosen.length + place, place)
+def _write_element(chosen: Selected, position, value) -> None:
+    """``chosen[position] = value`` with a traced place; a missing one writes nothing."""
+    position = tensor_of(position) if is_traced_number(position) else position
+    position = torch.where(position < 0, chosen.length + position, position)
     mask = chosen.mask.reshape(-1)
-    where = ((mask.cumsum(0) - 1 == place) & mask).reshape(*chosen.mask.shape, *[1] * chosen.row_ndim)
+    where = ((mask.cumsum(0) - 1 == position) & mask).reshape(*chosen.mask.shape, *[1] * chosen.row_ndim)
     chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype), False)
 
 
@@ -331,13 +331,13 @@ def setitem_by_length(self, index, value):
         return
     items = items_of(index, self.ndim)
     if len(items) == 1 and isinstance(items[0], slice):
-        _write_part(of_tensor(self, None, _whole_length(self)), items[0], value)
+        _write_part(of_tensor(self, None, _full_length(self)), items[0], value)
         return
     value = Number.of(value) if is_traced_number(value) else value
     current().dispatch(Tensor.__setitem__, (self, index, value), {})
 
 
-def _whole_length(tensor):
+def _full_length(tensor):
     return Item.of(current().lift(torch.tensor(len(tensor))))
 
 
@@ -354,7 +354,7 @@ def narrow_by_length(input, dim, start, length):
     size = constant_of(length) if is_traced_number(length) else length
     if size is not None:
         return torch.narrow(input, dim, tensor_of(start) if is_traced_number(start) else start, size)
-    return moved(of_tensor(input.movedim(dim, 0), start, start + length), dim)
+    return at_axis(of_tensor(input.movedim(dim, 0), start, start + length), dim)
 
 
 @implements_selected(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)

@@ -17,15 +17,15 @@ from ..values.selected import Chosen
 aten = torch.ops.aten
 
 
-def rows_at(rows: Any, places: torch.Tensor, count: torch.Tensor) -> Any:
+def rows_at(rows: Any, positions: torch.Tensor, count: torch.Tensor) -> Any:
     """The view of rows ``(n, ...)``, of which the first few are valid.
 
     Args:
-        places: ``(k,)``, within the rows.
+        positions: ``(k,)``, within the rows.
         count: how many of them are there. The others are read, and not written.
     """
     rows = current().lift(rows)
-    index, is_there = current().lift(places).read(), (torch.arange(len(places)) < count).read()  # pyright: ignore
+    index, is_there = current().lift(positions).read(), (torch.arange(len(positions)) < count).read()  # pyright: ignore
     nowhere = lax.full_like(index, len(rows))
 
     def read(array):
@@ -34,14 +34,14 @@ def rows_at(rows: Any, places: torch.Tensor, count: torch.Tensor) -> Any:
     def write(array, value):
         return array.at[lax.select(is_there, index, nowhere)].set(value, mode="drop")
 
-    like = geometry(aten.slice.Tensor, rows, 0, 0, len(places))
+    like = geometry(aten.slice.Tensor, rows, 0, 0, len(positions))
     return make_view(rows, View(rows._node, ViewKind(read, write, traced=((0, index, None),))), like)
 
 
-def element_at(rows: Any, place: torch.Tensor, is_there: torch.Tensor) -> Any:
+def element_at(rows: Any, position: torch.Tensor, is_there: torch.Tensor) -> Any:
     """The view of one row of ``(n, ...)``. One that is not there is nan, if it can be, and is not written."""
     rows = current().lift(rows)
-    index, flag = current().lift(place).read(), current().lift(is_there).read()
+    index, flag = current().lift(position).read(), current().lift(is_there).read()
 
     def read(array):
         row = array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)

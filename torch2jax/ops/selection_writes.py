@@ -2,9 +2,9 @@
 
 import torch
 
-from ..rules.registry import implements_moved, implements_selected
-from ..values.moved import front_of, led_by
+from ..rules.registry import implements_at_axis, implements_selected
 from ..values.selected import in_order_of
+from ..values.selected_at_axis import leading_of, with_leading
 
 Tensor = torch.Tensor
 
@@ -12,7 +12,7 @@ Tensor = torch.Tensor
 def _implements(function):
     def register(body):
         implements_selected(function)(body)
-        return implements_moved(function)(body)
+        return implements_at_axis(function)(body)
 
     return register
 
@@ -24,8 +24,8 @@ def zero_(self):
 
 @_implements(Tensor.fill_)
 def fill_(self, value):
-    front, _ = front_of(self)
-    front.overwrite(torch.zeros_like(front.rows).fill_(value), True)
+    leading, _ = leading_of(self)
+    leading.overwrite(torch.zeros_like(leading.rows).fill_(value), True)
     return self
 
 
@@ -33,8 +33,8 @@ def fill_(self, value):
 def copy_(self, src, non_blocking=False):
     del non_blocking
     everywhere = torch.ones((), dtype=torch.bool)
-    found, (target, at) = torch.where(everywhere, src.to(self.dtype), self), front_of(self)
-    found = led_by(found, at)
+    found, (target, at) = torch.where(everywhere, src.to(self.dtype), self), leading_of(self)
+    found = with_leading(found, at)
     target.overwrite(in_order_of(found, target.mask), found.is_safe)
     return self
 

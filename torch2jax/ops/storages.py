@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from ..internals.tensors import StorageBase
-from ..patches import stands_in
+from ..patches import replaces
 from ..rules.inplace import expect_writable
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import canonical
@@ -32,12 +32,12 @@ class _StorageIdentity(torch.UntypedStorage):
     of_tensors: "weakref.ref[TensorStorage] | None" = None  # as long as code holds it: asked again, it is the same
 
 
-def _place_of(memory: Memory) -> _StorageIdentity:
+def _identity_of(memory: Memory) -> _StorageIdentity:
     memory.expect_all()
-    if memory.place is None:
-        memory.place = _StorageIdentity(0)
-        memory.place.address = next(_addresses)
-    return memory.place
+    if memory.identity is None:
+        memory.identity = _StorageIdentity(0)
+        memory.identity.address = next(_addresses)
+    return memory.identity
 
 
 class TensorStorage(torch.UntypedStorage):
@@ -51,12 +51,12 @@ class TensorStorage(torch.UntypedStorage):
 
     @classmethod
     def of(cls, tensor: Torchish) -> "TensorStorage":
-        place = _place_of(tensor._node.storage.memory)
-        storage = None if place.of_tensors is None else place.of_tensors()
+        identity = _identity_of(tensor._node.storage.memory)
+        storage = None if identity.of_tensors is None else identity.of_tensors()
         if storage is None:
             storage = cls(0)
             storage._tensor = tensor
-            place.of_tensors = weakref.ref(storage)
+            identity.of_tensors = weakref.ref(storage)
         return storage
 
     @property
@@ -90,14 +90,14 @@ class TensorStorage(torch.UntypedStorage):
     # Identity.
 
     def data_ptr(self) -> int:
-        return _place_of(self._memory).address if self.nbytes() else 0
+        return _identity_of(self._memory).address if self.nbytes() else 0
 
     @property
     def _cdata(self) -> int:
-        return _place_of(self._memory)._cdata
+        return _identity_of(self._memory)._cdata
 
     def _weak_ref(self) -> int:
-        return _place_of(self._memory)._weak_ref()  # pyright: ignore[reportReturnType]
+        return _identity_of(self._memory)._weak_ref()  # pyright: ignore[reportReturnType]
 
     # Size.
 
@@ -164,14 +164,14 @@ def untyped_storage(self):
 def data_ptr(self):
     if not self.numel():
         return 0
-    return _place_of(current().lift(self)._node.storage.memory).address + self.storage_offset() * self.element_size()
+    return _identity_of(current().lift(self)._node.storage.memory).address + self.storage_offset() * self.element_size()
 
 
 @implements_tensors(Tensor.is_set_to, aten.is_set_to.default)
 def is_set_to(self, tensor):
     self, tensor = current().lift(self), current().lift(tensor)
-    same_place = self.storage_offset() == tensor.storage_offset() and self.stride() == tensor.stride()
-    return self._node.storage.memory is tensor._node.storage.memory and self.shape == tensor.shape and same_place
+    is_same_region = self.storage_offset() == tensor.storage_offset() and self.stride() == tensor.stride()
+    return self._node.storage.memory is tensor._node.storage.memory and self.shape == tensor.shape and is_same_region
 
 
 @implements_tensors(Tensor._version.__get__)
@@ -185,7 +185,7 @@ def _unsafe_set_version_counter(tensors, versions):
         current().lift(tensor)._writes[0] = version
 
 
-@stands_in(torch._C, "_increment_version")
+@replaces(torch._C, "_increment_version")
 def _increment_version(tensors):
     for tensor in tensors:
         current().lift(tensor).count_write()
@@ -212,19 +212,19 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
         source = current().lift(source)
         if source.dtype != self.dtype:
             raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {self.dtype}")
-        place = source if size is None else TensorStorage.of(source).region(self.dtype, storage_offset, size, stride)
+        region = source if size is None else TensorStorage.of(source).region(self.dtype, storage_offset, size, stride)
     else:
         storage = _storage_of(source)
         if size is None:
             size = (storage.nbytes() // self.itemsize,)
-        place = storage.region(self.dtype, storage_offset, size, stride)
+        region = storage.region(self.dtype, storage_offset, size, stride)
     if torch.is_grad_enabled():
         expect_writable(self)
-        become(self, place.detach())
+        become(self, region.detach())
         if isinstance(source, Tensor) and current().lift(source).history is not None:
             set_without_derivative(self, source, "derivative for set_ is not implemented")
     else:  # it goes on to require grad, as another leaf
-        set_data(self, place)
+        set_data(self, region)
         if isinstance(self.history, Source) and self.history.variable is self:
             self.end_history()
             self.change("_ended", None)  # what begins is another leaf, on other memory

@@ -29,9 +29,9 @@ from ..values.at_once import known_element
 from ..values.selected import begin, select
 from .bounds import expect_within, known_values
 from .creation import filled
-from .indexing import from_front, in_order_of, overwrite, progression, sliced
+from .indexing import from_start, in_order_of, overwrite, progression, sliced
 from .selection_dims import by_unknown
-from .selection_places import has_mask, with_places
+from .selection_indices import has_mask, with_indices
 from .selection_subscripts import sliced_by_unknown
 from .traced_slices import Span, items_of, spanned, spanning
 
@@ -83,7 +83,7 @@ def _by_unknown(self, index):
     if found is None:
         found = by_unknown(self, items_of(index, self.ndim))
     if found is None and has_mask(index):
-        found = self[with_places(index)]
+        found = self[with_indices(index)]
     return found
 
 
@@ -178,7 +178,7 @@ def _lifted(shape, indices) -> list[Torchish | None]:
     """The index tensors, checked, with bytes as the masks that they are."""
     lift = current().lift
     lifted, dim = [], 0
-    for place, index in enumerate(indices):
+    for position, index in enumerate(indices):
         if index is None:
             lifted.append(None)
             dim += 1
@@ -191,7 +191,7 @@ def _lifted(shape, indices) -> list[Torchish | None]:
                 warnings.warn(_BYTES, UserWarning, stacklevel=user_level())
             if tuple(index.shape) != tuple(shape[dim : dim + index.ndim]):
                 raise IndexError(
-                    f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the "
+                    f"The shape of the mask {list(index.shape)} at index {position} does not match the shape of the "
                     f"indexed tensor {list(shape)} at dimension {dim}"
                 )
             index = index if index.dtype == torch.bool else index != 0
@@ -216,11 +216,11 @@ def _spread(indices) -> list:
         if mask is None:
             result.append(index)
         else:
-            result.extend(_Fixed(places.astype(np.int32)) for places in np.nonzero(mask))
+            result.extend(_Fixed(positions.astype(np.int32)) for positions in np.nonzero(mask))
     return result
 
 
-def _facts(input: Torchish, indices) -> tuple[list, tuple[int, ...]]:
+def _as_slices(input: Torchish, indices) -> tuple[list, tuple[int, ...]]:
     """The indices with slices for those that amount to one, and the dimensions whose indices may be negative."""
     result, negative, dim = [], [], 0
     alone = sum(index is not None for index in indices) == 1
@@ -247,7 +247,7 @@ def _facts(input: Torchish, indices) -> tuple[list, tuple[int, ...]]:
 
 def _is_staged(*operands) -> bool:
     """Returns True if an operation on these is staged: its form matters more than the time to find it."""
-    return any(isinstance(x, Torchish) and is_traced(x.physical.array) for x in operands)
+    return any(isinstance(x, Torchish) and is_traced(x.buffer.array) for x in operands)
 
 
 def _prepare_read(input, indices):
@@ -256,7 +256,7 @@ def _prepare_read(input, indices):
     if any(_is_mask(index) for index in indices):
         raise TracedValueError("indexing with a boolean mask")
     strides = _strides_of_read(input, indices)
-    indices, negative = _facts(input, indices)
+    indices, negative = _as_slices(input, indices)
     part = _part(input, indices)
     if part is not None:
         input, indices, negative = part, [None] * part.ndim, ()
@@ -288,8 +288,8 @@ def _strides_of_chosen(input: Operand, indices: tuple[Operand | None, ...]) -> t
     operands = [Operand(shape, (*own[:before], *[0] * ndim, *own[before:]))]
     with DisableTorchFunction(), DisableTorchDispatch():
         for index in filter(None, indices):
-            whole = torch.empty_strided(*index, device="meta").expand(together)
-            reshaped = whole.reshape((1,) * before + together + ones)
+            full = torch.empty_strided(*index, device="meta").expand(together)
+            reshaped = full.reshape((1,) * before + together + ones)
             operands.append(Operand(tuple(reshaped.shape), reshaped.stride()))
     strides = result_strides(operands, shape)
     return None if strides == strides_of_shape(shape) else strides
@@ -318,7 +318,7 @@ def _part(input: Torchish, indices) -> torch.Tensor | None:
     part = input[(slice(None),) * dims[0] + tuple(walks)]
     order = sorted(range(len(dims)), key=axes.__getitem__)
     after = range(dims[-1] + 1, input.ndim)
-    part = part.permute(*range(dims[0]), *(dims[place] for place in order), *after)
+    part = part.permute(*range(dims[0]), *(dims[position] for position in order), *after)
     return part.reshape(*input.shape[: dims[0]], *together, *(input.shape[dim] for dim in after))
 
 
@@ -335,7 +335,7 @@ def _prepare_write(input, indices, values, accumulate=False):
     mask = _only_mask(indices)
     if values.dtype != input.dtype:
         if mask is None or values.numel() != 1 or accumulate:
-            _expect_known_room(input.shape, _spread(indices), values.shape)
+            _expect_known_broadcast(input.shape, _spread(indices), values.shape)
             raise RuntimeError(
                 f"Index put requires the source and destination dtypes match, got {input.dtype} for the destination "
                 f"and {values.dtype} for the source."
@@ -343,19 +343,19 @@ def _prepare_write(input, indices, values, accumulate=False):
         values = values.to(input.dtype)
     if mask is None or _has_count(values, input.ndim - mask - indices[mask].ndim):
         indices = _spread(indices)
-    indices, negative = _facts(input, indices)
+    indices, negative = _as_slices(input, indices)
     return (input, indices, values, accumulate), {"negative": negative}
 
 
-def _expect_known_room(shape, indices, values) -> None:
-    """As `_expect_room`, for the shapes of values and indices, if these say how much they choose."""
+def _expect_known_broadcast(shape, indices, values) -> None:
+    """As `_expect_broadcast`, for the shapes of values and indices, if these say how much they choose."""
     if not any(_is_mask(index) for index in indices):
-        _expect_room(values, _result_shape(shape, [slice(None) if index is None else index for index in indices]))
+        _expect_broadcast(values, _result_shape(shape, [slice(None) if index is None else index for index in indices]))
 
 
 def _only_mask(indices) -> int | None:
     """The place of a mask that is the only index."""
-    given = [place for place, index in enumerate(indices) if index is not None]
+    given = [position for position, index in enumerate(indices) if index is not None]
     return given[0] if len(given) == 1 and _is_mask(indices[given[0]]) else None
 
 
@@ -375,7 +375,7 @@ def _entries(shape, indices, negative) -> tuple:
             entries.append(slice(None))
         else:
             array = index.values if isinstance(index, _Fixed) else index
-            entries.append(from_front(array, shape[dim]) if dim in negative else array)
+            entries.append(from_start(array, shape[dim]) if dim in negative else array)
     return tuple(entries)
 
 
@@ -430,10 +430,10 @@ def index_put(input, indices, values, accumulate=False, *, negative=()):
         mode, (indices, values) = "drop", _without_masks(input.shape, indices, values)
     entries = _entries(input.shape, indices, negative)
     values = _expanded(values, _result_shape(input.shape, entries))
-    places = [entry for entry in entries if not isinstance(entry, slice)]
+    positions = [entry for entry in entries if not isinstance(entry, slice)]
     layout = tuple(isinstance(entry, slice) for entry in entries)
     write = functools.partial(_write, layout, mode, accumulate)
-    return write(input, values, *places) if accumulate else overwrite(write, input, values, *places)
+    return write(input, values, *positions) if accumulate else overwrite(write, input, values, *positions)
 
 
 @implements_tensors(aten._index_put_impl_.default)
@@ -441,9 +441,9 @@ def _index_put_impl_(self, indices, values, accumulate=False, unsafe=False):
     return self.index_put_(indices, values, accumulate)
 
 
-def _write(whole, mode, accumulate, operand, updates, *places, unique=False):
-    remaining = iter(places)
-    target = operand.at[tuple(slice(None) if is_whole else next(remaining) for is_whole in whole)]
+def _write(full, mode, accumulate, operand, updates, *positions, unique=False):
+    remaining = iter(positions)
+    target = operand.at[tuple(slice(None) if is_full else next(remaining) for is_full in full)]
     function = target.set if not accumulate else target.max if operand.dtype == bool else target.add
     return function(updates, mode=mode, unique_indices=unique, wrap_negative_indices=False)
 
@@ -455,11 +455,11 @@ def _combined(before, values, accumulate):
 
 
 def _expanded(values, shape):
-    _expect_room(values.shape, shape)
+    _expect_broadcast(values.shape, shape)
     return jnp.broadcast_to(values, shape)
 
 
-def _expect_room(values, shape) -> None:
+def _expect_broadcast(values, shape) -> None:
     """Refuses values of a shape that does not broadcast to the written part."""
     try:
         fits = np.broadcast_shapes(values, shape) == tuple(shape)

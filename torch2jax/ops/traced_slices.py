@@ -22,7 +22,7 @@ from ..values.item import Item
 from ..values.lengths import distance, is_traced_number, range_of_number
 from .arrays import cast, highest, is_inexact, like, lowest, where
 from .bounds import known_values, seen
-from .indexing import from_front
+from .indexing import from_start
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -41,24 +41,24 @@ class Span(NamedTuple):
     is_in_doubt: bool = False
     """True if PyTorch's slice may be shorter."""
 
-    def in_view(self, count: int, is_told: bool) -> tuple[Any, bool, Any]:
+    def in_view(self, count: int, is_checked: bool) -> tuple[Any, bool, Any]:
         """The start, whether that may be negative, and whether PyTorch's slice is as long.
 
         Args:
             count: the size of the dimension.
-            is_told: whether it is asked if the slice is as long; else the last of the results is None.
+            is_checked: whether it is asked if the slice is as long; else the last of the results is None.
         """
-        if isinstance(self.start, int) or not (self.is_one or (is_told and self.is_in_doubt)):
+        if isinstance(self.start, int) or not (self.is_one or (is_checked and self.is_in_doubt)):
             return self.start, self.is_negative, None
-        place = from_front(self.start, count) if self.is_negative else self.start
+        position = from_start(self.start, count) if self.is_negative else self.start
         if self.is_one:
-            return place, False, None
-        zero, last = like(place, 0), like(place, count - self.size)
+            return position, False, None
+        zero, last = like(position, 0), like(position, count - self.size)
         if not self.is_negative:
-            return place, False, lax.le(place, last)
+            return position, False, lax.le(position, last)
         # One that begins before the end, ``x[-3:-1]``, has to end there.
-        last = where(lax.lt(self.start, zero), like(place, count - self.size - 1), last)
-        return place, False, lax.bitwise_and(lax.ge(place, zero), lax.le(place, last))
+        last = where(lax.lt(self.start, zero), like(position, count - self.size - 1), last)
+        return position, False, lax.bitwise_and(lax.ge(position, zero), lax.le(position, last))
 
 
 def spanning(input: Tensor, spans: dict[int, Span], is_expected: bool = False) -> Torchish:
@@ -77,25 +77,29 @@ def spanning(input: Tensor, spans: dict[int, Span], is_expected: bool = False) -
     ones = tuple(dim for dim, span in spans.items() if span.is_one)
     for dim in reversed(ones):
         view = geometry(aten.select.int, view, dim, 0)
-    policy = current().attempt.path.policy
-    is_told = not is_expected or policy.checking is not None
+    policy = current().execution.path.policy
+    is_checked = not is_expected or policy.checking is not None
     given = [spans.get(dim, Span(0, size)) for dim, size in enumerate(shape)]
-    places, negative, flags = zip(*[x.in_view(n, is_told) for x, n in zip(given, shape, strict=True)], strict=True)
-    dtype = functools.reduce(np.promote_types, (place.dtype for place in places if not isinstance(place, int)))
-    corner = [np.asarray(x, dtype) if isinstance(x, int) else cast(x, dtype) for x in places]
+    positions, negative, flags = zip(
+        *[x.in_view(n, is_checked) for x, n in zip(given, shape, strict=True)], strict=True
+    )
+    dtype = functools.reduce(
+        np.promote_types, (position.dtype for position in positions if not isinstance(position, int))
+    )
+    corner = [np.asarray(x, dtype) if isinstance(x, int) else cast(x, dtype) for x in positions]
     sizes = [span.size for span in given]
     fits, in_doubt = None, [dim for dim, flag in enumerate(flags) if flag is not None]
     if in_doubt:
         fits = functools.reduce(lax.bitwise_and, (flags[dim] for dim in in_doubt))
         policy.check(fits, _beyond([(sizes[dim], shape[dim]) for dim in in_doubt]))
-    told = None if is_expected else fits
+    is_given = None if is_expected else fits
 
     def read(array):
         part = lax.dynamic_slice(array, corner, sizes, allow_negative_indices=negative)
-        return lax.squeeze(_told(part, told), ones)
+        return lax.squeeze(_checked(part, is_given), ones)
 
     def write(array, value):
-        value = _told(lax.expand_dims(value, ones), told)
+        value = _checked(lax.expand_dims(value, ones), is_given)
         return lax.dynamic_update_slice(array, value, corner, allow_negative_indices=negative)
 
     traced = tuple(
@@ -109,7 +113,7 @@ def _beyond(sizes: Sequence[tuple[int, int]]) -> str:
     return f"got a slice that is to have {parts}, and begins where there are fewer left"
 
 
-def _told(part: Any, fits: Any) -> Any:
+def _checked(part: Any, fits: Any) -> Any:
     """A part, without values where it does not fit: nan, and with nan for derivatives."""
     if fits is None:
         return part
@@ -135,10 +139,10 @@ def items_of(index, ndim: int) -> list:
     """A subscript's items, without an ellipsis, and with tensors for lists."""
     items = list(index) if isinstance(index, tuple) else [index]
     items = [torch.as_tensor(x) if isinstance(x, list) else x for x in items]
-    places = [i for i, item in enumerate(items) if item is Ellipsis]
-    if places:
+    positions = [i for i, item in enumerate(items) if item is Ellipsis]
+    if positions:
         taken = sum(1 for item in items if item is not None and item is not Ellipsis)
-        items[places[0] : places[0] + 1] = [slice(None)] * (ndim - taken)
+        items[positions[0] : positions[0] + 1] = [slice(None)] * (ndim - taken)
     return items
 
 
@@ -191,12 +195,12 @@ def _span_of_slice(item: slice, count: int) -> Span | None:
         size = _distance(stop, start)
         if type(step) is not int or step < 1 or size is None or not 0 <= size <= count:
             return None
-        (low, high), place = range_of_number(start), start.read()
+        (low, high), position = range_of_number(start), start.read()
         if low >= 0:
             size -= (size - 1) % step if size else 0  # no element is behind the last step
         if size == 0 or (low >= 0 and high <= count - size):
-            return Span(place, size, is_negative=True)  # as `dynamic_slice` takes it by default
-        return Span(place, size, is_negative=low < 0, is_in_doubt=True)
+            return Span(position, size, is_negative=True)  # as `dynamic_slice` takes it by default
+        return Span(position, size, is_negative=low < 0, is_in_doubt=True)
     if type(step) is not int or step != 1 or not all(x is None or type(x) is int for x in (start, stop)):
         return None
     start, stop, _ = slice(start, stop).indices(count)

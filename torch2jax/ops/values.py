@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..abandoning import Restart
 from ..autograd.inputs import is_tensor_differentiated
-from ..control.path import answer
-from ..errors import TracedValueError, user_place
+from ..control.path import decision
+from ..errors import TracedValueError, user_line
 from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
+from ..restarts import Restart
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import dtype_t2j, has_doubles, is_integral
@@ -28,7 +28,7 @@ from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
 from ..translation import current
 from ..values.item import HOW_TO_PRINT, Item, formats_text
-from ..values.lengths import heed
+from ..values.lengths import track_lengths
 from ..values.numpy_views import lend
 from ..values.traced_numbers import Number, is_unknown
 from .storages import copy_of_memory, is_copied
@@ -48,8 +48,8 @@ def values(tensor: torch.Tensor, what: str, *, leaves_pytorch: bool = False, ins
     """
     tensor = current().lift(tensor)
     if leaves_pytorch and tensor.is_floating_point():
-        attempt = current().attempt
-        attempt.left_pytorch = attempt.left_pytorch or user_place()
+        execution = current().execution
+        execution.left_pytorch = execution.left_pytorch or user_line()
     known = tensor.known
     if isinstance(known, (torch.Tensor, Deferred)):
         return in_pytorch(lambda: to_numpy(values_of(tensor.real_values)))  # pyright: ignore[reportArgumentType]
@@ -92,7 +92,7 @@ def _scalar(tensor, what: str, instead: str | None = None):
             raise TracedValueError(what, instead=instead) from None
         if tensor.dtype != torch.bool or tensor.numel() != 1:
             raise
-        return answer(current().lift(tensor), what)
+        return decision(current().lift(tensor), what)
     if array.size != 1:
         raise RuntimeError(f"a Tensor with {array.size} elements cannot be converted to Scalar")
     return array.reshape(()).item() if array.dtype.kind != "V" else float(array.reshape(()))
@@ -111,20 +111,20 @@ def item(self):
         if number.numel() != 1 or not _gives_numbers(number):
             raise
         current().paths[-1].convert()
-        heed()
+        track_lengths()
         return Item.out_of(number)
 
 
 def _gives_numbers(tensor: Torchish) -> bool:
     """Returns True if code may compute with elements of a traced tensor as with Python numbers."""
     is_real = tensor.dtype != torch.bool and not tensor.dtype.is_complex
-    return is_real and current().paths[-1].can_answer(tensor)
+    return is_real and current().paths[-1].can_decide(tensor)
 
 
 @implements_tensors(aten.item.default, aten._local_scalar_dense.default, tags=[Tag.READS])
 def _item_of_operators(self):
     """Serves ``item()``, which PyTorch's parser calls for a tensor in place of a number: ``torch.arange(x.max())``."""
-    if not current().attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
+    if not current().execution.tracks_lengths and self.numel() == 1 and _may_decide(self):
         raise Restart  # of a size
     return _scalar(self, "Tensor.item()", f"if it is a size, write tensor.item() in its place, {_NUMBER}")
 
@@ -138,7 +138,7 @@ def is_nonzero(input):
     try:
         return bool(_scalar(input, "bool(tensor)"))
     except TracedValueError:
-        return answer(current().lift(input), "bool(tensor)")
+        return decision(current().lift(input), "bool(tensor)")
 
 
 @implements_tensors(Tensor.__int__, tags=[Tag.READS])
@@ -180,7 +180,7 @@ def _complex(self):
 @implements_tensors(Tensor.__index__, tags=[Tag.READS])
 def _index(self):
     call = current()
-    if not call.attempt.heeds_lengths and self.numel() == 1 and _may_decide(self):
+    if not call.execution.tracks_lengths and self.numel() == 1 and _may_decide(self):
         raise Restart  # of a range, or of a size
     try:
         return operator.index(_scalar(self, "a tensor used as an index", _TURNS))  # pyright: ignore[reportArgumentType]
@@ -210,7 +210,7 @@ def tolist(self):
         tensor = current().lift(self)
         if not 0 < tensor.numel() <= _MOST_NUMBERS or not _gives_numbers(tensor):
             raise
-        heed()
+        track_lengths()
         return _listed(tensor.detach())
 
 
@@ -339,7 +339,7 @@ def _copied_with_its_memory(tensor: Torchish, memo, is_new: bool) -> Torchish:
 
 
 def _passes(tensor) -> bool:
-    return current().attempt.path.policy.checks == "assume" and not _is_available(tensor)
+    return current().execution.path.policy.checks == "assume" and not _is_available(tensor)
 
 
 @implements_tensors(aten._is_all_true.default)

@@ -22,9 +22,9 @@ from ..tensors.dtypes import canonical
 from ..tensors.rebinding import become, keep_geometry
 from ..tensors.regions import CONJUGATE, NEGATIVE, bitcast, gathered
 from ..tensors.storage import Storage, View
-from ..tensors.tensor import Torchish, geometry, make_region, make_view, strides_of_copy, wrap, wrap_physical
+from ..tensors.tensor import Torchish, geometry, make_region, make_view, strides_of_copy, wrap, wrap_buffer
 from ..tensors.traced import is_at_once, without_gradient
-from ..tensors.view_kind import ViewKind, places, reshape, transpose
+from ..tensors.view_kind import ViewKind, element_offsets, reshape, transpose
 from ..tracing.value_ranges import range_of
 from ..translation import current
 from .arrays import axis_of, is_inexact
@@ -42,7 +42,7 @@ def _view(function):
         def rule(self, *args, **kwargs):
             like = geometry(function, self, *args, **kwargs)
             kind = kind_of(self, like, *args, **kwargs)
-            return make_view(self, self._node if _is_whole(kind) else View(self._node, kind), like)
+            return make_view(self, self._node if _is_identity(kind) else View(self._node, kind), like)
 
         implements_tensors(function)(rule)
         return rule
@@ -50,7 +50,7 @@ def _view(function):
     return register
 
 
-def _is_whole(kind: ViewKind) -> bool:
+def _is_identity(kind: ViewKind) -> bool:
     return kind.permutation is not None and kind.permutation == tuple(range(len(kind.permutation)))
 
 
@@ -253,7 +253,7 @@ def diagonal(self, like, offset=0, dim1=0, dim2=1):
     others = [dim for dim in range(len(shape)) if dim not in (dim1, dim2)]
     permutation = _permutation((*others, dim1, dim2))
     flat = (*(shape[dim] for dim in others), shape[dim1] * shape[dim2])
-    moved = (*flat[:-1], shape[dim1], shape[dim2])
+    in_order = (*flat[:-1], shape[dim1], shape[dim2])
     # In one dimension, the diagonal is every so manieth element.
     first = max(-offset, 0) * shape[dim2] + max(offset, 0)
     count, step = _shape_of(like)[-1], shape[dim2] + 1
@@ -267,7 +267,7 @@ def diagonal(self, like, offset=0, dim1=0, dim2=1):
 
     def write(array, value):
         written = region.write(reshape(permutation.read(array), flat), value)
-        return permutation.write(None, reshape(written, moved))
+        return permutation.write(None, reshape(written, in_order))
 
     return ViewKind(read, write)
 
@@ -280,8 +280,8 @@ def unfold(self, like, dimension, size, step):
         return _reshape(self, like) if size else empty
     dim = dimension % len(shape)
     count = _shape_of(like)[dim]
-    places = np.arange(count, dtype=np.int32)[:, None] * step + np.arange(size, dtype=np.int32)
-    windows = gathered((*[slice(None)] * dim, places), unique=step >= size or count < 2)
+    positions = np.arange(count, dtype=np.int32)[:, None] * step + np.arange(size, dtype=np.int32)
+    windows = gathered((*[slice(None)] * dim, positions), unique=step >= size or count < 2)
     order = [*range(dim + 1), *range(dim + 2, len(shape) + 1), dim + 1]
     last = _permutation(tuple(order))
     return ViewKind(
@@ -319,8 +319,8 @@ def _expect_no_gaps(self: Torchish, size, stride, offset: int) -> None:
         return
     before, after = storage.dtype.itemsize, canonical(self.dtype).itemsize
     unit = min(before, after)
-    units = _units(places(storage.frame.shape, *storage.gaps), before // unit)
-    if not np.isin(_units(places(size, stride, offset), after // unit), units).all():
+    units = _units(element_offsets(storage.frame.shape, *storage.gaps), before // unit)
+    if not np.isin(_units(element_offsets(size, stride, offset), after // unit), units).all():
         raise RuntimeError(
             f"result = tensor.as_strided({list(size)}, {list(stride)}, {offset}) can access memory outside of the "
             f"tensor, of shape {list(self.shape)}, strides {list(self.stride())} and offset {self.storage_offset()}. "
@@ -576,8 +576,8 @@ def contiguous(self, *, memory_format=torch.contiguous_format):
 def clone(input, *, memory_format=torch.preserve_format):
     strides = strides_of_copy(input, memory_format)
     if isinstance(input.known, torch.Tensor) and input.history is None and current().is_lazy:
-        return wrap_physical(input.lazy, input.dtype, input.known, strides, input._label)
-    array, layout = input.physical
+        return wrap_buffer(input.lazy, input.dtype, input.known, strides, input._label)
+    array, layout = input.buffer
     if not torch.is_grad_enabled() and input._node.storage.differentiable:
         array = without_gradient(array)
     copied = wrap(array, input.dtype, input.known, layout=layout, strides=strides, device=input._label)

@@ -70,9 +70,9 @@ class ArrayRule:
         self.elementwise, self.is_pure = options.promote is not None, not options.random
         self.tags = frozenset((Tag.FRESH, *([Tag.RANDOM] if self.random else []), *options.tags))
         self.names = BodyParameters.of(body, known=("out", *_PLACEMENT), skipped=1 if self.random else 0)
-        parameters = (*self.names.places, *filter(None, [self.names.spread]), *self.names.options)
+        parameters = (*self.names.positional, *filter(None, [self.names.spread]), *self.names.options)
         self.parameters = set(parameters)
-        operands = self.names.places if self.elementwise else ()
+        operands = self.names.positional if self.elementwise else ()
         keeps = len(operands) == 1 and self.promote in _KEEPING and self.dtype is None
         self.exact_out = options.exact_out or keeps
         self._integers = tuple(
@@ -83,10 +83,10 @@ class ArrayRule:
     def __call__(self, args: tuple, kwargs: dict):
         with DisableTorchFunction():
             kwargs, out, device = self.without_placement(kwargs)
-            for place, name in self._integers:
-                if place < len(args):
-                    if _has_tensor(args[place]):
-                        args = (*args[:place], _numbers(args[place]), *args[place + 1 :])
+            for position, name in self._integers:
+                if position < len(args):
+                    if _has_tensor(args[position]):
+                        args = (*args[:position], _numbers(args[position]), *args[position + 1 :])
                 elif name in kwargs and _has_tensor(kwargs[name]):
                     kwargs = {**kwargs, name: _numbers(kwargs[name])}
             if self.check is not None:
@@ -151,7 +151,7 @@ class ArrayRule:
         if takes is not None:
             expect(self.name, dtype, takes)
         if self.fits:
-            for name, value in (*zip(self.names.places, args, strict=False), *kwargs.items()):
+            for name, value in (*zip(self.names.positional, args, strict=False), *kwargs.items()):
                 if name in self.fits and not isinstance(value, jax.Array):
                     expect_fits(value, dtype)
 
@@ -162,16 +162,16 @@ class ArrayRule:
 
     def takes_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Returns True if a tensor is passed where PyTorch takes a number, which is that of the tensor."""
-        found = [args[place] if place < len(args) else kwargs.get(name) for place, name in self._integers]
+        found = [args[position] if position < len(args) else kwargs.get(name) for position, name in self._integers]
         return any(map(_has_tensor, found))
 
     def _examined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
         if "dtype" in self.parameters:
-            at = self.names.places.index("dtype") if "dtype" in self.names.places else len(args)
+            at = self.names.positional.index("dtype") if "dtype" in self.names.positional else len(args)
             dtype = args[at] if at < len(args) else kwargs.get("dtype")
             if dtype is not None:
                 return dtype
-        return dtype_of_first(self.names.places, args, kwargs)
+        return dtype_of_first(self.names.positional, args, kwargs)
 
     def _apply(
         self,
@@ -188,7 +188,7 @@ class ArrayRule:
             key = this_call().next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
             arrays, args = (key, *arrays), (key, *args)
-        if self.concrete and any(is_traced(tensor.physical.array) for tensor in tensors):
+        if self.concrete and any(is_traced(tensor.buffer.array) for tensor in tensors):
             if self.of_unknown is not None and is_result:
                 return self.of_unknown(*args, **kwargs)
             raise TracedValueError(f"torch.{self.name}")
@@ -211,7 +211,7 @@ class ArrayRule:
         """
         if layout is None:
             return arrays_of(args, tensors), arrays_of(kwargs, tensors)
-        first = _each(args[0], lambda x: tensors.append(lift(x)) or tensors[-1].physical.arranged(layout))
+        first = _each(args[0], lambda x: tensors.append(lift(x)) or tensors[-1].buffer.arranged(layout))
         arrays = (first, *arrays_of(args[1:], tensors))
         return arrays, {**arrays_of(kwargs, tensors), "channels_last": True}
 
@@ -260,7 +260,7 @@ class ArrayRule:
         Raises:
             RuntimeError, TypeError: the function is not defined for these arguments.
         """
-        count = len(self.names.places)
+        count = len(self.names.positional)
         operands, options = list(args[:count]), args[count:]
         factors: list[Torchish] = []
         if kwargs or options:
@@ -268,8 +268,8 @@ class ArrayRule:
             for name in self.names.options:  # what PyTorch takes as a number
                 if isinstance(kwargs.get(name), torch.Tensor):
                     kwargs[name] = self._number(name, lift(kwargs[name]), factors)
-            named = [i for i, name in enumerate(self.names.places) if name in kwargs]
-            for name in self.names.places[len(operands) : max(named, default=-1) + 1]:
+            named = [i for i, name in enumerate(self.names.positional) if name in kwargs]
+            for name in self.names.positional[len(operands) : max(named, default=-1) + 1]:
                 operands.append(kwargs.pop(name, None))  # one that is left out between others: clamp(x, max=1)
         for i, operand in enumerate(operands):
             if isinstance(operand, (torch.Tensor, jax.Array, np.ndarray)):

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import WithoutValuesError
 
-Served = Callable[[Any, Any, tuple, dict], Any]
+Handler = Callable[[Any, Any, tuple, dict], Any]
 """Returns a function's result, given the call, the function, its arguments and keywords; or `Changed`."""
-S = TypeVar("S", bound=Served)
+S = TypeVar("S", bound=Handler)
 W = TypeVar("W", bound=Callable[..., Any])
 
-_servers: list[tuple[int, type, Served]] = []
+_handlers: list[tuple[int, type, Handler]] = []
 _without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
 
 
@@ -37,33 +37,33 @@ class Changed(NamedTuple):
     kwargs: dict
 
 
-def serves(kind: type, rank: int) -> Callable[[S], S]:
+def handles(kind: type, rank: int) -> Callable[[S], S]:
     """Declares the decorated function to serve whatever has an argument of a class; the lowest rank comes first."""
 
-    def register(server: S) -> S:
-        _servers.append((rank, kind, server))
-        _servers.sort(key=lambda entry: entry[0])
-        servers_of.cache_clear()
-        return server
+    def register(handler: S) -> S:
+        _handlers.append((rank, kind, handler))
+        _handlers.sort(key=lambda entry: entry[0])
+        handlers_of.cache_clear()
+        return handler
 
     return register
 
 
 @functools.lru_cache(maxsize=256)  # classes are made in functions too
-def servers_of(types: tuple[type, ...]) -> tuple[Served, ...]:
+def handlers_of(types: tuple[type, ...]) -> tuple[Handler, ...]:
     """The functions that handle arguments of these classes, in the order of precedence."""
-    return tuple(server for _, kind, server in _servers if any(issubclass(x, kind) for x in types))
+    return tuple(handler for _, kind, handler in _handlers if any(issubclass(x, kind) for x in types))
 
 
-def serves_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
+def handles_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
     """Declares the decorated function as the handler of functions that met an argument without values.
 
     It gets the error, the call, the function, its arguments and keywords.
     """
 
-    def register(server: W) -> W:
-        _without_values[error] = server
-        return server
+    def register(handler: W) -> W:
+        _without_values[error] = handler
+        return handler
 
     return register
 

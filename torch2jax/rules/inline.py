@@ -68,7 +68,7 @@ class _Equations(NamedTuple):
                 values.append(found)
         if self.kind is None:
             return values[self.results[0]]
-        return self.kind([values[place] for place in self.results])
+        return self.kind([values[position] for position in self.results])
 
 
 class EquationsByTypes:
@@ -86,19 +86,19 @@ class EquationsByTypes:
         """Caches the equations that a body has added for arrays, if they depend on nothing else."""
         if any(isinstance(array.val, jax.extend.core.Literal) for array in arrays):
             return  # JAX casts the number itself, and the equations have what came of it
-        places = {id(array.val): place for place, array in enumerate(arrays)}
-        if len(places) < len(arrays):
+        positions = {id(array.val): position for position, array in enumerate(arrays)}
+        if len(positions) < len(arrays):
             return  # an array that is given twice: which one is meant?
         kept = []
         for equation in equations:
-            operands: list[Any] = [_operand(x, places) for x in equation.invars]
+            operands: list[Any] = [_operand(x, positions) for x in equation.invars]
             if None in operands or equation.effects:
                 return
             kept.append(_Equation(equation.primitive, equation.params, tuple(operands)))
             for variable in equation.outvars:
-                places[id(variable)] = len(places)
+                positions[id(variable)] = len(positions)
         kind = type(result) if type(result) in (tuple, list) else None
-        results = [places.get(id(getattr(x, "val", None))) for x in (result if kind else (result,))]
+        results = [positions.get(id(getattr(x, "val", None))) for x in (result if kind else (result,))]
         if None in results:
             return
         if len(self._kept) >= _MOST:
@@ -107,11 +107,11 @@ class EquationsByTypes:
         self._kept[types] = _Equations(trace_context(), tuple(kept), tuple(results), kind)  # pyright: ignore
 
 
-def _operand(traced: Any, places: dict[int, int]) -> int | _Literal | None:
+def _operand(traced: Any, positions: dict[int, int]) -> int | _Literal | None:
     """An operand of an equation: the index of a value, or a literal; None if it is anything else."""
-    place = places.get(id(traced.val))
-    if place is not None:
-        return place
+    position = positions.get(id(traced.val))
+    if position is not None:
+        return position
     if isinstance(traced.val, jax.extend.core.Literal) and jax.typeof(traced.val.val) == traced.val.aval:
         return _Literal(traced.val.val)
     return None
@@ -281,7 +281,7 @@ def _inlined(call: _BodyCall, default_dtype: torch.dtype) -> "Inlined":
     return Inlined(call)
 
 
-class AsksForValues(Exception):
+class NeedsValues(Exception):
     """The body decides something by whether it has values."""
 
 
@@ -302,7 +302,7 @@ class Inlined:
         self._body: Any = call.body if call.takes_arrays else None
         self._calls = self._pastes = 0
         self._pasted_in: Callable = lambda: None  # a weak reference: an id would be that of a later program too
-        self._asks = False
+        self._needs_values = False
         self.ready: Callable | None = None
         """The function that `eager` calls once the body has been compiled."""
         self._is_short: bool | None = None  # not known yet
@@ -334,9 +334,9 @@ class Inlined:
         try:
             result, asked = noting_tests(self.run, *arrays)
         except jax.errors.JAXTypeError as error:  # it took a value
-            raise AsksForValues from error
+            raise NeedsValues from error
         if asked:
-            raise AsksForValues
+            raise NeedsValues
         return result
 
     def staged(self, *arrays: Any):
@@ -363,12 +363,12 @@ class Inlined:
     def eager(self, *arrays: Any):
         """Runs a body op by op if it is called rarely, or asks for values; else as one compiled program."""
         self._calls += 1
-        if self._asks or self._calls <= _SELDOM:
+        if self._needs_values or self._calls <= _SELDOM:
             return self.run(*arrays)
         try:
             result = self._compiled(*arrays)
-        except AsksForValues:
-            self._asks, self.ready = True, None
+        except NeedsValues:
+            self._needs_values, self.ready = True, None
             return self.run(*arrays)
         self.ready = self._compiled
         return result

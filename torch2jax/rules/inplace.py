@@ -10,11 +10,11 @@ import torch
 from ..errors import user_level, user_location
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled
+from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import canonical, type_name
 from ..tensors.history import Source
 from ..tensors.interop import is_dense
 from ..tensors.known import defer
-from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.rebinding import resize
 from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish
@@ -66,8 +66,8 @@ def _is_mask(operands: tuple) -> bool:
 
 def _accumulates(names: BodyParameters, args: tuple, kwargs: dict) -> bool:
     """Returns True if a call adds to the values that it writes to."""
-    place = names.places.index("accumulate") if "accumulate" in names.places else len(args)
-    return bool(args[place] if place < len(args) else kwargs.get("accumulate", False))
+    position = names.positional.index("accumulate") if "accumulate" in names.positional else len(args)
+    return bool(args[position] if position < len(args) else kwargs.get("accumulate", False))
 
 
 def _expanded_dims(tensor: Torchish) -> list[int]:
@@ -92,8 +92,8 @@ def _as_expanded(target: Torchish, value: Torchish, dims: list[int], name: str) 
     with this_call().inside():
         before, after = (x.movedim(dims, last).flatten(last[0]) for x in (target.detach(), value))
         is_changed = before.ne(after) & (before.eq(before) | after.eq(after))
-        place = (is_changed * torch.arange(1, after.shape[-1] + 1)).argmax(-1, True)
-        found = after.gather(-1, place)
+        position = (is_changed * torch.arange(1, after.shape[-1] + 1)).argmax(-1, True)
+        found = after.gather(-1, position)
         return found.reshape(*found.shape[:-1], *[1] * len(dims)).movedim(last, dims).expand(target.shape)
 
 
@@ -183,48 +183,48 @@ def _store(tensor: Torchish, value: Torchish) -> None:
             stacklevel=user_level(),
         )
     expect_in_its_mode(tensor)
-    physical, known = _cast(value, tensor)
-    if isinstance(physical, LazyArray):
+    buffer, known = _cast(value, tensor)
+    if isinstance(buffer, LazyArray):
         if torch.is_grad_enabled():
             expect_writable(tensor, (value,))
-        tensor.write(physical, known, in_place_of_itself=not torch.is_grad_enabled())
+        tensor.write(buffer, known, keeps_derivatives=not torch.is_grad_enabled())
         return
-    array, layout = physical.physical
+    array, layout = buffer.buffer
     if not is_fwd_grad_enabled() and array.dtype.kind in "fcV":
-        array = with_tangents_of(tensor.physical.arranged(layout), array)
+        array = with_tangents_of(tensor.buffer.arranged(layout), array)
     dual = this_call().dual
     if dual is not None and dual.has_tangent(tensor) and not dual.has(array) and array.dtype.kind in "fcV":
         array, known = dual.with_zero_tangent(array), None
     if torch.is_grad_enabled():
         expect_writable(tensor, (value,))
-        tensor.write(PhysicalArray(array, layout), known)
+        tensor.write(ArrayBuffer(array, layout), known)
         tensor.descend((tensor, value), "CopySlices")
         return
     differentiable = storage.differentiable  # a write without gradients changes nothing about derivatives
     if differentiable:
         written, known = array, None
-        array = with_derivatives_of(tensor.physical.arranged(layout), array)
+        array = with_derivatives_of(tensor.buffer.arranged(layout), array)
         if this_call().dual is not None:  # but those forwards follow
             array = with_tangents_of(written, this_call().without_tangents(array))
     elif value._node.storage.differentiable:
         array = without_gradient(array)
-    tensor.write(PhysicalArray(array, layout), known, in_place_of_itself=True)
+    tensor.write(ArrayBuffer(array, layout), known, keeps_derivatives=True)
     storage.differentiable = differentiable
 
 
-def _cast(value: Torchish, target: Torchish) -> tuple[PhysicalArray | LazyArray, Any]:
+def _cast(value: Torchish, target: Torchish) -> tuple[ArrayBuffer | LazyArray, Any]:
     """The values in the dtype of `target`, and their known value."""
     known, dtype = value.known, canonical(target.dtype)
     is_plain = target.history is None and value.history is None and not target._node.storage.differentiable
     if is_plain and isinstance(known, torch.Tensor) and value.dtype == target.dtype and this_call().is_lazy:
         return value.lazy, known
-    physical = value.physical
+    buffer = value.buffer
     if value.dtype != target.dtype and known is not None:
         known = defer(torch.Tensor.to, known, target.dtype)
-    if physical.dtype != dtype:
-        array = to_float8(physical.array, dtype) if dtype in FLOAT8 else cast(physical.array, dtype)
-        physical = PhysicalArray(array, physical.layout)
-    return physical, known
+    if buffer.dtype != dtype:
+        array = to_float8(buffer.array, dtype) if dtype in FLOAT8 else cast(buffer.array, dtype)
+        buffer = ArrayBuffer(array, buffer.layout)
+    return buffer, known
 
 
 def expect_in_its_mode(tensor: Torchish) -> None:

@@ -17,7 +17,7 @@ _ALIASES = {"axis": "dim", "keepdims": "keepdim", "x2": "other", **dict.fromkeys
 _OLD = {
     "add": 2, "sub": 2, "addcmul": 3, "addcdiv": 3, "addmm": 3, "addmv": 3, "addr": 3, "addbmm": 3, "baddbmm": 3
 }  # fmt: skip
-_MOST_BY_PLACE = {
+_MOST_POSITIONAL = {
     getattr(owner, form): count
     for name, count in _OLD.items()
     for owner, form in ((torch, name), (torch.Tensor, name), (torch.Tensor, f"{name}_"))
@@ -27,7 +27,7 @@ _MOST_BY_PLACE = {
 class BodyParameters(NamedTuple):
     """The parameters of a rule's body."""
 
-    places: tuple[str, ...]
+    positional: tuple[str, ...]
     """The positional parameters, in order."""
     options: tuple[str, ...]
     """The keyword-only parameters, though PyTorch may take them by position."""
@@ -44,34 +44,34 @@ class BodyParameters(NamedTuple):
         if isinstance(body, types.FunctionType) and not vars(body):  # which wraps nothing; signatures take long to make
             code = body.__code__
             end = code.co_argcount + code.co_kwonlyargcount
-            places, options = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount : end]
+            positional, options = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount : end]
             spread = code.co_varnames[end] if code.co_flags & inspect.CO_VARARGS else ""
             is_open = bool(code.co_flags & inspect.CO_VARKEYWORDS)
         else:
             parameters = inspect.signature(body).parameters.values()
-            places = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+            positional = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
             options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
             spread = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
             is_open = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        places = places[skipped:]
-        return cls(places, options, frozenset((*places, *options, *known)), spread, is_open)
+        positional = positional[skipped:]
+        return cls(positional, options, frozenset((*positional, *options, *known)), spread, is_open)
 
-    def with_flag(self, name: str, place: int) -> "BodyParameters":
+    def with_flag(self, name: str, position: int) -> "BodyParameters":
         """The parameters with one more, at an index among all of them."""
         known = self.known | {name}
-        if place > len(self.places):
+        if position > len(self.positional):
             options = list(self.options)
-            options.insert(place - len(self.places), name)
+            options.insert(position - len(self.positional), name)
             return self._replace(options=tuple(options), known=known)
-        return self._replace(places=(*self.places[:place], name, *self.places[place:]), known=known)
+        return self._replace(positional=(*self.positional[:position], name, *self.positional[position:]), known=known)
 
     def placed(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments of a call of PyTorch's `function`, by the names of the body, and by place as far as can be."""
         if not self.known.issuperset(kwargs):
             args, kwargs = self._named(function, args, kwargs)
-        if len(args) < len(self.places) and self.places[len(args)] in kwargs:
+        if len(args) < len(self.positional) and self.positional[len(args)] in kwargs:
             kwargs = dict(kwargs)
-            for name in self.places[len(args) :]:
+            for name in self.positional[len(args) :]:
                 if name not in kwargs:
                     break
                 args = (*args, kwargs.pop(name))
@@ -79,22 +79,22 @@ class BodyParameters(NamedTuple):
 
     def _named(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         named: dict[str, Any] = {}
-        own = self.places if self.spread else self.places + self.options
+        own = self.positional if self.spread else self.positional + self.options
         for key, value in kwargs.items():
             if key not in self.known and not self.is_open and _is_default(function, key, value):
                 continue  # Python functions hand on all that they have, also what the body need not know
-            place = key if key in self.known else self._place(function, key, kwargs)
-            if self.spread and place == len(args) >= len(self.places):
+            position = key if key in self.known else self._position_of(function, key, kwargs)
+            if self.spread and position == len(args) >= len(self.positional):
                 args = (*args, value)
                 continue
-            if isinstance(place, int):
-                place = own[place] if place < len(own) else key
-            if place in named:
+            if isinstance(position, int):
+                position = own[position] if position < len(own) else key
+            if position in named:
                 raise TypeError(f"{_name(function)}() got multiple values for argument '{key}'")
-            named[place] = value
+            named[position] = value
         return args, named
 
-    def _place(self, function: Callable[..., Any], key: str, kwargs: dict) -> int | str:
+    def _position_of(self, function: Callable[..., Any], key: str, kwargs: dict) -> int | str:
         """The position of an argument in PyTorch's signature, or the body's name for it."""
         name = _ALIASES.get(key, key)
         if name in self.known or (self.is_open and name != "input"):
@@ -155,17 +155,17 @@ def _positional(schema: Any) -> list[tuple[str, Any]]:
 
 def by_schema(overload: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments of an operator with those by place that may be."""
-    places = _places(overload)
-    named = [i for i, (name, _) in enumerate(places) if name in kwargs]
+    positional = _positional_of(overload)
+    named = [i for i, (name, _) in enumerate(positional) if name in kwargs]
     if not named:
         return args, kwargs
     kwargs = dict(kwargs)
-    rest = [kwargs.pop(name, default) for name, default in places[len(args) : named[-1] + 1]]
+    rest = [kwargs.pop(name, default) for name, default in positional[len(args) : named[-1] + 1]]
     return (*args, *rest), kwargs
 
 
 @functools.cache
-def _places(overload: OpOverload) -> list[tuple[str, Any]]:
+def _positional_of(overload: OpOverload) -> list[tuple[str, Any]]:
     return _positional(overload._schema)
 
 
@@ -174,4 +174,4 @@ def is_in_old_order(function: Callable[..., Any], args: tuple) -> bool:
 
     PyTorch's own parser knows what is meant.
     """
-    return len(args) > 2 and len(args) > _MOST_BY_PLACE.get(function, len(args))
+    return len(args) > 2 and len(args) > _MOST_POSITIONAL.get(function, len(args))

@@ -16,8 +16,8 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, default_dtype, dtype_j2t, dtype_t2j, is_integral, logical
-from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, expect_values, wrap
 from ..tensors.traced import without_gradient
 from ..translation import this_call
@@ -62,9 +62,11 @@ def without_numpys(function: Callable, rule: Any, args: tuple, kwargs: dict) -> 
         name = getattr(function, "__name__", rule.name)
         is_in_place = Tag.WRITES in rule.tags
         if isinstance(function, types.BuiltinFunctionType) or name in _REFLECTED or is_in_place:
-            place = next(i for i, x in enumerate(args) if isinstance(x, np.ndarray))
-            wanted = rule.names.places[place] if place < len(rule.names.places) else place
-            raise TypeError(f"{name}(): argument '{wanted}' (position {place + 1}) must be Tensor, not numpy.ndarray")
+            position = next(i for i, x in enumerate(args) if isinstance(x, np.ndarray))
+            wanted = rule.names.positional[position] if position < len(rule.names.positional) else position
+            raise TypeError(
+                f"{name}(): argument '{wanted}' (position {position + 1}) must be Tensor, not numpy.ndarray"
+            )
         args = _in_dtype_of_numpy(rule, args, name in _DIVISIONS)
     return args, kwargs
 
@@ -131,7 +133,7 @@ def arrays_of(value: Any, tensors: list) -> Any:
     """
 
     def read(tensor: Torchish):
-        if tensor.stands_for is not None:
+        if tensor.python_type is not None:
             raise TracedValueError("a number, by a function that takes it for no operand,")
         tensors.append(tensor)
         return tensor.read()
@@ -177,7 +179,7 @@ def as_result(
     if layout is not None and array.ndim != len(layout):
         layout = None
     if callable(strides):
-        strides = strides(PhysicalArray(array, layout).shape)
+        strides = strides(ArrayBuffer(array, layout).shape)
     tensor = wrap(array, dtype, known, layout=layout, strides=strides)
     if not grad:
         tensor._node.storage.differentiable = False

@@ -85,7 +85,7 @@ def _written(operator: OpOverload) -> list[tuple[int, str]]:
     if torch.Tag.inplace_view in operator.tags:  # to what a tensor is
         return []
     arguments = enumerate(operator._schema.arguments)
-    return [(place, str(x.type)) for place, x in arguments if x.is_write and not x.is_out]
+    return [(position, str(x.type)) for position, x in arguments if x.is_write and not x.is_out]
 
 
 def _gives_new(operator: OpOverload) -> bool:

@@ -20,14 +20,14 @@ from jax import lax
 from ..internals.dispatch import DisableTorchFunction, len_torch_function_stack
 from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, number_in_dtype
-from ..tensors.physical import PhysicalArray
-from ..tensors.rebinding import at_the_place_of
+from ..tensors.rebinding import alias_of
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, memory_order, note_constants, wrap_new
 from ..translation import calls_of_thread
 from .array_rule import ArrayRule
-from .inline import AsksForValues, Inlined, run_inlined, template
+from .inline import Inlined, NeedsValues, run_inlined, template
 from .inplace import InPlace, WithFlag
 from .keywords import is_in_old_order
 from .operands import of_dtype
@@ -119,7 +119,7 @@ class ArrayPlan:
         if dtype.is_floating_point or dtype.is_complex:
             tensor.descend(tensors, self.rule.name)
 
-    def physical(
+    def buffer(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None,
@@ -127,7 +127,7 @@ class ArrayPlan:
         arrays: list,
         is_eager: bool,
         dtype: torch.dtype,
-    ) -> PhysicalArray | None:
+    ) -> ArrayBuffer | None:
         """The result of the rule as a physical array; None if it is not one tensor of that dtype."""
         result = self._computed(args, kwargs, tensors, arrays, is_eager)
         if type(result) is not ArrayImpl or result.aval is not self._aval:
@@ -138,7 +138,7 @@ class ArrayPlan:
             if found is not dtype:
                 return None
             self._aval = aval if type(result) is ArrayImpl and result.aval is aval else None
-        return PhysicalArray(result, self._layout)
+        return ArrayBuffer(result, self._layout)
 
     def _computed(self, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
         if self._check is not None:
@@ -152,7 +152,7 @@ class ArrayPlan:
         if self._ready is not None:
             try:
                 return self._ready(*arrays)
-            except AsksForValues:
+            except NeedsValues:
                 self._ready = None
         result = self._inlined.eager(*arrays)
         self._ready = self._inlined.ready
@@ -183,7 +183,7 @@ class ArrayPlan:
         if type(result) is ArrayImpl and found is result:
             self._outcome = shape, size, dtype, strides, None if strides is None else memory_order(strides)
             self._aval = aval  # the last, for other threads
-        tensor = wrap_new(PhysicalArray(found, self._layout), shape, size, dtype, strides)
+        tensor = wrap_new(ArrayBuffer(found, self._layout), shape, size, dtype, strides)
         if self.requires_grad and has_gradients:
             self._descend(tensor, dtype, tensors)
         return tensor
@@ -199,7 +199,7 @@ class ArrayPlan:
             array, dtype = of_dtype(array, dtype, tensors)
             shape = array.shape
             strides: Any = self._strides(shape) if callable(self._strides) else self._strides
-            tensor = wrap_new(PhysicalArray(array, None), shape, math.prod(shape), dtype, strides)
+            tensor = wrap_new(ArrayBuffer(array, None), shape, math.prod(shape), dtype, strides)
             if self.requires_grad and torch.is_grad_enabled():
                 self._descend(tensor, dtype, tensors)
             parts.append(tensor)
@@ -224,7 +224,7 @@ class _StridesByShape(dict):
 
 
 def _shape_of(array: Any, layout: tuple[int, ...] | None) -> tuple[int, ...]:
-    return tuple(PhysicalArray(array, layout if layout is not None and len(layout) == array.ndim else None).shape)
+    return tuple(ArrayBuffer(array, layout if layout is not None and len(layout) == array.ndim else None).shape)
 
 
 class Meant(NamedTuple):
@@ -291,13 +291,13 @@ def plan_of(meant: Meant) -> ArrayPlan:
         is_of_arguments = callable(rule.dtype) and not isinstance(rule.dtype, torch.dtype)
         dtype = rule.dtype(*args, **kwargs) if is_of_arguments else rule.dtype  # pyright: ignore
         made, strides = None, rule.strides_for(args, kwargs)
-    places = {id(tensor): i for i, tensor in enumerate(given)}
-    if not all(id(tensor) in places for tensor in found):
+    positions = {id(tensor): i for i, tensor in enumerate(given)}
+    if not all(id(tensor) in positions for tensor in found):
         raise Bypass("arguments that are made anew")
     taken = {id(tensor) for tensor in found}
     if not all(id(tensor) in taken for tensor in given):  # of a number, say, whose value is in the body
         raise Bypass("a tensor that is no operand")
-    order = tuple([places[id(x)] for x in found])
+    order = tuple([positions[id(x)] for x in found])
     requires_grad = any(tensor._node.storage.history is not None for tensor in given)
     is_constant = all(tensor._node.storage.memory.is_constant for tensor in given)
     check = None if rule.check is None else check
@@ -333,7 +333,7 @@ def _distinct(value: Any, seen: set[int]) -> Any:
     """The argument, with another tensor of the same metadata in place of one that has been seen before."""
     if type(value) is Torchish:
         if id(value) in seen:
-            return at_the_place_of(value)
+            return alias_of(value)
         seen.add(id(value))
     elif type(value) is tuple or type(value) is list:
         return type(value)([_distinct(item, seen) for item in value])
@@ -414,12 +414,8 @@ def filled_plan_of(function: Callable, args: tuple, kwargs: dict, made: Any) -> 
     with DisableTorchFunction():
         if type(made) is not Torchish or type(made._node) is not Storage or made._label != CPU:
             raise Bypass("no new tensor, or one on another device")
-        physical = made._node._physical
-        if (
-            type(physical) is not PhysicalArray
-            or type(physical.array) is not ArrayImpl
-            or made._node.history is not None
-        ):
+        buffer = made._node._buffer
+        if type(buffer) is not ArrayBuffer or type(buffer.array) is not ArrayImpl or made._node.history is not None:
             raise Bypass("a new tensor that is known, or requires grad")
         if not made.is_contiguous():
             raise Bypass("a new tensor with strides of its own")

@@ -65,19 +65,19 @@ def _broadcast(operand: Operand, shape: tuple[int, ...]) -> list[int]:
     """The operand's strides in each dimension of the result: 0 where it is broadcast."""
     missing = len(shape) - len(operand.shape)
     own = zip(operand.shape, operand.strides, shape[missing:], strict=True)
-    return [0] * missing + [0 if size == 1 != whole else stride for size, stride, whole in own]
+    return [0] * missing + [0 if size == 1 != full else stride for size, stride, full in own]
 
 
 def _order(strides: list[list[int]], shape: tuple[int, ...]) -> list[int]:
     """The dimensions from the innermost to the outermost: an insertion sort, since not all pairs have an order."""
     order = list(range(len(shape)))[::-1]
     for i in range(1, len(order)):
-        place = i
+        position = i
         for before in range(i - 1, -1, -1):
-            compared = _compare(order[before], order[place], strides, shape)
+            compared = _compare(order[before], order[position], strides, shape)
             if compared > 0:
-                order[before], order[place] = order[place], order[before]
-                place = before
+                order[before], order[position] = order[position], order[before]
+                position = before
             elif compared < 0:
                 break
     return order
@@ -144,10 +144,10 @@ def strides_besides(tensor: torch.Tensor) -> tuple[int, ...] | None:
 def _metadata_of(operand: Any):
     if isinstance(operand, torch.Tensor):
         if operand.ndim == 0:
-            if operand.stands_for is not None:  # pyright: ignore[reportAttributeAccessIssue]
+            if operand.python_type is not None:  # pyright: ignore[reportAttributeAccessIssue]
                 return kind_of(operand)
             return _TensorMetadata(operand.dtype, operand.shape, None, None)
-        return _TensorMetadata(operand.dtype, operand.shape, strides_besides(operand), operand.physical.layout)  # pyright: ignore[reportAttributeAccessIssue]
+        return _TensorMetadata(operand.dtype, operand.shape, strides_besides(operand), operand.buffer.layout)  # pyright: ignore[reportAttributeAccessIssue]
     return kind_of(operand)
 
 
@@ -205,7 +205,7 @@ def in_layout(operand: Any, shape: Sequence[int], layout: tuple[int, ...] | None
     if layout is None:
         return operand.read()  # pyright: ignore[reportAttributeAccessIssue]
     if operand.shape == shape:
-        return operand.physical.array  # pyright: ignore[reportAttributeAccessIssue]
+        return operand.buffer.array  # pyright: ignore[reportAttributeAccessIssue]
     array = operand.read()  # pyright: ignore[reportAttributeAccessIssue]
     expanded = lax.expand_dims(array, range(len(shape) - array.ndim))
     return lax.transpose(expanded, layout)

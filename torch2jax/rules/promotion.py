@@ -49,8 +49,8 @@ def kind_of(operand: Any) -> tuple[torch.dtype | type, bool]:
         OverflowError: an integer is beyond 64 bits.
     """
     if isinstance(operand, torch.Tensor):
-        if operand.ndim == 0 and isinstance(operand, Torchish) and operand.stands_for is not None:
-            return operand.stands_for, False
+        if operand.ndim == 0 and isinstance(operand, Torchish) and operand.python_type is not None:
+            return operand.python_type, False
         return operand.dtype, operand.ndim == 0
     return type(operand), _is_short(operand)
 
@@ -113,7 +113,7 @@ def _of_one_dtype(kind: Promotion, kinds: tuple) -> tuple[torch.dtype, torch.dty
     if (
         dtype.is_complex
         or (is_float and dtype.itemsize == 1)
-        or not numbers <= (_REAL if is_float else _WHOLE if dtype is not torch.bool else {bool})
+        or not numbers <= (_REAL if is_float else _INTEGERS if dtype is not torch.bool else {bool})
     ):
         return None
     if kind is Promotion.NO_OPMATH:
@@ -125,4 +125,4 @@ def _of_one_dtype(kind: Promotion, kinds: tuple) -> tuple[torch.dtype, torch.dty
     return None
 
 
-_WHOLE, _REAL = frozenset((bool, int)), frozenset((bool, int, float))
+_INTEGERS, _REAL = frozenset((bool, int)), frozenset((bool, int, float))

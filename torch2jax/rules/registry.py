@@ -23,7 +23,7 @@ implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _selected_rules: dict[Any, Callable] = {}
-_moved_rules: dict[Any, Callable] = {}
+_axis_rules: dict[Any, Callable] = {}
 _sparse_rules: dict[Any, Callable] = {}
 _rules_by_length: dict[Any, "ByLength"] = {}
 _decomposed: dict[OpOverload, Takes] = {}
@@ -67,13 +67,13 @@ def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Calla
     return _register(_selected_rules, functions)
 
 
-def implements_moved(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function as the rule for functions with a `moved.Moved` argument.
+def implements_at_axis(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+    """Declares the decorated function as the rule for functions with a `moved.SelectedAtAxis` argument.
 
     Rules that are elementwise need no such declaration.
     """
 
-    return _register(_moved_rules, functions)
+    return _register(_axis_rules, functions)
 
 
 def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
@@ -81,7 +81,7 @@ def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callabl
 
     def register(body: Callable) -> Callable:
         implements_selected(*functions)(body)
-        return implements_moved(*functions)(body)
+        return implements_at_axis(*functions)(body)
 
     return register
 
@@ -155,9 +155,9 @@ def lookup_selected(function: Callable[..., Any]) -> Callable | None:
     return found
 
 
-def lookup_moved(function: Callable[..., Any]) -> Callable | None:
-    """The rule of a function for a `moved.Moved`, if there is one."""
-    return _moved_rules.get(function)
+def lookup_at_axis(function: Callable[..., Any]) -> Callable | None:
+    """The rule of a function for a `moved.SelectedAtAxis`, if there is one."""
+    return _axis_rules.get(function)
 
 
 def lookup_sparse(function: Callable[..., Any]) -> Callable | None:

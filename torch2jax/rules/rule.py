@@ -60,7 +60,7 @@ class TensorRule:
 
     def __call__(self, args: tuple, kwargs: dict):
         if self.takes is not None:
-            expect(self.name, dtype_of_first(self.names.places, args, kwargs), self.takes)
+            expect(self.name, dtype_of_first(self.names.positional, args, kwargs), self.takes)
         with this_call().inside():
             return self.body(*args, **kwargs)
 
@@ -170,13 +170,13 @@ def _modules() -> frozenset:
     return getattr(_running, "modules", frozenset())
 
 
-def expect_no_writes(function: Any, name: str, place: str) -> None:
+def expect_no_writes(function: Any, name: str, location: str) -> None:
     """Refuses a function that writes to its arguments, for a rule that returns new arrays: nothing would be written.
 
     Args:
         function: what the rule is declared for.
         name: the function's name.
-        place: where the rule's body is.
+        location: where the rule's body is.
 
     Raises:
         TypeError: every overload of the function writes, apart from ``out=``.
@@ -184,14 +184,14 @@ def expect_no_writes(function: Any, name: str, place: str) -> None:
     written = _written(_loaded(function), name)
     if written:
         raise TypeError(
-            f"the rule at {place} is for {name}, which writes to {written}: wanted a function that only returns, since "
-            "a rule of implements takes and returns arrays. Declare the rule with implements_tensors and write with "
-            "x.copy_(...). In-place forms of PyTorch's functions have the rule of the function itself: that of "
+            f"the rule at {location} is for {name}, which writes to {written}: wanted a function that only returns, "
+            "since a rule of implements takes and returns arrays. Declare the rule with implements_tensors and write "
+            "with x.copy_(...). In-place forms of PyTorch's functions have the rule of the function itself: that of "
             "torch.add serves add_"
         )
 
 
-def results_of(function: Any, name: str, place: str) -> Callable[[Any], None] | None:
+def results_of(function: Any, name: str, location: str) -> Callable[[Any], None] | None:
     """Returns a check of a body's results against those of PyTorch's operator; None if these are unknown.
 
     It raises a TypeError for another number of results, and for results that are no arrays.
@@ -199,7 +199,7 @@ def results_of(function: Any, name: str, place: str) -> Callable[[Any], None] | 
     Args:
         function: what the rule is declared for.
         name: the function's name.
-        place: where the rule's body is.
+        location: where the rule's body is.
     """
     function = _loaded(function)
     if not isinstance(function, (OpOverload, OpOverloadPacket)):
@@ -210,7 +210,7 @@ def results_of(function: Any, name: str, place: str) -> Callable[[Any], None] | 
     count = len(*returned)
 
     def refusal(given: Any, wanted: str) -> TypeError:
-        error = TypeError(f"the rule for {name} at {place} gave {_kind(given)}; wanted {wanted}")
+        error = TypeError(f"the rule for {name} at {location} gave {_kind(given)}; wanted {wanted}")
         vars(error)["is_of_results"] = True
         return error
 

@@ -85,8 +85,8 @@ class Rules:
 
     def __exit__(self, *exc_info: object) -> None:
         entered = _entered.get()
-        place = entered.index(self)
-        _entered.set((*entered[:place], *entered[place + 1 :]))
+        position = entered.index(self)
+        _entered.set((*entered[:position], *entered[position + 1 :]))
 
     def implements(
         self,
@@ -108,19 +108,19 @@ class Rules:
             TypeError: one of `functions` is a class, or not a function, or writes to its arguments.
             ValueError: one of them is an unknown name in a library that is loaded; or has another rule already.
         """
-        functions, told = _without_classes(_checked(functions)), RuleOptions(**options)
+        functions, given = _without_classes(_checked(functions)), RuleOptions(**options)
         if not self.are_pytorchs:
-            told = dataclasses.replace(told, has_own_values=True)
+            given = dataclasses.replace(given, has_own_values=True)
 
         def register(body: Callable) -> Callable:
             self._expect_new(functions, body, replace)
             self._expect_no_writes(functions, body)
             name = name_of(functions[0])
-            rule = ArrayRule(body, name, told)
+            rule = ArrayRule(body, name, given)
             if self.are_pytorchs and not isinstance(functions[0], str):
                 rule.function = functions[0]
             if not self.are_pytorchs and len(functions) == 1:
-                rule.expect_results = results_of(functions[0], name, _place(body))
+                rule.expect_results = results_of(functions[0], name, _location_of(body))
             _note_derivatives(rule)
             for function in functions:
                 self._add_family(function, rule)
@@ -172,15 +172,16 @@ class Rules:
                 before = getattr(self.functions.get(function), "body", None)
                 if before is not None and not (replace or _is_same(before, body) or _is_packages(before)):
                     raise ValueError(
-                        f"implements got a second rule for {name_of(function)}, {_place(body)}; the first is "
-                        f"{_place(before)}. Give replace=True to let this one stand in its place, or keep it in a Rules"
+                        f"implements got a second rule for {name_of(function)}, {_location_of(body)}; the first is "
+                        f"{_location_of(before)}. Give replace=True to let this one stand in its place, or keep it in "
+                        "a Rules"
                     )
 
     def _expect_no_writes(self, functions: tuple, body: Callable) -> None:
         """Refuses a rule of the user's, from arrays to arrays, for a function that writes to its arguments."""
         if not self.are_pytorchs:
             for function in functions:
-                expect_no_writes(function, name_of(function), _place(body))
+                expect_no_writes(function, name_of(function), _location_of(body))
 
     def _forget(self) -> None:
         """Clears the caches that depend on the rules."""
@@ -375,14 +376,14 @@ def _note_derivatives(rule: ArrayRule) -> None:
 def _is_same(before: Callable, body: Callable) -> bool:
     if before.__name__.isidentifier() and before.__name__ != "_":
         return (before.__module__, before.__qualname__) == (body.__module__, body.__qualname__)
-    return _place(before) == _place(body)
+    return _location_of(before) == _location_of(body)
 
 
 def _is_packages(body: Callable) -> bool:
     return body.__module__.startswith(_PACKAGE)
 
 
-def _place(body: Callable) -> str:
+def _location_of(body: Callable) -> str:
     code = getattr(body, "__code__", None)
     return f"{body.__module__}.{body.__qualname__}" + (f" at {code.co_filename}:{code.co_firstlineno}" if code else "")
 
@@ -410,6 +411,8 @@ def _fits(overload: OpOverload, rule: ArrayRule) -> bool:
         name for name, argument in zip(names, arguments, strict=True) if argument.kwarg_only and not argument.is_out
     }
     if rule.promote is not None:  # operands are taken by place: schemas spell them in many ways
-        options = positional[len(rule.names.places) :]
+        options = positional[len(rule.names.positional) :]
         return tuple(options) == rule.names.options[: len(options)] and keywords <= rule.parameters | _FACTORY_KEYWORDS
-    return positional == list(rule.names.places[: len(positional)]) and keywords <= rule.parameters | _FACTORY_KEYWORDS
+    return (
+        positional == list(rule.names.positional[: len(positional)]) and keywords <= rule.parameters | _FACTORY_KEYWORDS
+    )

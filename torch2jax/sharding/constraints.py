@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
 from ..rules.array_rule import InnerRule
-from ..tensors.physical import PhysicalArray
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import laid_out
@@ -17,7 +17,7 @@ from ..translation import current, this_call
 from .plans import EXPERTS, TENSOR, Layout, ShardingPlan, Style
 from .specs import Axes, expect_axes, names_of, resolve, size_of
 
-_TOLD = "_torch2jax_laid_out"
+_LAID_OUT = "_torch2jax_laid_out"
 
 
 def constrained(
@@ -120,10 +120,8 @@ def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> T
     """The tensor with a sharding constraint on its values; the same object, except for views and within derivatives."""
     if tensor.known is not None:  # a constant
         return tensor
-    before = vars(tensor).get(_TOLD)
-    if (
-        before is not None and before[0] is tensor.physical.array and before[1] == spec
-    ):  # as what three projections take
+    before = vars(tensor).get(_LAID_OUT)
+    if before is not None and before[0] is tensor.buffer.array and before[1] == spec:  # as what three projections take
         return tensor
     call = this_call()
     if call.tape is not None or call.dual is not None or call.transformations or not isinstance(tensor._node, Storage):
@@ -131,8 +129,8 @@ def _laid(tensor: Torchish, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> T
     array = laid_out(tensor.read(), mesh, spec)
     if array is tensor.read():
         return tensor
-    tensor.write(PhysicalArray(array, None), in_place_of_itself=True)
-    vars(tensor)[_TOLD] = (array, spec)
+    tensor.write(ArrayBuffer(array, None), keeps_derivatives=True)
+    vars(tensor)[_LAID_OUT] = (array, spec)
     return tensor
 
 

@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     """May be negative; None if it is whole."""
 
 
-_WHOLE, _SPLIT = Layout(None), Layout(-1)
+_REPLICATED, _SPLIT = Layout(None), Layout(-1)
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def _second(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> int | N
     return 1
 
 
-_COLUMNS = Style(_columns, (_WHOLE,), outputs=(_SPLIT,))
-_COLUMNS_GATHERED = Style(_columns, (_WHOLE,), outputs=(_WHOLE,))
-_ROWS = Style(_rows, (_SPLIT,), outputs=(_WHOLE,))
-_REDUCED = Style(outputs=(_WHOLE,))
+_COLUMNS = Style(_columns, (_REPLICATED,), outputs=(_SPLIT,))
+_COLUMNS_GATHERED = Style(_columns, (_REPLICATED,), outputs=(_REPLICATED,))
+_ROWS = Style(_rows, (_SPLIT,), outputs=(_REPLICATED,))
+_REDUCED = Style(outputs=(_REPLICATED,))
 _ALONE = Style()
 
 # Those of transformers, by name, with the names that older releases have. What only concerns processes that talk to
@@ -85,8 +85,8 @@ _NAMED = {
     "packed_rowwise": Style(_packed_rows),
     "local_rowwise": Style(_rows),
     "local_packed_rowwise": Style(_packed_rows),
-    "embedding_rowwise": Style(_first, outputs=(_WHOLE,)),
-    "embedding_colwise": Style(_second, outputs=(_WHOLE,)),
+    "embedding_rowwise": Style(_first, outputs=(_REPLICATED,)),
+    "embedding_colwise": Style(_second, outputs=(_REPLICATED,)),
     "sequence_parallel": Style(inputs=(Layout(1),), outputs=(Layout(1),)),
     "grouped_gemm": Style(_first, axis=EXPERTS),
     "moe_tp_experts": _REDUCED,
@@ -124,7 +124,7 @@ def style_of(style: Any, path: str) -> Style:
         along = _layouts(style.sequence_sharding, path)
         return Style(inputs=along, outputs=along)
     if isinstance(style, parallel.ColwiseParallel):
-        return Style(_columns, (_WHOLE,), outputs=_layouts(style.output_layouts, path))
+        return Style(_columns, (_REPLICATED,), outputs=_layouts(style.output_layouts, path))
     if isinstance(style, parallel.RowwiseParallel):
         return Style(_rows, (_SPLIT,), outputs=_layouts(style.output_layouts, path))
     if isinstance(style, parallel.PrepareModuleInputOutput):
@@ -152,7 +152,7 @@ def _layouts(placements: Any, path: str) -> tuple[Layout | None, ...]:
 
 def _layout(placement: Any, path: str) -> Layout:
     if placement.is_replicate():
-        return _WHOLE
+        return _REPLICATED
     if placement.is_shard():
         return Layout(placement.dim)
     raise ValueError(f"the plan has the layout {placement!r} for {path!r}; wanted Shard(dim) or Replicate()")

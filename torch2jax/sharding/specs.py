@@ -183,7 +183,7 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
         ValueError: there is no mesh.
     """
 
-    def place(leaf: Any, sharding: NamedSharding) -> Any:
+    def put_leaf(leaf: Any, sharding: NamedSharding) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_meta:
             leaf = without_values(leaf)
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -195,7 +195,7 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
     if isinstance(tree, torch.nn.Module):
         raise TypeError(f"put got a {type(tree).__name__}; wanted a tree of arrays or tensors: module.state_dict()")
     tree = untied(tree)
-    return jax.tree.map(place, tree, shardings(tree, specs, mesh))
+    return jax.tree.map(put_leaf, tree, shardings(tree, specs, mesh))
 
 
 def _name(key: Any) -> Any:

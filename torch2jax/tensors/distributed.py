@@ -115,17 +115,17 @@ def mesh_of(mesh: Any) -> Mesh:
             "processes. Start JAX in as many (jax.distributed.initialize), or give it so many devices"
         )
     names = names_in(mesh)
-    places = np.empty(ranks.shape, object)
+    grid = np.empty(ranks.shape, object)
     for index in np.ndindex(ranks.shape):
-        places[index] = devices[ranks[index]]
-    return Mesh(places, names, axis_types=(AxisType.Auto,) * len(names))
+        grid[index] = devices[ranks[index]]
+    return Mesh(grid, names, axis_types=(AxisType.Auto,) * len(names))
 
 
-def split_like(tensor: Any, whole: torch.Tensor) -> Any:
+def split_like(tensor: Any, full: torch.Tensor) -> Any:
     """A whole tensor as a `DTensor` that is split as another one: each process has its part of it."""
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+    return distribute_tensor(full, tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
 def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:

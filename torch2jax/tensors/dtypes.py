@@ -195,7 +195,7 @@ def has_doubles() -> bool:
     return jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def is_held_alike(one: torch.dtype, other: torch.dtype) -> bool:
+def has_same_array_dtype(one: torch.dtype, other: torch.dtype) -> bool:
     """True if arrays of one dtype hold both: float32 and float64 while ``jax_enable_x64`` is off."""
     return one == other or canonical(one) == canonical(other)
 
@@ -265,14 +265,14 @@ def held_as(dtype: torch.dtype) -> torch.dtype:
     return torch.int64 if dtype is torch.int32 and not has_doubles() else dtype
 
 
-_is_told = False
+_has_warned = False
 
 
 def tell_of_narrowing(dtype: torch.dtype) -> None:
     """Warns once in a process that 64-bit floating-point numbers of the user's are held in 32 bits."""
-    global _is_told
-    if dtype in DOUBLES and not has_doubles() and not _is_told:
-        _is_told = True
+    global _has_warned
+    if dtype in DOUBLES and not has_doubles() and not _has_warned:
+        _has_warned = True
         warnings.warn(
             f"got a {dtype} tensor while jax_enable_x64 is off: JAX computes in 32 bits. To keep 64, call "
             'jax.config.update("jax_enable_x64", True); to be silent, give it .float() (said once)',

@@ -16,13 +16,13 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import DynamicJaxprTracer, source_of
 from ..keepers import keeper_of
 from ..translation import calls_of_thread, current
+from .array_buffer import ArrayBuffer
 from .history import Source
 from .interop import values_of
 from .known import Deferred, Geometry, in_memory, real
-from .physical import PhysicalArray
 from .rebinding import swap_objects
 from .storage import Storage
-from .tensor import Torchish, asked_of
+from .tensor import Torchish, function_text
 
 
 class Ended(torch.Tensor):
@@ -69,7 +69,7 @@ class Ended(torch.Tensor):
 def refuse_ended(function: Any, args: tuple, kwargs: dict) -> EndedCallError:
     """The error of a function that has got a tensor of an ended call."""
     tensor = next(_ended_in((*args, *kwargs.values())), None)
-    name = asked_of(function)
+    name = function_text(function)
     if tensor is None:
         return EndedCallError(name)
     with DisableTorchFunction(), DisableTorchDispatch():
@@ -100,8 +100,8 @@ def end(tensors: Iterable[Torchish]) -> None:
     with DisableTorchFunction(), DisableTorchDispatch():
         for tensor in keep(tensors):
             node = tensor._node
-            physical = (node if type(node) is Storage else node.storage)._physical
-            array = physical.array if type(physical) is PhysicalArray else None
+            buffer = (node if type(node) is Storage else node.storage)._buffer
+            array = buffer.array if type(buffer) is ArrayBuffer else None
             made_at = _made_at(array) if isinstance(array, DynamicJaxprTracer) else None
             attributes = {key: value for key, value in vars(tensor).items() if key not in _OWN}
             try:
@@ -156,7 +156,7 @@ _set_class: Any = object.__dict__["__class__"].__set__  # also where a class say
 
 def is_kept(tensor: Torchish) -> bool:
     """Returns True if a tensor becomes one of PyTorch's own after the call: it depends on no input."""
-    if tensor.stands_for is not None:
+    if tensor.python_type is not None:
         return False
     node = tensor._node
     storage: Storage = node if type(node) is Storage else node.storage
@@ -207,10 +207,10 @@ def _view_of_memory(tensor: Torchish, memories: dict[tuple[int, torch.dtype], to
             values = values_of(real(known))
             values = values.to(tensor.dtype) if storage is node else values
             memories[key] = in_memory(values, storage.frame).clone(memory_format=torch.contiguous_format)
-    place = Geometry(
+    region = Geometry(
         tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, frozenset(node.bits)
     )
-    return place.within(memories[key])
+    return region.within(memories[key])
 
 
 def _made_at(array: Any) -> str | None:

@@ -13,7 +13,7 @@ import torch
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
-from ..abandoning import Restart
+from ..restarts import Restart
 from ..translation import this_call
 
 _numbers = itertools.count()
@@ -96,10 +96,10 @@ class Node(graph.Node):
         """Raises that error."""
         raise RuntimeError(self.refusal)
 
-    def uses(self, place: int, other: int) -> bool:
-        """Returns True if the derivative with respect to input `place` depends on input `other`."""
-        if self._operation in PRODUCTS or (self._operation in QUOTIENTS and place == 0):
-            return place != other
+    def uses(self, position: int, other: int) -> bool:
+        """Returns True if the derivative with respect to input `position` depends on input `other`."""
+        if self._operation in PRODUCTS or (self._operation in QUOTIENTS and position == 0):
+            return position != other
         return self._operation not in LINEAR
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class Node(graph.Node):
 
     def register_prehook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` before the backward of this operation."""
-        this_call().attempt.expect_hook(hook)
+        this_call().execution.expect_hook(hook)
         self._show()
         return added(self.prehooks, hook)
 
@@ -165,7 +165,7 @@ class Node(graph.Node):
 
 
 def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
-    this_call().attempt.note_made(hooks)
+    this_call().execution.note_made(hooks)
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
@@ -187,7 +187,7 @@ class FromAfar(Node):
 class GradientPart(NamedTuple):
     """A tensor that requires grad as a part of another one."""
 
-    whole: Any
+    full: Any
     """The tensor that it is of."""
     gradient: Callable[[torch.Tensor], torch.Tensor]
     """Returns the gradient of the whole for one of the part."""
@@ -245,7 +245,7 @@ class Source(Node):
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
         """Calls ``hook((), (gradient,))`` after the gradient has been added."""
-        this_call().attempt.expect_hook(hook)
+        this_call().execution.expect_hook(hook)
         return added(self.posthooks, hook)
 
     def _show(self) -> None:
@@ -265,7 +265,7 @@ class _Unrecorded(Node):
         raise Restart(tape=1)
 
     def register_hook(self, hook: Callable) -> RemovableHandle:
-        this_call().attempt.expect_hook(hook)
+        this_call().execution.expect_hook(hook)
         raise Restart(tape=1)
 
     register_prehook = register_hook
@@ -295,12 +295,12 @@ def used_in_derivatives(ends: Iterable[Node | None], wanted: list[Node | None]) 
         if node.is_from_afar:  # it may come from any of them, in any way
             leading[id(node)] = everything = (1 << len(wanted)) - 1
             used[id(node)] = node, everything
-        for place, x in enumerate(node.inputs):
-            bits = 0 if x is None or place in node.undefined else leading.get(id(x), 0)
+        for position, x in enumerate(node.inputs):
+            bits = 0 if x is None or position in node.undefined else leading.get(id(x), 0)
             if bits:
                 leading[id(node)] = leading.get(id(node), 0) | bits
                 for i, other in enumerate(node.inputs):
-                    if other is not None and node.uses(place, i):
+                    if other is not None and node.uses(position, i):
                         used[id(other)] = other, used.get(id(other), (other, 0))[1] | bits
     return [[node for node, bits in used.values() if bits >> i & 1] for i in range(len(wanted))]
 

@@ -206,13 +206,13 @@ def _ties_of_one_memory(tensors: Mapping[str, torch.Tensor], memory: int) -> dic
     firsts: dict[tuple, str] = {}
     found, around = {}, None  # the name of what begins before and ends last
     for name in sorted(regions, key=lambda name: (regions[name].start, -regions[name].stop)):
-        first = firsts.setdefault(_place(tensors[name]), name)
+        first = firsts.setdefault(_geometry(tensors[name]), name)
         if around is not None and regions[name].stop <= regions[around].stop:
             first = around
         elif is_dense(tensors[name]):
             around = name
         if first != name:
-            found[name] = Tie(first, _place(tensors[name]) == _place(tensors[first]))
+            found[name] = Tie(first, _geometry(tensors[name]) == _geometry(tensors[first]))
     return found
 
 
@@ -249,5 +249,5 @@ def _memory(tensor: torch.Tensor) -> int:
         return id(tensor)
 
 
-def _place(tensor: torch.Tensor) -> tuple:
+def _geometry(tensor: torch.Tensor) -> tuple:
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype

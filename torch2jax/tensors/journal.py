@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ..abandoning import Abandoned
+from ..restarts import Unwind
 
 if TYPE_CHECKING:
     from .storage import Storage
 
 
-class Uncontained(Abandoned):
+class Uncontained(Unwind):
     """Code within a journal does something that cannot be repeated outside."""
 
     ends_call = False
@@ -49,7 +49,7 @@ class Journaled:
 
     changing: ClassVar[tuple[str, ...]] = ()
     """The attributes that change."""
-    is_lost = False
+    is_released = False
     """True if its values have been given up."""
 
     def _begin(self) -> None:
@@ -62,7 +62,7 @@ class Journaled:
         """True if it was made before the active journal began."""
         return _active.journal is not None and self._journal is not _active.journal
 
-    def _touch(self) -> None:
+    def _record(self) -> None:
         """Called before an attribute changes."""
         kept = _active.journal
         if kept is not None and self._journal is not kept:
@@ -132,7 +132,7 @@ class Journal:
     def survivors(self) -> list[Any]:
         """The objects that were made within and are still referred to."""
         nodes = [reference() for reference in self.made]
-        return [node for node in nodes if node is not None and not node.is_lost]
+        return [node for node in nodes if node is not None and not node.is_released]
 
 
 class suspended:
@@ -202,7 +202,7 @@ class Memory(Journaled):
     version = 0
     seen = 0  # how many writes autograd has seen: not those to `Tensor.data`
     foreign = False  # whether it stands for memory from outside the call, where writes are not seen
-    place: Any = None  # what code tells it by from other memory, once it has asked
+    identity: Any = None  # what code tells it by from other memory, once it has asked
     is_part = False  # whether it stands for a part of some memory, wherever that is
     is_inference = False  # whether it was made in inference mode
     is_constant = False  # whether no input of the call decides the values, as far as that has been followed

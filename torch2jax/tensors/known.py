@@ -16,9 +16,9 @@ import torch
 
 from ..internals.dispatch import DisableAutocast, DisableTorchDispatch, DisableTorchFunction
 from ..translation import this_call
+from .array_buffer import ArrayBuffer, LazyArray
 from .dtypes import canonical, values_in_dtype
 from .interop import array_to_tensor, to_numpy, values_of
-from .physical import LazyArray, PhysicalArray
 from .traced import evaluating
 
 _MAX_DEPTH = 100
@@ -163,7 +163,7 @@ class LazyConstant(LazyArray):
     depth, source = 1, None
 
     def __init__(self, made: torch.Tensor):
-        self._made, self._physical = made, None
+        self._made, self._buffer = made, None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -178,14 +178,14 @@ class LazyConstant(LazyArray):
         return self._made.numel()
 
     @property
-    def physical(self) -> PhysicalArray:
-        if self._physical is None:
+    def buffer(self) -> ArrayBuffer:
+        if self._buffer is None:
             with this_call().outside():
-                self._physical = self._emitted()
-        return self._physical
+                self._buffer = self._emitted()
+        return self._buffer
 
-    def _emitted(self) -> PhysicalArray:
-        return PhysicalArray(evaluate(self._made), None)
+    def _emitted(self) -> ArrayBuffer:
+        return ArrayBuffer(evaluate(self._made), None)
 
 
 def value_of_body(body: Callable, *args: object, **kwargs: object) -> Any:

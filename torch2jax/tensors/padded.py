@@ -54,11 +54,11 @@ class Padded:
         Leading dimensions are those of the examples.
         """
         count, found = len(self.lengths), jnp.ones((), bool)
-        for place, (axis, length) in enumerate(self.lengths.items()):
+        for position, (axis, length) in enumerate(self.lengths.items()):
             length = jnp.asarray(length)
             size = self.values.shape[length.ndim + axis]
             there = jnp.arange(size) < length[..., None]
-            found = found & there.reshape(*length.shape, *[size if i == place else 1 for i in range(count)])
+            found = found & there.reshape(*length.shape, *[size if i == position else 1 for i in range(count)])
         return found
 
     def compact(self) -> Any:
@@ -74,10 +74,10 @@ class Padded:
             return [Padded.of(values, dict(zip(lengths, each, strict=True))).compact() for values, *each in examples]
         parts = [slice(None)] * self.values.ndim
         for axis, length in lengths.items():
-            room = self.values.shape[axis]
-            if length > room:
+            capacity = self.values.shape[axis]
+            if length > capacity:
                 raise ValueError(
-                    f"got a Padded with room for {room} rows, where data decided that there are more than bounds= "
+                    f"got a Padded with room for {capacity} rows, where data decided that there are more than bounds= "
                     "says, or elements that do not fill the shape of a view; wanted a greater bound in "
                     "t2j(..., bounds=...), or another shape"
                 )

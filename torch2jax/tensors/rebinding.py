@@ -46,10 +46,10 @@ def keep_geometry(tensor: Torchish) -> None:
     """Called before the shape, strides or dtype of `tensor` itself change, so that a journal can undo that."""
     active = journal()
     if active is not None:
-        active.note_change(tensor._node, functools.partial(set_geometry, tensor, at_the_place_of(tensor)))
+        active.note_change(tensor._node, functools.partial(set_geometry, tensor, alias_of(tensor)))
 
 
-def at_the_place_of(tensor: Torchish) -> Torchish:
+def alias_of(tensor: Torchish) -> Torchish:
     """Another tensor with the geometry and the values of `tensor`."""
     with DisableTorchFunction(), DisableTorchDispatch():
         shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()

@@ -17,7 +17,7 @@ from jax import lax
 from .journal import Journaled
 from .storage import Storage, View
 from .traced import is_at_once
-from .view_kind import ViewKind, places, reshape
+from .view_kind import ViewKind, element_offsets, reshape
 
 
 def _pointwise(function: Callable[..., Any], bit: str) -> ViewKind:
@@ -43,14 +43,14 @@ def region(
         RuntimeError: the region is not within the memory.
     """
     storage, offset = node.storage, int(offset)
-    physical, flat = storage.dtype, storage.flat
-    size = storage.memory.size * physical.itemsize // dtype.itemsize
+    held, flat = storage.dtype, storage.flat
+    size = storage.memory.size * held.itemsize // dtype.itemsize
     _check_bounds(shape, strides, offset, size, dtype.itemsize)
-    if physical != dtype:
-        count = size * dtype.itemsize // physical.itemsize
+    if held != dtype:
+        count = size * dtype.itemsize // held.itemsize
         if count < storage.memory.size:  # the last bytes are less than one more element
             flat = View(flat, _block((count,), 0, storage.memory.size))
-        flat = View(flat, _bitcasting(physical, (count,), dtype, (size,)))
+        flat = View(flat, _bitcasting(held, (count,), dtype, (size,)))
     found = View(flat, _region(tuple(shape), tuple(strides), offset, size))
     for bit, kind in (("conj", CONJUGATE), ("neg", NEGATIVE)):
         if bit in node.bits:
@@ -72,7 +72,7 @@ def _check_bounds(shape: Sequence[int], strides: Sequence[int], offset: int, siz
 def _region(shape: Sequence[int], strides: Sequence[int], offset: int, memory_size: int) -> ViewKind:
     if _is_contiguous(shape, strides) or 0 in shape:
         return _block(shape, 0 if 0 in shape else offset, memory_size)
-    indices, overlaps = places(shape, strides, offset), overlaps_itself(shape, strides)
+    indices, overlaps = element_offsets(shape, strides, offset), overlaps_itself(shape, strides)
 
     return gathered((indices,), unique=not overlaps)
 
@@ -94,7 +94,7 @@ def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Returns True if two elements of a strided tensor share a place in memory."""
     if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
         return 0 not in shape
-    return np.unique(places(shape, strides, 0)).size < math.prod(shape)
+    return np.unique(element_offsets(shape, strides, 0)).size < math.prod(shape)
 
 
 def _is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -179,7 +179,7 @@ class Split(Journaled):
     def part(self, index: int) -> Any:
         """The array of one part."""
         if self._arrays is None:
-            self._touch()
+            self._record()
             self._arrays = lax.split(self._node.read(), self._sizes, self._axis)
         return self._arrays[index]
 
@@ -196,7 +196,7 @@ class SplitPart(View):
 
     def __init__(self, view: View, split: Split, index: int, squeezed: int | None):
         super().__init__(view.parent, view.kind)
-        self.place = view.place
+        self.region = view.region
         self._split, self._index, self._squeezed = split, index, squeezed
 
     def _read(self) -> Any:

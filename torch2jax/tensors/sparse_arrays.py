@@ -56,12 +56,12 @@ def array_of_parts(parts: SparseParts) -> Any:
     """The sparse array with these arrays."""
     from jax.experimental import sparse  # slow to import, and seldom needed
 
-    facts = {"shape": parts.shape, "indices_sorted": parts.is_coalesced, "unique_indices": parts.is_coalesced}
+    options = {"shape": parts.shape, "indices_sorted": parts.is_coalesced, "unique_indices": parts.is_coalesced}
     if parts.layout is torch.sparse_coo:
-        return sparse.BCOO((parts.values, parts.index[0].T), **facts)
+        return sparse.BCOO((parts.values, parts.index[0].T), **options)
     compressed, plain = parts.index
     if parts.layout is torch.sparse_csr:
-        return sparse.BCSR((parts.values, plain, compressed), **facts)
+        return sparse.BCSR((parts.values, plain, compressed), **options)
     return CompressedArray(compressed, plain, parts.values, parts.layout, parts.shape)
 
 
@@ -90,14 +90,14 @@ def without_padding(parts: SparseParts) -> SparseParts:
     index = list(parts.index)
     if any(is_traced(x) for x in index):
         return parts
-    places = [np.asarray(x) for x in index]
+    positions = [np.asarray(x) for x in index]
     if parts.layout is not torch.sparse_coo:
-        count = int(places[0][-1]) if places[0].ndim == 1 else places[1].shape[-1]
-        if count >= places[1].shape[-1]:
+        count = int(positions[0][-1]) if positions[0].ndim == 1 else positions[1].shape[-1]
+        if count >= positions[1].shape[-1]:
             return parts
         return parts._replace(index=(index[0], index[1][:count]), values=parts.values[:count])
-    sizes = np.array(parts.shape[: places[0].shape[0]], places[0].dtype)
-    within = (places[0] < sizes[:, None]).all(0)
+    sizes = np.array(parts.shape[: positions[0].shape[0]], positions[0].dtype)
+    within = (positions[0] < sizes[:, None]).all(0)
     if within.all():
         return parts
     kept = np.nonzero(within)[0]

@@ -15,12 +15,12 @@ from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
 from ..internals.transforms import is_fwd_grad_enabled
 from ..translation import Tape, calls_of_thread, current, this_call
+from .array_buffer import ArrayBuffer, LazyArray
 from .distributed import is_split
 from .dtypes import canonical
 from .history import UNRECORDED, FromAfar, Node, Saved, Source
 from .journal import expect_contained, journal
 from .known import Geometry, Known, evaluate, in_pytorch, real
-from .physical import LazyArray, PhysicalArray
 from .regions import region
 from .storage import Storage, View
 from .traced import without_gradient
@@ -67,7 +67,7 @@ class Torchish(torch.Tensor):
     """The end of `requires_grad` of a leaf: the node before, the node since, and the number of writes until then."""
     _gradient: torch.Tensor | None = None  # `Tensor.grad`
     _retains_grad: bool = False
-    stands_for: type | None = None  # the Python type of what code takes for a number, and no tensor
+    python_type: type | None = None  # the Python type of what code takes for a number, and no tensor
 
     @classmethod
     def __torch_function__(
@@ -146,8 +146,8 @@ class Torchish(torch.Tensor):
             return found.to(self.dtype)
 
     @property
-    def lazy(self) -> PhysicalArray | LazyArray:
-        """As `physical`, though the graph may not have the values yet."""
+    def lazy(self) -> ArrayBuffer | LazyArray:
+        """As `buffer`, though the graph may not have the values yet."""
         node = self._node
         if type(node) is Storage:
             return node.lazy(None, None)
@@ -155,9 +155,9 @@ class Torchish(torch.Tensor):
             return node.lazy(tuple(self.shape), canonical(self.dtype))
 
     @property
-    def physical(self) -> PhysicalArray:
+    def buffer(self) -> ArrayBuffer:
         """The values as they are held, perhaps with their dimensions in another order."""
-        return self._node.physical
+        return self._node.buffer
 
     @property
     def history(self) -> Node | None:
@@ -189,7 +189,7 @@ class Torchish(torch.Tensor):
             node = Node(operation, histories)
             if not any(x is self for x in operands):  # which would be what it was before
                 node.operands = [None if x.history is None else tape.end_of(x) for x in operands]
-            self._begin_at(tape, node, [x.physical.array for x in operands if x.history is not None])
+            self._begin_at(tape, node, [x.buffer.array for x in operands if x.history is not None])
 
     def refuse(self, message: str) -> None:
         """Makes a backward pass through the operation that gave this tensor raise an error with this message."""
@@ -232,24 +232,24 @@ class Torchish(torch.Tensor):
             self.change("_node", self._ended[0])
             return
         call, source = this_call(), Source(self, is_given)
-        call.attempt.begun.add(source)
+        call.execution.started.add(source)
         tape = call.tape
         if is_alone and tape is None:
             self._node.storage.history = source
             return
-        physical = self.physical
+        buffer = self.buffer
         if tape is not None:
-            physical = PhysicalArray(tape.leaf(physical.array, source), physical.layout)
-        self.change("_node", self._writable().grafted(physical))
+            buffer = ArrayBuffer(tape.leaf(buffer.array, source), buffer.layout)
+        self.change("_node", self._writable().rebased(buffer))
         self._node.storage.history = source
         source.end = None if tape is None else tape.end_of(self)
 
     def end_history(self) -> None:
         """Clears `requires_grad` of a leaf."""
         expect_contained(self._node, "a tensor ends to require grad")
-        physical, tape, before = self.physical, this_call().tape, self._node
-        array = physical.array if tape is None else tape.primal(physical.array)
-        self.change("_node", self._writable().grafted(PhysicalArray(without_gradient(array), physical.layout)))
+        buffer, tape, before = self.buffer, this_call().tape, self._node
+        array = buffer.array if tape is None else tape.primal(buffer.array)
+        self.change("_node", self._writable().rebased(ArrayBuffer(without_gradient(array), buffer.layout)))
         self.change("_ended", (before, self._node, self._writes[0]))
 
     def _writable(self):
@@ -260,7 +260,7 @@ class Torchish(torch.Tensor):
             return region(self._node, self.shape, self.stride(), self.storage_offset(), canonical(self.dtype))
 
     def write(
-        self, physical: PhysicalArray | LazyArray, known: Known | None = None, *, in_place_of_itself: bool = False
+        self, buffer: ArrayBuffer | LazyArray, known: Known | None = None, *, keeps_derivatives: bool = False
     ) -> None:
         """Replaces the values, for every tensor on the same memory; they have this tensor's shape and dtype.
 
@@ -269,18 +269,18 @@ class Torchish(torch.Tensor):
         """
         levels = this_call().transformations
         if levels:
-            physical = physical.physical
+            buffer = buffer.buffer
             for level in reversed(levels):
-                level.check_write(self, physical.array)
+                level.check_write(self, buffer.array)
         node = self._node
         if known is not None and (isinstance(node, View) or node.has_grown):
             with DisableTorchFunction():
-                place = Geometry(tuple(self.shape), self.stride(), int(self.storage_offset()), self.dtype)
-            known = node.known_after(known, place)
+                region = Geometry(tuple(self.shape), self.stride(), int(self.storage_offset()), self.dtype)
+            known = node.known_after(known, region)
         node = self._writable()
-        if isinstance(physical, LazyArray) and not isinstance(known, torch.Tensor):
-            physical = physical.physical
-        node.write(physical, known, in_place_of_itself=in_place_of_itself)
+        if isinstance(buffer, LazyArray) and not isinstance(known, torch.Tensor):
+            buffer = buffer.buffer
+        node.write(buffer, known, keeps_derivatives=keeps_derivatives)
         self.count_write()
 
     def count_write(self) -> None:
@@ -307,7 +307,7 @@ def wraps_others(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__") and not is_split(kind)
 
 
-def asked_of(func: Callable[..., Any]) -> str:
+def function_text(func: Callable[..., Any]) -> str:
     """A function's name, or the attribute that it reads or sets."""
     name = getattr(func, "__name__", str(func))
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")
@@ -318,7 +318,7 @@ def asked_of(func: Callable[..., Any]) -> str:
 def _call(func: Callable[..., Any]):
     call = current()
     if call is None:
-        raise EndedCallError(asked_of(func))
+        raise EndedCallError(function_text(func))
     return call
 
 
@@ -340,26 +340,26 @@ def wrap(
     if type(array) is ArrayImpl and known is None:
         if device is not CPU:
             expect_values(device, dtype)
-        shape = array.shape if layout is None else PhysicalArray(array, layout).shape
+        shape = array.shape if layout is None else ArrayBuffer(array, layout).shape
         storage = Storage.evaluated(array, layout, array.size, None if strides is None else memory_order(strides))
         return make_tensor(storage, shape, dtype, strides, None, device)
     if not _takes_tangents():
         array = this_call().without_tangents(array)
-    return wrap_physical(PhysicalArray(array, layout), dtype, known, strides, device)
+    return wrap_buffer(ArrayBuffer(array, layout), dtype, known, strides, device)
 
 
 def wrap_new(
-    physical: PhysicalArray, shape: Sequence[int], size: int, dtype: torch.dtype, strides: tuple[int, ...] | None
+    buffer: ArrayBuffer, shape: Sequence[int], size: int, dtype: torch.dtype, strides: tuple[int, ...] | None
 ) -> Torchish:
     """As `wrap`, for an operator's result of `size` elements while there is no tape."""
     if not _takes_tangents():
-        physical = PhysicalArray(this_call().without_tangents(physical.array), physical.layout)
-    storage = Storage.computed(physical, size, None if strides is None else memory_order(strides))
+        buffer = ArrayBuffer(this_call().without_tangents(buffer.array), buffer.layout)
+    storage = Storage.computed(buffer, size, None if strides is None else memory_order(strides))
     return make_tensor(storage, shape, dtype, strides, None, CPU)
 
 
-def wrap_physical(
-    physical: PhysicalArray | LazyArray,
+def wrap_buffer(
+    buffer: ArrayBuffer | LazyArray,
     dtype: torch.dtype,
     known: Known | None,
     strides: tuple[int, ...] | None,
@@ -369,20 +369,20 @@ def wrap_physical(
     if device is not CPU:
         expect_values(device, dtype)
     order = None if strides is None else memory_order(strides)
-    if known is None or not isinstance(physical, LazyArray):
-        storage = Storage(physical, known, order)
+    if known is None or not isinstance(buffer, LazyArray):
+        storage = Storage(buffer, known, order)
     else:
         known = known if _has_strides(known, strides) else in_pytorch(with_strides, known, strides)
-        storage = Storage.waiting(physical, known, order)
-    return make_tensor(storage, physical.shape, dtype, strides, None, device)
+        storage = Storage.waiting(buffer, known, order)
+    return make_tensor(storage, buffer.shape, dtype, strides, None, device)
 
 
 def wrap_spread(
-    physical: PhysicalArray, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = CPU
+    buffer: ArrayBuffer, dtype: torch.dtype, strides: tuple[int, ...], offset: int, device: torch.device = CPU
 ) -> Torchish:
     """As `wrap`, for elements with gaps between or before them in memory."""
-    storage = Storage(physical, gaps=Gaps(strides, offset))
-    return make_tensor(storage, physical.shape, dtype, strides, offset, device)
+    storage = Storage(buffer, gaps=Gaps(strides, offset))
+    return make_tensor(storage, buffer.shape, dtype, strides, offset, device)
 
 
 def _has_strides(values: Any, strides: tuple[int, ...] | None) -> bool:
@@ -522,8 +522,8 @@ def make_view_of_shape(
             node = node.detached(without_gradient)
     elif restriction is not None and restriction.kind in ("no_grad", "inference"):
         restriction = restriction._replace(is_inherited=True)
-    if isinstance(node, View) and node.place is None:
-        node.place = Geometry(tuple(shape), tuple(strides), int(offset), dtype)
+    if isinstance(node, View) and node.region is None:
+        node.region = Geometry(tuple(shape), tuple(strides), int(offset), dtype)
     tensor = make_tensor(node, shape, dtype, strides, offset, base._label)
     if is_view:
         tensor._viewed = base if base._viewed is None else base._viewed

@@ -35,7 +35,7 @@ def map_arguments(fn: Callable, tree: Any) -> Any:
 
 def map_given(fn: Callable, tree: Any) -> Any:
     """As `map_arguments`, with padded and sparse arrays and other stand-ins for tensors as single leaves."""
-    return optree.tree_map(fn, tree, is_leaf=_is_whole, none_is_leaf=True, namespace=_NAMESPACE)
+    return optree.tree_map(fn, tree, is_leaf=_is_opaque, none_is_leaf=True, namespace=_NAMESPACE)
 
 
 def flatten(tree: Any) -> tuple[list, Any]:
@@ -46,7 +46,7 @@ def flatten(tree: Any) -> tuple[list, Any]:
 
 def flatten_given(tree: Any) -> tuple[list, Any]:
     """As `flatten`, with padded and sparse arrays and other stand-ins for tensors as single leaves."""
-    leaves, structure = optree.tree_flatten(tree, is_leaf=_is_whole, none_is_leaf=True, namespace=_NAMESPACE)
+    leaves, structure = optree.tree_flatten(tree, is_leaf=_is_opaque, none_is_leaf=True, namespace=_NAMESPACE)
     return leaves, structure
 
 
@@ -103,7 +103,7 @@ def ordered(tree: Any) -> Any:
     return type(tree)(map(ordered, tree)) if type(tree) in (list, tuple) else tree
 
 
-def _is_whole(node: Any) -> bool:
+def _is_opaque(node: Any) -> bool:
     if type(node) in (Padded, Wrapped) or (type(node) not in _decided and is_sparse_array(node)):
         return True
     return _opens(node)

@@ -24,10 +24,10 @@ def reshape(array: jax.Array, shape: Sequence[int]):
     try:
         return lax.reshape(array, shape)
     except ShardingTypeError:  # JAX takes it for ambiguous if dimensions are split and merged that no device splits
-        told = _sharding_after(array, tuple(shape))
-        if told is None:
+        given = _sharding_after(array, tuple(shape))
+        if given is None:
             raise
-        return lax.reshape(array, shape, out_sharding=told)
+        return lax.reshape(array, shape, out_sharding=given)
 
 
 def transpose(array: jax.Array, permutation: Sequence[int]):
@@ -40,22 +40,22 @@ def dot_general(left: jax.Array, right: jax.Array, dims: Any, dtype: Any = None)
     try:
         return lax.dot_general(left, right, dims, preferred_element_type=dtype)
     except ShardingTypeError:
-        told = _sharding_of_sums(left, right, dims)
-        if told is None:
+        given = _sharding_of_sums(left, right, dims)
+        if given is None:
             raise
-        return lax.dot_general(left, right, dims, preferred_element_type=dtype, out_sharding=told)
+        return lax.dot_general(left, right, dims, preferred_element_type=dtype, out_sharding=given)
 
 
 def rows_of(array: jax.Array, like: jax.Array):
     """An array as all rows of another one; on explicit axes they lie as its rows do, and so do their cotangents."""
     added = like.ndim - array.ndim
-    told = None
+    given = None
     if AxisType.Explicit in jax.typeof(like).sharding.mesh.axis_types:
         outer = entries_of(like)[:added]
         taken = set(_axes(outer))
         own = [entry if taken.isdisjoint(_axes([entry])) else None for entry in entries_of(array)]
-        told = sharding_beside(like, [*outer, *own])
-    return lax.broadcast_in_dim(array, like.shape, range(added, like.ndim), out_sharding=told)
+        given = sharding_beside(like, [*outer, *own])
+    return lax.broadcast_in_dim(array, like.shape, range(added, like.ndim), out_sharding=given)
 
 
 def entries_of(array: jax.Array) -> list:
@@ -181,7 +181,7 @@ class Gaps(NamedTuple):
         return 0 if 0 in shape else self.offset + last + 1
 
 
-def places(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
+def element_offsets(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
     """The indices in memory of the elements of a strided tensor."""
     found = np.full((), offset, np.int32)
     for size, stride in zip(shape, strides, strict=True):
@@ -191,7 +191,7 @@ def places(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndar
 
 def spreading(shape: Sequence[int], gaps: Gaps) -> ViewKind:
     """As `flattening`, for a storage with gaps between its elements."""
-    index, size = places(shape, *gaps), gaps.reach(shape)
+    index, size = element_offsets(shape, *gaps), gaps.reach(shape)
     return ViewKind(
         lambda array: jnp.zeros(size, array.dtype).at[index].set(array, mode="promise_in_bounds"),
         lambda _, flat: flat.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False),
@@ -213,11 +213,11 @@ def beginning(memory: ViewKind, size: int) -> ViewKind:
 
 
 @functools.lru_cache(maxsize=4096)
-def element(shape: Sequence[int], place: Sequence[int]) -> ViewKind:
+def element(shape: Sequence[int], position: Sequence[int]) -> ViewKind:
     """The kind of a view of one element, at an index along each dimension."""
-    limits, dims = tuple(i + 1 for i in place), tuple(range(len(shape)))
+    limits, dims = tuple(i + 1 for i in position), tuple(range(len(shape)))
 
     def write(array: jax.Array, value: jax.Array):
-        return lax.dynamic_update_slice(array, lax.expand_dims(value, dims), [np.int32(i) for i in place])
+        return lax.dynamic_update_slice(array, lax.expand_dims(value, dims), [np.int32(i) for i in position])
 
-    return ViewKind(lambda array: lax.squeeze(lax.slice(array, place, limits), dims), write)
+    return ViewKind(lambda array: lax.squeeze(lax.slice(array, position, limits), dims), write)

@@ -15,7 +15,7 @@ from ..convert import t2j
 from ..errors import is_library
 from ..tensors.interop import tensor_to_array
 from ..tensors.trees import map_arguments
-from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
+from .models import SpecError, Subject, error_text, refusing_bad_inputs, subject_of
 from .trial import OUTPUT_TOLERANCE, Agreement, Trial, compare, to_jax
 
 
@@ -254,7 +254,7 @@ class _Follower(TorchFunctionMode):
             result = func(*args, **kwargs)
         except Exception as error:
             if is_next:
-                self.error = f"it fails: {type(error).__name__}: {told(error)}"
+                self.error = f"it fails: {type(error).__name__}: {error_text(error)}"
                 raise _StoppedError from error
             raise
         results, operands = _tensors(result), _tensors((args, kwargs))
@@ -300,8 +300,8 @@ def _run_pytorch(trial: Trial, record: _Record) -> None:
 
 def _keep_path(model: torch.nn.Module, path: list[str]) -> None:
     for name, module in model.named_modules():
-        told = f"{name} ({type(module).__name__})" if name else type(module).__name__
-        module.register_forward_pre_hook(lambda module, args, told=told: path.append(told))
+        given = f"{name} ({type(module).__name__})" if name else type(module).__name__
+        module.register_forward_pre_hook(lambda module, args, given=given: path.append(given))
         module.register_forward_hook(lambda module, args, output: path.pop() and None, always_call=True)
 
 
@@ -317,7 +317,7 @@ def _run_translation(trial: Trial, follower: _Follower) -> None:
     try:
         t2j(run, branches=trial.subject.branches)(state, args, kwargs, rng=jax.random.key(0))
     except Exception as error:
-        follower.error = f"the translation fails here: {type(error).__name__}: {told(error)}"
+        follower.error = f"the translation fails here: {type(error).__name__}: {error_text(error)}"
 
 
 def _alone(trial: Trial, call: _OperatorCall, index: int, tolerance: float) -> Agreement | None:

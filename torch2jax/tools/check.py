@@ -16,7 +16,7 @@ from ..calls.modes import observing
 from ..internals.dispatch import OpOverload
 from ..loops.rolled import noting_loops
 from ..tensors.padded import Padded
-from .models import SpecError, Subject, refusing_bad_inputs, subject_of, told
+from .models import SpecError, Subject, error_text, refusing_bad_inputs, subject_of
 from .operators import Route, level_of
 from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare, differentiable, to_jax
 
@@ -292,7 +292,7 @@ class _Checker:
             actual = _compact(jax.block_until_ready(compiled(*arguments)))
             seconds = _seconds(lambda: jax.block_until_ready(compiled(*arguments))) if self._timed else None
         except Exception as error:
-            return [Check(first, error=f"{type(error).__name__}: {told(error)}", stage=stage)]
+            return [Check(first, error=f"{type(error).__name__}: {error_text(error)}", stage=stage)]
         accepted = tolerance if self._tolerance is None else self._tolerance
         random = draws and not _agree(_compact(compiled(*arguments[:2], jax.random.key(1))), actual, accepted)
         checks = []

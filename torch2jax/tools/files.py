@@ -62,7 +62,7 @@ def write(
     _expect_libraries()
     if path.suffix == ".safetensors":
         raise SpecError(f"{path} is to hold the program; its weights go to a .safetensors file beside it")
-    _expect_place(path)
+    _expect_writable_path(path)
     module = subject.module
     weights = {} if module is None else _weights(module)
     args, kwargs = map_arguments(_to_jax, (subject.args, subject.kwargs))
@@ -83,7 +83,7 @@ def write(
     return Written(path, beside, len(weights), _call(args, kwargs, bool(weights)))
 
 
-def _expect_place(path: Path) -> None:
+def _expect_writable_path(path: Path) -> None:
     """Refuses a path that no file can have, before the model is exported."""
     if path.is_dir():
         raise SpecError(f"{path} is a folder: wanted a file to write, such as {path / 'model.jaxexport'}")

@@ -150,7 +150,7 @@ def _plugins() -> Iterator[Finding]:
 
 def _libraries(step: Callable[[str], None]) -> Iterator[Finding]:
     """Libraries that cannot be imported, those together that fail for one reason: processes try, as one may end."""
-    whole: list[str] = []
+    complete: list[str] = []
     reasons: dict[str, list[str]] = {}
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     installed = _versions(tuple(_LIBRARIES))
@@ -161,12 +161,12 @@ def _libraries(step: Callable[[str], None]) -> Iterator[Finding]:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             cause = _FIRST_ERROR.search(done.stderr)
             if not done.returncode:
-                whole.append(f"{name} {installed[name]}")
+                complete.append(f"{name} {installed[name]}")
             else:
                 error = cause[1] if cause else f"importing it ends Python ({done.returncode})"
                 reasons.setdefault(error, []).append(name)
-    if whole:
-        yield Finding("ok", "libraries", f"{', '.join(whole)} can be imported")
+    if complete:
+        yield Finding("ok", "libraries", f"{', '.join(complete)} can be imported")
     for error, (first, *others) in reasons.items():
         more = f"; the same for {', '.join(others)}" if others else ""
         yield Finding("error", first, f"{installed[first]} cannot be imported: {error}{more}", _remedy(first, error))

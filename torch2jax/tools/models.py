@@ -86,7 +86,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The first line of an error, with notes of advice, but without those about tracebacks."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("---")]
     return "\n".join([first_line(error), *notes])
@@ -100,7 +100,7 @@ def translating(what: str) -> Iterator[None]:
     except (SpecError, TranslationError):
         raise
     except Exception as error:
-        raise TranslationError(f"{what}: {type(error).__name__}: {told(error)}") from error
+        raise TranslationError(f"{what}: {type(error).__name__}: {error_text(error)}") from error
 
 
 @contextlib.contextmanager
@@ -418,13 +418,13 @@ def read_branches(texts: list[str]) -> dict[str, bool]:
     """The answers to conditions on traced values, by place, from texts such as ``model.py:forward=False``."""
     branches = {}
     for text in texts:
-        place, _, given = text.rpartition("=")
-        file, _, at = place.rpartition(":")
+        location, _, given = text.rpartition("=")
+        file, _, at = location.rpartition(":")
         if not file or not at or given.lower() not in ("true", "false"):
             raise SpecError(
                 f"bad answer {text!r}: wanted FILE:FUNCTION=BOOL or FILE:LINE=BOOL, as model.py:forward=False"
             )
-        branches[place] = given.lower() == "true"
+        branches[location] = given.lower() == "true"
     return branches
 
 

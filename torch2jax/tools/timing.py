@@ -131,13 +131,13 @@ def _measured(runs: Mapping[str, Callable], seconds: float) -> dict[str, list[fl
     end = time.perf_counter() + seconds * len(runs)
     while min(map(len, times.values())) < _ROUNDS or time.perf_counter() < end:
         for name, run in runs.items():
-            _settle(run, min(_SETTLING, seconds))
+            _warm_up(run, min(_SETTLING, seconds))
             timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
             times[name].append(min(timer.blocked_autorange(min_run_time=min(_ROUND, seconds)).times))
     return times
 
 
-def _settle(run: Callable, seconds: float) -> None:
+def _warm_up(run: Callable, seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         run()

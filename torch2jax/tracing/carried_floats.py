@@ -39,7 +39,7 @@ class Computed(NamedTuple):
     """True if float32 holds the known numbers."""
 
 
-def begun(carried: CarriedFloat, first: Any) -> Computed | None:
+def start_of(carried: CarriedFloat, first: Any) -> Computed | None:
     """The number at the beginning of an iteration; `first` is that of the first one, if there is one."""
     if has_doubles():
         return None

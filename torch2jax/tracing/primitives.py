@@ -63,7 +63,7 @@ def _jvp_for_linearization(primals: Sequence[Any], tangents: Sequence[Any], *, c
     return array if count == 1 else stop_levels(array, dependencies, count - 1), tangent
 
 
-def _led_back(*_args: Any, **_params: Any):
+def _end_level(*_args: Any, **_params: Any):
     raise LevelEnd
 
 
@@ -73,7 +73,7 @@ ad.primitive_jvps[_stop_levels_p] = _jvp_of_stop_levels
 _linearized_stop_levels_p = Primitive("linearized_stop_levels")
 ad.primitive_jvps[_linearized_stop_levels_p] = _jvp_for_linearization
 primitive_linearizations[_stop_levels_p] = functools.partial(fallback_linearize_rule, _linearized_stop_levels_p)
-ad.primitive_transposes[_level_end_p] = _led_back
+ad.primitive_transposes[_level_end_p] = _end_level
 
 
 def constant_to(array: Any, leaves: Sequence[Any], counts: Sequence[int]):
@@ -169,7 +169,7 @@ ad.primitive_transposes[_of_once_p] = _twice
 class Undecided:
     """A record of whether code was told that an input requires no grad, though JAX may still differentiate it."""
 
-    is_asked = False
+    is_queried = False
 
 
 def undecided(array: Any, asked: Undecided):
@@ -191,7 +191,7 @@ def _batch_undecided(arrays: Sequence[jax.Array], dims: Sequence[int | None], *,
 
 
 def _jvp_of_undecided(primals: Sequence[Any], tangents: Sequence[Any], *, asked: Any):
-    if asked.is_asked:
+    if asked.is_queried:
         raise NotImplementedError(
             "got a derivative of a derivative, within jax.jit, that was taken with respect to other inputs, of code "
             "that asks whether its inputs require grad: it was told that this one does not. Wanted jax.jit around all "
@@ -231,8 +231,8 @@ def _run(*args: Any, push: _Function, pull: _Function, count: int, avals: tuple)
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, push: _Function, count: int, **params: Any):
     residuals, arrays = list(primals[:count]), list(primals[count:])
     values = _call_p.bind(*primals, push=push, count=count, **params)
-    moved = [_filled(t, p) for t, p in zip(tangents[count:], arrays, strict=True)]
-    found = _call_p.bind(*residuals, *moved, push=push, count=count, **params)
+    tangents_in = [_filled(t, p) for t, p in zip(tangents[count:], arrays, strict=True)]
+    found = _call_p.bind(*residuals, *tangents_in, push=push, count=count, **params)
     if not all(is_zero(t) or t.dtype == jax.dtypes.float0 for t in tangents[:count]):
         given = [_filled(t, p) for t, p in zip(tangents[:count], residuals, strict=True)]
         _, more = jax.jvp(lambda *residuals: push(list(residuals), arrays), residuals, given)
@@ -258,7 +258,7 @@ def _batch(
     count: int,
     avals: tuple,
 ):
-    residual_dims, moved = (
+    residual_dims, tangents_in = (
         list(dims[:count]),
         [batching.bdim_at_front(x, dim, axis.size) for x, dim in zip(arrays[count:], dims[count:], strict=True)],
     )
@@ -267,7 +267,7 @@ def _batch(
         return jax.vmap(function, (residual_dims, 0), 0, axis_size=axis.size, axis_name=axis.name)
 
     wider = tuple(unmapped_aval(axis.size, 0, aval) for aval in avals)
-    found = _call_p.bind(*arrays[:count], *moved, push=over(push), pull=over(pull), count=count, avals=wider)
+    found = _call_p.bind(*arrays[:count], *tangents_in, push=over(push), pull=over(pull), count=count, avals=wider)
     return found, [0] * len(found)
 
 

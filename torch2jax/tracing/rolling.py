@@ -19,11 +19,11 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Var
 
-from ..abandoning import Abandoned
 from ..internals.jax import DynamicJaxprTrace
 from ..loops.iterations import is_small, own
 from ..loops.program import Program, evaluated, sizes_of, total
 from ..loops.rolled import EVERY, LONG, RollingReport, Run, Wanted, has_loops, longest_run, rolled
+from ..restarts import Unwind
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from .traces import Bookmark, current_trace, ending_with_errors, program_of
@@ -62,10 +62,10 @@ class Added:
         if not self._may_have_loops(report):
             return
         steps, values = self._equations()
-        places = [i for i, leaf in enumerate(leaves) if self._is_made(leaf)]
+        positions = [i for i, leaf in enumerate(leaves) if self._is_made(leaf)]
         made = {var for step in steps for var in step.outvars}
-        values.update((leaves[i].val, leaves[i]) for i in places if leaves[i].val not in made)
-        program = Program(steps, [leaves[i].val for i in places])
+        values.update((leaves[i].val, leaves[i]) for i in positions if leaves[i].val not in made)
+        program = Program(steps, [leaves[i].val for i in positions])
         found = rolled(program, self._constants(), report, self._wanted)
         if found is None:
             return
@@ -75,13 +75,13 @@ class Added:
         before = self._steps[self._count :]
         del self._steps[self._count :]
         results = evaluated(found, values)
-        is_whole = all(x.aval == leaves[i].aval for i, x in zip(places, map(self._own, results), strict=True))
+        is_complete = all(x.aval == leaves[i].aval for i, x in zip(positions, map(self._own, results), strict=True))
         after = self._steps[self._count :]
         del self._steps[self._count :]
-        if not is_whole:
+        if not is_complete:
             self._steps.extend(before)
             return
-        for i, x in zip(places, results, strict=True):
+        for i, x in zip(positions, results, strict=True):
             leaves[i] = x
         self._keep_used(before, after)
 
@@ -195,7 +195,7 @@ def are_in_use(steps: Iterable[weakref.ref]) -> bool:
 _FIRST, _FURTHER = 2, 4
 
 
-class HasLoops(Abandoned):
+class HasLoops(Unwind):
     """The code has loops, and the rest of its run is of no use."""
 
     def __init__(self, shown_by: Any):
@@ -330,7 +330,7 @@ class _Alone:
 
     def __init__(self, code: Callable[[Any], Any], given: Any, wanted: Wanted):
         leaves, structure = flatten(given)
-        places = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
+        positions = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
         end: Any = None
         steps: list = []
         around = current_trace()
@@ -338,7 +338,7 @@ class _Alone:
         def run(*arrays: Any) -> list:
             nonlocal end
             filled = list(leaves)
-            for i, array in zip(places, arrays, strict=True):
+            for i, array in zip(positions, arrays, strict=True):
                 filled[i] = array
             with ending_with_errors(around):
                 results, form = flatten(code(structure.unflatten(filled)))
@@ -347,7 +347,7 @@ class _Alone:
             steps.extend(without_owners(program_of(current_trace()).frame.tracing_eqns))
             return [leaf for x, leaf in zip(is_array, results, strict=True) if x]
 
-        arrays = [leaves[i] for i in places]
+        arrays = [leaves[i] for i in positions]
         closed = jax.make_jaxpr(run)(*arrays)
         jaxpr, self._end = closed.jaxpr, end
         constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))

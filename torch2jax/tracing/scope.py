@@ -16,9 +16,9 @@ import jax
 import torch
 
 from ..errors import TracedValueError
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.objects import attributes_of, has_attributes
-from ..tensors.physical import PhysicalArray
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
@@ -143,12 +143,12 @@ class TraceScope:
         for node in journal.survivors():
             if isinstance(node, View) and node.kind.traced:
                 raise Uncontained("a view at a place that is computed within")
-            if isinstance(node, Storage) and id(node) not in journal.written and is_traced(node.physical.array):
+            if isinstance(node, Storage) and id(node) not in journal.written and is_traced(node.buffer.array):
                 self._left.append(_Left(node, is_written=False))
         self._left.extend(_Left(storage, is_written=True) for storage in written)
         self._left = [left for left in self._left if not left.storage.is_outgrown]
         for left in self._left:
-            arrays.append(self._call.leaving(left.storage.physical.array))
+            arrays.append(self._call.leaving(left.storage.buffer.array))
         for left in self._left:
             left.storage.empty()
         self._stream = self._call.stream.state
@@ -165,7 +165,7 @@ class TraceScope:
         for left, array in zip(self._left, arrays, strict=False):
             left.replace(array)
         for left in self._left:
-            left.storage.settle_as_is()
+            left.storage.mark_synced()
         if len(arrays) > len(self._left):
             self._stream = self._stream._replace(key=arrays[-1])
         self._call.stream.state = self._stream
@@ -178,11 +178,11 @@ class _Left:
     """A storage that is left behind: made within and still in use, or older, and written."""
 
     def __init__(self, storage: Storage, is_written: bool):
-        (_, layout), known = storage.physical, storage.known
+        (_, layout), known = storage.buffer, storage.known
         self.storage, self._is_written = storage, is_written
         self._layout, self._known = layout, known
         self._history, self._differentiable = storage.history, storage.differentiable
 
     def replace(self, array: Any) -> None:
-        self.storage.replace(PhysicalArray(array, self._layout), self._known, is_written=self._is_written)
+        self.storage.replace(ArrayBuffer(array, self._layout), self._known, is_written=self._is_written)
         self.storage.history, self.storage.differentiable = self._history, self._differentiable

@@ -43,49 +43,49 @@ _OUTSIDE = (
 )
 
 
-def zeros_of(call: Call, whole: Any, **options: Any) -> Torchish:
+def zeros_of(call: Call, wrapper: Any, **options: Any) -> Torchish:
     """Zeros of the shape and the dtype that a tensor has as a whole."""
     with call.inside():
-        made: Any = torch.zeros(tuple(whole.shape), dtype=whole.dtype, **options)
+        made: Any = torch.zeros(tuple(wrapper.shape), dtype=wrapper.dtype, **options)
     return made
 
 
-def shadow_of(call: Call, whole: Any) -> Any:
+def shadow_of(call: Call, wrapper: Any) -> Any:
     """The shadow of a tensor that wraps others, of this run of the code; None if it requires no grad."""
-    attempt, shadow = vars(whole).get(_SHADOW, (None, None))
-    shadow = shadow if attempt is call.attempt else None
-    if shadow is None and whole.is_leaf and whole.requires_grad:
-        shadow = zeros_of(call, whole, requires_grad=True)
-        if not is_of_call(whole):  # the user's object, which is only read
-            return without_derivative(zeros_of(call, whole), shadow)
+    execution, shadow = vars(wrapper).get(_SHADOW, (None, None))
+    shadow = shadow if execution is call.execution else None
+    if shadow is None and wrapper.is_leaf and wrapper.requires_grad:
+        shadow = zeros_of(call, wrapper, requires_grad=True)
+        if not is_of_call(wrapper):  # the user's object, which is only read
+            return without_derivative(zeros_of(call, wrapper), shadow)
         with call.inside():
-            shadow.register_post_accumulate_grad_hook(lambda shadow: _give(whole, shadow))
-        give_shadow(call, whole, shadow)
+            shadow.register_post_accumulate_grad_hook(lambda shadow: _give(wrapper, shadow))
+        give_shadow(call, wrapper, shadow)
     return shadow
 
 
-def give_shadow(call: Call, whole: Any, shadow: torch.Tensor) -> None:
+def give_shadow(call: Call, wrapper: Any, shadow: torch.Tensor) -> None:
     """Sets a plain tensor that carries the derivatives of a wrapper, in this run of the code."""
-    setattr(whole, _SHADOW, (call.attempt, shadow))
+    setattr(wrapper, _SHADOW, (call.execution, shadow))
 
 
-def _give(whole: Any, shadow: torch.Tensor) -> None:
+def _give(wrapper: Any, shadow: torch.Tensor) -> None:
     """Moves the gradient of a shadow to the wrapper, as its gradient or a part of it."""
     gradient, shadow.grad = shadow.grad, None
-    whole.grad = gradient if whole.grad is None else whole.grad + gradient
+    wrapper.grad = gradient if wrapper.grad is None else wrapper.grad + gradient
 
 
-def cut(call: Call, whole: Any, shadow: Torchish) -> Any:
+def cut(call: Call, wrapper: Any, shadow: Torchish) -> Any:
     """A tensor like a wrapper, with the derivatives of a shadow.
 
     To derive through its inner tensors is an error where the shadow has a derivative.
     """
-    message, source = _READ.format(kind=type(whole).__name__), shadow.read()
+    message, source = _READ.format(kind=type(wrapper).__name__), shadow.read()
 
     def marked(array: jax.Array) -> jax.Array:
         return once(array, [source], message, NotImplementedError) if array.dtype.kind not in "biu" else array
 
-    inner = _changed(call, whole, lax.stop_gradient)
+    inner = _changed(call, wrapper, lax.stop_gradient)
     found = _changed(call, inner, marked)
     for each in (inner, found):
         give_shadow(call, each, shadow)
@@ -93,14 +93,14 @@ def cut(call: Call, whole: Any, shadow: Torchish) -> Any:
     return found
 
 
-def _changed(call: Call, whole: Any, change: Callable[[jax.Array], jax.Array]) -> Any:
+def _changed(call: Call, wrapper: Any, change: Callable[[jax.Array], jax.Array]) -> Any:
     """A tensor like one that wraps others, with changed arrays."""
 
     def changed(inner: torch.Tensor) -> Torchish:
         x = call.lift(inner)
         return wrap(change(x.read()), x.dtype, strides=x.stride() if is_dense(x) else None)
 
-    return tensor_of(wrapped(whole, changed), lambda inner: inner)
+    return tensor_of(wrapped(wrapper, changed), lambda inner: inner)
 
 
 def uncut(value: Any) -> Any:
@@ -117,9 +117,11 @@ def without_derivative(value: torch.Tensor, *shadows: torch.Tensor) -> Torchish:
     return made
 
 
-def inner_arrays(wholes: Iterable[Any]) -> list[jax.Array]:
+def inner_arrays(wrappers: Iterable[Any]) -> list[jax.Array]:
     """The traced arrays with derivatives inside of tensors that wrap others."""
-    arrays = (x.read() for whole in wholes for x in _inner_of(whole) if isinstance(x, Torchish) and _is_derived(x))
+    arrays = (
+        x.read() for wrapper in wrappers for x in _inner_of(wrapper) if isinstance(x, Torchish) and _is_derived(x)
+    )
     return [array for array in arrays if is_traced(array)]
 
 
@@ -127,29 +129,29 @@ def _is_derived(x: torch.Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
 
 
-def _inner_of(whole: Any) -> list[Any]:
-    inner = [getattr(whole, name) for name in whole.__tensor_flatten__()[0]]
+def _inner_of(wrapper: Any) -> list[Any]:
+    inner = [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
     return [each for x in inner for each in (_inner_of(x) if is_wrapper(x) else [x])]
 
 
-def sealed(call: Call, whole: Any, arrays: Iterable[jax.Array], name: str) -> Any:
+def sealed(call: Call, wrapper: Any, arrays: Iterable[jax.Array], name: str) -> Any:
     """A jagged result of an autograd function, without a shadow: a derivative for its arguments is an error."""
     sources = [array for array in arrays if is_traced(array)]
 
     def seal(array: jax.Array) -> jax.Array:
         return once(array, sources, _JAGGED.format(name=name), NotImplementedError)
 
-    return _changed(call, whole, lambda array: array if array.dtype.kind in "biu" else seal(lax.stop_gradient(array)))
+    return _changed(call, wrapper, lambda array: array if array.dtype.kind in "biu" else seal(lax.stop_gradient(array)))
 
 
-def apart_from_inner(array: jax.Array, wholes: Iterable[Any], name: str) -> jax.Array:
+def apart_from_inner(array: jax.Array, wrappers: Iterable[Any], name: str) -> jax.Array:
     """A result of an autograd function: a derivative for inner tensors of its arguments is an error.
 
     Args:
-        wholes: the arguments that wrap others.
+        wrappers: the arguments that wrap others.
         name: the function's.
     """
-    for whole in wholes:
-        message = _INNER.format(kind=type(whole).__name__, name=name)
-        array = apart_from(array, inner_arrays([whole]), message, NotImplementedError)
+    for wrapper in wrappers:
+        message = _INNER.format(kind=type(wrapper).__name__, name=name)
+        array = apart_from(array, inner_arrays([wrapper]), message, NotImplementedError)
     return array

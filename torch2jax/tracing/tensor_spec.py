@@ -11,8 +11,8 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..internals.dispatch import DisableTorchFunction
+from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.interop import fills_memory, is_dense
-from ..tensors.physical import PhysicalArray
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread
 from ..tensors.traced import is_traced
 from ..translation import this_call
@@ -31,7 +31,7 @@ class TensorSpec(NamedTuple):
     def of(cls, tensor: Torchish) -> "TensorSpec":
         with DisableTorchFunction():
             strides = tensor.stride() if is_dense(tensor) else strides_of_copy(tensor)
-        return cls(tensor.dtype, tensor.physical.layout, strides, tensor._label, tensor.history is not None)
+        return cls(tensor.dtype, tensor.buffer.layout, strides, tensor._label, tensor.history is not None)
 
     @property
     def is_differentiable(self) -> bool:
@@ -67,9 +67,9 @@ class TensorSpec(NamedTuple):
 
     def at(self, array: Any, strides: tuple[int, ...], offset: int) -> Torchish:
         """The tensor of this form on new memory, with the strides and the offset of one on other memory."""
-        physical = PhysicalArray(array, self.layout)
-        if offset or not fills_memory(physical.shape, strides):
-            return wrap_spread(physical, self.dtype, strides, offset, self.device)
+        buffer = ArrayBuffer(array, self.layout)
+        if offset or not fills_memory(buffer.shape, strides):
+            return wrap_spread(buffer, self.dtype, strides, offset, self.device)
         return self._replace(strides=strides, wants_grad=False).tensor(array)
 
     def result(self, array: Any) -> Torchish:

@@ -174,11 +174,11 @@ def values_of_examples(array: Any) -> np.ndarray | None:
     """
     array = without_derivatives(array)
     if isinstance(array, BatchTracer):
-        dim, whole = array.batch_dim, values_of_examples(array.val)
-        if whole is None or not isinstance(dim, int):
-            return whole if dim is None else None
-        moved = np.moveaxis(whole, dim + 1, 1)
-        return moved.reshape(-1, *moved.shape[2:])
+        dim, full = array.batch_dim, values_of_examples(array.val)
+        if full is None or not isinstance(dim, int):
+            return full if dim is None else None
+        by_example = np.moveaxis(full, dim + 1, 1)
+        return by_example.reshape(-1, *by_example.shape[2:])
     if isinstance(array, Tracer) or not getattr(array, "is_fully_addressable", True):
         return None
     return np.asarray(array)[None]

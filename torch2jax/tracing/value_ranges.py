@@ -157,11 +157,11 @@ def _either(ranges: Iterable[Range]) -> Range:
     return min(lows), max(highs)
 
 
-def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
+def _of_step(step: Any, position: int, assumed: Any, depth: int) -> Range | None:
     name, operands = step.primitive.name, step.in_tracers
-    if name == "top_k" and place == 1:
+    if name == "top_k" and position == 1:
         return 0, operands[0].aval.shape[step.params.get("axis", -1)] - 1
-    if name not in ("argmax", "argmin", "sort") and not all(map(_is_whole, operands)):
+    if name not in ("argmax", "argmin", "sort") and not all(map(_is_integer, operands)):
         return None
     if name == "select_n":
         cases = [(case, _assumption(operands[0], bool(which), assumed)) for which, case in enumerate(operands[1:])]
@@ -188,7 +188,7 @@ def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
         return RULES[name](*(_range(x, assumed, depth) for x in operands))
     # What is assumed of an element says nothing of one at another place.
     if name == "sort":
-        return _range(operands[place], assumed.nothing, depth)
+        return _range(operands[position], assumed.nothing, depth)
     if name == "gather" and step.params["mode"] not in (
         lax.GatherScatterMode.CLIP,
         lax.GatherScatterMode.PROMISE_IN_BOUNDS,
@@ -201,13 +201,13 @@ def _of_step(step: Any, place: int, assumed: Any, depth: int) -> Range | None:
 
 def _of_added(operands: Any, assumed: Any, depth: int) -> Range:
     """The range of a scatter-add: each index adds at most one number to an element."""
-    target, places, numbers = operands
+    target, positions, numbers = operands
     (low, high), (least, most) = _range(target, assumed, depth), _range(numbers, assumed.nothing, depth)
-    count = math.prod(places.aval.shape[:-1])
+    count = math.prod(positions.aval.shape[:-1])
     return low + min(least * count, 0), high + max(most * count, 0)
 
 
-def _is_whole(operand: Any) -> bool:
+def _is_integer(operand: Any) -> bool:
     dtype = operand.aval.dtype
     return np.dtype(bool) == dtype or jnp.issubdtype(dtype, jnp.integer)
 
@@ -216,7 +216,7 @@ def _assumption(predicate: Any, is_true: bool, assumed: _Assumed) -> dict[int, R
     """The bounds of an operand that follow from a comparison with a number; None if it never has this result."""
     predicate = without_derivatives(predicate)
     step = predicate.parent if isinstance(predicate, pe.DynamicJaxprTracer) else None
-    if step is None or step.primitive.name not in _ORDERS or not _is_whole(step.in_tracers[0]):
+    if step is None or step.primitive.name not in _ORDERS or not _is_integer(step.in_tracers[0]):
         return {}
     value, other = step.in_tracers
     low, high = _range(other, assumed.nothing, 1)

@@ -30,7 +30,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..values.traced_numbers import Count, Number
 from ..values.wrapper_subclasses import bound, entering
-from .places import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, places
+from .slots import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, slots_of
 
 
 class Layout(NamedTuple):
@@ -54,7 +54,7 @@ def expect_apart(names: Sequence[str], objects: Sequence[Any]) -> None:
     Raises:
         NotImplementedError: there are two.
     """
-    found = ((key, place.get()) for key, place in places(names, objects))
+    found = ((key, slot.get()) for key, slot in slots_of(names, objects))
     tensors = {".".join(key): value for key, value in found if isinstance(value, torch.Tensor)}
     for name, tie in ties(tensors).items():
         raise NotImplementedError(sharing(tie.first, name))
@@ -189,9 +189,9 @@ class Copies(_Copying):
         self._sources: dict[int, Any] = {}  # what copies are of, by the ids of these
         self._by_key: dict[Key, Any] = {}  # what stands for tensors that the user's objects lack
         self._modules = dict(zip(names, originals, strict=True))
-        for key, place in places(names, things):
-            tensor = place.get()
-            if is_tensor(tensor) and not isinstance(place, Gradient):
+        for key, slot in slots_of(names, things):
+            tensor = slot.get()
+            if is_tensor(tensor) and not isinstance(slot, Gradient):
                 self.began(
                     tensor, self._own(key, tensor) if layout is None else self._given(key, tensor, layout, given)
                 )
@@ -211,14 +211,14 @@ class Copies(_Copying):
             return self._call.bind_missing(tensor, _without_values(key))
         return _apart(self.of_tensor(tensor))
 
-    def _stand_in(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> Any:
+    def _substitute(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> Any:
         if id(tensor) not in self.memo:
             self.began(tensor, self._given(key, tensor, layout, given))
         return self.memo[id(tensor)]
 
     def _given(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> Any:
         if isinstance(tensor, Made) and tensor.of is not None:
-            return self._stand_in(key, tensor.of, layout, given).detach()
+            return self._substitute(key, tensor.of, layout, given).detach()
         if isinstance(tensor, Made):
             made = self._by_key[tensor.key] = self._made(tensor, given[tensor.key], layout.tensors[tensor.key])
             return made
@@ -232,7 +232,7 @@ class Copies(_Copying):
     def _made(self, made: Made | None, array: Any, dtype: torch.dtype | None) -> Any:
         if isinstance(array, Wrapped):
             return entering(self._call, array)
-        array = jnp.asarray(self._call.attempt.entering(array))
+        array = jnp.asarray(self._call.execution.entering(array))
         tensor: Any = _apart(wrap(array, dtype or dtype_j2t(array.dtype)))
         if made is not None and made.requires_grad:
             tensor.requires_grad_()
@@ -241,21 +241,21 @@ class Copies(_Copying):
         return tensor
 
     def _keep_gradients(self, things: Sequence[Any]) -> None:
-        for _, place in places(self._names, things):
-            if isinstance(place, Gradient):
-                gradient: Any = place.get()
-                self.memo[id(place.tensor)].grad = self._call.lift_own(gradient)
+        for _, slot in slots_of(self._names, things):
+            if isinstance(slot, Gradient):
+                gradient: Any = slot.get()
+                self.memo[id(slot.tensor)].grad = self._call.lift_own(gradient)
 
     def _fill(
         self, layout: Layout, given: Mapping[Key, Any], own: Mapping[Key, Any], starts: Mapping[Key, Any]
     ) -> None:
-        for key, place in (found := dict(self.places())).items():
+        for key, slot in (found := dict(self.slots())).items():
             if key in layout.numbers:
                 kind = Count if key[1].endswith("_step_count") else Number
-                array = jnp.asarray(self._call.attempt.entering(given[key]))
-                place.set(kind.holding(array, starts.get(key, layout.numbers[key])))
+                array = jnp.asarray(self._call.execution.entering(given[key]))
+                slot.set(kind.holding(array, starts.get(key, layout.numbers[key])))
             elif key in own:
-                place.set(own[key])
+                slot.set(own[key])
         for key, dtype in layout.tensors.items():
             if key in found:
                 continue
@@ -263,8 +263,8 @@ class Copies(_Copying):
             value = self._by_key[key] if key in self._by_key else self._made(None, given[key], dtype)
             _put(self.objects[list(self._names).index(key[0])], key[1], owner, value)
 
-    def places(self) -> Iterator[tuple[Key, Slot]]:
-        return places(self._names, self.objects)
+    def slots(self) -> Iterator[tuple[Key, Slot]]:
+        return slots_of(self._names, self.objects)
 
     def layout(
         self,
@@ -363,7 +363,7 @@ def write(
     own: Mapping[Key, Any],
 ) -> None:
     """Sets objects to a state: tensors and containers that exist keep their identity."""
-    things, live = dict(zip(names, objects, strict=True)), dict(places(names, objects))
+    things, live = dict(zip(names, objects, strict=True)), dict(slots_of(names, objects))
     memo = {id(made): thing for made, thing in zip(layout.things, objects, strict=True)}
 
     def written(key: Key, before: Any) -> torch.Tensor:
@@ -378,9 +378,9 @@ def write(
         overwrite(before, tensor)
         return before
 
-    for key, place in places(names, layout.things):
-        value = place.get()
-        if isinstance(place, Gradient) or not is_tensor(value):
+    for key, slot in slots_of(names, layout.things):
+        value = slot.get()
+        if isinstance(slot, Gradient) or not is_tensor(value):
             continue
         if not isinstance(value, Made):
             if key in given:
@@ -391,8 +391,8 @@ def write(
             memo[id(value)] = memo[id(value.of)].detach()
             continue
         before = live[value.key].get() if value.key in live else None
-        is_alike = isinstance(before, torch.Tensor) and before.shape == given[value.key].shape
-        memo[id(value)] = written(value.key, before if is_alike else None)
+        is_compatible = isinstance(before, torch.Tensor) and before.shape == given[value.key].shape
+        memo[id(value)] = written(value.key, before if is_compatible else None)
     copying, done, used = _Copying(memo, layout.things), {}, set()
     for made, thing in zip(layout.things, objects, strict=True):
         if isinstance(thing, torch.nn.Module):
@@ -401,12 +401,12 @@ def write(
         for name, item in vars(made).items():
             if name not in NOT_STATE and not name.startswith("_optimizer_") and name not in ("step", "_opt_called"):
                 attributes[name] = _transferred(attributes.get(name), copying.copied(item), done, used)
-    found = dict(places(names, objects))
-    for key, place in found.items():
+    found = dict(slots_of(names, objects))
+    for key, slot in found.items():
         if key in layout.numbers:
-            place.set(type(layout.numbers[key])(np.asarray(given[key]).item()))
+            slot.set(type(layout.numbers[key])(np.asarray(given[key]).item()))
         elif key in own:
-            place.set(own[key])
+            slot.set(own[key])
     for key in layout.tensors:
         owner = found.get((key[0], key[1].removesuffix(GRADIENT))) if key[1].endswith(GRADIENT) else None
         if owner is not None or (key not in found and isinstance(things[key[0]], torch.nn.Module)):

@@ -61,16 +61,16 @@ def _with_moments(state: State, objects: Mapping[str, Any], layers: Mapping[str,
 def _moments(part: Mapping[str, Any], optimizer: Optimizer, rows: Sequence[Sequence[torch.Tensor]]) -> dict[str, Any]:
     """The optimizer's state with one entry for the moments of stacked parameters."""
     every = [p for group in optimizer.param_groups for p in group["params"]]
-    places = {id(p): place for place, p in enumerate(every)}
+    positions = {id(p): position for position, p in enumerate(every)}
     found = dict(part)
     for row in rows:
-        indices = [places[id(p)] for p in row if id(p) in places]
+        indices = [positions[id(p)] for p in row if id(p) in positions]
         word = name_of_row(indices) if len(indices) == len(row) else None
         if word is None:
             continue
         before = f"state.{indices[0]}."
         for moment in [name.removeprefix(before) for name in part if name.startswith(before)]:
-            names = [f"state.{place}.{moment}" for place in indices]
+            names = [f"state.{position}.{moment}" for position in indices]
             if len({getattr(part.get(name), "shape", None) for name in names}) == 1 and names[-1] in part:
                 found[f"state.{word}.{moment}"] = stacked([found.pop(name) for name in names])
     return found

@@ -27,9 +27,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..autograd.hooks import finished
 from ..autograd.inputs import Inputs
-from ..autograd.runs import Attempt, Runs
+from ..autograd.runs import Execution, Runs
 from ..calls.dispatch import Call
-from ..calls.logical_dtypes import StandsFor
+from ..calls.logical_dtypes import LogicalDtypes
 from ..control.entry import expect_settled
 from ..control.policy import FOLLOWING, BranchPolicy
 from ..hints import nearest
@@ -51,7 +51,7 @@ from ..values.traced_numbers import Number
 from ..values.wrapper_subclasses import leaving
 from .copies import Copies, Layout, expect_apart, sharing, start, write
 from .layers import State, parts_with_layers, with_layers_apart, with_layers_stacked, with_moments_stacked
-from .places import GRADIENT, Key, containers, differing, is_number, is_tensor, places, stepper_of, steppers
+from .slots import GRADIENT, Key, containers, differing, is_number, is_tensor, slots_of, stepper_of, steppers
 
 _MOST_STRUCTURES = 12
 
@@ -87,11 +87,11 @@ class StatefulFunction(TellsOfArguments):
         objects: Sequence[Any],
         last_resort: Any = None,
         policy: BranchPolicy = FOLLOWING,
-        stands_for: StandsFor | None = None,
+        logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
     ):
         _expect_taken(function, objects)
-        self._stands_for = stands_for
+        self._logical_dtypes = logical_dtypes
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
         self._named = dict(zip(self._names, self._objects, strict=True))
@@ -135,7 +135,7 @@ class StatefulFunction(TellsOfArguments):
             return [x for x in jax.tree.leaves(result) if isinstance(x, jax.Array)], state
 
         self._forget()
-        self._asked = _told(args, kwargs)
+        self._asked = _static_parts(args, kwargs)
         with alone(self._axes):
             while True:
                 try:
@@ -173,9 +173,9 @@ class StatefulFunction(TellsOfArguments):
     def _own_state(self, rng: jax.Array | None) -> State:
         """The state of the objects, whose layout is the first."""
         self._layouts = {}
-        with torch.enable_grad(), Call(rng, self._last_resort, Attempt()) as call:
+        with torch.enable_grad(), Call(rng, self._last_resort, Execution()) as call:
             copies = Copies(call, self._names, self._objects, None, {}, {}, {})
-            self._starts = {key: x for key, place in copies.places() if is_number(x := place.get())}
+            self._starts = {key: x for key, slot in copies.slots() if is_number(x := slot.get())}
             return self._leaving(copies, None, self._baseline)
 
     def _follow(self, run: Callable, arrays: list, state: State) -> None:
@@ -246,7 +246,7 @@ class StatefulFunction(TellsOfArguments):
         """
         if not self._is_ready:
             raise RuntimeError(f"{self!r} was called before {self.__name__}.init(*args), which makes its state")
-        if self._unused and _told(args, kwargs) != self._asked:
+        if self._unused and _static_parts(args, kwargs) != self._asked:
             raise RuntimeError(
                 f"{self.__name__} got arguments of another structure than {self.__name__}.init, with whose "
                 "arguments no step reads the gradients of the one before; with others it might. Call init with "
@@ -286,24 +286,24 @@ class StatefulFunction(TellsOfArguments):
     def _run(self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any], rng: jax.Array | None):
         parts, now = parts_with_layers(state, self._named), _constants(self._names, self._objects)
 
-        def run(attempt: Attempt, given: Any):
-            whole, args, kwargs, rng = given
-            apart = with_layers_apart(whole, self._named, parts)
-            with torch.enable_grad(), Call(rng, self._last_resort, attempt) as call:
+        def run(execution: Execution, given: Any):
+            given_state, args, kwargs, rng = given
+            apart = with_layers_apart(given_state, self._named, parts)
+            with torch.enable_grad(), Call(rng, self._last_resort, execution) as call:
                 layout, arrays = self._given(apart)
                 copies = Copies(call, self._names, self._objects, layout, arrays, self._own(layout, now), self._starts)
                 result = run_on_arrays(
-                    call, functools.partial(self._function, *copies.objects), args, kwargs, self._stands_for
+                    call, functools.partial(self._function, *copies.objects), args, kwargs, self._logical_dtypes
                 )
                 self._expect_unchanged(now)
                 outgoing = self._leaving(copies, call, now)
-                self._expect_no_loop(whole, apart, outgoing)
+                self._expect_no_loop(given_state, apart, outgoing)
                 for name in parts:
-                    outgoing[name] = restacked(outgoing[name], whole[name], apart[name])
+                    outgoing[name] = restacked(outgoing[name], given_state[name], apart[name])
                 if parts:
-                    outgoing = with_moments_stacked(outgoing, whole, self._named)
+                    outgoing = with_moments_stacked(outgoing, given_state, self._named)
                 results = result, outgoing
-                return finished(attempt, results) if attempt.passes else results
+                return finished(execution, results) if execution.passes else results
 
         reached = self._function, args, kwargs
         return self._runs.run(run, (state, args, kwargs, rng), bool(parts), reached, self._objects)
@@ -376,8 +376,8 @@ class StatefulFunction(TellsOfArguments):
         """
         tensors, numbers, constants, kinds = {}, {}, {}, {}
         memories, aliases = {}, {}
-        for key, place in copies.places():
-            value: Any = place.get()
+        for key, slot in copies.slots():
+            value: Any = slot.get()
             is_found = isinstance(value, Number) or (isinstance(value, Torchish) and self._is_scheduled(key))
             if is_found or (key in self._kinds and is_number(value)):
                 if call is None and key in self._fixed:
@@ -544,14 +544,14 @@ class StatefulFunction(TellsOfArguments):
                 "other object in state= too, or let it change that outside of the step"
             )
 
-    def _expect_no_loop(self, whole: State, before: State, after: State) -> None:
+    def _expect_no_loop(self, given_state: State, before: State, after: State) -> None:
         """Refuses a state that a loop of JAX's carries, and whose structure a step changes.
 
         Raises:
             RuntimeError: it does.
         """
         changed = _signature(before) ^ _signature(after)
-        if changed and (loop := loop_that_carries(whole)) is not None:
+        if changed and (loop := loop_that_carries(given_state)) is not None:
             names = first_few(sorted(".".join(key) for key in changed))
             raise RuntimeError(
                 f"jax.lax.{loop} carries the state of {self.__name__}, and this step changes which arrays it has: "
@@ -585,7 +585,7 @@ class _Found(Exception):
 
 
 def _constants(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
-    found = ((key, place.get()) for key, place in places(names, objects))
+    found = ((key, slot.get()) for key, slot in slots_of(names, objects))
     return {key: value for key, value in found if not is_tensor(value) and not key[1].endswith(GRADIENT)}
 
 
@@ -676,7 +676,7 @@ def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:
     return nested
 
 
-def _told(args: tuple, kwargs: dict) -> tuple[Any, list[str]]:
+def _static_parts(args: tuple, kwargs: dict) -> tuple[Any, list[str]]:
     """The structure of arguments, and their leaves that are no arrays, as text."""
     leaves, structure = flatten((args, kwargs))
     return structure, [repr(leaf) for leaf in leaves if not _is_array(leaf)]

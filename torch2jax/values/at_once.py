@@ -28,28 +28,30 @@ from .known import is_free_number, results_of
 def known_element(self: Torchish, index: object) -> Torchish | None:
     """The view of one element of known values, at known places; None if it is none, or not so plain."""
     with DisableTorchFunction():
-        place = _known_place(self, index)
-        if place is None:
+        position = _known_position(self, index)
+        if position is None:
             return None
-        node = View(self._node, element(self.shape, place))
-        offset = int(self.storage_offset()) + sum([i * stride for i, stride in zip(place, self.stride(), strict=True)])
+        node = View(self._node, element(self.shape, position))
+        offset = int(self.storage_offset()) + sum(
+            [i * stride for i, stride in zip(position, self.stride(), strict=True)]
+        )
         return make_view_of_shape(self, node, (), self.dtype, (), offset)
 
 
-def _known_place(self: Torchish, index: object) -> tuple[int, ...] | None:
+def _known_position(self: Torchish, index: object) -> tuple[int, ...] | None:
     """The index of one element of known values along each dimension; None if `index` is anything else."""
     items = index if type(index) is tuple else (index,)
     if type(self) is not Torchish or type(self.known) is not torch.Tensor or self._node.overlaps:
         return None
-    shape, place = self.shape, []
+    shape, position = self.shape, []
     if len(items) != len(shape):
         return None
     for item, size in zip(items, shape, strict=True):
         number = item if type(item) is int else _known_integer(item)
         if number is None or not -size <= number < size:
             return None
-        place.append(number if number >= 0 else number + size)
-    return tuple(place)
+        position.append(number if number >= 0 else number + size)
+    return tuple(position)
 
 
 def _known_integer(item: object) -> int | None:

@@ -10,8 +10,8 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..abandoning import Abandoned
 from ..internals.dispatch import DispatchKey, ForceDispatchKeyGuard, OpOverload, dispatch_tls_local_include_set
+from ..restarts import Unwind
 from ..rules.features import NEXT, Feature
 from ..rules.keywords import run_named
 from ..rules.operands import as_result
@@ -30,7 +30,7 @@ _STEPS = frozenset(
 """Functions other than rounding with a zero derivative somewhere, where the operator around may have another one."""
 
 
-class Rounds(Abandoned):
+class Rounds(Unwind):
     """The code rounds a differentiable value: its derivative is not the operator's, and it runs again without one."""
 
     ends_call = False
@@ -48,16 +48,16 @@ class _BelowAutograd(Feature):
     which it rounds is not zero. Where JAX differentiates the code, rounding is refused.
 
     Args:
-        is_abandoned: whether the code is over once it rounds.
+        is_discarded: whether the code is over once it rounds.
     """
 
-    def __init__(self, is_abandoned: bool):
-        self._is_abandoned = is_abandoned
+    def __init__(self, is_discarded: bool):
+        self._is_discarded = is_discarded
 
     def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
         name = getattr(function, "__name__", "").partition(".")[0]
         plain_name = name.rstrip("_") if not name.startswith("__") else name
-        if not args or not (plain_name in _ROUNDING or (self._is_abandoned and plain_name in _STEPS)):
+        if not args or not (plain_name in _ROUNDING or (self._is_discarded and plain_name in _STEPS)):
             return NEXT
         if not _has_derivative(args[0]):
             return NEXT
@@ -68,7 +68,7 @@ class _BelowAutograd(Feature):
             result = run_named(function, rule, args, kwargs)
             if result.dtype.is_complex or (result.dtype.is_floating_point and result.dtype.itemsize > 1):
                 return result
-        if self._is_abandoned:
+        if self._is_discarded:
             raise Rounds
         held = as_result(_without_derivative(array), args[0].dtype, [args[0]], name=name)
         if name.endswith("_"):
@@ -117,13 +117,13 @@ def is_below_autograd(call: Call, operator: OpOverload) -> bool:
 
 
 @contextlib.contextmanager
-def below_autograd(call: Call, is_abandoned: bool = False) -> Iterator[None]:
+def below_autograd(call: Call, is_discarded: bool = False) -> Iterator[None]:
     """A context for the code of a ``__torch_dispatch__``.
 
     Args:
-        is_abandoned: whether the code is over once it rounds, by `Rounds`.
+        is_discarded: whether the code is over once it rounds, by `Rounds`.
     """
-    feature = _BelowAutograd(is_abandoned)
+    feature = _BelowAutograd(is_discarded)
     call.features.push(feature)
     try:
         yield

@@ -7,22 +7,22 @@ from typing import Any
 from ..errors import TracedValueError
 from ..internals.dispatch import DisableAutocast
 from ..rules import autocast, registry
-from ..rules.features import serves
+from ..rules.features import handles
 from ..translation import Call
-from .moved import Moved, apply_elementwise
 from .selected import Selected, pass_on_origin
+from .selected_at_axis import SelectedAtAxis, apply_elementwise
 
 
-@serves(Selected, 0)
+@handles(Selected, 0)
 def run_selected(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """The result of a function of a selection by a traced mask."""
     return _run(call, function, args, kwargs, registry.lookup_selected, Selected.words)
 
 
-@serves(Moved, -1)  # also beside a selection
-def run_moved(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+@handles(SelectedAtAxis, -1)  # also beside a selection
+def run_at_axis(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """The result of a function of a selection by a traced mask along a later dimension."""
-    return _run(call, function, args, kwargs, registry.lookup_moved, Moved.words)
+    return _run(call, function, args, kwargs, registry.lookup_at_axis, SelectedAtAxis.words)
 
 
 def _run(call: Call, function: Any, args: tuple, kwargs: dict, lookup: Callable, words: str) -> Any:

@@ -26,7 +26,7 @@ _KEEPING = frozenset(("alias", "clone", "contiguous", "detach", "detach_", "drop
 _GRADIENT = torch.Tensor.grad.__get__  # pyright: ignore
 
 
-class WholeLayout(NamedTuple):
+class FullLayout(NamedTuple):
     """The mesh and the placements that code has given a `DTensor`."""
 
     mesh: Any
@@ -56,7 +56,7 @@ class ChosenByXLA:
 _CHOSEN = ChosenByXLA()
 
 
-class Whole(Derived):
+class FullTensor(Derived):
     """The base of the call's own `DTensor` classes; see `class_of_calls`."""
 
     @classmethod
@@ -65,7 +65,7 @@ class Whole(Derived):
             return distributed(result, *layout_of(args[0]))
         if func in get_default_nowrap_functions():
             return result
-        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Whole)]
+        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FullTensor)]
         return tree_map(functools.partial(_of_result, func, operands), result)
 
     @property
@@ -78,15 +78,15 @@ class Whole(Derived):
         return (_CHOSEN,) * mesh.ndim if placements is None else placements
 
 
-def layout_of(tensor: Any) -> WholeLayout:
+def layout_of(tensor: Any) -> FullLayout:
     """The layout of a `DTensor` of a call."""
     return vars(tensor)[_LAYOUT]
 
 
 def distributed(tensor: Torchish, mesh: Any, placements: tuple | None) -> Any:
     """Another tensor on the same memory, which is a `DTensor` of a layout."""
-    result = as_class(tensor, class_of_calls(Whole))
-    vars(result)[_LAYOUT] = WholeLayout(mesh, placements)
+    result = as_class(tensor, class_of_calls(FullTensor))
+    vars(result)[_LAYOUT] = FullLayout(mesh, placements)
     return result
 
 
@@ -97,20 +97,20 @@ def plain(tensor: Torchish) -> Torchish:
 
 def placed(tensor: Torchish, mesh: Any, placements: tuple) -> Any:
     """A `DTensor` of the same values, with a sharding constraint if there is a mesh."""
-    told = mesh_in_force(mesh)
-    if told is None or tensor.known is not None:
+    given = mesh_in_force(mesh)
+    if given is None or tensor.known is not None:
         return distributed(tensor, mesh, placements)
-    options = {"mesh": told, "spec": spec_of(told, mesh, placements, tuple(tensor.shape))}
+    options = {"mesh": given, "spec": spec_of(given, mesh, placements, tuple(tensor.shape))}
     with DisableTorchFunctionSubclass():
-        return distributed(_PLACE((tensor,), options), mesh, placements)
+        return distributed(_REDISTRIBUTE((tensor,), options), mesh, placements)
 
 
 def laid_out_as(tensor: Any, array: Any) -> Any:
     """An array of a PyTorch `DTensor`'s values, with its sharding as a constraint."""
-    told = mesh_in_force(tensor.device_mesh)
-    if told is None:
+    given = mesh_in_force(tensor.device_mesh)
+    if given is None:
         return array
-    return laid_out(array, told, spec_of(told, tensor.device_mesh, tuple(tensor.placements), array.shape))
+    return laid_out(array, given, spec_of(given, tensor.device_mesh, tuple(tensor.placements), array.shape))
 
 
 def standing_for(tensor: Any, lifted: Torchish) -> Any:
@@ -124,10 +124,10 @@ def standing_for(tensor: Any, lifted: Torchish) -> Any:
     return made
 
 
-def whole_values(tensor: Any) -> torch.Tensor | None:
+def full_values(tensor: Any) -> torch.Tensor | None:
     """All values of a `DTensor` of PyTorch's, if this process has them."""
-    is_whole = not any(parts_over(tensor.device_mesh, tensor.placements))
-    return getattr(tensor, tensor.__tensor_flatten__()[0][0]).detach() if is_whole else None
+    is_full = not any(parts_over(tensor.device_mesh, tensor.placements))
+    return getattr(tensor, tensor.__tensor_flatten__()[0][0]).detach() if is_full else None
 
 
 def part_alone(tensor: Any) -> RuntimeError:
@@ -138,7 +138,7 @@ def part_alone(tensor: Any) -> RuntimeError:
     )
 
 
-_PLACE = InnerRule(laid_out, "redistribute")
+_REDISTRIBUTE = InnerRule(laid_out, "redistribute")
 
 
 def _of_result(function: Callable, operands: list[Any], result: Any) -> Any:
@@ -146,13 +146,13 @@ def _of_result(function: Callable, operands: list[Any], result: Any) -> Any:
         return result
     mesh, placements = layout_of(operands[0])
     is_kept = placements is not None and all(layout_of(x) == (mesh, placements) for x in operands)
-    is_kept = is_kept and result.shape == operands[0].shape and _keeps_places(function)
+    is_kept = is_kept and result.shape == operands[0].shape and _is_elementwise(function)
     is_kept = is_kept and not any(placement.is_partial() for placement in placements or ())
     return distributed(result, mesh, placements if is_kept else None)
 
 
 @functools.lru_cache(maxsize=1024)
-def _keeps_places(function: Callable) -> bool:
+def _is_elementwise(function: Callable) -> bool:
     """Returns True if PyTorch declares each element of the result to depend on the one at the same index alone."""
     name = getattr(function, "__name__", "")
     return name in _KEEPING or any(torch.Tag.pointwise in operator.tags for operator in _operators(name))

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ..abandoning import Restart
 from ..errors import TracedValueError, is_library
-from ..patches import stands_in
+from ..patches import replaces
+from ..restarts import Restart
 from ..rules import registry
-from ..rules.features import Changed, serves
+from ..rules.features import Changed, handles
 from ..rules.rule import MetadataRule
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
@@ -32,10 +32,10 @@ class Item(Number):
 
     @property
     def __class__(self):  # for code that asks whether it is a number
-        return self.stands_for
+        return self.python_type
 
     @property
-    def stands_for(self) -> type:
+    def python_type(self) -> type:
         return bool if self.dtype == torch.bool else float if self.dtype.is_floating_point else int
 
     @classmethod
@@ -61,17 +61,17 @@ class Item(Number):
             return getattr(Torchish, name)(self, other)
         if self._started and type(other) in (int, float) and other == 0:  # a hyperparameter
             return compare(self._started, 0)
-        if not this_call().attempt.heeds_lengths and _is_asked_by_function():
+        if not this_call().execution.tracks_lengths and _is_called_by_function():
             raise Restart  # as by min and max, of which there are some that take such numbers
         if self.dtype == torch.bool:
-            return compare(_whole(self), other)
-        answer = _seen(name, self, other)
-        if answer is not None:
-            return answer
+            return compare(_as_integer(self), other)
+        decision = _seen(name, self, other)
+        if decision is not None:
+            return decision
         return compare(Number.of(self), _plain(other))
 
 
-@stands_in(torch, "is_tensor")
+@replaces(torch, "is_tensor")
 def _is_tensor(obj: object) -> bool:
     return isinstance(obj, torch.Tensor) and type(obj) is not Item
 
@@ -97,7 +97,7 @@ def formats_text() -> bool:
     return instruction is not None and instruction.argrepr in ("%", "%=")
 
 
-def _is_asked_by_function() -> bool:
+def _is_called_by_function() -> bool:
     """Returns True if a function of Python compares, not an operator in the code."""
     frame = sys._getframe(3)
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
@@ -133,21 +133,21 @@ def _binary(name: str) -> Callable:
     def compute(self: Torchish, other: Any):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
-        return Item.of(getattr(Number, name)(_whole(self), _plain(_whole(other))))
+        return Item.of(getattr(Number, name)(_as_integer(self), _plain(_as_integer(other))))
 
     return compute
 
 
 def _unary(name: str) -> Callable:
-    return lambda self: Item.of(getattr(Number, name)(_whole(self)))
+    return lambda self: Item.of(getattr(Number, name)(_as_integer(self)))
 
 
-def _whole(value: Any) -> Any:
+def _as_integer(value: Any) -> Any:
     """A number with which Python computes: a bool that is traced is an integer there."""
     if type(value) is Item:
         number = Number.of(value)
-        whole: Any = number.long() if value.dtype == torch.bool else number
-        return Number.of(whole)
+        integer: Any = number.long() if value.dtype == torch.bool else number
+        return Number.of(integer)
     return value
 
 
@@ -156,7 +156,7 @@ def _of_bools(name: str) -> Callable:
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
         both = all(type(x) is bool or (type(x) is Item and x.dtype == torch.bool) for x in (self, other))
-        one, two = (self, other) if both else (_whole(self), _whole(other))
+        one, two = (self, other) if both else (_as_integer(self), _as_integer(other))
         return Item.of(getattr(Torchish, name)(*(Number.of(x) if type(x) is Item else x for x in (one, two))))
 
     return compute
@@ -195,7 +195,7 @@ def _stays(number: "Item", *options: Any) -> bool:
     return all(isinstance(x, (torch.device, str)) or x is number.dtype for x in options)
 
 
-@serves(Item, 1)
+@handles(Item, 1)
 def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
     """The arguments of a function in the form that its rule takes `Item`s.
 
@@ -213,8 +213,8 @@ def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
         return Changed(args, kwargs)
     if rule is not None and rule.elementwise:
         placed, named = rule.names.placed(func, args, kwargs)
-        count = len(rule.names.places)
-        options = (*placed[count:], *(x for name, x in named.items() if name not in rule.names.places))
+        count = len(rule.names.positional)
+        options = (*placed[count:], *(x for name, x in named.items() if name not in rule.names.positional))
         is_among_tensors = any(isinstance(x, torch.Tensor) and type(x) is not Item for x in placed[:count])
         if is_among_tensors and not any(type(x) is Item for x in options):
             return Changed(args, kwargs)

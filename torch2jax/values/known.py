@@ -19,6 +19,7 @@ from ..errors import REFUSALS
 from ..internals.dispatch import DisableAutocast, DisableTorchFunction
 from ..internals.transforms import is_any_autocast_enabled
 from ..rules.keywords import run_named
+from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import canonical
 from ..tensors.interop import dense_strides
 from ..tensors.known import (
@@ -33,9 +34,8 @@ from ..tensors.known import (
     map_values,
     real,
 )
-from ..tensors.physical import LazyArray, PhysicalArray
 from ..tensors.storage import Storage
-from ..tensors.tensor import CPU, Torchish, wrap, wrap_physical
+from ..tensors.tensor import CPU, Torchish, wrap, wrap_buffer
 from ..tensors.traced import evaluating, is_traced
 from ..translation import this_call
 
@@ -227,7 +227,7 @@ def _with_known(result: Any, known: Deferred) -> Any:
 
 def _note(tensor: Torchish, known: Deferred) -> None:
     storage = tensor._node.storage
-    if storage is tensor._node and storage._known is None and is_traced(storage.physical.array):
+    if storage is tensor._node and storage._known is None and is_traced(storage.buffer.array):
         storage.note_known(known)
 
 
@@ -272,17 +272,17 @@ def constant(made: torch.Tensor, *, strides: tuple[int, ...] | None = None, devi
 
 
 def _waiting(made: torch.Tensor, strides: tuple[int, ...] | None, device: torch.device) -> Torchish:
-    return wrap_physical(LazyConstant(made), made.dtype, made, strides, device)
+    return wrap_buffer(LazyConstant(made), made.dtype, made, strides, device)
 
 
 # Results that the graph may ask for.
 
 
-def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[PhysicalArray], PhysicalArray]) -> LazyArray:
+def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[ArrayBuffer], ArrayBuffer]) -> LazyArray:
     """The lazy array of `made`, PyTorch's result for the known values of `operand`; `change` gives the array."""
 
-    def changed(args: tuple, kwargs: dict) -> list[PhysicalArray]:
-        return [change(args[0].physical)]
+    def changed(args: tuple, kwargs: dict) -> list[ArrayBuffer]:
+        return [change(args[0].buffer)]
 
     known: Any = operand.known
     operation = _LazyOperation(changed, [operand.lazy if made.ndim else None], [known], (operand,), {})
@@ -297,9 +297,9 @@ class _LazyResult(LazyConstant):
     source: tuple["_LazyOperation", int]
 
     def __init__(self, made: torch.Tensor, operation: "_LazyOperation", index: int):
-        self._made, self._physical, self.source, self.depth = made, None, (operation, index), operation.depth
+        self._made, self._buffer, self.source, self.depth = made, None, (operation, index), operation.depth
 
-    def _emitted(self) -> PhysicalArray:
+    def _emitted(self) -> ArrayBuffer:
         operation, index = self.source
         return operation.result(index, self._made) if self._made.ndim else super()._emitted()
 
@@ -307,7 +307,7 @@ class _LazyResult(LazyConstant):
 class _OperandSnapshot(NamedTuple):
     """An operand as it was."""
 
-    lazy: PhysicalArray | LazyArray | None
+    lazy: ArrayBuffer | LazyArray | None
     """None for a number."""
     known: torch.Tensor
 
@@ -324,16 +324,14 @@ class _OperandSnapshot(NamedTuple):
         """A tensor of the operand's values, or, if they do not fit into the array, of those that the rules compute."""
         if self.lazy is None:
             return constant(self.known)
-        physical = self.lazy if self.source is None else self.source[0].emitted(self.source[1])
-        return wrap_physical(physical, self.known.dtype, self.known, dense_strides(self.known))
+        buffer = self.lazy if self.source is None else self.source[0].emitted(self.source[1])
+        return wrap_buffer(buffer, self.known.dtype, self.known, dense_strides(self.known))
 
     def evaluated(self) -> Torchish:
         """A tensor with the values of that."""
         if self.source is None:
             return wrap(evaluate(self.known), self.known.dtype, strides=dense_strides(self.known))
-        return wrap_physical(
-            self.source[0].evaluated(self.source[1]), self.known.dtype, None, dense_strides(self.known)
-        )
+        return wrap_buffer(self.source[0].evaluated(self.source[1]), self.known.dtype, None, dense_strides(self.known))
 
 
 def _is_narrowed(known: torch.Tensor) -> bool:
@@ -347,49 +345,49 @@ class _LazyOperation:
     """A rule with a snapshot of its operands, for when the graph needs the results.
 
     Args:
-        physical: what holds each of the operands, None for a number.
+        buffer: what holds each of the operands, None for a number.
         known: their values.
     """
 
     def __init__(
         self,
         rule: Callable[[tuple, dict], Any],
-        physical: list[PhysicalArray | LazyArray | None],
+        buffer: list[ArrayBuffer | LazyArray | None],
         known: list,
         args: tuple,
         kwargs: dict,
     ):
-        self._rule, self._physical, self._known, self._args, self._kwargs = rule, physical, known, args, kwargs
-        self.depth = 1 + max([x.depth if isinstance(x, LazyArray) else 0 for x in physical])
-        self._emitted: list[PhysicalArray] | None = None
-        self._evaluated: list[PhysicalArray] | None = None
+        self._rule, self._buffer, self._known, self._args, self._kwargs = rule, buffer, known, args, kwargs
+        self.depth = 1 + max([x.depth if isinstance(x, LazyArray) else 0 for x in buffer])
+        self._emitted: list[ArrayBuffer] | None = None
+        self._evaluated: list[ArrayBuffer] | None = None
 
     @property
     def _operands(self) -> list[_OperandSnapshot]:
-        return [*map(_OperandSnapshot, self._physical, self._known)]
+        return [*map(_OperandSnapshot, self._buffer, self._known)]
 
-    def result(self, index: int, known: torch.Tensor) -> PhysicalArray:
+    def result(self, index: int, known: torch.Tensor) -> ArrayBuffer:
         """One of its results, in the graph."""
         if any(kept.is_narrowed for kept in self._operands) and not self._gives(index, known):
-            return PhysicalArray(evaluate(known), None)
+            return ArrayBuffer(evaluate(known), None)
         dtype = canonical(known.dtype)
         try:
-            physical = self.emitted(index)
+            buffer = self.emitted(index)
         except OverflowError:  # a number that 32 bits do not hold: PyTorch has computed with it, in 64
-            return PhysicalArray(evaluate(known), None)
+            return ArrayBuffer(evaluate(known), None)
         return (
-            physical
-            if physical.dtype == dtype
-            else PhysicalArray(lax.convert_element_type(physical.array, dtype), physical.layout)
+            buffer
+            if buffer.dtype == dtype
+            else ArrayBuffer(lax.convert_element_type(buffer.array, dtype), buffer.layout)
         )
 
-    def emitted(self, index: int) -> PhysicalArray:
+    def emitted(self, index: int) -> ArrayBuffer:
         """The result of the rule, in the graph."""
         if self._emitted is None:
             self._emitted = self._run(_OperandSnapshot.tensor)
         return self._emitted[index]
 
-    def evaluated(self, index: int) -> PhysicalArray:
+    def evaluated(self, index: int) -> ArrayBuffer:
         """Its values."""
         if self._evaluated is None:
             call = this_call()
@@ -408,12 +406,12 @@ class _LazyOperation:
         with evaluating():
             return bool(np.array_equal(found, evaluate(known)))
 
-    def _run(self, operand_of: Callable[[_OperandSnapshot], Torchish]) -> list[PhysicalArray]:
+    def _run(self, operand_of: Callable[[_OperandSnapshot], Torchish]) -> list[ArrayBuffer]:
         operands = iter(self._operands)
         with torch.no_grad():
             replaced = functools.partial(_replaced, operands, operand_of)
             results = self._rule(map_values(replaced, self._args), map_values(replaced, self._kwargs))
-        return [x.physical for x in (results if isinstance(results, (list, tuple)) else [results])]
+        return [x.buffer for x in (results if isinstance(results, (list, tuple)) else [results])]
 
 
 def _replaced(
@@ -430,12 +428,12 @@ def results_of(made: Any, function: Callable, rule: Any, tensors: list, knowns: 
         if type(part) is not torch.Tensor:
             results.append(part)
             continue
-        physical = None
+        buffer = None
         if part.ndim and not rule.concrete:
             if operation is None:
                 kept = [x.lazy if known.ndim else None for x, known in zip(tensors, knowns, strict=True)]
                 operation = _LazyOperation(functools.partial(run_named, function, rule), kept, knowns, args, kwargs)
-            physical = _LazyResult(part, operation, index)
-        physical = LazyConstant(part) if physical is None or physical.is_long else physical
-        results.append(wrap_physical(physical, part.dtype, part, dense_strides(part), device))
+            buffer = _LazyResult(part, operation, index)
+        buffer = LazyConstant(part) if buffer is None or buffer.is_long else buffer
+        results.append(wrap_buffer(buffer, part.dtype, part, dense_strides(part), device))
     return results[0] if is_one else (rule.result_type or type(made))(results)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError, asking_place, is_library, user_place
+from ..errors import TracedValueError, caller_line, is_library, user_line
 from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..tensors.dtypes import is_integral
@@ -57,25 +57,25 @@ _calls: Counter[str] = Counter()
 _len, _min, _max, _range = builtins.len, builtins.min, builtins.max, builtins.range
 
 
-def heed() -> None:
+def track_lengths() -> None:
     """Makes the call in progress accept data-dependent lengths wherever functions take numbers, until it ends."""
     call = this_call()
     if _LENGTHS not in call.features:
         call.features.push(_LENGTHS)
-        _stand_in(len=length, min=smallest, max=largest)
+        _replace_builtins(len=length, min=smallest, max=largest)
 
 
-def heed_extremes() -> None:
+def track_extremes() -> None:
     """Makes ``min`` and ``max`` accept data-dependent numbers, until the call in progress ends."""
-    _stand_in(min=smallest, max=largest)
+    _replace_builtins(min=smallest, max=largest)
 
 
-def heed_ranges() -> None:
+def track_ranges() -> None:
     """Makes ``range`` accept data-dependent numbers, until the call in progress ends."""
-    _stand_in(range=_Range)
+    _replace_builtins(range=_Range)
 
 
-def _stand_in(**functions: Any) -> None:
+def _replace_builtins(**functions: Any) -> None:
     """Replaces builtins of Python, until the call in progress and all others that do the same have ended."""
     originals = {"len": _len, "min": _min, "max": _max, "range": _range}
 
@@ -124,14 +124,14 @@ def _of_two(function: Callable[..., Any], which: int, one: Any, other: Any):
     """The smaller or the larger of two numbers: one of them, where their bounds tell."""
     if not (is_traced_number(one) or is_traced_number(other)):
         return function(torch.tensor(one), torch.tensor(other)).item()
-    if all(_is_whole(x) for x in (one, other)):
+    if all(_is_integer(x) for x in (one, other)):
         (low, high), (other_low, other_high) = range_of_number(one), range_of_number(other)
         if high <= other_low:
             return (one, other)[which]
         if other_high <= low:
             return (other, one)[which]
     found = [number_of(x) for x in (one, other)]
-    if not all(_is_whole(x) for x in (one, other)):
+    if not all(_is_integer(x) for x in (one, other)):
         found = [x.double() for x in found]
     return Item.of(function(*found))
 
@@ -140,7 +140,7 @@ smallest = _extreme(_min, torch.minimum, 0, smaller)
 largest = _extreme(_max, torch.maximum, 1, larger)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return type(value) is int or (is_traced_number(value) and not value.is_floating_point())
 
 
@@ -171,7 +171,7 @@ def bound_of(value: Any) -> int | None:
     return None if high >= 2**31 - 1 else _max(high, 0)
 
 
-def expect_room(length: Any, bound: int) -> Any:
+def expect_capacity(length: Any, bound: int) -> Any:
     """A length that is said to be no greater than a bound, as an int64 tensor that is not.
 
     Where it is greater, results of the call tell: see `expected_to_fit` of translated functions.
@@ -192,13 +192,13 @@ def expect_to_fit(fits: Any, what: str, text: str) -> None:
     call = this_call()
     if call.transformations:
         raise TracedValueError(f"{what}, within a transformation that the code has begun,")
-    call.attempt.expect_to_fit(fits.read(), text)
+    call.execution.expect_to_fit(fits.read(), text)
 
 
-def said_bound() -> int | None:
+def hinted_bound() -> int | None:
     """The bound that the user gave for the user's line."""
-    policy = this_call().attempt.path.policy
-    return policy.bound(user_place(), asking_place()) if policy.bounds else None
+    policy = this_call().execution.path.policy
+    return policy.bound(user_line(), caller_line()) if policy.bounds else None
 
 
 def constant_of(value: Any) -> int | None:
@@ -249,13 +249,13 @@ def _holds_number(value: Any) -> bool:
     return is_traced_number(value)
 
 
-def known_or_said_bound(number: Any) -> int | None:
+def known_or_hinted_bound(number: Any) -> int | None:
     """The greatest that a number can be, or is said to be: then results of the call tell where it is greater."""
     found = bound_of(number)
     if found is None:
-        found = said_bound()
+        found = hinted_bound()
         if found is not None:
-            expect_room(tensor_of(number), found)
+            expect_capacity(tensor_of(number), found)
     return found
 
 
@@ -272,25 +272,25 @@ class Counted(Iterator):
         self.give, self._at = give, 0
         self.bound: Any = bound_of(number)
         if self.bound is None:
-            self.bound = said_bound()
+            self.bound = hinted_bound()
             if self.bound is None:
                 raise TracedValueError(
                     "a loop of as many iterations as a number says, of which no bound is seen, or said (t2j(bounds=)),",
                     instead="give the number a bound, as n.clamp(max=100) does; for a range, write `i = 0`, "
                     "`while i < n:` and `i += 1` at its end",
                 )
-            number = Item.of(expect_room(tensor_of(number), self.bound))
+            number = Item.of(expect_capacity(tensor_of(number), self.bound))
         self.number = number
 
     def __next__(self) -> Any:
         if self._at >= self.bound:
             raise StopIteration
-        place = self._at
+        position = self._at
         self._at += 1
-        if not place < self.number:
+        if not position < self.number:
             self._at = self.bound
             raise StopIteration
-        return self.give(place)
+        return self.give(position)
 
 
 class TracedRange:
@@ -311,11 +311,11 @@ class TracedRange:
         return steps_between(self.start, self.stop, self.step)
 
     def __iter__(self) -> Counted:
-        return Counted(self.number, lambda place: self.start + place * self.step)
+        return Counted(self.number, lambda position: self.start + position * self.step)
 
     def __reversed__(self) -> Counted:
         number = self.number
-        return Counted(number, lambda place: self.start + (number - 1 - place) * self.step)
+        return Counted(number, lambda position: self.start + (number - 1 - position) * self.step)
 
 
 class _Kind(type):

@@ -15,7 +15,7 @@ import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import rebuilding
-from ..patches import runs_instead_of, stands_in
+from ..patches import replaces, runs_instead_of
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..translation import current, this_call
 from .sparse import Sparse
@@ -75,8 +75,8 @@ def _save(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         _saves.reset(token)
 
 
-@stands_in(torch.Tensor, "__reduce_ex__")
-@stands_in(torch.nn.Parameter, "__reduce_ex__")
+@replaces(torch.Tensor, "__reduce_ex__")
+@replaces(torch.nn.Parameter, "__reduce_ex__")
 def _reduce(given: Any, protocol: Any):
     if isinstance(given, (Torchish, Sparse)) or type(given) in OF_NO_SUBCLASS:
         return _copied, (_Held(given),)
@@ -104,14 +104,14 @@ class _as_pytorch:
             context.__exit__(*exc_info)
 
 
-@stands_in(rebuilding, "_rebuild_tensor")
+@replaces(rebuilding, "_rebuild_tensor")
 def _rebuild_own(storage: Any, storage_offset: int, size: Sequence[int], stride: Sequence[int]):
     with _as_pytorch():
         tensor = _rebuild_real(storage, storage_offset, size, stride)
     return this_call().lift_own(tensor)
 
 
-@stands_in(torch.Tensor, "_typed_storage")
+@replaces(torch.Tensor, "_typed_storage")
 def _typed_storage(tensor: torch.Tensor):
     if isinstance(tensor, Torchish):
         return _storage_of(tensor)

@@ -18,7 +18,7 @@ import torch
 
 from ..translation import this_call
 from .item import Item
-from .lengths import heed_extremes
+from .lengths import track_extremes
 from .traced_numbers import Number, as_float, is_caught, is_unknown, number_of, plain
 
 _ABSENT: Any = object()
@@ -111,20 +111,20 @@ class as_int(metaclass=_Int):
 _TYPES = {"float": as_float, "int": as_int}
 
 
-def heed_numbers(asked: Iterable[tuple[dict[str, Any], bool]]) -> None:
+def track_numbers(modules: Iterable[tuple[dict[str, Any], bool]]) -> None:
     """Makes functions of Python's `math` accept data-dependent numbers, until the call in progress ends.
 
     Args:
-        asked: the modules whose code has asked for floats, by their dictionaries, and whether ``float`` and ``int`` are
-            to take such numbers there.
+        modules: the modules whose code has asked for floats, by their dictionaries, and whether ``float`` and ``int``
+            are to take such numbers there.
     """
     own: dict[str, Any] = math.__dict__
     _lend(own, _math)
-    for module, takes_types in asked:
+    for module, takes_types in modules:
         imported = {name: _math[x.__name__] for name, x in list(module.items()) if _is_of_math(x)}
         if module is not own:
             _lend(module, {**imported, **(_TYPES if takes_types else {})})
-    heed_extremes()
+    track_extremes()
 
 
 def _is_of_math(value: Any) -> bool:
@@ -135,12 +135,12 @@ _lock = threading.Lock()
 _lent: dict[tuple[int, str], list] = {}  # how often something stands in for a name of a module, and for what
 
 
-def _lend(module: dict[str, Any], stand_ins: Mapping[str, Any]) -> None:
+def _lend(module: dict[str, Any], placeholders: Mapping[str, Any]) -> None:
     """Replaces names of a module, until the call in progress and all others that do the same have ended."""
 
     def put_back() -> None:
         with _lock:
-            for name, value in stand_ins.items():
+            for name, value in placeholders.items():
                 entry = _lent[id(module), name]
                 entry[0] -= 1
                 if entry[0]:
@@ -153,7 +153,7 @@ def _lend(module: dict[str, Any], stand_ins: Mapping[str, Any]) -> None:
                         module[name] = entry[1]
 
     with _lock:
-        for name, value in stand_ins.items():
+        for name, value in placeholders.items():
             entry = _lent.setdefault((id(module), name), [0, module.get(name, _ABSENT)])
             entry[0] += 1
             if entry[1] is _ABSENT or name not in _TYPES:  # a module may have its own ``float``
@@ -178,10 +178,10 @@ _OF_NUMPY = {
     "greater": "gt",
     "greater_equal": "ge",
 }
-_WHOLE = frozenset(
+_OF_INTEGERS = frozenset(
     ("add", "subtract", "multiply", "floor_divide", "remainder", "negative", "absolute", "power", "sign")
 )
-_WHOLE |= {"minimum", "maximum", "square", "positive"}
+_OF_INTEGERS |= {"minimum", "maximum", "square", "positive"}
 
 
 def _ufunc(self: Any, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> Any:
@@ -192,8 +192,8 @@ def _ufunc(self: Any, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> 
         known = [np.asarray(x) if isinstance(x, Number) else x for x in inputs]
         return getattr(ufunc, method)(*known, **options)
     values = [x.item() if isinstance(x, np.generic) else x for x in inputs]
-    is_whole = name in _WHOLE and all(_is_whole(x) for x in values)
-    result = of_tensors(*[number_of(x) if is_whole else _real(x) for x in values])
+    is_integer = name in _OF_INTEGERS and all(_is_integer(x) for x in values)
+    result = of_tensors(*[number_of(x) if is_integer else _real(x) for x in values])
     return result if result.dtype == torch.bool else _result(result, inputs)
 
 
@@ -201,7 +201,7 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, (Number, np.generic)) or type(value) in (int, float)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return type(value) is int or (isinstance(value, Number) and not value.is_floating_point())
 
 

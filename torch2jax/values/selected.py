@@ -2,7 +2,7 @@
 
 A selection is held in one of two forms. *In place*, it is a tensor and a mask over its first dimensions, as ``x[mask]``
 is: what is elementwise, and what is reduced, needs no more. In *compact order* those that were chosen come first, and
-the mask is ``arange(n) < length``: what needs an order, or a smaller bound, makes that of the other (`compacted`), by a
+the mask is ``arange(n) < length``: what needs an order, or a smaller bound, makes that of the other (`packed`), by a
 cumulative sum and a gather. Invariants: the length is the number of ones in the mask; the bound, how many there are
 room for, is the number of its elements; nothing that is not chosen is ever seen in a value or a derivative.
 
@@ -19,11 +19,11 @@ import jax
 import torch
 from jax import lax
 
-from ..errors import EndedCallError, SourceLine, TracedValueError, user_location, user_place
+from ..errors import EndedCallError, SourceLine, TracedValueError, user_line, user_location
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules.array_rule import InnerRule
-from ..rules.features import servers_of
+from ..rules.features import handlers_of
 from ..rules.inplace import InPlace, check_cast
 from ..rules.options import Tag
 from ..rules.rule import Reflected
@@ -34,7 +34,7 @@ from ..tracing.same_values import is_same_value
 from ..tracing.value_ranges import range_of
 from ..translation import current
 from .item import Item
-from .lengths import Counted, expect_room, heed, is_same_number, said_bound
+from .lengths import Counted, expect_capacity, hinted_bound, is_same_number, track_lengths
 
 _MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
 
@@ -43,11 +43,11 @@ class Origin(NamedTuple):
     """The origin of a selection, in words, and the user's line that made it."""
 
     words: str
-    place: SourceLine
+    location: SourceLine
 
 
 class Chosen(torch.Tensor):
-    """A selection by a mask of unknown values: along the first dimension (`Selected`), or a later one (`Moved`)."""
+    """A selection by a mask of unknown values: along the first axis (`Selected`), or a later one (`SelectedAtAxis`)."""
 
     length_depends_on_values = True
     """Read by rooms that do not know this class."""
@@ -90,7 +90,7 @@ class Chosen(torch.Tensor):
         call = current()
         if call is None:
             raise EndedCallError(getattr(func, "__name__", str(func)), "a mask selection")
-        return servers_of((cls,))[0](call, func, args, kwargs or {})
+        return handlers_of((cls,))[0](call, func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(
@@ -119,7 +119,7 @@ class Selected(Chosen):
     _length: torch.Tensor | None
     is_compact: bool = False
     """True if the chosen rows come first."""
-    places_in: torch.Tensor | None = None
+    indices_in: torch.Tensor | None = None
     """The mask among whose chosen rows each row here holds its own rank; None if the rows are no such ranks."""
     refuses_writes: bool = False
     """True if PyTorch's tensor would share memory with another one, and this one does not."""
@@ -153,18 +153,18 @@ class Selected(Chosen):
     def length(self) -> torch.Tensor:
         """The number of chosen rows, int64."""
         node = getattr(self._length, "_node", None)
-        if self._length is None or (node is not None and node.storage.is_lost):  # as of a branch that has ended
+        if self._length is None or (node is not None and node.storage.is_released):  # as of a branch that has ended
             self._length = self.mask.sum()
         return self._length
 
     @property
     def number(self) -> Item:
         """The same, as a number of Python's."""
-        heed()
-        room: int = self.mask.numel()
+        track_lengths()
+        capacity: int = self.mask.numel()
         length: Any = self.length
-        if range_of(length.read())[1] > room:  # whose bound nothing else tells, as of a loop's count
-            self._length = length = length.clamp(0, room)
+        if range_of(length.read())[1] > capacity:  # whose bound nothing else tells, as of a loop's count
+            self._length = length = length.clamp(0, capacity)
         return Item.of(length)
 
     @property
@@ -232,20 +232,20 @@ def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Se
     return chosen
 
 
-def _places(mask: jax.Array, size: int):
+def _positions(mask: jax.Array, size: int):
     """The indices of the true elements of a mask, in order; beyond them, the index of the first."""
     dtype = canonical(torch.int64)
     if not mask.size or not size:
         return lax.full((size,), 0, dtype)
     if 2 * size * mask.size.bit_length() < mask.size:
-        return _few_places(lax.cumsum(lax.convert_element_type(mask, dtype)), size)
+        return _few_positions(lax.cumsum(lax.convert_element_type(mask, dtype)), size)
     slots = lax.select(mask, lax.cumsum(lax.convert_element_type(mask, dtype)) - 1, lax.full(mask.shape, size, dtype))
-    places = lax.broadcast(lax.argmax(mask, 0, dtype), (size,))
-    return places.at[slots].set(lax.iota(dtype, mask.size), mode="drop")
+    positions = lax.broadcast(lax.argmax(mask, 0, dtype), (size,))
+    return positions.at[slots].set(lax.iota(dtype, mask.size), mode="drop")
 
 
-def _few_places(counts: jax.Array, size: int):
-    """As `_places`, for cumulative counts: by binary search for each index, without a scatter."""
+def _few_positions(counts: jax.Array, size: int):
+    """As `_positions`, for cumulative counts: by binary search for each index, without a scatter."""
     wanted, last = lax.iota(counts.dtype, size) + 1, counts.size - 1
 
     def halved(_, ends: tuple[jax.Array, jax.Array]):
@@ -255,20 +255,20 @@ def _few_places(counts: jax.Array, size: int):
         return lax.select(is_behind, middle + 1, low), lax.select(is_behind, high, middle)
 
     ends = lax.full_like(wanted, 0), lax.full_like(wanted, counts.size)
-    places, _ = lax.fori_loop(0, counts.size.bit_length(), halved, ends)
-    first = lax.broadcast(lax.min(places[0], lax.full_like(places[0], last)), (size,))
-    return lax.select(places <= last, places, first)
+    positions, _ = lax.fori_loop(0, counts.size.bit_length(), halved, ends)
+    first = lax.broadcast(lax.min(positions[0], lax.full_like(positions[0], last)), (size,))
+    return lax.select(positions <= last, positions, first)
 
 
-_PLACES = InnerRule(_places, "nonzero", dtype=torch.int64)
+_POSITIONS = InnerRule(_positions, "nonzero", dtype=torch.int64)
 
 
-def places_of(chosen: Selected, size: int) -> torch.Tensor:
+def positions_of(chosen: Selected, size: int) -> torch.Tensor:
     """The first `size` indices of chosen rows among all rows, in order; beyond their number, the index of the first."""
-    return _PLACES((chosen.mask.reshape(-1), size), {})
+    return _POSITIONS((chosen.mask.reshape(-1), size), {})
 
 
-def compacted(chosen: Selected, size: int | None = None) -> Selected:
+def packed(chosen: Selected, size: int | None = None) -> Selected:
     """The same selection in compact order, with room for at most `size` rows, which its length does not exceed."""
     count = chosen.mask.numel()
     size = count if size is None else min(size, count)
@@ -276,7 +276,7 @@ def compacted(chosen: Selected, size: int | None = None) -> Selected:
         return chosen
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if not chosen.is_compact and count:
-        rows = rows.index_select(0, places_of(chosen, size))
+        rows = rows.index_select(0, positions_of(chosen, size))
     return first(rows[:size], chosen.length, chosen.is_safe)
 
 
@@ -290,15 +290,15 @@ def aligned(chosen: list[Selected], what: str) -> list[Selected]:
     lengths = [x.length for x in chosen]
     if all(is_same_number(x, lengths[0]) for x in lengths):
         size = min(x.mask.numel() for x in chosen)
-        return [compacted(x, size) for x in chosen]
+        return [packed(x, size) for x in chosen]
     size = max(x.mask.numel() for x in chosen)
     empty = next((x for x in chosen if not x.mask.numel()), None)
     if empty is not None:  # the others are as long, or one long
-        return [like(compacted(x, 0).rows, empty) for x in chosen]
+        return [like(packed(x, 0).rows, empty) for x in chosen]
     common = functools.reduce(lambda one, other: torch.where(one == 1, other, one), lengths)
     index, found = torch.arange(size), []
     for each, length in zip(chosen, lengths, strict=True):
-        rows = compacted(each).rows
+        rows = packed(each).rows
         found.append(first(rows[torch.where(length == 1, 0, index.clamp(max=len(rows) - 1))], common, each.is_safe))
     return found
 
@@ -307,7 +307,7 @@ def in_order_of(chosen: Selected | torch.Tensor, mask: Torchish) -> torch.Tensor
     """The rows of a selection, or of a tensor, that is as long as a mask selection: each where the mask is true."""
     if isinstance(chosen, Selected) and is_same_mask(chosen.mask, mask):
         return chosen.rows
-    rows = compacted(chosen).rows if isinstance(chosen, Selected) else chosen
+    rows = packed(chosen).rows if isinstance(chosen, Selected) else chosen
     ranks = (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(len(rows) - 1, 0))
     return rows[ranks].unflatten(0, tuple(mask.shape)) if mask.ndim > 1 else rows[ranks]
 
@@ -319,17 +319,17 @@ def is_same_mask(one: Torchish, other: Torchish) -> bool:
 
 def begin(chosen: Selected, words: str = "a boolean-mask selection") -> Selected:
     """A selection that the user's line, where code is now, chooses."""
-    bound = said_bound()
+    bound = hinted_bound()
     if bound is not None and bound < chosen.mask.numel():
         chosen = _within(chosen, bound)
-    chosen.origin = Origin(words, user_place())
+    chosen.origin = Origin(words, user_line())
     return chosen
 
 
 def _within(chosen: Selected, bound: int) -> Selected:
     """A selection cut to the bound that the user gave."""
-    length = expect_room(chosen.length, bound)
-    found = compacted(chosen, bound)
+    length = expect_capacity(chosen.length, bound)
+    found = packed(chosen, bound)
     return first(found.rows, length, found.is_safe)
 
 
@@ -347,7 +347,7 @@ def refuse_length(chosen: Selected) -> TracedValueError:
     """The error of a selection that needs a known length: it names the line that made it."""
     if chosen.origin is None:
         return TracedValueError("a boolean-mask selection")
-    return TracedValueError(chosen.origin.words, place=str(chosen.origin.place))
+    return TracedValueError(chosen.origin.words, location=str(chosen.origin.location))
 
 
 def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: bool = True) -> Any:

@@ -8,8 +8,8 @@ from jax import lax
 
 from ..tensors.tensor import wrap
 from ..translation import this_call
-from .moved import front_of, moved
-from .selected import Chosen, Selected, compacted, first
+from .selected import Chosen, Selected, first, packed
+from .selected_at_axis import at_axis, leading_of
 
 
 def with_length(array: Any, length: Any, axis: int, dtype: torch.dtype) -> torch.Tensor:
@@ -19,7 +19,7 @@ def with_length(array: Any, length: Any, axis: int, dtype: torch.dtype) -> torch
         array: ``(room, ...)``, with that dimension in front.
         length: an integer that is not beyond the room.
     """
-    return moved(first(wrap(array, dtype), wrap(length, torch.int64)), axis)
+    return at_axis(first(wrap(array, dtype), wrap(length, torch.int64)), axis)
 
 
 def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
@@ -31,10 +31,10 @@ def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
         array = this_call().lift(tensor).read()
         order = (axis, *(dim for dim in range(array.ndim) if dim != axis))
         return lax.transpose(array, order), array.shape[axis]
-    front, at = front_of(tensor)
+    leading, at = leading_of(tensor)
     if at != axis:
         return None
-    found: Selected = compacted(front)
+    found: Selected = packed(leading)
     rows: Any = found.rows
     if isinstance(rows, Chosen):
         return None
@@ -42,8 +42,8 @@ def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
     return rows.read(), length.read()
 
 
-def with_room(rows: Any, room: int) -> Any:
-    """The first `room` of rows ``(n, ...)``, with zeros after them if there are fewer."""
-    if len(rows) >= room:
-        return lax.slice_in_dim(rows, 0, room)
-    return lax.pad(rows, np.zeros((), rows.dtype), [(0, room - len(rows), 0), *[(0, 0, 0)] * (rows.ndim - 1)])
+def padded_to(rows: Any, capacity: int) -> Any:
+    """The first `capacity` of rows ``(n, ...)``, with zeros after them if there are fewer."""
+    if len(rows) >= capacity:
+        return lax.slice_in_dim(rows, 0, capacity)
+    return lax.pad(rows, np.zeros((), rows.dtype), [(0, capacity - len(rows), 0), *[(0, 0, 0)] * (rows.ndim - 1)])

@@ -24,7 +24,7 @@ from ..errors import EndedCallError, NoRuleError, WithoutValuesError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
-from ..rules.features import serves, serves_without_values
+from ..rules.features import handles, handles_without_values
 from ..rules.rule import MetadataRule
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
@@ -249,14 +249,14 @@ def _is_sparse(tensor: torch.Tensor) -> bool:
         return tensor.layout in SPARSE_LAYOUTS
 
 
-@serves_without_values(HasSparse)
+@handles_without_values(HasSparse)
 def _run_lifted(error: HasSparse, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     if not any(isinstance(x, torch.Tensor) and _is_sparse(x) for x in flatten((args, kwargs))[0]):
         raise _refusal(function, args, kwargs) from error  # it comes from within, and would come again
     return _run(call, function, args, kwargs)
 
 
-@serves(Sparse, 1)
+@handles(Sparse, 1)
 def _run(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """The result of a PyTorch function with a sparse argument.
 

@@ -9,8 +9,8 @@ from typing import Any, Self
 import torch
 from jax import lax
 
-from ..abandoning import Restart
 from ..errors import TracedValueError, is_translator
+from ..restarts import Restart
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
 from ..translation import this_call
@@ -113,8 +113,8 @@ class Number(Torchish):
         try:
             return convert(self)
         except TracedValueError:
-            asked, module = this_call().attempt.asked, sys._getframe(2).f_globals
-            takes_types = self.stands_for is None
+            asked, module = this_call().execution.number_modules, sys._getframe(2).f_globals
+            takes_types = self.python_type is None
             if any(known is module and types >= takes_types for known, types in asked):
                 raise
         asked.append((module, takes_types))

@@ -35,7 +35,7 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import FakeTensorMode
 from ..patches import runs_instead_of
-from ..rules.features import serves_without_values
+from ..rules.features import handles_without_values
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.journal import Memory
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region
@@ -65,13 +65,13 @@ def run_natively(
     """
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "meta" and _takes_form_alone(func):
         return call.dispatch(func, *map_arguments(functools.partial(_filled, call), (args, kwargs)))
-    stand_ins = call.stand_ins if values == "none" or made is not None else StandIns(values)
-    args, kwargs = stand_ins.of((args, kwargs))
+    placeholders = call.placeholders if values == "none" or made is not None else Placeholders(values)
+    args, kwargs = placeholders.of((args, kwargs))
     with natively(call):
         result = func(*args, **kwargs)
         if made is not None and isinstance(result, torch.Tensor) and result.dtype != made:
             result = result.to(made)  # PyTorch knows the default dtype of the process, not the call's own
-    return stand_ins.undone(result)
+    return placeholders.undone(result)
 
 
 def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
@@ -80,14 +80,14 @@ def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tup
     Raises:
         TracedValueError: a value is traced.
     """
-    stand_ins = StandIns("all")
-    given = stand_ins.of(args)
+    placeholders = Placeholders("all")
+    given = placeholders.of(args)
     with natively(call):
         result = func(*given, **kwargs)
     for index in written:
         args[index].copy_(call.lift_own(given[index]))
     own = lambda leaf: call.lift_own(leaf) if type(leaf) is torch.Tensor else leaf
-    return map_arguments(own, stand_ins.undone(result))
+    return map_arguments(own, placeholders.undone(result))
 
 
 def _takes_form_alone(func: Any) -> bool:
@@ -103,7 +103,7 @@ def _filled(call: Call, leaf: Any) -> Any:
     return call.dispatch(torch.empty_strided, (tuple(leaf.shape), leaf.stride()), {"dtype": leaf.dtype})
 
 
-class StandIns:
+class Placeholders:
     """PyTorch's own tensors for tensors of a call, of their shapes, strides and aliasing, with their values if known.
 
     Args:
@@ -218,7 +218,7 @@ def _without_calls(count: Callable[[], int], pop: Callable[[], Any], push: Calla
             push(mode)
 
 
-@serves_without_values(OnMetaError)
+@handles_without_values(OnMetaError)
 def _run_on_meta(error: OnMetaError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     return run_natively(call, function, args, kwargs, values="shapes", made=error.made)
 
@@ -248,7 +248,7 @@ def _check_operator(
     **options: Any,
 ):
     """Runs ``torch.library.opcheck`` in PyTorch itself: it checks an operator's own kernels."""
-    args, kwargs = StandIns("all").of((args, kwargs))
+    args, kwargs = Placeholders("all").of((args, kwargs))
     with natively(this_call()):
         return original(operator, args, kwargs, *more, **options)
 
@@ -259,7 +259,7 @@ for _check in ("schema", "autograd_registration", "fake", "aot_autograd"):
     runs_instead_of(_name, with_original=True)(_check_operator)
 
 
-@serves_without_values(QuantizedError)
+@handles_without_values(QuantizedError)
 def _run_quantized(error: QuantizedError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """Runs a function in PyTorch itself, where all its tensors are from outside.
 

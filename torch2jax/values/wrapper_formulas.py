@@ -69,16 +69,16 @@ def with_formula(
         carriers: the tensors of a call that carry the derivatives of these: themselves, or shadows.
         operands: those among the arguments that the formula is with respect to, each with what carries its derivative.
     """
-    places = [i for i, x in enumerate(results) if has_derivatives(x)]
-    if not places or not operands:
+    positions = [i for i, x in enumerate(results) if has_derivatives(x)]
+    if not positions or not operands:
         return carriers
-    formula = _Formula(operator, args, kwargs, results, [x for x, _ in operands], places)
-    found = _ByFormula.apply(formula, *(carriers[i] for i in places), *(x for _, x in operands), *formula.kept)
-    at = dict(zip(places, found, strict=True))
+    formula = _Formula(operator, args, kwargs, results, [x for x, _ in operands], positions)
+    found = _ByFormula.apply(formula, *(carriers[i] for i in positions), *(x for _, x in operands), *formula.kept)
+    at = dict(zip(positions, found, strict=True))
     return tuple(at.get(i, x) for i, x in enumerate(carriers))
 
 
-class _Place:
+class _KeptIndex:
     """The index of a tensor among those that a backward keeps."""
 
     def __init__(self, index: int):
@@ -89,9 +89,9 @@ class _Formula:
     """An operator and its arguments, without the tensors: only arrays outlive the call."""
 
     def __init__(
-        self, operator: OpOverload, args: tuple, kwargs: dict, results: tuple, operands: list, places: list[int]
+        self, operator: OpOverload, args: tuple, kwargs: dict, results: tuple, operands: list, positions: list[int]
     ):
-        self.operator, self.places, self.count = operator, places, len(operands)
+        self.operator, self.positions, self.count = operator, positions, len(operands)
         self.kept: list[torch.Tensor] = []
         self._taken: dict[int, Any] = {}
         self._arguments = tree_map(self._taken_out, (args, kwargs))
@@ -107,24 +107,28 @@ class _Formula:
                 self._taken[id(x)] = wrapped(x, self._keep) if is_wrapper(x) else self._keep(x)
         return self._taken[id(x)]
 
-    def _keep(self, x: torch.Tensor) -> _Place:
+    def _keep(self, x: torch.Tensor) -> _KeptIndex:
         self.kept.append(this_call().lift(x))
-        return _Place(len(self.kept) - 1)
+        return _KeptIndex(len(self.kept) - 1)
 
     def gradients(self, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[Any]:
         """The gradients of the operands by the formula; None where there is none."""
         made: dict[int, Any] = {}
 
         def put_back(x: Any) -> Any:
-            if not isinstance(x, (Wrapped, _Place)):
+            if not isinstance(x, (Wrapped, _KeptIndex)):
                 return x
             if id(x) not in made:
-                made[id(x)] = tensor_of(x, lambda place: kept[place.index]) if isinstance(x, Wrapped) else kept[x.index]
+                made[id(x)] = (
+                    tensor_of(x, lambda kept_index: kept[kept_index.index]) if isinstance(x, Wrapped) else kept[x.index]
+                )
             return made[id(x)]
 
         args, kwargs = tree_map(put_back, self._arguments)
         operands = [put_back(x) for x in self._operands]
-        return _pulled(self.operator, args, kwargs, tree_map(put_back, self._results), operands, self.places, gradients)
+        return _pulled(
+            self.operator, args, kwargs, tree_map(put_back, self._results), operands, self.positions, gradients
+        )
 
 
 class _ByFormula(torch.autograd.Function):
@@ -134,13 +138,13 @@ class _ByFormula(torch.autograd.Function):
 
     @staticmethod
     def forward(formula: _Formula, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tensors[: len(formula.places)]
+        return tensors[: len(formula.positions)]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         del output
         ctx.formula, *tensors = inputs
-        ctx.save_for_backward(*tensors[len(ctx.formula.places) + ctx.formula.count :])
+        ctx.save_for_backward(*tensors[len(ctx.formula.positions) + ctx.formula.count :])
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
@@ -155,34 +159,34 @@ def _pulled(
     kwargs: dict,
     results: tuple,
     operands: list[torch.Tensor],
-    places: list[int],
+    positions: list[int],
     gradients: Sequence[torch.Tensor],
 ) -> list[Any]:
     """The gradients of operands, by PyTorch's autograd, from those of results."""
     call = this_call()
     answering = _Answering(call, results)
-    wanted = {id(x): answering.stand_in(x, requires_grad=True) for x in operands}
+    wanted = {id(x): answering.placeholder(x, requires_grad=True) for x in operands}
 
-    def stand_in(x: Any) -> Any:
+    def replacement(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
-        return wanted[id(x)] if id(x) in wanted else answering.stand_in(x)
+        return wanted[id(x)] if id(x) in wanted else answering.placeholder(x)
 
     with DisableTorchFunction(), at_autograd(call), torch.enable_grad():
-        made = operator(*tree_map(stand_in, args), **tree_map(stand_in, kwargs))
+        made = operator(*tree_map(replacement, args), **tree_map(replacement, kwargs))
         made = made if isinstance(made, (tuple, list)) else (made,)
         pairs = [
-            (made[place], answering.stand_in(gradient))
-            for place, gradient in zip(places, gradients, strict=True)
-            if made[place].requires_grad
+            (made[position], answering.placeholder(gradient))
+            for position, gradient in zip(positions, gradients, strict=True)
+            if made[position].requires_grad
         ]
         found = run_backward([x for x, _ in pairs], [x for _, x in pairs], list(wanted.values()))
     return [None if x is None else _plain(x) for x in found]
 
 
 def _plain(gradient: torch.Tensor) -> torch.Tensor:
-    if isinstance(gradient, _StandIn):
-        gradient = gradient.stands_for
+    if isinstance(gradient, _Placeholder):
+        gradient = gradient.original
     if is_wrapper(gradient):
         raise NotImplementedError(
             f"got a {type(gradient).__name__} as the gradient of an operand, which its __torch_dispatch__ gave for "
@@ -203,11 +207,11 @@ class _Answering:
         self._call, self._results = call, results
         self._is_first = True
 
-    def stand_in(self, tensor: Any, requires_grad: bool = False) -> Any:
+    def placeholder(self, tensor: Any, requires_grad: bool = False) -> Any:
         with DisableTorchFunction():
             size, strides, dtype = tensor.size(), tensor.stride(), tensor.dtype
-        made = make_wrapper_subclass(_StandIn, size, strides=strides, dtype=dtype, requires_grad=requires_grad)
-        made.stands_for, made.answering = tensor, self
+        made = make_wrapper_subclass(_Placeholder, size, strides=strides, dtype=dtype, requires_grad=requires_grad)
+        made.original, made.answering = tensor, self
         return made
 
     def run(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
@@ -215,16 +219,16 @@ class _Answering:
             self._is_first = False
             results = self._results if len(self._results) != 1 else self._results[0]
         else:
-            args, kwargs = tree_map(lambda x: x.stands_for if isinstance(x, _StandIn) else x, (args, kwargs))
+            args, kwargs = tree_map(lambda x: x.original if isinstance(x, _Placeholder) else x, (args, kwargs))
             with self._call.inside():
                 results = operator(*args, **kwargs)
-        return tree_map(lambda x: self.stand_in(x) if isinstance(x, torch.Tensor) else x, results)
+        return tree_map(lambda x: self.placeholder(x) if isinstance(x, torch.Tensor) else x, results)
 
 
-class _StandIn(torch.Tensor):
+class _Placeholder(torch.Tensor):
     """A tensor of a shape and a dtype, in place of one whose operators PyTorch differentiates."""
 
-    stands_for: torch.Tensor
+    original: torch.Tensor
     answering: _Answering
     __torch_function__ = disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
 

@@ -36,22 +36,22 @@ def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict,
     """The result of an operator that a class ran, with derivatives for the arguments that require grad."""
     if not torch.is_grad_enabled():
         return result
-    wholes: list[Any] = [x for x in tree_leaves((args, kwargs)) if _is_whole(x)]
-    shadows = {id(whole): shadow_of(call, whole) for whole in wholes}
+    wrappers: list[Any] = [x for x in tree_leaves((args, kwargs)) if _is_wrapper(x)]
+    shadows = {id(wrapper): shadow_of(call, wrapper) for wrapper in wrappers}
     known = [shadow for shadow in shadows.values() if shadow is not None]
     if not known:
         return result
-    if len(wholes) > 1 or not _is_linear(operator) or not isinstance(result, torch.Tensor):
+    if len(wrappers) > 1 or not _is_linear(operator) or not isinstance(result, torch.Tensor):
         if has_formula(operator, args, kwargs):
-            operands = [(x, shadow) for x in wholes if (shadow := shadows.pop(id(x), None)) is not None]
+            operands = [(x, shadow) for x in wrappers if (shadow := shadows.pop(id(x), None)) is not None]
             return by_formula(call, operator, args, kwargs, result, operands)
         return tree_map(lambda x: _without_derivative(call, x, known) if has_derivatives(x) else x, result)
 
-    def stand_in(x: Any) -> Any:
+    def replacement(x: Any) -> Any:
         return shadows[id(x)] if id(x) in shadows else x.detach() if isinstance(x, torch.Tensor) else x
 
     with call.inside():
-        added = operator(*tree_map(stand_in, args), **tree_map(stand_in, kwargs))
+        added = operator(*tree_map(replacement, args), **tree_map(replacement, kwargs))
     if is_wrapper(result):
         before = shadow_of(call, result)
         give_shadow(call, result, added if before is None else _ADDED((before, added), {}))
@@ -59,7 +59,7 @@ def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict,
     return _ADDED((result, added), {})
 
 
-def _is_whole(x: Any) -> bool:
+def _is_wrapper(x: Any) -> bool:
     """True if a value is a wrapper with a shadow; a jagged tensor has none, but the history of its values."""
     return isinstance(x, torch.Tensor) and is_wrapper(x) and type(x) is not NestedTensor
 
@@ -74,20 +74,22 @@ def by_formula(
     """
     results = result if isinstance(result, tuple) else (result,)
     wraps = [isinstance(x, torch.Tensor) and is_wrapper(x) for x in results]
-    carriers = tuple(_carrier_of(call, x) if is_whole else x for x, is_whole in zip(results, wraps, strict=True))
+    carriers = tuple(
+        _carrier_of(call, x) if wraps_others else x for x, wraps_others in zip(results, wraps, strict=True)
+    )
     with call.inside():
         carriers = with_formula(operator, args, kwargs, results, carriers, operands)
-    for each, carrier, is_whole in zip(results, carriers, wraps, strict=True):
-        if is_whole:
+    for each, carrier, wraps_others in zip(results, carriers, wraps, strict=True):
+        if wraps_others:
             give_shadow(call, each, carrier)
-    found = tuple(x if is_whole else y for x, y, is_whole in zip(results, carriers, wraps, strict=True))
+    found = tuple(x if wraps_others else y for x, y, wraps_others in zip(results, carriers, wraps, strict=True))
     return found if isinstance(result, tuple) else found[0]
 
 
-def _carrier_of(call: Call, whole: Any) -> Any:
+def _carrier_of(call: Call, wrapper: Any) -> Any:
     """The carrier of a result's derivatives: its shadow, or a new one of zeros."""
-    shadow = shadow_of(call, whole)
-    return zeros_of(call, whole) if shadow is None else shadow
+    shadow = shadow_of(call, wrapper)
+    return zeros_of(call, wrapper) if shadow is None else shadow
 
 
 def _without_derivative(call: Call, result: Any, shadows: list) -> Any:

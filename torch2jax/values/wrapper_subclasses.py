@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..abandoning import Restart
 from ..errors import WrapsOthersError
 from ..internals.dispatch import (
     DisableTorchFunction,
@@ -39,7 +38,8 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import tree_leaves, tree_map, tree_map_only
 from ..patches import exchange
-from ..rules.features import serves, serves_without_values
+from ..restarts import Restart
+from ..rules.features import handles, handles_without_values
 from ..tensors.derived import as_class, in_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.traced import is_traced
@@ -91,11 +91,11 @@ def run_by_classes(call: Call, function: Callable, args: tuple, kwargs: dict) ->
 
 def run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
     """Runs a function while the `__torch_function__` of classes is switched off."""
-    call.heeds_classes = False
+    call.handles_classes = False
     try:
         return call.dispatch(function, args, kwargs)
     finally:
-        call.heeds_classes = True
+        call.handles_classes = True
 
 
 def _as_subclass(self: torch.Tensor, cls: type[Any]):
@@ -149,18 +149,18 @@ _of_classes: dict[tuple[type | None, Any], Callable[..., Any]] = {}
 _below_classes: set[tuple[type | None, Any]] = set()
 
 
-def implements_of_class(kind: type, *functions: Any, is_asked_below: bool = False) -> Callable[[Callable], Callable]:
+def implements_of_class(kind: type, *functions: Any, handles_below: bool = False) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the first handler of functions of tensors of a wrapper class.
 
     It gets tensors, and may give NotImplemented.
 
     Args:
-        is_asked_below: whether it is asked where the class has had its say, too.
+        handles_below: whether it is asked where the class has had its say, too.
     """
 
     def register(rule: Callable) -> Callable:
         _of_classes.update(((kind, function), rule) for function in functions)
-        _below_classes.update((kind, function) for function in functions if is_asked_below)
+        _below_classes.update((kind, function) for function in functions if handles_below)
         return rule
 
     return register
@@ -234,17 +234,17 @@ def leaving(call: Any, tensor: Any) -> Wrapped:
     return wrapped(tensor, lambda inner: call.array_of(call.lift(inner)))
 
 
-@serves(Wrapper, rank=30)
+@handles(Wrapper, rank=30)
 def _run_by_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     args, kwargs = _with_jagged_constants(call, args), _with_jagged_constants(call, kwargs)
-    is_asked, key = is_torch_function_enabled(), (next((type(x) for x in args if is_wrapper(x)), None), function)
-    rule = _of_classes.get(key) if is_asked or key in _below_classes else None
+    is_enabled, key = is_torch_function_enabled(), (next((type(x) for x in args if is_wrapper(x)), None), function)
+    rule = _of_classes.get(key) if is_enabled or key in _below_classes else None
     if rule is not None:
         with call.inside():
             result = rule(*args, **kwargs)
         if result is not NotImplemented:
             return result
-    if is_asked:
+    if is_enabled:
         return NotImplemented  # PyTorch asks the classes next
     return _run_below_classes(call, function, args, kwargs)
 
@@ -252,12 +252,12 @@ def _run_by_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any
 def _run_below_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """Runs a function after the classes' ``__torch_function__``."""
     if isinstance(function, python_types.FunctionType) and not call.is_own_body(function, args):
-        return call.run_body(function, args, kwargs, asks_classes=False)
+        return call.run_body(function, args, kwargs, checks_classes=False)
     with DisableTorchFunction(), call.aten_mode, at_autograd(call):
         return function(*args, **kwargs)
 
 
-@serves_without_values(WrapsOthersError)
+@handles_without_values(WrapsOthersError)
 def _run(error: WrapsOthersError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     """The result of a function of wrappers: PyTorch's C++ runs it, and its operators are dispatched to the classes."""
     del error
@@ -291,7 +291,7 @@ def _differentiated(call: Call, operator: OpOverload, args: tuple, kwargs: dict)
     state = call.stream.state
     if operands:
         try:
-            with call.inside(), below_autograd(call, is_abandoned=True):
+            with call.inside(), below_autograd(call, is_discarded=True):
                 return _run_by_wrappers(operator, args, kwargs), False
         except Rounds:
             call.stream.state = state

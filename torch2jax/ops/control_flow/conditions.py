@@ -16,13 +16,13 @@ from jax import lax
 from ...control.block import Block, BlockEffects, trace_blocks, uncaptured
 from ...internals.modules import utils
 from ...internals.tensors import tree_any, tree_flatten, tree_unflatten
-from ...patches import runs_instead_of, stands_in
+from ...patches import replaces, runs_instead_of
 from ...rules.registry import implements_tensors
 from ...tensors.known import evaluate
 from ...tensors.view_kind import reshape
 from ...translation import current
-from ...values.moved import in_compact_order, nested, unnested
 from ...values.selected import Chosen, first
+from ...values.selected_at_axis import in_compact_order, nested, unnested
 from ...values.traced_numbers import Number, number_of
 
 
@@ -32,32 +32,32 @@ class _PaddedDims(NamedTuple):
     dims: tuple[int, ...]
 
 
-class Rooms:
+class Capacities:
     """The bounds of selections among the results of branches: one for all branches, so that their shapes agree."""
 
     def __init__(self):
-        self._rooms: dict[int, dict[int, int]] = {}
+        self._capacities: dict[int, dict[int, int]] = {}
         self.has_grown = False
         """True if a branch has needed a larger bound than was known."""
 
-    def opened(self, place: int, result: Any) -> tuple[_PaddedDims | None, list]:
+    def opened(self, position: int, result: Any) -> tuple[_PaddedDims | None, list]:
         """A result as tensors that have the room of all branches: it, and a length for each such dimension."""
-        known = self._rooms.get(place, {})
+        known = self._capacities.get(position, {})
         if not isinstance(result, Chosen) and not known:
             return None, [result]
-        tensor, fronts = unnested(in_compact_order(result))
-        rooms = {dim: max(known.get(dim, 0), tensor.shape[dim]) for dim in sorted({*known, *fronts})}
-        self.has_grown, self._rooms[place] = self.has_grown or rooms != known, rooms
-        lengths = [fronts[dim].length if dim in fronts else torch.tensor(tensor.shape[dim]) for dim in rooms]
-        pads = [rooms.get(dim, size) - size for dim, size in enumerate(tensor.shape)]
+        tensor, by_dim = unnested(in_compact_order(result))
+        capacities = {dim: max(known.get(dim, 0), tensor.shape[dim]) for dim in sorted({*known, *by_dim})}
+        self.has_grown, self._capacities[position] = self.has_grown or capacities != known, capacities
+        lengths = [by_dim[dim].length if dim in by_dim else torch.tensor(tensor.shape[dim]) for dim in capacities]
+        pads = [capacities.get(dim, size) - size for dim, size in enumerate(tensor.shape)]
         padded = torch.nn.functional.pad(tensor, [x for size in reversed(pads) for x in (0, size)])
-        return _PaddedDims(tuple(rooms)), [padded, *lengths]
+        return _PaddedDims(tuple(capacities)), [padded, *lengths]
 
 
 def _closed(kind: _PaddedDims, tensors: list) -> Any:
     tensor, *lengths = tensors
-    fronts = {dim: first(torch.arange(tensor.shape[dim]), x) for dim, x in zip(kind.dims, lengths, strict=True)}
-    return nested(tensor, fronts, is_safe=False)
+    by_dim = {dim: first(torch.arange(tensor.shape[dim]), x) for dim, x in zip(kind.dims, lengths, strict=True)}
+    return nested(tensor, by_dim, is_safe=False)
 
 
 class Tensors:
@@ -67,11 +67,11 @@ class Tensors:
         function: any.
         operator: PyTorch's name of what it is a part of.
         integers: whether it may give integers.
-        rooms: for the selections that it may give, which others give as well.
+        capacities: for the selections that it may give, which others give as well.
     """
 
-    def __init__(self, function: Callable, operator: str, *, integers: bool, rooms: Rooms | None = None):
-        self._function, self._operator, self._rooms = function, operator, rooms
+    def __init__(self, function: Callable, operator: str, *, integers: bool, capacities: Capacities | None = None):
+        self._function, self._operator, self._capacities = function, operator, capacities
         self._allowed = (torch.Tensor, int) if integers else torch.Tensor
         self._kinds: list[Any] = []
         self.spec: Any = None
@@ -84,14 +84,14 @@ class Tensors:
                 wanted = "tensors" if self._allowed is torch.Tensor else "tensors and integers"
                 raise uncaptured(self._operator, f"got {leaf!r} among the results; wanted {wanted}")
         self._kinds, tensors = [], []
-        for place, leaf in enumerate(leaves):
+        for position, leaf in enumerate(leaves):
             kind, found = None if leaf is None else isinstance(leaf, (int, Number)), [leaf]
             if kind is None:
                 found = []
             elif kind:
                 found = [number_of(leaf)]
-            elif self._rooms is not None:
-                lengths, found = self._rooms.opened(place, leaf)
+            elif self._capacities is not None:
+                lengths, found = self._capacities.opened(position, leaf)
                 kind = kind if lengths is None else lengths
             self._kinds.append(kind)
             tensors += found
@@ -134,8 +134,10 @@ def one_of(choose: Callable[..., tuple], branches: Sequence[Callable], operands:
     """
     if tree_any(lambda x: isinstance(x, Chosen), operands):  # a branch may as well see them around it
         branches, operands = [functools.partial(branch, *operands) for branch in branches], ()
-    rooms = Rooms()
-    return trace_blocks(lambda effects: _follow_all(effects, choose, branches, operands, operator, rooms), operator)
+    capacities = Capacities()
+    return trace_blocks(
+        lambda effects: _follow_all(effects, choose, branches, operands, operator, capacities), operator
+    )
 
 
 def _follow_all(
@@ -144,21 +146,21 @@ def _follow_all(
     branches: Sequence[Callable],
     operands: Sequence,
     operator: str,
-    rooms: Rooms,
+    capacities: Capacities,
 ):
     call: Any = current()
-    functions = [Tensors(branch, operator, integers=True, rooms=rooms) for branch in branches]
+    functions = [Tensors(branch, operator, integers=True, capacities=capacities) for branch in branches]
     blocks = [Block(function, effects) for function in functions]
     first = blocks[0]
 
     def run(number: int):
-        rooms.has_grown = False
+        capacities.has_grown = False
         arrays, written = blocks[number].trace(operands)
         if number == 0:
             return arrays, written
-        if rooms.has_grown:  # the branches before have to have as much
+        if capacities.has_grown:  # the branches before have to have as much
             effects.trace_again()
-        _check_alike(functions[0], functions[number], first, blocks[number], operator)
+        _check_compatible(functions[0], functions[number], first, blocks[number], operator)
         pairs = zip(first.given, blocks[number].given, arrays, strict=True)
         return [other.arranged(array, one.spec.layout) for one, other, array in pairs], written
 
@@ -167,13 +169,13 @@ def _follow_all(
     state = call.stream.state
     call.stream.state = state._replace(taken=state.taken + max(block.taken for block in blocks))
     results = []
-    for place, array in enumerate(arrays):
-        wants_grad = any(block.given[place].spec.wants_grad for block in blocks)
-        results.append(first.given[place].spec._replace(wants_grad=wants_grad).result(array))
+    for position, array in enumerate(arrays):
+        wants_grad = any(block.given[position].spec.wants_grad for block in blocks)
+        results.append(first.given[position].spec._replace(wants_grad=wants_grad).result(array))
     return functions[0].restored(results)
 
 
-def _check_alike(one: Tensors, other: Tensors, first: Block, second: Block, operator: str) -> None:
+def _check_compatible(one: Tensors, other: Tensors, first: Block, second: Block, operator: str) -> None:
     if one.signature != other.signature:
         raise uncaptured(
             operator,
@@ -232,7 +234,7 @@ if hasattr(torch.ops.higher_order, "switch"):
     implements_tensors(torch.ops.higher_order.switch)(switch)
 
 
-@stands_in(utils, "_hop_compile_and_call", may_lack=True)  # 2.11 calls torch.compile in its place
+@replaces(utils, "_hop_compile_and_call", may_lack=True)  # 2.11 calls torch.compile in its place
 def _call(fn, args, kwargs=None):
     """Operators of control flow compile themselves where they are called."""
     return fn(*args, **(kwargs or {}))

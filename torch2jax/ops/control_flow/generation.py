@@ -27,7 +27,7 @@ from ...tensors.objects import codec_of, item_names
 from ...tensors.tensor import wrap
 from ...tensors.traced import is_traced
 from ...translation import this_call
-from ...values.sized import rows_and_length, with_room
+from ...values.sized import padded_to, rows_and_length
 from ...values.traced_numbers import is_unknown
 from .loops import while_loop
 
@@ -168,7 +168,7 @@ def sample(
     if not _is_traced(input_ids, *model_kwargs.values()) or not all(hasattr(self, x) for x in _WANTED):
         options = logits_processor, stopping_criteria, generation_config, synced_gpus, streamer
         return original(self, input_ids, *options, **model_kwargs)
-    _expect_served(generation_config, stopping_criteria, synced_gpus, streamer)
+    _expect_supported(generation_config, stopping_criteria, synced_gpus, streamer)
     decoding = _Decoding(self, logits_processor, stopping_criteria, generation_config, input_ids, model_kwargs)
     tokens = decoding.tokens()
     if not generation_config.return_dict_in_generate:
@@ -179,7 +179,7 @@ def sample(
     return kind(sequences=tokens, past_key_values=decoding.fixed.get("past_key_values"))
 
 
-def _expect_served(config: Any, stopping_criteria: Any, synced_gpus: bool, streamer: Any) -> None:
+def _expect_supported(config: Any, stopping_criteria: Any, synced_gpus: bool, streamer: Any) -> None:
     if streamer is not None:
         raise GenerateError("a streamer, which needs each token at once")
     if synced_gpus:
@@ -218,7 +218,7 @@ class _Decoding:
         if more <= 0:
             return ids
         self._sort(after, more)
-        self._room = ids.shape[1] + more
+        self._capacity = ids.shape[1] + more
         ids = torch.nn.functional.pad(ids, (0, more))
         stream = self._call.stream
         self._stream = stream.state
@@ -244,13 +244,13 @@ class _Decoding:
 
     def _next(self, count: Any, drawn: Any, ids: Any, unfinished: Any, *grown: Any) -> tuple:
         model, stream = self._model, self._call.stream
-        count = count.clamp(0, self._room - self._first)
+        count = count.clamp(0, self._capacity - self._first)
         names = [*self._grown]
         kwargs = {
             **self.fixed,
             **{name: self._sized(x, count, self._lengths[name]) for name, x in zip(names, grown, strict=True)},
         }
-        self._expect_alike(kwargs)  # as what an abandoned run has left
+        self._expect_same_structure(kwargs)  # as what an abandoned run has left
         start = stream.state
         stream.state = self._stream._replace(taken=0, before=self._call.lift(drawn).read())
         inputs = of_user(model.prepare_inputs_for_generation)(
@@ -260,12 +260,12 @@ class _Decoding:
         ids, unfinished, after = self._choose(outputs, self._sized(ids, count, self._first), unfinished, kwargs)
         end = stream.state
         stream.state = start
-        self._expect_alike(after)
+        self._expect_same_structure(after)
         if end.key is not self._stream.key:
             raise GenerateError("code that seeds random numbers in each iteration")
         drawn = wrap(lax.convert_element_type(end.before + end.taken, self._call.lift(drawn).read().dtype), torch.int64)
-        ids = self._roomy(ids, self._room)
-        grown = [self._roomy(after[name], self._grown[name].shape[-1]) for name in names]
+        ids = self._padded_to(ids, self._capacity)
+        grown = [self._padded_to(after[name], self._grown[name].shape[-1]) for name in names]
         return (count + 1, drawn, ids, unfinished, *grown)
 
     def _choose(
@@ -313,17 +313,17 @@ class _Decoding:
                 lax.transpose(array, order), self._call.lift(count + length).read(), array.ndim - 1, values.dtype
             )
 
-    def _roomy(self, values: Any, room: int) -> Any:
+    def _padded_to(self, values: Any, capacity: int) -> Any:
         found = rows_and_length(values, values.ndim - 1)
         if found is None:
             raise GenerateError("a model that makes tensors of another length")
-        rows = with_room(found[0], room)
+        rows = padded_to(found[0], capacity)
         return wrap(lax.transpose(rows, (*range(1, rows.ndim), 0)), values.dtype)
 
     def _outline(self) -> dict[str, Any]:
         return _outline({"model": self._model, "logits_processor": self._processor, **self.fixed})
 
-    def _expect_alike(self, after: dict[str, Any]) -> None:
+    def _expect_same_structure(self, after: dict[str, Any]) -> None:
         """Refuses changes other than in the values of tensors.
 
         Args:
@@ -341,7 +341,7 @@ class _Decoding:
             raise GenerateError(f"a model for which {path} is another one after each token")
 
 
-_WHOLE = (torch.Tensor, type, types.FunctionType, types.MethodType)  # what is not looked into
+_OPAQUE = (torch.Tensor, type, types.FunctionType, types.MethodType)  # what is not looked into
 
 
 def _outline(roots: dict[str, Any]) -> dict[str, Any]:
@@ -351,7 +351,7 @@ def _outline(roots: dict[str, Any]) -> dict[str, Any]:
     left = [*roots.items()]
     while left:
         path, value = left.pop()
-        codec = None if isinstance(value, _WHOLE) else codec_of(type(value))
+        codec = None if isinstance(value, _OPAQUE) else codec_of(type(value))
         if codec is None:
             found[path] = value
         elif id(value) not in seen:

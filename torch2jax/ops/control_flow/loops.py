@@ -20,10 +20,10 @@ from jax.extend.core import Var, jaxpr_as_fun
 from ...control.block import Block, BlockEffects, Given, trace_blocks, uncaptured
 from ...internals.modules import associative_scan as torch_associative_scan, associative_scan_module, scan as torch_scan
 from ...internals.tensors import tree_flatten, tree_leaves
-from ...patches import runs_instead_of, stands_in
+from ...patches import replaces, runs_instead_of
 from ...rules.registry import implements_tensors
+from ...tensors.array_buffer import ArrayBuffer
 from ...tensors.known import evaluate
-from ...tensors.physical import PhysicalArray
 from ...tensors.tensor import Torchish
 from ...tensors.traced import evaluating, is_traced
 from ...tracing.tensor_spec import TensorSpec
@@ -51,14 +51,14 @@ class TensorCarry:
     def arrays(self) -> list:
         """The arrays that are carried into the first step."""
         pairs = zip(self._tensors, self.given, strict=True)
-        return [_literal(tensor.physical.arranged(given.spec.layout)) for tensor, given in pairs]
+        return [_literal(tensor.buffer.arranged(given.spec.layout)) for tensor, given in pairs]
 
     @property
     def known(self) -> list:
         """The known values of the arrays; None for those that a traced input decides."""
         pairs = zip(self._tensors, self.given, strict=True)
         return [
-            None if tensor.known is None else PhysicalArray(evaluate(tensor.known), None).arranged(given.spec.layout)
+            None if tensor.known is None else ArrayBuffer(evaluate(tensor.known), None).arranged(given.spec.layout)
             for tensor, given in pairs
         ]
 
@@ -139,12 +139,12 @@ def count_steps(condition: Any, body: Any, known: list) -> int | None:
         needed |= of_body.inputs
     if any(known[i] is None for i in needed) or any(map(is_traced, (*constants.constants, *of_body.constants))):
         return None
-    places = sorted(needed)
+    positions = sorted(needed)
 
     def filled(values) -> list:
         inputs: list[Any] = [None] * len(known)
-        for place, value in zip(places, values, strict=True):
-            inputs[place] = value
+        for position, value in zip(positions, values, strict=True):
+            inputs[position] = value
         return inputs
 
     def goes_on(state):
@@ -156,7 +156,7 @@ def count_steps(condition: Any, body: Any, known: list) -> int | None:
         return lax.add(count, 1), of_body.run(filled(values))
 
     with evaluating():
-        count, _ = jax.jit(lambda values: lax.while_loop(goes_on, step, (0, values)))([known[i] for i in places])
+        count, _ = jax.jit(lambda values: lax.while_loop(goes_on, step, (0, values)))([known[i] for i in positions])
     return int(count) if int(count) < _MOST else None
 
 
@@ -203,10 +203,10 @@ def while_loop(cond_fn, body_fn, carried_inputs, additional_inputs=(), **options
     del options  # which of its inputs it writes: that is seen
 
     def ask(*carried):
-        answer = cond_fn(*carried, *additional_inputs)
-        if not isinstance(answer, bool) and not _is_flag(answer):
-            raise RuntimeError(f"cond_fn must return a boolean scalar tensor or a boolean but got {answer}")
-        return answer
+        decision = cond_fn(*carried, *additional_inputs)
+        if not isinstance(decision, bool) and not _is_flag(decision):
+            raise RuntimeError(f"cond_fn must return a boolean scalar tensor or a boolean but got {decision}")
+        return decision
 
     def step(*carried):
         return body_fn(*carried, *additional_inputs)
@@ -216,18 +216,18 @@ def while_loop(cond_fn, body_fn, carried_inputs, additional_inputs=(), **options
     return _at_once(ask, step, carried_inputs)
 
 
-def _is_flag(answer) -> bool:
-    return isinstance(answer, torch.Tensor) and answer.dtype == torch.bool and answer.dim() == 0
+def _is_flag(decision) -> bool:
+    return isinstance(decision, torch.Tensor) and decision.dtype == torch.bool and decision.dim() == 0
 
 
 def _at_once(ask: Callable, step: Callable, carried: Sequence) -> Any:
     """Takes one step after the other, as PyTorch does; that may be differentiated backwards."""
     carry, result = TensorCarry(_NAME, carried), None
     while True:
-        answer = known_number(ask(*carried))
-        if answer is None or (not answer and result is None):  # without a step, nobody knows what one gives
+        decision = known_number(ask(*carried))
+        if decision is None or (not decision and result is None):  # without a step, nobody knows what one gives
             return _staged(ask, step, carried)
-        if not answer:
+        if not decision:
             return result
         result = step(*carried)
         carried, _ = tree_flatten(result)
@@ -241,10 +241,10 @@ def _staged(ask: Callable, step: Callable, carried: Sequence) -> Any:
 
 def _trace_while(effects: BlockEffects, ask: Callable, step: Callable, carry: TensorCarry) -> Any:
     def flag(*carried):
-        answer = ask(*carried)
-        if answer is True:
+        decision = ask(*carried)
+        if decision is True:
             raise uncaptured(_NAME, "infinite loop, for cond_fn always returns the same value True")
-        return number_of(answer)
+        return number_of(decision)
 
     results = Tensors(step, _NAME, integers=True)
     condition = Block(flag, effects, repeats=True, may_write=False)
@@ -252,8 +252,8 @@ def _trace_while(effects: BlockEffects, ask: Callable, step: Callable, carry: Te
 
     def goes_on(state):
         arrays, written, key = state
-        ((answer,), _) = condition.trace(carry.tensors(arrays), written, key, taken=2)
-        return answer
+        ((decision,), _) = condition.trace(carry.tensors(arrays), written, key, taken=2)
+        return decision
 
     def take_step(state):
         arrays, written, key = state
@@ -355,7 +355,7 @@ class _Slices:
         self.length = tensors[0].shape[0]
         self._specs, self.arrays = [], []
         for tensor in tensors:
-            spec, array = TensorSpec.of(tensor), tensor.physical.array
+            spec, array = TensorSpec.of(tensor), tensor.buffer.array
             if spec.layout is not None and spec.layout[0] != 0:
                 spec, array = spec._replace(layout=None), tensor.read()
             self._specs.append(spec.example(0))
@@ -401,7 +401,7 @@ def _associative_scan(original, combine_fn, xs, dim, reverse=False, combine_mode
     return original(combine_fn, xs, dim, reverse, mode)
 
 
-@stands_in(associative_scan_module, "generic_associative_scan")
+@replaces(associative_scan_module, "generic_associative_scan")
 def generic_associative_scan(operator: Callable, leaves: Sequence, dim=0, additional_inputs=()):
     call: Any = current()
     lifted = [call.lift(leaf) for leaf in leaves]

@@ -30,30 +30,30 @@ from .operations import (
     computed,
     exchanged,
     finished,
+    handles,
     op_name,
     permute,
     reduce,
     scattered,
-    serves,
     write,
 )
 from .world import peers
 
 
-@serves(dist.all_reduce)
+@handles(dist.all_reduce)
 def _all_reduce(tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
     write(tensor, all_reduced(tensor, op, expect_group(group)))
     return finished(async_op, tensor)
 
 
-@serves(dist.all_reduce_coalesced)
+@handles(dist.all_reduce_coalesced)
 def _all_reduce_coalesced(tensors, op=dist.ReduceOp.SUM, group=None, async_op=False):
     for tensor in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
         write(tensor, all_reduced(tensor, op, expect_group(group)))
     return finished(async_op, *tensors)
 
 
-@serves(dist.reduce)
+@handles(dist.reduce)
 def _reduce(tensor, dst=None, op=dist.ReduceOp.SUM, group=None, async_op=False, group_dst=None):
     group = expect_group(group)
     target = number_in(group, dst, group_dst)
@@ -61,14 +61,14 @@ def _reduce(tensor, dst=None, op=dist.ReduceOp.SUM, group=None, async_op=False, 
     return finished(async_op, tensor)
 
 
-@serves(dist.broadcast)
+@handles(dist.broadcast)
 def _broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
     group = expect_group(group)
     write(tensor, broadcasted(tensor, number_in(group, src, group_src), group))
     return finished(async_op, tensor)
 
 
-@serves(dist.all_gather)
+@handles(dist.all_gather)
 def _all_gather(tensor_list, tensor, group=None, async_op=False):
     group = expect_group(group)
     _expect_parts("all_gather", tensor_list, group)
@@ -76,7 +76,7 @@ def _all_gather(tensor_list, tensor, group=None, async_op=False):
     return finished(async_op, *tensor_list)
 
 
-@serves(getattr(dist, "all_gather_single", dist.all_gather_into_tensor))  # the newer name runs for both
+@handles(getattr(dist, "all_gather_single", dist.all_gather_into_tensor))  # the newer name runs for both
 def _all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=False):
     group = expect_group(group)
     _expect_times("all_gather_into_tensor", output_tensor, input_tensor, group)
@@ -89,7 +89,7 @@ def _in_one(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.unsqueeze(0) if tensor.ndim == 0 else tensor
 
 
-@serves(dist.gather)
+@handles(dist.gather)
 def _gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group_dst=None):
     group = expect_group(group)
     target = number_in(group, 0 if dst is None and group_dst is None else dst, group_dst)
@@ -101,7 +101,7 @@ def _gather(tensor, gather_list=None, dst=None, group=None, async_op=False, grou
     return finished(async_op, *(gather_list or ()))
 
 
-@serves(dist.scatter)
+@handles(dist.scatter)
 def _scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, group_src=None):
     group = expect_group(group)
     source = number_in(group, 0 if src is None and group_src is None else src, group_src)
@@ -115,7 +115,7 @@ def _scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, gr
     return finished(async_op, tensor)
 
 
-@serves(dist.reduce_scatter)
+@handles(dist.reduce_scatter)
 def _reduce_scatter(output, input_list, op=dist.ReduceOp.SUM, group=None, async_op=False):
     group = expect_group(group)
     _expect_parts("reduce_scatter", input_list, group)
@@ -123,7 +123,7 @@ def _reduce_scatter(output, input_list, op=dist.ReduceOp.SUM, group=None, async_
     return finished(async_op, output)
 
 
-@serves(getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor))
+@handles(getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor))
 def _reduce_scatter_tensor(output, input, op=dist.ReduceOp.SUM, group=None, async_op=False):
     group = expect_group(group)
     _expect_times("reduce_scatter_tensor", input, output, group)
@@ -133,7 +133,7 @@ def _reduce_scatter_tensor(output, input, op=dist.ReduceOp.SUM, group=None, asyn
     return finished(async_op, output)
 
 
-@serves(dist.all_to_all)
+@handles(dist.all_to_all)
 def _all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False):
     group = expect_group(group)
     _expect_parts("all_to_all", input_tensor_list, group)
@@ -142,7 +142,7 @@ def _all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=Fals
     return finished(async_op, *output_tensor_list)
 
 
-@serves(dist.all_to_all_single)
+@handles(dist.all_to_all_single)
 def _all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
     group = expect_group(group)
     write(output, exchanged(input, group, output_split_sizes, input_split_sizes))
@@ -217,11 +217,11 @@ def _of_all(thing: Any, group: MeshGroup) -> list[Any]:
     gathered: dict[int, torch.Tensor] = {}
 
     def of_rank(rank: int) -> Any:
-        def chosen(place: int, leaf: Any) -> Any:
+        def chosen(position: int, leaf: Any) -> Any:
             def share(tensor: torch.Tensor) -> torch.Tensor:
-                if place not in gathered:
-                    gathered[place] = all_gathered(tensor.unsqueeze(0), group)
-                return gathered[place][rank]
+                if position not in gathered:
+                    gathered[position] = all_gathered(tensor.unsqueeze(0), group)
+                return gathered[position][rank]
 
             return _shared_leaf(leaf, share)
 
@@ -230,14 +230,14 @@ def _of_all(thing: Any, group: MeshGroup) -> list[Any]:
     return [of_rank(rank) for rank in range(group.size())]
 
 
-@serves(dist.all_gather_object)
+@handles(dist.all_gather_object)
 def _all_gather_object(object_list, obj, group=None):
     group = expect_group(group)
     _expect_list("all_gather_object", object_list, group.size())
     object_list[:] = _of_all(obj, group)
 
 
-@serves(dist.gather_object)
+@handles(dist.gather_object)
 def _gather_object(obj, object_gather_list=None, dst=None, group=None, group_dst=None):
     group = expect_group(group)
     number_in(group, 0 if dst is None and group_dst is None else dst, group_dst)
@@ -246,7 +246,7 @@ def _gather_object(obj, object_gather_list=None, dst=None, group=None, group_dst
         object_gather_list[:] = _of_all(obj, group)
 
 
-@serves(dist.broadcast_object_list)
+@handles(dist.broadcast_object_list)
 def _broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None):
     del device
     group = expect_group(group)
@@ -254,7 +254,7 @@ def _broadcast_object_list(object_list, src=None, group=None, device=None, group
     object_list[:] = [_shared(x, lambda tensor: broadcasted(tensor, source, group)) for x in object_list]
 
 
-@serves(dist.scatter_object_list)
+@handles(dist.scatter_object_list)
 def _scatter_object_list(
     scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, group_src=None
 ):
@@ -302,13 +302,13 @@ class _Sent(NamedTuple):
     """To whom each device sends it."""
     values: torch.Tensor
 
-    def fits(self, wanted: "_AwaitedTensor") -> bool:
-        is_alike = self.group is wanted.group and self.tag == wanted.tag
+    def fits(self, wanted: "_PendingTensor") -> bool:
+        is_compatible = self.group is wanted.group and self.tag == wanted.tag
         sources = wanted.sources
-        return is_alike and (sources is None or all(self.targets[sources[i]] == i for i in range(len(sources))))
+        return is_compatible and (sources is None or all(self.targets[sources[i]] == i for i in range(len(sources))))
 
 
-class _AwaitedTensor(NamedTuple):
+class _PendingTensor(NamedTuple):
     """A tensor that waits for a message."""
 
     group: MeshGroup
@@ -341,7 +341,7 @@ class _Mail:
 
     def __init__(self):
         self._sent: list[_Sent] = []
-        self._wanted: list[_AwaitedTensor] = []
+        self._wanted: list[_PendingTensor] = []
 
     def send(self, sent: _Sent) -> None:
         for wanted in self._wanted:
@@ -351,7 +351,7 @@ class _Mail:
                 return
         self._sent.append(sent)
 
-    def want(self, wanted: _AwaitedTensor) -> None:
+    def want(self, wanted: _PendingTensor) -> None:
         for sent in self._sent:
             if sent.fits(wanted):
                 self._sent.remove(sent)
@@ -373,7 +373,7 @@ class _Mail:
             )
 
 
-def _deliver(sent: _Sent, wanted: _AwaitedTensor) -> None:
+def _deliver(sent: _Sent, wanted: _PendingTensor) -> None:
     counts = len(set(sent.targets))
     if counts < len(sent.targets):
         raise ValueError(
@@ -407,26 +407,26 @@ def _receive(tensor: torch.Tensor, src: Any, group: Any, tag: int, group_src: An
     group = expect_group(group)
     sources = None if src is None and group_src is None else peers(group, src, group_src, "src")
     work = _Arrival([tensor])
-    _mail().want(_AwaitedTensor(group, tag, sources, tensor, work))
+    _mail().want(_PendingTensor(group, tag, sources, tensor, work))
     return work
 
 
-@serves(dist.isend)
+@handles(dist.isend)
 def _isend(tensor, dst=None, group=None, tag=0, group_dst=None):
     return _send(tensor, dst, group, tag, group_dst)
 
 
-@serves(dist.irecv)
+@handles(dist.irecv)
 def _irecv(tensor, src=None, group=None, tag=0, group_src=None):
     return _receive(tensor, src, group, tag, group_src)
 
 
-@serves(dist.send)
+@handles(dist.send)
 def _send_now(tensor, dst=None, group=None, tag=0, group_dst=None):
     _send(tensor, dst, group, tag, group_dst)
 
 
-@serves(dist.recv)
+@handles(dist.recv)
 def _receive_now(tensor, src=None, group=None, tag=0, group_src=None):
     _receive(tensor, src, group, tag, group_src).wait()
     return src

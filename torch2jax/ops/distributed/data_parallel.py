@@ -20,7 +20,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ...internals.jax import varying_axes
-from ...patches import stands_in
+from ...patches import replaces
 from ...rules.registry import implements_tensors
 from ...tracing.traces import axes_in_types, varying
 from ...translation import current
@@ -40,16 +40,16 @@ class Exchanged:
     """
 
     def __init__(self, module: torch.nn.Module, given: Mapping[int, torch.Tensor]):
-        self._places = []
+        self._exchanged = []
         for part in module.modules():
             table = vars(part)["_parameters"]
             for name, parameter in table.items():
                 if id(parameter) in given:
-                    self._places.append((table, name, parameter, given[id(parameter)]))
+                    self._exchanged.append((table, name, parameter, given[id(parameter)]))
                     table[name] = given[id(parameter)]
 
     def close(self) -> None:
-        for table, name, parameter, tensor in self._places:
+        for table, name, parameter, tensor in self._exchanged:
             if table.get(name) is tensor:  # the module may have put another there
                 table[name] = parameter
 
@@ -128,7 +128,7 @@ _UNSERVED = {
 _OPTIONS = inspect.signature(DistributedDataParallel)
 
 
-@stands_in(DistributedDataParallel, "__init__")
+@replaces(DistributedDataParallel, "__init__")
 def _init(self, *args, **kwargs):
     """The attributes of the wrapper that code reads; there is no reducer and no process to agree with."""
     options = _OPTIONS.bind(*args, **kwargs).arguments
@@ -160,12 +160,12 @@ def _unserved(name: str) -> NotImplementedError:
     return NotImplementedError(f"DistributedDataParallel within jax.shard_map does not serve {_UNSERVED[name]}")
 
 
-@stands_in(DistributedDataParallel, "register_comm_hook")
+@replaces(DistributedDataParallel, "register_comm_hook")
 def _register_comm_hook(self, state, hook):
     raise _unserved("_comm_hooks")
 
 
-@stands_in(DistributedDataParallel, "forward")
+@replaces(DistributedDataParallel, "forward")
 def _forward(self, *inputs, **kwargs):
     """Outside of a mesh it is the module below: JAX alone decides where arrays are."""
     group = _group_of(self)
@@ -199,12 +199,12 @@ def _group_of(wrapper: DistributedDataParallel) -> MeshGroup | None:
     group: Any = vars(wrapper).get("process_group")
     if isinstance(group, MeshGroup):
         return group
-    if any(told is group for told, _ in current().attempt.path.policy.groups if told is not None):
+    if any(given is group for given, _ in current().execution.path.policy.groups if given is not None):
         return expect_group(group)
-    whole = default_group()
+    world = default_group()
     # PyTorch calls the default one so, which may be gone by now: a wrapper that is translated needs none.
-    if whole is None or group is None or group.group_desc == "default_pg":
-        return whole
+    if world is None or group is None or group.group_desc == "default_pg":
+        return world
     return expect_group(group)
 
 

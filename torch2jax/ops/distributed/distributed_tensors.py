@@ -23,7 +23,7 @@ from ...tensors.history import Source
 from ...tensors.tensor import Torchish
 from ...tracing.traces import axes_in_types
 from ...translation import this_call
-from ...values.distributed import Whole, layout_of, placed, plain
+from ...values.distributed import FullTensor, layout_of, placed, plain
 from .groups import MeshGroup, groups_of, is_alone
 from .operations import all_gathered, all_reduced, broadcasted, exchanged, scattered
 
@@ -39,7 +39,7 @@ class PartLayout(NamedTuple):
     """The groups of the mesh's dimensions."""
     placements: tuple
 
-    def whole_shape(self, shape: Iterable[int]) -> torch.Size:
+    def full_shape(self, shape: Iterable[int]) -> torch.Size:
         """The shape of the whole, by that of a part."""
         sizes = list(shape)
         for group, placement in zip(self.groups, self.placements, strict=True):
@@ -64,9 +64,9 @@ class DevicePart(Derived):
             found = func(local_of(args[0]), *args[1:], **kwargs)
             return args[0] if found is local_of(args[0]) else found
         call = this_call()
-        if func in _OF_THE_WHOLE:
-            whole = args[0].full_tensor()
-            return func(whole, *args[1:], **kwargs)
+        if func in _OF_FULL_TENSORS:
+            full = args[0].full_tensor()
+            return func(full, *args[1:], **kwargs)
         if isinstance(func, python_types.FunctionType) and not call.is_own_body(func, args):
             return call.run_body(func, args, kwargs)
         from .operators import run_on_parts
@@ -83,7 +83,7 @@ class DevicePart(Derived):
 
     @property
     def shape(self) -> torch.Size:
-        return part_layout(self).whole_shape(local_of(self).shape)
+        return part_layout(self).full_shape(local_of(self).shape)
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -108,7 +108,7 @@ _OF_THE_PART = frozenset(
     for name in ("backward", "dim", "is_complex", "is_floating_point", "requires_grad_", "retain_grad")
 )
 """Functions that the local part answers for the whole: it has the history, the gradient, and the value of a loss."""
-_OF_THE_WHOLE = frozenset(
+_OF_FULL_TENSORS = frozenset(
     getattr(torch.Tensor, name) for name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
 )
 """Methods that read values, which must be the same on all devices."""
@@ -134,18 +134,18 @@ def local_of(tensor: Any) -> Torchish:
 def changed(tensor: Any, placements: tuple) -> Any:
     """A `DTensor` with other placements."""
     mesh, groups, before = part_layout(tensor)
-    return part(moved_part(local_of(tensor), groups, before, placements), PartLayout(mesh, groups, placements))
+    return part(redistributed(local_of(tensor), groups, before, placements), PartLayout(mesh, groups, placements))
 
 
-def moved_part(local: torch.Tensor, groups: tuple[MeshGroup, ...], before: tuple, after: tuple) -> torch.Tensor:
+def redistributed(local: torch.Tensor, groups: tuple[MeshGroup, ...], before: tuple, after: tuple) -> torch.Tensor:
     steps = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
     if _share_dimensions(steps, before, after):  # parts of parts: from the innermost to the whole, and back
-        whole = replicated()
+        full = replicated()
         for i in reversed(range(len(before))):
-            local = _moved(local, groups[i], before[i], whole)
-        before, steps = (whole,) * len(before), list(range(len(after)))
+            local = _redistributed(local, groups[i], before[i], full)
+        before, steps = (full,) * len(before), list(range(len(after)))
     for i in steps:
-        local = _moved(local, groups[i], before[i], after[i])
+        local = _redistributed(local, groups[i], before[i], after[i])
     return local
 
 
@@ -153,7 +153,7 @@ def _share_dimensions(steps: list[int], before: tuple, after: tuple) -> bool:
     """Returns True if a dimension that changes along one dimension of the mesh is split along another one too."""
     for i in steps:
         touched = {x.dim for x in (before[i], after[i]) if x.is_shard()}
-        others = [x for places in (before, after) for j, x in enumerate(places) if j != i and x.is_shard()]
+        others = [x for placements in (before, after) for j, x in enumerate(placements) if j != i and x.is_shard()]
         if any(x.dim in touched for x in others):
             return True
     return False
@@ -166,11 +166,11 @@ def replicated() -> Any:
     return Replicate()
 
 
-def _moved(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Tensor:
-    return local if old == new else _MovedPart.apply(local, group, old, new)
+def _redistributed(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Tensor:
+    return local if old == new else _Redistribute.apply(local, group, old, new)
 
 
-class _MovedPart(torch.autograd.Function):
+class _Redistribute(torch.autograd.Function):
     """Another placement of the same values along one mesh dimension; gradients go back to it, but never as sums."""
 
     @staticmethod
@@ -184,7 +184,7 @@ class _MovedPart(torch.autograd.Function):
 
 
 def _move(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Tensor:
-    """Moves a part; both placements are as `_MovedPart` takes them."""
+    """Moves a part; both placements are as `_Redistribute` takes them."""
     if old == new:
         return local.view_as(local)
     if new.is_partial():
@@ -197,7 +197,7 @@ def _move(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Te
     if old.is_replicate():
         return _own_part(local, new.dim, group)
     if new.is_replicate():
-        return _along(old.dim, local, lambda x: all_gathered(x, group, is_alike=True))
+        return _along(old.dim, local, lambda x: all_gathered(x, group, is_replicated=True))
     expect_even(local.shape[new.dim], group)
     return _exchanged_dims(local, old.dim, new.dim, group)
 
@@ -243,7 +243,7 @@ def split_from_first(tensor: torch.Tensor, layout: PartLayout, is_shared: bool) 
         if is_shared and may_differ(local, group):
             local = broadcasted(local, 0, group)
         if placement.is_shard():
-            local = _moved(local, group, replicated(), placement)
+            local = _redistributed(local, group, replicated(), placement)
     return local
 
 
@@ -292,7 +292,7 @@ def _layout_on_devices(mesh: Any, placements: tuple) -> PartLayout | None:
 def _distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_rank=0):
     mesh = _mesh_of(device_mesh)
     placements = _expect_placements(placements, mesh, tensor.ndim)
-    if isinstance(tensor, (Whole, DevicePart)):
+    if isinstance(tensor, (FullTensor, DevicePart)):
         if (tensor.device_mesh, tensor.placements) != (mesh, placements):
             raise ValueError(
                 f"Cannot distribute a DTensor with placements {tensor.placements} to a different placements "
@@ -359,7 +359,7 @@ def _expect_one_view(name: str, mesh: Any, placements: tuple, instead: str) -> N
 
 @runs_instead_of(_TENSORS + ":DTensor.to_local", with_original=True)
 def _to_local(original, self, *, grad_placements=None):
-    if not isinstance(self, (Whole, DevicePart)):
+    if not isinstance(self, (FullTensor, DevicePart)):
         return original(self, grad_placements=grad_placements)
     _expect_default("to_local", grad_placements)
     if isinstance(self, DevicePart):
@@ -398,12 +398,12 @@ def _redistribute(self, device_mesh=None, placements=None, *, async_op=False, fo
         if forward_dtype is not None:
             return part(local_of(made).to(forward_dtype), part_layout(made))
         return made
-    whole = plain(self) if forward_dtype is None else plain(self).to(forward_dtype)
-    return placed(this_call().lift(whole), mesh, placements)
+    full = plain(self) if forward_dtype is None else plain(self).to(forward_dtype)
+    return placed(this_call().lift(full), mesh, placements)
 
 
 @runs_instead_of(_TENSORS + ":DTensor.full_tensor")
 def _full_tensor(self, *, grad_placements=None):
     _expect_default("full_tensor", grad_placements)
-    whole = _redistribute(self, placements=_expect_placements(None, self.device_mesh, 0))
-    return local_of(whole) if isinstance(whole, DevicePart) else plain(whole)
+    full = _redistribute(self, placements=_expect_placements(None, self.device_mesh, 0))
+    return local_of(full) if isinstance(full, DevicePart) else plain(full)

@@ -20,7 +20,7 @@ from ...modules.skeleton import refuse_fsdp
 from ...patches import runs_instead_of
 from ...tensors.distributed import names_in
 from ...translation import this_call
-from ...values.distributed import Whole, layout_of, placed, plain
+from ...values.distributed import FullTensor, layout_of, placed, plain
 from .data_parallel import averaged
 from .distributed_tensors import replicated
 from .groups import MeshGroup, axes_of_mesh, default_group, group_of_axes, is_alone
@@ -44,8 +44,8 @@ def _fully_shard(module, *, mesh=None, mp_policy=None, ignored_params=None, dp_m
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     modules = [module] if isinstance(module, torch.nn.Module) else list(module)
-    told = StateOfCopy(mp_policy or MixedPrecisionPolicy(), mesh=mesh)
-    state = FullySharded(told, _gathered(modules, set(map(id, ignored_params or ()))))
+    requested = StateOfCopy(mp_policy or MixedPrecisionPolicy(), mesh=mesh)
+    state = FullySharded(requested, _gathered(modules, set(map(id, ignored_params or ()))))
     for part in modules:
         if own_state(part) is not None:
             raise AssertionError("Each distinct composable distributed API can only be applied to a module once.")
@@ -62,13 +62,13 @@ def _gathered(modules: list[torch.nn.Module], ignored: set[int]) -> Iterator[Gat
     for module in modules:
         for part in module.modules():
             inner = own_state(part)
-            seen.update(() if inner is None else inner.places)
+            seen.update(() if inner is None else inner.owned_names)
     for module in modules:
         for owner in module.modules():
             for name, parameter in vars(owner)["_parameters"].items():
                 if parameter is not None and id(parameter) not in ignored and (owner, name) not in seen:
                     seen.add((owner, name))
-                    yield Gathered(owner, name, layout_of(parameter) if isinstance(parameter, Whole) else None)
+                    yield Gathered(owner, name, layout_of(parameter) if isinstance(parameter, FullTensor) else None)
 
 
 @runs_instead_of(_STATE + "_pre_forward")
@@ -76,12 +76,12 @@ def _pre_forward(self, module, args, kwargs):
     state = own_state(module) or _state_of_captured(module, self)
     group = _group_of(state.mesh)
 
-    def whole(parameter: Any, layout: Any) -> torch.Tensor:
-        return _whole(parameter, layout, state, group)
+    def full(parameter: Any, layout: Any) -> torch.Tensor:
+        return _full(parameter, layout, state, group)
 
     dtype = state.policy.param_dtype if state.policy.cast_forward_inputs else None
     given = _cast((args, kwargs), dtype)
-    state.enter(module, whole)
+    state.enter(module, full)
     return given
 
 
@@ -120,7 +120,7 @@ def _cast(tree: Any, dtype: torch.dtype | None) -> Any:
     return tree_map(lambda x: x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x, tree)
 
 
-def _whole(parameter: Any, layout: Any, state: FullySharded, group: MeshGroup | None) -> torch.Tensor:
+def _full(parameter: Any, layout: Any, state: FullySharded, group: MeshGroup | None) -> torch.Tensor:
     """The value of a parameter in a forward pass.
 
     Args:
@@ -138,7 +138,7 @@ def _whole(parameter: Any, layout: Any, state: FullySharded, group: MeshGroup | 
     value = _cast(plain(this_call().lift(parameter)), dtype)
     if layout is not None:
         return placed(value, *layout)
-    if not isinstance(parameter, Whole):
+    if not isinstance(parameter, FullTensor):
         return value
     return plain(placed(value, parameter.device_mesh, (replicated(),) * parameter.device_mesh.ndim))
 
@@ -149,12 +149,12 @@ def _group_of(mesh: Any) -> MeshGroup | None:
     Raises:
         ValueError: the mesh stands for nothing that the code is within, or for axes of other sizes.
     """
-    whole = None if is_alone() else default_group()
-    told = None if whole is None or mesh is None else axes_of_mesh(mesh)
-    if told is not None:
-        return group_of_axes(told)
-    if whole is None or mesh is None or mesh.mesh_dim_names is None:
-        return whole
+    world = None if is_alone() else default_group()
+    given = None if world is None or mesh is None else axes_of_mesh(mesh)
+    if given is not None:
+        return group_of_axes(given)
+    if world is None or mesh is None or mesh.mesh_dim_names is None:
+        return world
     around = jax.sharding.get_abstract_mesh()
     names = names_in(mesh)
     if set(names) <= set(around.axis_names) and not set(names) & set(around.manual_axes):
@@ -171,4 +171,4 @@ def _group_of(mesh: Any) -> MeshGroup | None:
 @runs_instead_of(_FSDP + ":FSDPModule._get_fsdp_state", with_original=True)
 def _get_fsdp_state(original, self):
     state = own_state(self)
-    return original(self) if state is None else state.told
+    return original(self) if state is None else state.requested

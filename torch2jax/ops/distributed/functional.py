@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from jax import lax
 
-from ...patches import runs_instead_of, stands_in
+from ...patches import replaces, runs_instead_of
 from ...rules.registry import implements_tensors
 from .groups import expect_group, number_in
 from .operations import (
@@ -97,7 +97,7 @@ def _wait_tensor(tensor):
     return tensor
 
 
-@stands_in(_COMPILERS, "_maybe_wrap_tensor")
+@replaces(_COMPILERS, "_maybe_wrap_tensor")
 def _maybe_wrap_tensor(tensor):
     return tensor  # nobody has to wait
 

@@ -33,7 +33,7 @@ HOW = (
 )
 
 
-def axes_told(groups: Any) -> tuple[tuple[Any, Axes], ...]:
+def axes_given(groups: Any) -> tuple[tuple[Any, Axes], ...]:
     """The argument `groups` of `t2j`, as pairs of a group, or None for the default one, and axes.
 
     Raises:
@@ -74,12 +74,12 @@ def _of_mesh(mesh: Any, axes: Axes) -> list[tuple[Any, Axes]]:
 
 def axes_of_mesh(mesh: Any) -> Axes | None:
     """The axes for the dimensions of a `DeviceMesh`, in order, as `t2j` was told; None if some are missing."""
-    told = [
-        (group, axes) for group, axes in current().attempt.path.policy.groups if isinstance(group, dist.ProcessGroup)
+    given = [
+        (group, axes) for group, axes in current().execution.path.policy.groups if isinstance(group, dist.ProcessGroup)
     ]
-    if not told:
+    if not given:
         return None
-    found = [next((axes for group, axes in told if group is mesh.get_group(dim)), None) for dim in range(mesh.ndim)]
+    found = [next((axes for group, axes in given if group is mesh.get_group(dim)), None) for dim in range(mesh.ndim)]
     return None if None in found else tuple(axis for axes in found for axis in axes)  # pyright: ignore
 
 
@@ -155,8 +155,8 @@ def default_group() -> MeshGroup | None:
     call = current()
     if call is None:
         return None
-    told = next((axes for group, axes in call.attempt.path.policy.groups if group is None), None)
-    axes = told or tuple(jax.sharding.get_abstract_mesh().manual_axes) or ((ALONE,) if is_alone() else ())
+    given = next((axes for group, axes in call.execution.path.policy.groups if group is None), None)
+    axes = given or tuple(jax.sharding.get_abstract_mesh().manual_axes) or ((ALONE,) if is_alone() else ())
     return group_of_axes(axes) if axes else None
 
 
@@ -176,8 +176,8 @@ def expect_group(group: Any = None) -> MeshGroup:
     """
     if isinstance(group, MeshGroup):
         return group
-    for told, axes in current().attempt.path.policy.groups:
-        if told is group or (isinstance(told, str) and told == group):
+    for given, axes in current().execution.path.policy.groups:
+        if given is group or (isinstance(given, str) and given == group):
             return group_of_axes(axes)
     if group is None or group is world.default_pg:
         found = default_group()
@@ -201,13 +201,13 @@ def ranks_of(group: MeshGroup) -> np.ndarray:
     """
     if is_alone():
         return np.zeros((1, 1), int)
-    whole = expect_group()
-    missing = [axis for axis in group.axes if axis not in whole.axes]
+    world = expect_group()
+    missing = [axis for axis in group.axes if axis not in world.axes]
     if missing:
-        raise ValueError(f"the group has the axis {missing[0]!r}, which the default group lacks: {whole!r}")
-    numbers = np.arange(whole.size()).reshape(whole.sizes)
-    others = [i for i, axis in enumerate(whole.axes) if axis not in group.axes]
-    return numbers.transpose(*others, *(whole.axes.index(axis) for axis in group.axes)).reshape(-1, group.size())
+        raise ValueError(f"the group has the axis {missing[0]!r}, which the default group lacks: {world!r}")
+    numbers = np.arange(world.size()).reshape(world.sizes)
+    others = [i for i, axis in enumerate(world.axes) if axis not in group.axes]
+    return numbers.transpose(*others, *(world.axes.index(axis) for axis in group.axes)).reshape(-1, group.size())
 
 
 def group_of_ranks(ranks: Any) -> MeshGroup:
@@ -216,18 +216,18 @@ def group_of_ranks(ranks: Any) -> MeshGroup:
     Raises:
         ValueError: there is none.
     """
-    whole = expect_group()
+    world = expect_group()
     if ranks is None or is_alone():
-        return whole
+        return world
     ranks = [int(rank) for rank in ranks]
-    for count in range(1, len(whole.axes) + 1):
-        for axes in itertools.combinations(whole.axes, count):
+    for count in range(1, len(world.axes) + 1):
+        for axes in itertools.combinations(world.axes, count):
             group = group_of_axes(axes)
             if group.size() == len(ranks) and any(ranks == list(row) for row in ranks_of(group)):
                 return group
     raise ValueError(
         f"new_group got the ranks {ranks}; wanted those of devices along whole axes of the mesh, of which the default "
-        f"group has {dict(zip(whole.axes, whole.sizes, strict=True))}: give the mesh an axis for each kind of group"
+        f"group has {dict(zip(world.axes, world.sizes, strict=True))}: give the mesh an axis for each kind of group"
     )
 
 
@@ -263,16 +263,16 @@ _MODULE = "torch.distributed.device_mesh"
 
 @runs_instead_of(_MODULE + ".init_device_mesh", with_original=True)
 def _init_device_mesh(original, device_type, mesh_shape, *, mesh_dim_names=None, backend_override=None):
-    whole = default_group()
-    if whole is None:
+    world = default_group()
+    if world is None:
         return original(device_type, mesh_shape, mesh_dim_names=mesh_dim_names, backend_override=backend_override)
     shape = tuple(mesh_shape)
-    if mesh_dim_names is None and whole.sizes == shape:
-        mesh_dim_names = whole.axes
+    if mesh_dim_names is None and world.sizes == shape:
+        mesh_dim_names = world.axes
     if mesh_dim_names is None or len(set(mesh_dim_names)) != len(shape) or len(mesh_dim_names) != len(shape):
         raise RuntimeError(
             f"init_device_mesh got the shape {shape} and the names {mesh_dim_names}; wanted a name for each dimension, "
-            f"those of axes of jax.shard_map: {dict(zip(whole.axes, whole.sizes, strict=True))}"
+            f"those of axes of jax.shard_map: {dict(zip(world.axes, world.sizes, strict=True))}"
         )
     for name, size in zip(mesh_dim_names, shape, strict=True):
         _group(name, size)
@@ -295,9 +295,9 @@ def _group(name: str, size: int) -> MeshGroup:
         ValueError: there is none, or it is of another size.
     """
     if is_alone():
-        whole = default_group()
-        assert whole is not None
-        return whole
+        world = default_group()
+        assert world is not None
+        return world
     group = group_of_axes((name,))
     if group.size() != size:
         raise ValueError(
@@ -327,11 +327,11 @@ def _is_axis(name: str) -> bool:
 def _getitem(original, self, mesh_dim_names):
     names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
     if groups_of(self) is None:
-        whole = default_group()
-        if whole is not None:
+        world = default_group()
+        if world is not None:
             raise ValueError(
                 f"got a part of a DeviceMesh with the dimensions {self.mesh_dim_names} within jax.shard_map over "
-                f"{whole.axes}; wanted the same names, or take the part of it before the call and say in groups= "
+                f"{world.axes}; wanted the same names, or take the part of it before the call and say in groups= "
                 "which axis it stands for"
             )
         return original(self, mesh_dim_names)

@@ -23,7 +23,7 @@ from ...tracing.traces import varying
 from .groups import MeshGroup
 
 
-def serves(*functions: Any) -> Callable[[Callable], Callable]:
+def handles(*functions: Any) -> Callable[[Callable], Callable]:
     """Declares the decorated function to serve some functions.
 
     Most ask whether their call is overridden, and have a rule; in place of others it runs: releases differ.
@@ -31,7 +31,7 @@ def serves(*functions: Any) -> Callable[[Callable], Callable]:
 
     def register(body: Callable) -> Callable:
         for function in functions:
-            if _asks(function):
+            if _checks_override(function):
                 implements_tensors(function)(body)
             else:
                 runs_instead_of(function)(body)
@@ -40,7 +40,7 @@ def serves(*functions: Any) -> Callable[[Callable], Callable]:
     return register
 
 
-def _asks(function: Any) -> bool:
+def _checks_override(function: Any) -> bool:
     """Returns True if a function looks for `__torch_function__` overrides of its arguments."""
     inner = function
     while hasattr(inner, "__wrapped__"):
@@ -138,10 +138,10 @@ def reduce(x: jax.Array, axes: Axes, op: str, target: int) -> jax.Array:
     """The result of `all_reduce` on one device; the others keep their arrays."""
     found = all_reduce(x, axes, op)
     x = lax.stop_gradient(x)  # PyTorch leaves open what they have
-    return lax.select_n(lax.eq(index_along(axes), target), *_alike(x, found))
+    return lax.select_n(lax.eq(index_along(axes), target), *_varying_alike(x, found))
 
 
-def _alike(*arrays: jax.Array) -> list[jax.Array]:
+def _varying_alike(*arrays: jax.Array) -> list[jax.Array]:
     """The arrays as JAX's types have them together: those that are the same on all devices as if they were not."""
     axes = frozenset().union(*(varying_axes(x) for x in arrays))
     return [varying(x, axes) for x in arrays]
@@ -150,7 +150,7 @@ def _alike(*arrays: jax.Array) -> list[jax.Array]:
 def broadcast(x: jax.Array, axes: Axes, source: int) -> jax.Array:
     """The array of one device, on all."""
     mine = lax.eq(index_along(axes), source)
-    chosen = lax.select(lax.broadcast(mine, x.shape), *_alike(x, lax.full_like(x, 0)))
+    chosen = lax.select(lax.broadcast(mine, x.shape), *_varying_alike(x, lax.full_like(x, 0)))
     return all_reduce(chosen, axes, "sum")
 
 
@@ -239,14 +239,14 @@ def broadcasted(tensor: torch.Tensor, source: int, group: MeshGroup) -> torch.Te
     return computed("broadcast", broadcast, [tensor], group.axes, source)
 
 
-def all_gathered(tensor: torch.Tensor, group: MeshGroup, is_alike: bool = False) -> torch.Tensor:
+def all_gathered(tensor: torch.Tensor, group: MeshGroup, is_replicated: bool = False) -> torch.Tensor:
     """The tensors of all devices, one after the other along the first dimension.
 
     Args:
-        is_alike: all devices have the same cotangent of the result, as none needs it, or as they have it by
+        is_replicated: all devices have the same cotangent of the result, as none needs it, or as they have it by
             definition.
     """
-    return computed("all_gather", all_gather, [tensor], group.axes, is_alike or not torch.is_grad_enabled())
+    return computed("all_gather", all_gather, [tensor], group.axes, is_replicated or not torch.is_grad_enabled())
 
 
 def scattered(tensor: torch.Tensor, op: Any, group: MeshGroup) -> torch.Tensor:

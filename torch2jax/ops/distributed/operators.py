@@ -18,18 +18,27 @@ from typing import Any
 import torch
 
 from ...internals.dispatch import DisableTorchFunction, disabled_torch_function_impl
-from ...internals.distributed import Decision, decided, is_spec, needs_whole_operands, spec_of
+from ...internals.distributed import Decision, decided, is_spec, needs_full_operands, spec_of
 from ...internals.tensors import make_wrapper_subclass, tree_leaves, tree_map
 from ...translation import hidden, this_call
-from ...values.distributed import Whole, layout_of, plain
-from .distributed_tensors import DevicePart, PartLayout, local_of, may_differ, moved_part, part, part_layout, replicated
+from ...values.distributed import FullTensor, layout_of, plain
+from .distributed_tensors import (
+    DevicePart,
+    PartLayout,
+    local_of,
+    may_differ,
+    part,
+    part_layout,
+    redistributed,
+    replicated,
+)
 from .groups import MeshGroup
 from .operations import all_reduced
 
 _aten = torch.ops.aten
 
 
-class _Probe(torch.Tensor):
+class _Distributed(torch.Tensor):
     """The stand-in for a `DTensor` in PyTorch's C++: its whole shape, and no values."""
 
     local: Any
@@ -43,14 +52,14 @@ class _Probe(torch.Tensor):
         return _run_operator(func, args, kwargs or {})
 
 
-def _probe(local: torch.Tensor, layout: PartLayout) -> _Probe:
-    shape, stride = layout.whole_shape(local.shape), _whole_stride(local, layout)
-    made = make_wrapper_subclass(_Probe, shape, stride, 0, dtype=local.dtype)
+def _distributed(local: torch.Tensor, layout: PartLayout) -> _Distributed:
+    shape, stride = layout.full_shape(local.shape), _full_stride(local, layout)
+    made = make_wrapper_subclass(_Distributed, shape, stride, 0, dtype=local.dtype)
     made.local, made.parts = local, layout
     return made
 
 
-def _whole_stride(local: torch.Tensor, layout: PartLayout) -> tuple[int, ...]:
+def _full_stride(local: torch.Tensor, layout: PartLayout) -> tuple[int, ...]:
     """The strides of the whole, whose dimensions are in memory in the order of a part's."""
     strides = list(local.stride())
     for group, placement in zip(layout.groups, layout.placements, strict=True):
@@ -76,15 +85,17 @@ def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         if isinstance(value, DevicePart):
-            made = _probe(local_of(value), part_layout(value))
+            made = _distributed(local_of(value), part_layout(value))
         elif (
-            isinstance(value, Whole)
+            isinstance(value, FullTensor)
             and layout_of(value).placements is not None
             and layout_of(value).mesh == layout.mesh
         ):
-            made = _probe(*_own_part(value, layout))
+            made = _distributed(*_own_part(value, layout))
         elif value.ndim == 0:
-            made = _probe(this_call().lift(value), layout._replace(placements=(replicated(),) * len(layout.groups)))
+            made = _distributed(
+                this_call().lift(value), layout._replace(placements=(replicated(),) * len(layout.groups))
+            )
         else:
             raise RuntimeError(
                 f"{getattr(function, '__name__', function)}: got mixed torch.Tensor and DTensor, need to convert all "
@@ -95,7 +106,7 @@ def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
         return made
 
     def leaving(value: Any) -> Any:
-        if not isinstance(value, _Probe):
+        if not isinstance(value, _Distributed):
             return value
         return given[id(value)][0] if id(value) in given else part(value.local, value.parts)
 
@@ -109,8 +120,8 @@ def _own_part(tensor: Any, layout: PartLayout) -> tuple[torch.Tensor, PartLayout
     """The part that a device has of a `DTensor` from outside, which it has whole, and so the gradient."""
     own = layout._replace(placements=layout_of(tensor).placements)
     with this_call().inside():
-        whole = plain(this_call().lift(tensor))
-        return moved_part(whole, own.groups, (replicated(),) * len(own.groups), own.placements), own
+        full = plain(this_call().lift(tensor))
+        return redistributed(full, own.groups, (replicated(),) * len(own.groups), own.placements), own
 
 
 def _run_operator(operator: Any, args: tuple, kwargs: dict) -> Any:
@@ -118,8 +129,8 @@ def _run_operator(operator: Any, args: tuple, kwargs: dict) -> Any:
         return 0  # as products and a softmax
     if operator._can_decompose():
         return operator.decompose(*args, **kwargs)
-    layout = next(x.parts for x in tree_leaves((args, kwargs)) if isinstance(x, _Probe))
-    _expect_served(operator, args, kwargs)
+    layout = next(x.parts for x in tree_leaves((args, kwargs)) if isinstance(x, _Distributed))
+    _expect_supported(operator, args, kwargs)
     specs, named = tree_map(_spec, (args, kwargs))
     with hidden():  # for PyTorch's own code, which asks a mesh for the rank
         decision = _decided(operator, len(layout.groups), specs, named)
@@ -142,29 +153,29 @@ def _placements(spec: Any) -> Any:
 
 def _operands(args: tuple, decision: Decision, means: list[bool]) -> list[Any]:
     """The arguments of an operator, with devices' parts of tensors as it wants them."""
-    met = [_how_met(_along(decision.results, i), begins) for i, begins in enumerate(means)]
+    reductions = [_cotangent_reduction(_along(decision.results, i), begins) for i, begins in enumerate(means)]
     found = []
     for i, wanted in enumerate(decision.args):
         given = args[i] if i < len(args) else None
         if isinstance(wanted, (list, tuple)) and any(map(is_spec, wanted)):
-            found.append([_operand(x, each, met) for x, each in zip(given, wanted, strict=True)])  # pyright: ignore
+            found.append([_operand(x, each, reductions) for x, each in zip(given, wanted, strict=True)])  # pyright: ignore
         else:
-            found.append(_operand(given, wanted, met))
+            found.append(_operand(given, wanted, reductions))
     return found
 
 
 def _spec(value: Any) -> Any:
-    if not isinstance(value, _Probe):
+    if not isinstance(value, _Distributed):
         return value
     shape, stride = tuple(value.shape), value.stride()
     return spec_of(value.parts.mesh, value.parts.placements, shape, stride, value.dtype)
 
 
 def _local(value: Any) -> Any:
-    return value.local if isinstance(value, _Probe) else value
+    return value.local if isinstance(value, _Distributed) else value
 
 
-def _expect_served(operator: Any, args: tuple, kwargs: dict) -> None:
+def _expect_supported(operator: Any, args: tuple, kwargs: dict) -> None:
     """Refuses operators whose result the parts alone do not decide.
 
     Raises:
@@ -173,7 +184,7 @@ def _expect_served(operator: Any, args: tuple, kwargs: dict) -> None:
     split = [
         placement
         for x in tree_leaves((args, kwargs))
-        if isinstance(x, _Probe)
+        if isinstance(x, _Distributed)
         for placement in x.parts.placements
         if not placement.is_replicate()
     ]
@@ -199,13 +210,13 @@ def _decided(operator: Any, count: int, args: tuple, kwargs: dict) -> Decision:
     Args:
         count: the number of dimensions of the mesh.
     """
-    if needs_whole_operands(operator):
-        args, kwargs = tree_map(functools.partial(_with_whole, range(count)), (args, kwargs))
+    if needs_full_operands(operator):
+        args, kwargs = tree_map(functools.partial(_with_full, range(count)), (args, kwargs))
     try:
         decision = decided(operator, args, kwargs)
         unknown = _unknown(decision, count)
         if unknown:
-            args, kwargs = tree_map(functools.partial(_with_whole, unknown), (args, kwargs))
+            args, kwargs = tree_map(functools.partial(_with_full, unknown), (args, kwargs))
             decision = decided(operator, args, kwargs)
     except NotImplementedError as error:
         raise _unserved(operator, "DTensors, for which PyTorch has no rule") from error
@@ -227,7 +238,7 @@ def _is_known(placement: Any) -> bool:
     return kind in (Replicate, Shard) or (kind is Partial and placement.reduce_op in ("sum", "avg"))
 
 
-def _with_whole(dims: Any, value: Any) -> Any:
+def _with_full(dims: Any, value: Any) -> Any:
     """A spec with operands that are whole along some dimensions of the mesh."""
     if not is_spec(value):
         return value
@@ -241,20 +252,20 @@ def _along(results: Any, dim: int) -> list[Any]:
     return [x.placements[dim] for x in tree_leaves(results) if is_spec(x)]
 
 
-def _how_met(results: list[Any], begins_means: bool) -> str:
+def _cotangent_reduction(results: list[Any], begins_means: bool) -> str:
     """The reduction of whole operands' cotangents, by the placements of results; none if these are whole."""
     if all(x.is_replicate() for x in results):
         return ""
     return "avg" if not begins_means and any(map(_is_average, results)) else "sum"
 
 
-def _operand(given: Any, wanted: Any, met: list[str]) -> Any:
+def _operand(given: Any, wanted: Any, reductions: list[str]) -> Any:
     """A device's part of an operand, as an operator wants it.
 
     Args:
-        met: for each dimension of the mesh, how the cotangents of whole operands are reduced.
+        reductions: for each dimension of the mesh, how the cotangents of whole operands are reduced.
     """
-    if not isinstance(given, _Probe):
+    if not isinstance(given, _Distributed):
         return wanted
     local, groups = given.local, given.parts.groups
     before, after = list(given.parts.placements), tuple(wanted.placements)
@@ -262,10 +273,10 @@ def _operand(given: Any, wanted: Any, met: list[str]) -> Any:
         if after[i].is_partial() and before[i].is_replicate():
             local = _as_partial(local, group, after[i].reduce_op)
             before[i] = after[i]
-    local = moved_part(local, groups, tuple(before), after)
+    local = redistributed(local, groups, tuple(before), after)
     for i, group in enumerate(groups):
-        if after[i].is_replicate() and met[i] and _differentiates(local):
-            local = _Met.apply(local, group, met[i])
+        if after[i].is_replicate() and reductions[i] and _differentiates(local):
+            local = _ReducedCotangent.apply(local, group, reductions[i])
     return local
 
 
@@ -276,7 +287,7 @@ def _as_partial(local: torch.Tensor, group: MeshGroup, reduction: str) -> torch.
     the same on all devices, would sum it over these, so that it is reduced there.
     """
     if _differentiates(local) and not may_differ(local, group):
-        local = _Met.apply(local, group, reduction)
+        local = _ReducedCotangent.apply(local, group, reduction)
         return local / group.size() if reduction == "sum" else local
     return _Summand.apply(local, group.size()) if reduction == "sum" else local
 
@@ -285,7 +296,7 @@ def _differentiates(local: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and (local.is_floating_point() or local.is_complex())
 
 
-class _Met(torch.autograd.Function):
+class _ReducedCotangent(torch.autograd.Function):
     """A whole operand of an operator whose results are none: the cotangents that devices have are its summands."""
 
     @staticmethod
@@ -338,12 +349,12 @@ def _result(local: Any, spec: Any, layout: PartLayout, means: list[bool]) -> Any
     for group, placement, begins in zip(made.groups, made.placements, means, strict=True):
         if begins and _is_average(placement) and _differentiates(local):
             local = _OfMean.apply(local, group.size())
-    if made.whole_shape(local.shape) != spec.tensor_meta.shape:
+    if made.full_shape(local.shape) != spec.tensor_meta.shape:
         raise NotImplementedError(
             f"got a DTensor of shape {tuple(spec.tensor_meta.shape)} with {made.placements}, of which devices have "
             "parts of other sizes; wanted dimensions that the devices divide: pad them"
         )
-    return _probe(local, made)
+    return _distributed(local, made)
 
 
 def _is_average(placement: Any) -> bool:

@@ -24,7 +24,7 @@ from jax.extend.core import Literal
 
 from ...internals.distributed import ShardMapTracer, c10d, c10d_logger, world
 from ...internals.jax import BatchTracer, DynamicJaxprTracer
-from ...patches import exchange, stands_in
+from ...patches import exchange, replaces
 from ...tensors.tensor import wrap
 from ...tracing.traces import without_derivatives
 from ...translation import current
@@ -46,13 +46,13 @@ def rank_along(axes: tuple[str, ...]) -> Any:
 
 def number_along(rank: Any, group: MeshGroup) -> Any:
     """The number in a group of the device with a number in the default group, that is traced."""
-    whole = expect_group()
-    if vars(rank).get(_AXES) == whole.axes:  # the device's own
+    world = expect_group()
+    if vars(rank).get(_AXES) == world.axes:  # the device's own
         return group.rank()
     number: Any = 0
     for axis, size in zip(group.axes, group.sizes, strict=True):
-        place = whole.axes.index(axis)
-        number = number * size + rank // math.prod(whole.sizes[place + 1 :]) % size
+        position = world.axes.index(axis)
+        number = number * size + rank // math.prod(world.sizes[position + 1 :]) % size
     return number
 
 
@@ -72,13 +72,13 @@ def peers(group: MeshGroup, rank: Any, group_rank: Any, name: str) -> tuple[int,
         raise ValueError("Must specify global_rank or group_rank" if rank is None else both)
     if is_alone():
         return (0,)
-    whole = expect_group()
+    world = expect_group()
     given = rank if group_rank is None else group_rank
-    axes = whole.axes if set(group.axes) <= set(whole.axes) else group.axes
+    axes = world.axes if set(group.axes) <= set(world.axes) else group.axes
     sizes = tuple(lax.axis_size(axis) for axis in axes)
     table = _everywhere(given, axes, sizes, name)
     rows = np.arange(group.size())[None] if axes == group.axes else ranks_of(group)
-    found = [_in_row(row, [int(table.flat[place]) for place in row], group_rank is None, name) for row in rows]
+    found = [_in_row(row, [int(table.flat[position]) for position in row], group_rank is None, name) for row in rows]
     if any(row != found[0] for row in found):
         raise ValueError(f"{name} is {found} in the groups along {group.axes}; wanted the same in each of them")
     return found[0]
@@ -103,7 +103,7 @@ def _everywhere(number: Any, axes: tuple[str, ...], sizes: tuple[int, ...], name
     if known is not None:
         return np.full(sizes, int(known))
     try:
-        return np.broadcast_to(_Places(axes, sizes).values(number.read()), sizes)  # pyright: ignore
+        return np.broadcast_to(_ValuesOnMesh(axes, sizes).values(number.read()), sizes)  # pyright: ignore
     except _DataDecideError:
         raise ValueError(
             f"{name} is a data-dependent number; wanted one that is known on each device, computed from the rank "
@@ -115,7 +115,7 @@ class _DataDecideError(Exception):
     """A number does not depend on where it is computed alone."""
 
 
-class _Places:
+class _ValuesOnMesh:
     """The values of traced numbers at each place of a mesh, found from the steps that compute them."""
 
     def __init__(self, axes: tuple[str, ...], sizes: tuple[int, ...]):
@@ -280,37 +280,37 @@ class _World:
 exchange(c10d, "_world", _World())
 
 
-@stands_in(c10d, "_get_default_group")
+@replaces(c10d, "_get_default_group")
 def _get_default_group():
     return default_group() or world.default_pg or expect_group()
 
 
-@stands_in(c10d, "_resolve_process_group")
+@replaces(c10d, "_resolve_process_group")
 def _resolve_process_group(group_name):
     return expect_group(group_name)
 
 
-@stands_in(c10d, "_new_group_with_tag")
+@replaces(c10d, "_new_group_with_tag")
 def _new_group_with_tag(ranks=None, *args, **kwargs):
     del args, kwargs  # how processes find each other
     return group_of_ranks(ranks)
 
 
-@stands_in(c10d, "destroy_process_group")
-@stands_in(dist, "destroy_process_group")
+@replaces(c10d, "destroy_process_group")
+@replaces(dist, "destroy_process_group")
 def _destroy_process_group(group=None):
     expect_group(group)  # which the mesh has made
 
 
-@stands_in(c10d, "barrier")
-@stands_in(dist, "barrier")
+@replaces(c10d, "barrier")
+@replaces(dist, "barrier")
 def _barrier(group=None, async_op=False, device_ids=None, timeout=None):
     del device_ids, timeout
     expect_group(group)
     return finished(async_op)  # XLA orders what devices do
 
 
-@stands_in(c10d_logger, "_get_msg_dict")
+@replaces(c10d_logger, "_get_msg_dict")
 def _get_msg_dict(func_name, *args, **kwargs):
     del args, kwargs  # a log of an error has the rank, which is traced
     return {"func_name": func_name}

@@ -20,7 +20,7 @@ import torch
 from jax import lax
 
 from ...errors import TracedValueError
-from ...patches import stands_in
+from ...patches import replaces
 from ...rules.array_rule import ArrayRule, InnerRule
 from ...rules.options import RuleOptions, Tag
 from ...rules.registry import implements_tensors
@@ -479,7 +479,7 @@ def _nested_tensor_from_mask_left_aligned(t, mask):
 _detect_is_causal = torch.nn.modules.transformer._detect_is_causal_mask
 
 
-@stands_in(torch.nn.modules.transformer, "_detect_is_causal_mask")
+@replaces(torch.nn.modules.transformer, "_detect_is_causal_mask")
 def _detect_is_causal_mask(mask, is_causal=None, size=None):
     try:
         return _detect_is_causal(mask, is_causal, size)
@@ -492,7 +492,7 @@ def _detect_is_causal_mask(mask, is_causal=None, size=None):
 _encode = torch.nn.TransformerEncoder.forward
 
 
-@stands_in(torch.nn.TransformerEncoder, "forward")
+@replaces(torch.nn.TransformerEncoder, "forward")
 def _encoder_forward(self, src, mask=None, src_key_padding_mask=None, is_causal=None):
     if not _leaves_out_padding(self, src, mask, src_key_padding_mask):
         return _encode(self, src, mask, src_key_padding_mask, is_causal)

@@ -245,11 +245,11 @@ def conv_tbc(input, weight, bias, pad=0):
 
 
 def _unfold(images, kernel_size, dilation, padding, stride):
-    """The windows of ``(batch, channels, height, width)`` as ``(batch, channels * window, places)``."""
+    """The windows of ``(batch, channels, height, width)`` as ``(batch, channels * window, positions)``."""
     margins = [(0, 0, 0), (0, 0, 0), *((size, size, 0) for size in padding)]
     images = lax.pad(images, jnp.zeros((), images.dtype), margins) if any(padding) else images
     batch, channels, *sizes = images.shape
-    counts = _places(sizes, kernel_size, dilation, stride)
+    counts = _window_counts(sizes, kernel_size, dilation, stride)
     windows = []
     for row in range(kernel_size[0]):
         for column in range(kernel_size[1]):
@@ -260,7 +260,7 @@ def _unfold(images, kernel_size, dilation, padding, stride):
     return reshape(lax.concatenate(windows, 2), (batch, channels * len(windows), math.prod(counts)))
 
 
-def _places(sizes, kernel_size, dilation, stride) -> list[int]:
+def _window_counts(sizes, kernel_size, dilation, stride) -> list[int]:
     counts = [
         (size - spread * (window - 1) - 1) // step + 1
         for size, window, spread, step in zip(sizes, kernel_size, dilation, stride, strict=True)

@@ -64,8 +64,8 @@ def greedy(boxes, scores, groups, is_there, iou_threshold: float):
         return lax.full((0,), np.int32(0)), np.int32(0)
     boxes, scores = lax.stop_gradient(boxes), lax.stop_gradient(scores)
     keys = jnp.where(jnp.isnan(scores), -jnp.inf, -scores)
-    places = lax.iota(np.int32, count)
-    order = lax.sort((~is_there, keys, places), num_keys=2, is_stable=True)[-1]
+    positions = lax.iota(np.int32, count)
+    order = lax.sort((~is_there, keys, positions), num_keys=2, is_stable=True)[-1]
     boxes, groups = boxes[order], groups[order]
     # The largest number of this precision that is no larger: a quotient is above both, or above none of them.
     limit = np.asarray(iou_threshold, boxes.dtype)
@@ -76,9 +76,9 @@ def greedy(boxes, scores, groups, is_there, iou_threshold: float):
         left, kept, found = state
         best = lax.argmax(left, 0, np.int32)
         is_over = (_overlap(boxes[best], boxes) > limit) & (groups == groups[best])
-        return left & ~is_over & (places != best), kept.at[found].set(order[best]), found + 1
+        return left & ~is_over & (positions != best), kept.at[found].set(order[best]), found + 1
 
-    left = places < is_there.sum(dtype=np.int32)
+    left = positions < is_there.sum(dtype=np.int32)
     start = left, jnp.zeros_like(order), np.int32(0)
     _, kept, found = lax.while_loop(lambda state: state[0].any(), iteration, start)
     return kept, found
@@ -116,15 +116,15 @@ def _samples(start, size, bins: int, limit: int, sampling_ratio: int):
         most = 2 * limit + 4 if is_traced(count) else min(int(count.max(initial=0)), 2 * limit + 4)
         skipped = jnp.maximum(jnp.floor((-1 - first) / jnp.maximum(spacing, 0.5)), 0)
         index = skipped[..., None] + np.arange(most)
-    places = first[..., None] + index * spacing[..., None]
-    counted = (index < count[:, None, None]) & (places >= -1) & (places <= limit)
+    positions = first[..., None] + index * spacing[..., None]
+    counted = (index < count[:, None, None]) & (positions >= -1) & (positions <= limit)
     weights = jnp.where(counted, 1 / jnp.maximum(count, 1)[:, None, None], 0)
-    return jnp.clip(jnp.where(counted, places, 0), 0, limit - 1), weights
+    return jnp.clip(jnp.where(counted, positions, 0), 0, limit - 1), weights
 
 
-def _interpolation(places, weights, size: int):
+def _interpolation(positions, weights, size: int):
     """The weight of each of `size` rows in the mean of samples: ``(K, bins, size)``."""
-    distances = lax.abs(places[..., None] - np.arange(size, dtype=places.dtype))
+    distances = lax.abs(positions[..., None] - np.arange(size, dtype=positions.dtype))
     return jnp.sum(jnp.maximum(1 - distances, 0) * weights[..., None], axis=-2)
 
 
@@ -136,10 +136,10 @@ def _bilinear(pick, y, x):
     return total
 
 
-def _neighbours(place):
-    low = lax.stop_gradient(lax.floor(place))
+def _neighbours(position):
+    low = lax.stop_gradient(lax.floor(position))
     index = cast(low, np.int32)
-    return (index, low + 1 - place), (index + 1, place - low)
+    return (index, low + 1 - position), (index + 1, position - low)
 
 
 def _pooled(input, images, rows, columns, equation: str):
@@ -217,9 +217,9 @@ def _channels(result):
     return jnp.broadcast_to(np.arange(count, dtype=np.int32).reshape(result.shape[1:]), result.shape)
 
 
-def _rounded(places, spatial_scale: float):
+def _rounded(positions, spatial_scale: float):
     """Whole numbers, halves away from zero."""
-    return lax.round(places * spatial_scale, lax.RoundingMethod.AWAY_FROM_ZERO)
+    return lax.round(positions * spatial_scale, lax.RoundingMethod.AWAY_FROM_ZERO)
 
 
 def _within(start, size, bins: int, last: int, count: int):
@@ -239,14 +239,14 @@ def roi_pool(input, rois, spatial_scale, pooled_height, pooled_width):
     rows, columns = (
         _within(start[i], size[i], bins, limits[i], limits[i]) for i, bins in enumerate((pooled_height, pooled_width))
     )
-    places = _places_of_largest(lax.stop_gradient(input), images, rows, columns)
+    positions = _positions_of_largest(lax.stop_gradient(input), images, rows, columns)
     flat = input.reshape(*input.shape[:2], -1)
     channels = np.arange(input.shape[1]).reshape(-1, 1, 1)
-    picked = flat.at[images.reshape(-1, 1, 1, 1), channels, jnp.maximum(places, 0)].get(mode="clip")
-    return jnp.where(places < 0, like(picked, 0), picked), places
+    picked = flat.at[images.reshape(-1, 1, 1, 1), channels, jnp.maximum(positions, 0)].get(mode="clip")
+    return jnp.where(positions < 0, like(picked, 0), picked), positions
 
 
-def _places_of_largest(input, images, rows, columns):
+def _positions_of_largest(input, images, rows, columns):
     """The place of the largest element in each bin, counted through the image, or -1; the first one in a tie."""
     lowest, width = like(input, -jnp.inf), input.shape[3]
 
@@ -306,13 +306,13 @@ def deform_conv2d(
     images, channels, *size = input.shape
     out_channels, _, *kernel = weight.shape
     steps = zip(size, kernel, (stride_h, stride_w), (pad_h, pad_w), (dilation_h, dilation_w), strict=True)
-    places = [_taps(*each) for each in steps]
-    taps, out = len(places[0]) * len(places[1]), (places[0].shape[1], places[1].shape[1])
+    positions = [_taps(*each) for each in steps]
+    taps, out = len(positions[0]) * len(positions[1]), (positions[0].shape[1], positions[1].shape[1])
     _check_deformation(input, weight, offset, mask if use_mask else None, groups, offset_groups, taps, out)
     # Images, groups of offsets, taps, rows and columns of the result; channels last.
-    moved = offset.reshape(images, offset_groups, taps, 2, *out)
-    y = moved[:, :, :, 0] + np.repeat(places[0], kernel[1], 0)[:, :, None]
-    x = moved[:, :, :, 1] + np.tile(places[1], (kernel[0], 1))[:, None, :]
+    offsets = offset.reshape(images, offset_groups, taps, 2, *out)
+    y = offsets[:, :, :, 0] + np.repeat(positions[0], kernel[1], 0)[:, :, None]
+    x = offsets[:, :, :, 1] + np.tile(positions[1], (kernel[0], 1))[:, None, :]
     features = jnp.moveaxis(input.reshape(images, offset_groups, -1, *size), 2, -1)
     image, group = np.ogrid[:images, :offset_groups]
     of_all = (..., None, None, None)

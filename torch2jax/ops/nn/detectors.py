@@ -16,7 +16,7 @@ from ...rules.array_rule import InnerRule
 from ...tensors.tensor import Torchish
 from ...tensors.traced import is_traced
 from ...values.lengths import is_traced_number
-from ...values.selected import Selected, aligned, compacted, first, like
+from ...values.selected import Selected, aligned, first, like, packed
 from .detection import expect_boxes, greedy
 
 _GREEDY = InnerRule(greedy, "nms", dtype=(torch.int64, torch.int64))
@@ -29,7 +29,7 @@ def _kept(boxes, scores, groups, iou_threshold) -> Selected:
     given = [x for x in (boxes, scores, groups) if isinstance(x, Selected)]
     if given:
         given = aligned(given, "torchvision::nms")
-        given = given if given[0].mask.ndim == 1 else [compacted(x) for x in given]
+        given = given if given[0].mask.ndim == 1 else [packed(x) for x in given]
         found = iter(given)
         boxes, scores, groups = (next(found).rows if isinstance(x, Selected) else x for x in (boxes, scores, groups))
         mask = given[0].mask
@@ -37,10 +37,10 @@ def _kept(boxes, scores, groups, iou_threshold) -> Selected:
         mask = torch.ones(len(scores), dtype=torch.bool)
     if groups is None:
         groups = torch.zeros(scores.shape, dtype=torch.int64)
-    places, length = _GREEDY((boxes.detach(), scores.detach(), groups, mask, iou_threshold), {})
+    positions, length = _GREEDY((boxes.detach(), scores.detach(), groups, mask, iou_threshold), {})
     if given and not given[0].is_compact:
-        places = (mask.cumsum(0) - 1)[places]
-    return first(places, length)
+        positions = (mask.cumsum(0) - 1)[positions]
+    return first(positions, length)
 
 
 def is_unknown(*tensors) -> bool:
@@ -69,11 +69,11 @@ def batched_nms(original, boxes, scores, idxs, iou_threshold):
         return original(boxes, scores, idxs, iou_threshold)
     if most > few and not is_selected:
         return _kept(boxes, scores, idxs, iou_threshold)
-    moved = boxes + (idxs.to(boxes.dtype) * (boxes.max() + 1))[:, None]
+    shifted = boxes + (idxs.to(boxes.dtype) * (boxes.max() + 1))[:, None]
     if most <= few:
-        return _kept(moved, scores, idxs * 0, iou_threshold)
+        return _kept(shifted, scores, idxs * 0, iou_threshold)
     is_few: Any = boxes.length * 4 <= few
-    return _kept(torch.where(is_few, moved, boxes), scores, torch.where(is_few, 0, idxs), iou_threshold)
+    return _kept(torch.where(is_few, shifted, boxes), scores, torch.where(is_few, 0, idxs), iou_threshold)
 
 
 @runs_instead_of("torchvision.models.detection._utils:BoxCoder.decode", with_original=True)
@@ -100,10 +100,10 @@ def _pasted(masks, boxes, height: int, width: int):
     dtype = torch.promote_types(masks.dtype, torch.float32)
     across = _enlarged(boxes[:, 0], boxes[:, 2], width, masks.shape[2], dtype)
     down = _enlarged(boxes[:, 1], boxes[:, 3], height, masks.shape[1], dtype)
-    columns = [place[:, None].expand(-1, masks.shape[1], -1) for place in across[:2]]
+    columns = [position[:, None].expand(-1, masks.shape[1], -1) for position in across[:2]]
     share = across[2][:, None]
     lines = masks.gather(2, columns[0]) * (1 - share) + masks.gather(2, columns[1]) * share
-    rows = [place[:, :, None].expand(-1, -1, width) for place in down[:2]]
+    rows = [position[:, :, None].expand(-1, -1, width) for position in down[:2]]
     share = down[2][:, :, None]
     image = lines.gather(1, rows[0]) * (1 - share) + lines.gather(1, rows[1]) * share
     return torch.where(down[3][:, :, None] & across[3][:, None], image, 0.0)
@@ -111,12 +111,12 @@ def _pasted(masks, boxes, height: int, width: int):
 
 def _enlarged(first, last, size: int, count: int, dtype: torch.dtype):
     """For each element along an image: the two of `count` around it, the share of the second, and if it is inside."""
-    place = torch.arange(size)
-    index = place - first[:, None]
+    position = torch.arange(size)
+    index = position - first[:, None]
     step = count / (last - first + 1).clamp(min=1)[:, None].to(dtype)
     source = ((index + 0.5) * step - 0.5).clamp(min=0)
     low = source.floor().long().clamp(max=count - 1)
-    is_inside = (index >= 0) & (place < last[:, None] + 1)
+    is_inside = (index >= 0) & (position < last[:, None] + 1)
     return low, (low + 1).clamp(max=count - 1), source - low, is_inside
 
 
@@ -136,7 +136,7 @@ def _of_each(function, *operands):
     if not all(isinstance(x, Selected) for x in operands):
         return function(*operands)
     found = aligned(list(operands), "torchvision")
-    found = found if found[0].mask.ndim == 1 else [compacted(x) for x in found]
+    found = found if found[0].mask.ndim == 1 else [packed(x) for x in found]
     made = function(*(x.safe() for x in found))
     return tuple(like(x, found[0], True) for x in made) if isinstance(made, tuple) else like(made, found[0], True)
 
@@ -160,8 +160,8 @@ def _cubic(index, sizes, count: int):
     near = lambda t: ((_A + 2) * t - (_A + 3)) * t * t + 1
     far = lambda t: ((_A * t - 5 * _A) * t + 8 * _A) * t - 4 * _A
     weights = jnp.concatenate([far(t + 1), near(t), near(1 - t), far(2 - t)], -1)
-    places = jnp.clip(low.astype(np.int32)[..., None] + np.arange(-1, 3), 0, count - 1)
-    return places, weights
+    positions = jnp.clip(low.astype(np.int32)[..., None] + np.arange(-1, 3), 0, count - 1)
+    return positions, weights
 
 
 def _peaks(maps, heights, widths):
@@ -181,7 +181,7 @@ def _peaks(maps, heights, widths):
     of_map = np.arange(count)[:, None]
 
     def iteration(state):
-        row, first, best, places = state
+        row, first, best, positions = state
         rows, of_rows = _cubic(jnp.broadcast_to(row, (count,)), heights, height)
         lines = jnp.einsum("kr,krnw->knw", of_rows, fixed[of_map, :, rows], precision=lax.Precision.HIGHEST)
         index = jnp.broadcast_to(first + np.arange(_COLUMNS, dtype=np.int32), (count, _COLUMNS))
@@ -192,13 +192,13 @@ def _peaks(maps, heights, widths):
         values = jnp.where(is_there[:, None], values, -jnp.inf)
         found = values.max(-1)
         at = jnp.stack([jnp.broadcast_to(row, found.shape), first + values.argmax(-1).astype(np.int32)])
-        places = jnp.where(found > best, at, places)
+        positions = jnp.where(found > best, at, positions)
         is_last = first + _COLUMNS >= widths.max(initial=0)
         return (
             jnp.where(is_last, row + 1, row),
             jnp.where(is_last, 0, first + _COLUMNS),
             jnp.maximum(best, found),
-            places,
+            positions,
         )
 
     start = (
@@ -222,11 +222,11 @@ _PEAKS = InnerRule(_peaks, "interpolate", dtype=(torch.int64, torch.int64, None)
 
 def _keypoints(maps, rois):
     starts, sizes = rois[:, :2], (rois[:, 2:] - rois[:, :2]).clamp(min=1)
-    whole = sizes.ceil()
-    rows, columns, scores = _PEAKS((maps, whole[:, 1].long(), whole[:, 0].long()), {})
-    places = torch.stack([columns, rows], 2).to(torch.float32)  # K, N, 2
-    places = (places + 0.5) * (sizes / whole)[:, None] + starts[:, None]
-    return torch.cat([places, torch.ones_like(places[..., :1])], 2).to(torch.float32), scores.to(torch.float32)
+    enlarged = sizes.ceil()
+    rows, columns, scores = _PEAKS((maps, enlarged[:, 1].long(), enlarged[:, 0].long()), {})
+    positions = torch.stack([columns, rows], 2).to(torch.float32)  # K, N, 2
+    positions = (positions + 0.5) * (sizes / enlarged)[:, None] + starts[:, None]
+    return torch.cat([positions, torch.ones_like(positions[..., :1])], 2).to(torch.float32), scores.to(torch.float32)
 
 
 @runs_instead_of("torchvision.models.detection.roi_heads.heatmaps_to_keypoints", with_original=True)

@@ -35,16 +35,16 @@ from ..values import values
 def take_rows(table, indices):
     """``table[indices]`` on the first dimension; rows out of range are NaN (or the least value) where traced."""
     mode = lax.GatherScatterMode.FILL_OR_DROP if is_traced(indices) else lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    told = sharding_of_rows(table, indices)
-    if told is not None:
-        return table.at[indices].get(mode=mode, wrap_negative_indices=False, out_sharding=told)
+    given = sharding_of_rows(table, indices)
+    if given is not None:
+        return table.at[indices].get(mode=mode, wrap_negative_indices=False, out_sharding=given)
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=tuple(range(indices.ndim, indices.ndim + table.ndim - 1)),
         collapsed_slice_dims=(0,),
         start_index_map=(0,),
     )
-    places = lax.expand_dims(indices, (indices.ndim,))
-    return lax.gather(table, places, dimensions, (1, *table.shape[1:]), mode=mode)
+    positions = lax.expand_dims(indices, (indices.ndim,))
+    return lax.gather(table, positions, dimensions, (1, *table.shape[1:]), mode=mode)
 
 
 def sharding_of_rows(table, indices) -> NamedSharding | None:
@@ -87,11 +87,11 @@ def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad
     chosen = wrap(index, indices.dtype)
     if known is not None:
         chosen = call.lift_own(torch.from_numpy(known.reshape(-1).copy()))
-    places = call.lift_own(torch.arange(count))
+    positions = call.lift_own(torch.arange(count))
     if padding_idx >= 0:  # one row more, which all that pad lead to
         rows = lax.pad(rows, np.zeros((), rows.dtype), ((0, 1, 0), (0, 0, 0)))
         pads = index == padding_idx
-        places = wrap(jnp.where(pads, count, jnp.arange(count, dtype=index.dtype)), torch.int64)
+        positions = wrap(jnp.where(pads, count, jnp.arange(count, dtype=index.dtype)), torch.int64)
     table, size = wrap(rows, weight.dtype), tuple(weight.shape)
 
     def gradient(of_table):
@@ -100,7 +100,7 @@ def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad
         return _gradient(of_table.narrow(0, 0, count), chosen.to(torch.int64), size, padding_idx)
 
     begin_part(table, GradientPart(weight, gradient))
-    return Rows(table, places.reshape(indices.shape), count if padding_idx >= 0 else -1)
+    return Rows(table, positions.reshape(indices.shape), count if padding_idx >= 0 else -1)
 
 
 def _gradient(of_rows, index, size: tuple[int, ...], padding_idx: int):
@@ -135,8 +135,8 @@ def _(padding_idx, scale_grad_by_freq, primals, tangents):
         tangent = lax.mul(tangent, lax.broadcast_in_dim(factor, tangent.shape, range(indices.ndim)))
     if padding_idx is not None:  # chosen, not multiplied by zero: what comes back for the padding may be NaN
         kept = lax.ne(indices, np.asarray(padding_idx, indices.dtype))
-        told = sharding_of_rows(weight, indices)
-        kept = lax.broadcast_in_dim(kept, tangent.shape, range(indices.ndim), out_sharding=told)
+        given = sharding_of_rows(weight, indices)
+        kept = lax.broadcast_in_dim(kept, tangent.shape, range(indices.ndim), out_sharding=given)
         tangent = lax.select(kept, tangent, lax.full_like(tangent, 0))
     return take_rows(weight, indices), tangent
 
@@ -160,7 +160,7 @@ def _find_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse
     if apart is not None:
         (weight, indices, padding_idx), scale_grad_by_freq = apart, False
     plain = padding_idx < 0 and not scale_grad_by_freq and weight.ndim == 2
-    indexed = known_values(indices) if plain and is_traced(weight.physical.array) else None
+    indexed = known_values(indices) if plain and is_traced(weight.buffer.array) else None
     rows = None if indexed is None else indexed.reshape(-1)
     region = None if rows is None else progression(rows)
     if region is not None and region.step > 0:
@@ -410,8 +410,8 @@ def _largest(rows, indices, bag, kept, count: int, sizes):
         return jnp.zeros(shape, rows.dtype), bag, sizes, jnp.full(shape, -1, indices.dtype)
     values = jnp.where(kept[:, None], lax.stop_gradient(rows), -jnp.inf)
     most = jnp.full((count, rows.shape[1]), -jnp.inf, rows.dtype).at[bag].max(values)
-    places = jnp.where((values == most[bag]) & kept[:, None], lax.broadcasted_iota(bag.dtype, rows.shape, 0), last)
-    first = jnp.full(most.shape, last, bag.dtype).at[bag].min(places)
+    positions = jnp.where((values == most[bag]) & kept[:, None], lax.broadcasted_iota(bag.dtype, rows.shape, 0), last)
+    first = jnp.full(most.shape, last, bag.dtype).at[bag].min(positions)
     taken = jnp.take_along_axis(rows, jnp.minimum(first, last - 1), axis=0)
     winners = jnp.where(first == last, -1, indices[jnp.minimum(first, last - 1)])
     return jnp.where(first == last, 0, taken), bag, sizes, winners

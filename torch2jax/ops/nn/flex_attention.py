@@ -16,7 +16,7 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.utils.checkpoint import checkpoint
 
 from ...internals.modules import identity, vmap_for_bhqkv
-from ...patches import exchange, stands_in
+from ...patches import exchange, replaces
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_tensors
 from ...translation import current
@@ -88,17 +88,17 @@ def _in_blocks(attend: Callable, query, key) -> tuple:
     size = rows_at_a_time((*query.shape[:-1], key.shape[-2]))
     if size is None:
         return attend(query, rows)
-    whole = length - length % size
+    full = length - length % size
 
     def attend_again(query, rows):
         return checkpoint(attend, query, rows, use_reentrant=False)
 
-    blocks = query[..., :whole, :].unflatten(-2, (-1, size)).movedim(-3, 0), rows[:whole].unflatten(0, (-1, size))
+    blocks = query[..., :full, :].unflatten(-2, (-1, size)).movedim(-3, 0), rows[:full].unflatten(0, (-1, size))
     stacked = torch.ops.higher_order.map_impl(attend_again, blocks, ())
     results = tuple(x.movedim(0, 2).flatten(2, 3) for x in stacked)
-    if whole == length:
+    if full == length:
         return results
-    rest = attend_again(query[..., whole:, :], rows[whole:])
+    rest = attend_again(query[..., full:, :], rows[full:])
     return tuple(torch.cat(pair, dim=2) for pair in zip(results, rest, strict=True))
 
 
@@ -117,12 +117,12 @@ class _WithinCalls:
 exchange(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", _WithinCalls())
 
 
-@stands_in(torch_flex, "setup_compilation_env")
+@replaces(torch_flex, "setup_compilation_env")
 def _without_compiler():
     return contextlib.nullcontext("eager")
 
 
-@stands_in(torch_flex, "_validate_device")
+@replaces(torch_flex, "_validate_device")
 def _take_any_device(query, key, value) -> None:
     """Accepts any device: the gradients that some of PyTorch's kernels lack exist on all of them."""
 
@@ -131,7 +131,7 @@ _create_empty_block_mask: Any = vars(torch_flex)["_create_empty_block_mask"]
 _EMPTY = _create_empty_block_mask(torch.empty(0), torch.empty(0))
 
 
-@stands_in(torch_flex, "_create_empty_block_mask")
+@replaces(torch_flex, "_create_empty_block_mask")
 def _empty_block_mask(query, key):
     """A block mask of everything, which leaves nothing in the graph."""
     return _EMPTY if query.device.type == "cpu" else _create_empty_block_mask(query, key)
@@ -140,7 +140,7 @@ def _empty_block_mask(query, key):
 _apply_kernel_options: Any = vars(torch_flex)["_apply_kernel_options"]
 
 
-@stands_in(torch_flex, "_apply_kernel_options")
+@replaces(torch_flex, "_apply_kernel_options")
 def _options(query, key, value, return_lse, kernel_options, return_aux=None) -> dict:
     """PyTorch's options, with the largest score too, which its kernels lack on some devices."""
     wants_most = return_aux is not None and return_aux.max_scores

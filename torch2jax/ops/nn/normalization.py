@@ -198,10 +198,10 @@ def _updated(running_mean, running_var, mean, var, count: int, momentum):
     """The running statistics after a batch; gradients do not flow into them."""
     mean, var = lax.stop_gradient((mean, var))
     unbiased = lax.mul(var, _scalar(var, count / max(count - 1, 1)))
-    return _moved(running_mean, mean, momentum), _moved(running_var, unbiased, momentum)
+    return _running_average(running_mean, mean, momentum), _running_average(running_var, unbiased, momentum)
 
 
-def _moved(running, value, momentum):
+def _running_average(running, value, momentum):
     if running is None:
         return None
     value = value.astype(running.dtype)

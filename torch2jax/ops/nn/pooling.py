@@ -44,8 +44,8 @@ class _Span(NamedTuple):
 
     def positions(self) -> np.ndarray:
         """The input index of each place of each window, clamped to the input: ``(window, count)``."""
-        places = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride - self.low
-        return np.clip(places, 0, self.size - 1)
+        indices = np.arange(self.window)[:, None] * self.dilation + np.arange(self.count) * self.stride - self.low
+        return np.clip(indices, 0, self.size - 1)
 
     def first_inside(self) -> np.ndarray:
         """The mask of each window's first place that is no padding: ``(window, count)``."""
@@ -83,9 +83,9 @@ def _span(size: int, window: int, stride: int, padding: int, dilation: int, ceil
             f"pad should be non-negative and at most half of effective kernel size, but got pad={padding}, "
             f"kernel_size={window} and dilation={dilation}"
         )
-    room = size + 2 * padding - reach
-    count = room // stride + 1
-    if ceil_mode and room % stride and count * stride < size + padding:
+    extent = size + 2 * padding - reach
+    count = extent // stride + 1
+    if ceil_mode and extent % stride and count * stride < size + padding:
         count += 1
     if count < 1:
         raise RuntimeError(
@@ -130,15 +130,15 @@ def _padded(array, axes, spans, value):
 
 def _slices(array, axes, spans) -> list:
     """The places of the windows, one array for each, in order; `array` is padded."""
-    places = []
+    parts = []
     for offsets in itertools.product(*(range(span.window) for span in spans)):
         start, end, step = [0] * array.ndim, list(array.shape), [1] * array.ndim
         for axis, span, offset in zip(axes, spans, offsets, strict=True):
             start[axis] = offset * span.dilation
             end[axis] = start[axis] + (span.count - 1) * span.stride + 1
             step[axis] = span.stride
-        places.append(lax.slice(array, start, end, step))
-    return places
+        parts.append(lax.slice(array, start, end, step))
+    return parts
 
 
 def _folded(array, axes, spans, fold):
@@ -154,18 +154,18 @@ def _folded(array, axes, spans, fold):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def _first_largest(places, axes=(), spans=()):
-    return functools.reduce(lax.max, places)
+def _first_largest(parts, axes=(), spans=()):
+    return functools.reduce(lax.max, parts)
 
 
 @_first_largest.defjvp
 def _(axes, spans, primals, tangents):
     # The first of several largest takes the whole gradient, where that of lax.max would be shared.
-    ((largest, *places),), ((tangent, *tangents),) = primals, tangents
+    ((largest, *parts),), ((tangent, *tangents),) = primals, tangents
     begins = _begins(axes, spans, largest.shape) if spans else itertools.repeat(None)
-    for place, d_place, begin in zip(places, tangents, begins, strict=False):
-        tangent = lax.select(_either(lax.gt(place, largest), begin), d_place, tangent)
-        largest = lax.max(largest, place)
+    for part, d_part, begin in zip(parts, tangents, begins, strict=False):
+        tangent = lax.select(_either(lax.gt(part, largest), begin), d_part, tangent)
+        largest = lax.max(largest, part)
     return _first_largest(primals[0], axes, spans), tangent
 
 
@@ -187,17 +187,17 @@ def _either(mask, other):
     return mask if other is None else lax.bitwise_or(mask, other)
 
 
-def _place_of_largest(places, positions, begins=None):
+def _position_of_largest(parts, positions, begins=None):
     """The position in the input of each window's largest."""
-    return _largest_and_position(places, positions, begins)[1]
+    return _largest_and_position(parts, positions, begins)[1]
 
 
-def _largest_and_position(places, positions, begins=None):
+def _largest_and_position(parts, positions, begins=None):
     """The first of each window's largest values, or the last NaN, as in PyTorch, and its position."""
-    (largest, *places), (position, *positions) = places, positions
-    for place, other, begin in zip(places, positions, begins or itertools.repeat(None), strict=False):
-        is_larger = _either(lax.bitwise_or(lax.gt(place, largest), lax.ne(place, place)), begin)
-        largest, position = lax.select(is_larger, place, largest), lax.select(is_larger, other, position)
+    (largest, *parts), (position, *positions) = parts, positions
+    for part, other, begin in zip(parts, positions, begins or itertools.repeat(None), strict=False):
+        is_larger = _either(lax.bitwise_or(lax.gt(part, largest), lax.ne(part, part)), begin)
+        largest, position = lax.select(is_larger, part, largest), lax.select(is_larger, other, position)
     return largest, position
 
 
@@ -228,18 +228,18 @@ def _indices_of_largest(padded, axes, spans):
     """The position in the flattened input of each window's largest."""
     sizes = [span.size for span in spans]
     if math.prod(span.window for span in spans) <= _FOLDED_AT_ONCE:
-        places = _slices(padded, axes, spans)
+        parts = _slices(padded, axes, spans)
         positions = [span.positions() for span in spans]
-        shape = places[0].shape
+        shape = parts[0].shape
         flat = _flat_positions(positions, sizes, axes, shape)
-        return _place_of_largest(places, flat, _begins(axes, spans, shape))
+        return _position_of_largest(parts, flat, _begins(axes, spans, shape))
     indices = lax.full(padded.shape, 0, np.int32)
     for i, (axis, span) in reversed(list(enumerate(zip(axes, spans, strict=True)))):
-        places, inner = (_slices(x, (axis,), (span,)) for x in (padded, indices))
+        parts, inner = (_slices(x, (axis,), (span,)) for x in (padded, indices))
         rows = np.asarray(span.positions() * math.prod(sizes[i + 1 :]), np.int32)
-        own = [lax.broadcast_in_dim(row, places[0].shape, (axis,)) for row in rows]
-        begins = _begins((axis,), (span,), places[0].shape)
-        padded, indices = _largest_and_position(places, [*map(lax.add, inner, own)], begins)
+        own = [lax.broadcast_in_dim(row, parts[0].shape, (axis,)) for row in rows]
+        begins = _begins((axis,), (span,), parts[0].shape)
+        padded, indices = _largest_and_position(parts, [*map(lax.add, inner, own)], begins)
     return indices
 
 
@@ -291,8 +291,8 @@ for _count, _strides, _takes, _with_both in (
 # The mean of each window.
 
 
-def _sum_of_places(places, *_):
-    return functools.reduce(lax.add, places)
+def _sum_of_slices(parts, *_):
+    return functools.reduce(lax.add, parts)
 
 
 def _avg_pool(
@@ -304,7 +304,7 @@ def _avg_pool(
     if divisor_override == 0:
         raise RuntimeError("divisor must be not zero")
     summed = [span.within() for span in spans]
-    total = _folded(_padded(widened(input), axes, summed, 0), axes, summed, _sum_of_places)
+    total = _folded(_padded(widened(input), axes, summed, 0), axes, summed, _sum_of_slices)
     if divisor_override is not None:
         mean = _divided(total, [divisor_override])
     else:
@@ -442,9 +442,9 @@ def _mean_of_parts(array, axis: int, count: int):
     start, end = _adaptive_bounds(array.shape[axis], count)
     total = jnp.zeros((*array.shape[:axis], count, *array.shape[axis + 1 :]), array.dtype)
     for offset, index in enumerate(_adaptive_positions(array.shape[axis], count)):
-        place = _taken(array, axis, index)
+        part = _taken(array, axis, index)
         inside = lax.broadcast_in_dim(start + offset < end, total.shape, (axis,))
-        total = lax.add(total, lax.select(inside, place, lax.full_like(place, 0)))
+        total = lax.add(total, lax.select(inside, part, lax.full_like(part, 0)))
     return _divided(total, [end - start], (axis,))
 
 
@@ -499,11 +499,11 @@ def _largest_of_parts(array, positions, axis: int, count: int, step: int):
     along = axis, axis + 1
     array, positions = (_parts(x, axis, index) for x in (array, positions))
     positions = lax.add(positions, lax.broadcast_in_dim(np.asarray(index * step, np.int32), array.shape, along))
-    values, places = lax.stop_gradient(array), lax.broadcasted_iota(np.int32, array.shape, axis + 1)
-    last_nan = lax.reduce_max(lax.select(lax.ne(values, values), places, lax.full_like(places, -1)), (axis + 1,))
+    values, numbers = lax.stop_gradient(array), lax.broadcasted_iota(np.int32, array.shape, axis + 1)
+    last_nan = lax.reduce_max(lax.select(lax.ne(values, values), numbers, lax.full_like(numbers, -1)), (axis + 1,))
     first = lax.argmax(values, axis + 1, np.int32)
     chosen = lax.select(lax.lt(last_nan, np.int32(0)), first, last_nan)
-    is_chosen = lax.eq(places, lax.expand_dims(chosen, (axis + 1,)))
+    is_chosen = lax.eq(numbers, lax.expand_dims(chosen, (axis + 1,)))
     return tuple(lax.reduce_sum(lax.select(is_chosen, x, lax.full_like(x, 0)), (axis + 1,)) for x in (array, positions))
 
 
@@ -541,10 +541,10 @@ def _fractional_max_pool(input, count, kernel_size, output_size, random_samples)
             raise RuntimeError(f"{what} must either be a single Int or a tuple of {count} Ints, but got {value}")
     window, wanted = per_dimension(kernel_size, count, "kernel_size"), per_dimension(output_size, count, "output_size")
     named = zip(("time", "height", "width")[-count:], wanted, window, sizes, strict=True)
-    for what, start, place, size in named:
-        if start + place - 1 > size:
+    for what, start, kernel, size in named:
+        if start + kernel - 1 > size:
             raise RuntimeError(
-                f"pool {what} {place} too large relative to input {what} {size}, for an output of {start}"
+                f"pool {what} {kernel} too large relative to input {what} {size}, for an output of {start}"
             )
     samples = _fractional_samples(random_samples, lead, count)
     order = (1, 0) if count == 2 else (0, 1, 2)  # which sample serves which dimension
@@ -556,15 +556,15 @@ def _fractional_max_pool(input, count, kernel_size, output_size, random_samples)
         for i, axis in enumerate(axes)
     ]
     flat = reshape(input, (*lead, math.prod(sizes)))
-    places, positions = [], []
+    parts, positions = [], []
     for offsets in itertools.product(*map(range, window)):
         position = jnp.zeros(shape, np.int32)
         for start, offset, size in zip(starts, offsets, sizes, strict=True):
             position = position * size + start + offset
         positions.append(position)
         index = reshape(position, (*lead, math.prod(wanted)))
-        places.append(reshape(jnp.take_along_axis(flat, index, axis=-1), shape))
-    return _first_largest(places), _place_of_largest([lax.stop_gradient(place) for place in places], positions)
+        parts.append(reshape(jnp.take_along_axis(flat, index, axis=-1), shape))
+    return _first_largest(parts), _position_of_largest([lax.stop_gradient(kernel) for kernel in parts], positions)
 
 
 def _fractional_samples(random_samples, lead: tuple[int, ...], count: int):
@@ -617,9 +617,9 @@ def _unpool(input, indices, output_size, count):
             f"expected shape of indices to be same as that of the input ({list(input.shape)}), but got indices tensor "
             f"with shape {list(indices.shape)}"
         )
-    lead, places = input.shape[:-count], math.prod(input.shape[-count:])
+    lead, size = input.shape[:-count], math.prod(input.shape[-count:])
     rows, area = math.prod(lead), math.prod(output_size)
-    output = _put(reshape(input, (rows, places)), reshape(indices, (rows, places)), area)
+    output = _put(reshape(input, (rows, size)), reshape(indices, (rows, size)), area)
     return reshape(output, (*lead, *output_size))
 
 

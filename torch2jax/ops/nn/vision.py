@@ -237,8 +237,8 @@ def _interpolate_bytes(images, sizes, taps_of, align_corners):
     for size, factor in reversed(sizes):
         taps, weights = _taps(taps_of, x.shape[2], size, factor, align_corners, np.float64)
         bits = next(bits for bits in range(23) if bits == 22 or int(0.5 + weights.max() * 2 ** (bits + 1)) >= 2**15)
-        whole = np.trunc(weights * 2**bits + np.where(weights < 0, -0.5, 0.5))
-        sums = _weighted_sums(x, taps, whole / 2**bits)  # exact, as every number here has at most 24 bits
+        integers = np.trunc(weights * 2**bits + np.where(weights < 0, -0.5, 0.5))
+        sums = _weighted_sums(x, taps, integers / 2**bits)  # exact, as every number here has at most 24 bits
         x = lax.clamp(np.float32(0), lax.floor(sums + np.float32(0.5)), np.float32(255))
     return lax.convert_element_type(lax.transpose(x, (0, 1, 3, 2)), np.uint8)
 
@@ -370,7 +370,7 @@ def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
     batch = np.arange(len(x)).reshape((-1,) + (1,) * len(sizes))
     total = 0
     for corner in itertools.product(*taps):
-        index = (batch, slice(None), *(place.astype(np.int32) for place, _ in corner))
+        index = (batch, slice(None), *(position.astype(np.int32) for position, _ in corner))
         picked = x.at[index].get(mode="fill", fill_value=0, wrap_negative_indices=False)
         total += picked * math.prod(weight for _, weight in corner)[..., None]
     return jnp.moveaxis(total, -1, 1).astype(input.dtype)
@@ -410,5 +410,8 @@ def _bilinear_points(center):
 
 def _bicubic_points(center, size, padding_mode, align_corners):
     low = lax.stop_gradient(lax.floor(center))
-    places = [low + offset for offset in range(-1, 3)]
-    return [(_inside(place, size, padding_mode, align_corners), _cubic(center - place, -0.75, jnp)) for place in places]
+    positions = [low + offset for offset in range(-1, 3)]
+    return [
+        (_inside(position, size, padding_mode, align_corners), _cubic(center - position, -0.75, jnp))
+        for position in positions
+    ]

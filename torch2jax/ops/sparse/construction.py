@@ -7,7 +7,7 @@ from ...internals.dispatch import DisableTorchFunction
 from ...rules.registry import implements_sparse, implements_tensors
 from ...translation import current
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, no_matrix, size_of
-from .rules import filled, implements_forms, known_places, of_known, places
+from .rules import expect_known, filled, implements_forms, known_indices, of_known
 
 Tensor = torch.Tensor
 
@@ -75,12 +75,12 @@ def _coo_tensor(indices, values, size=None, is_coalesced: bool = False, checks: 
             f"indices and values must have same nnz, but got nnz from indices: {indices.shape[1]}, nnz from values: "
             f"{values.shape[0]}"
         )
-    known = known_places(indices)
+    known = known_indices(indices)
     if size is None:
         if not indices.shape[1]:
             found = [0] * indices.shape[0]
         else:
-            found = (places(indices, "sparse_coo_tensor() without a size") + 0).max(1) + 1
+            found = (expect_known(indices, "sparse_coo_tensor() without a size") + 0).max(1) + 1
         size = (*map(int, found), *values.shape[1:])
     size = tuple(size)
     if len(size) != indices.shape[0] + values.ndim - 1:
@@ -131,7 +131,7 @@ def _expect_parts_fit(layout, first, plain, values, size, is_checked: bool) -> N
     Raises:
         RuntimeError: they do not fit together, or to the size.
     """
-    known = [known_places(x) if is_checked else None for x in (first, plain)]
+    known = [known_indices(x) if is_checked else None for x in (first, plain)]
     if any(x is None for x in known):
         with DisableTorchFunction():
             parts = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (first, plain, values)]
@@ -166,7 +166,7 @@ def _size_of_parts(layout, first, plain, values) -> tuple[int, ...]:
     if first.ndim != 1 or plain.ndim != 1 or values.ndim != 1 + 2 * (layout in BLOCKED):
         return ()
     block = tuple(values.shape[1:]) or (1, 1)
-    known = places(plain, "a compressed sparse tensor without a size")
+    known = expect_known(plain, "a compressed sparse tensor without a size")
     count, other = first.shape[0] - 1, int(known.max()) + 1 if known.size else 0
     rows, columns = (other, count) if layout in COLUMNS else (count, other)
     return rows * block[0], columns * block[1]
@@ -201,7 +201,7 @@ def spdiags(diagonals, offsets, shape, layout=None):
     diagonals, offsets = torch.atleast_2d(diagonals), torch.atleast_1d(offsets)
     if offsets.dtype is not torch.int64:
         raise RuntimeError(f"Offset Tensor must have dtype Long but got {offsets.dtype}")
-    known = places(offsets, "torch.sparse.spdiags")
+    known = expect_known(offsets, "torch.sparse.spdiags")
     if len(set(known.tolist())) != len(known):
         raise _of_values("Offset tensor contains duplicate values")
     if len(known) != len(diagonals):

@@ -14,20 +14,20 @@ from ...rules.registry import implements_sparse, implements_tensors
 from ...tensors.dtypes import type_name
 from ...tensors.sparse_arrays import layout_name
 from ...translation import current
-from ...values.lengths import expect_room, heed, said_bound
+from ...values.lengths import expect_capacity, hinted_bound, track_lengths
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, no_matrix, size_of
 from ..values import values as values_of
 from .construction import empty_of
 from .rules import (
     coalesced,
     coo,
+    expect_known,
     filled,
-    flat_places,
+    flat_indices,
     forms_of,
     implements_forms,
-    known_places,
+    known_indices,
     of_known,
-    places,
     scattered,
     spread,
     within,
@@ -44,7 +44,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     shape = size_of(tensor)
     indices, values = coo(tensor)
     sparse = shape[: indices.shape[0]]
-    flat = flat_places(indices, sparse)
+    flat = flat_indices(indices, sparse)
     ordered = tensor.coalesced and tensor.kind in (_COO, torch.sparse_csr)
     return scattered(values, flat, math.prod(sparse), ordered).reshape(shape)
 
@@ -76,30 +76,30 @@ def marked_elements(tensor: torch.Tensor, marked: torch.Tensor) -> Sparse:
     Where a traced input decides the mask, there is room for all of its elements, or for those that ``bounds=`` says.
     """
     shape = tuple(marked.shape)
-    known = known_places(marked)
+    known = known_indices(marked)
     if known is not None:
         found = of_known(np.stack(np.nonzero(known)) if known.ndim else np.zeros((0, int(known)), np.int64))
         rows = tensor.reshape(math.prod(shape), *tensor.shape[len(shape) :])
-        values = rows.index_select(0, flat_places(found, shape))
+        values = rows.index_select(0, flat_indices(found, shape))
         return make_sparse(_COO, [found], values, tensor.shape, True)
-    heed()
-    said = said_bound()
-    room = marked.numel() if said is None else min(said, marked.numel())
-    flat = _MARKED((marked.reshape(-1), room), {})
+    track_lengths()
+    hinted = hinted_bound()
+    capacity = marked.numel() if hinted is None else min(hinted, marked.numel())
+    flat = _MARKED((marked.reshape(-1), capacity), {})
     count = marked.sum()
-    length = count if said is None else expect_room(count, room)
+    length = count if hinted is None else expect_capacity(count, capacity)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     is_there = flat < marked.numel()
     rows = [torch.where(is_there, flat // step % n, n) for step, n in zip(strides, shape, strict=True)]
-    index = torch.stack(rows) if rows else torch.zeros(0, room, dtype=torch.int64)
+    index = torch.stack(rows) if rows else torch.zeros(0, capacity, dtype=torch.int64)
     values = tensor.reshape(marked.numel(), *tensor.shape[len(shape) :])
     values = values.index_select(0, torch.where(is_there, flat, 0))
     values = torch.where(spread(is_there, values), values, 0)
     return make_sparse(_COO, [index], values, tensor.shape, True, length)
 
 
-def _marked(mask, room: int):
-    return jnp.nonzero(mask, size=room, fill_value=mask.shape[0])[0]
+def _marked(mask, capacity: int):
+    return jnp.nonzero(mask, size=capacity, fill_value=mask.shape[0])[0]
 
 
 _MARKED = InnerRule(_marked, "nonzero", dtype=torch.int64)
@@ -160,7 +160,7 @@ def _to_compressed(tensor: Sparse, layout, block=None) -> Sparse:
             "dense dimensions is not supported: call .to_dense() first"
         )
     if layout in BLOCKED:
-        known = places(coo(tensor)[0], f"a conversion to {layout}")
+        known = expect_known(coo(tensor)[0], f"a conversion to {layout}")
         marked = np.zeros(size_of(tensor), bool)  # what is zero, and there, stays
         marked[tuple(known)] = True
         return _blocks_of(dense(tensor), layout, block or tensor.block, marked)
@@ -178,7 +178,7 @@ def _ordered_by(tensor: Sparse, layout) -> Sparse:
     found = coalesced(make_sparse(_COO, [indices], values, size_of(tensor), in_order, tensor.length))
     if layout not in COLUMNS:
         return found
-    known, mask = known_places(found.index[0]), within(found)
+    known, mask = known_indices(found.index[0]), within(found)
     if mask is not None:  # what pads comes last
         found.index = (torch.where(mask, found.index[0], torch.tensor(size_of(found))[:, None]),)
     order = found.index[0][1].argsort(stable=True) if known is None else of_known(np.lexsort(known))
@@ -188,7 +188,7 @@ def _ordered_by(tensor: Sparse, layout) -> Sparse:
 
 def _compressed_of(rows: torch.Tensor, count: int) -> torch.Tensor:
     """The index of the first element of each row, and the end of the last row; elements are in the order of rows."""
-    known = known_places(rows)
+    known = known_indices(rows)
     if known is not None:
         return of_known(np.concatenate([[0], np.bincount(known, minlength=count).cumsum()])[: count + 1])
     counts = scattered(torch.ones_like(rows), rows, count, True)
@@ -351,7 +351,7 @@ def masked_by(tensor: torch.Tensor, mask: Sparse) -> Sparse:
     indices, _ = coo(mask)
     sparse = tuple(size_of(mask))[: indices.shape[0]]
     rows = tensor.reshape(math.prod(sparse), *tensor.shape[len(sparse) :])
-    values = rows.index_select(0, flat_places(indices, sparse))
+    values = rows.index_select(0, flat_indices(indices, sparse))
     if mask.kind in BLOCKED:
         values = values.reshape(mask.elements.shape)
     return filled(mask, values)

@@ -15,17 +15,17 @@ from .rules import (
     coalesced,
     coo,
     dim_of,
+    expect_known,
     filled,
-    first_places,
-    flat_places,
+    flat_indices,
     forms_of,
     implements_forms,
     implements_reflected,
-    known_places,
+    known_indices,
     length_of,
     of_known,
-    places,
     spread,
+    unique_indices,
     within,
     written,
 )
@@ -136,7 +136,7 @@ def _intersected(one: Sparse, other: Sparse) -> Sparse:
         found = _intersected(first, first if one is other else coalesced(other))
         found.coalesced = False  # in PyTorch it is not known to be
         return found
-    if one is other or _are_alike(one, other):
+    if one is other or _have_same_indices(one, other):
         return one.of_values(one.elements * other.elements)
     return _product_of_elements(one, other)
 
@@ -144,12 +144,12 @@ def _intersected(one: Sparse, other: Sparse) -> Sparse:
 @converted
 def _product_of_elements(one: Sparse, other: Sparse) -> Sparse:
     one, other = coalesced(one), coalesced(to_layout(other, _COO))
-    if _are_alike(one, other):
+    if _have_same_indices(one, other):
         return one.of_values(one.elements * other.elements)
     if one.sparse_ndim != other.sparse_ndim:
         raise RuntimeError("mul(): two sparse tensors must have the same number of sparse dimensions")
-    first, second = (places(x.index[0], "a product of two sparse tensors") for x in (one, other))
-    found, which = first_places(np.concatenate([first, second], 1))
+    first, second = (expect_known(x.index[0], "a product of two sparse tensors") for x in (one, other))
+    found, which = unique_indices(np.concatenate([first, second], 1))
     left = np.full(found.shape[1], -1)
     right = left.copy()
     left[which[: first.shape[1]]] = np.arange(first.shape[1])
@@ -159,7 +159,7 @@ def _product_of_elements(one: Sparse, other: Sparse) -> Sparse:
     return make_sparse(_COO, [of_known(found[:, both])], values, size_of(one), True)
 
 
-def _are_alike(one: Sparse, other: Sparse) -> bool:
+def _have_same_indices(one: Sparse, other: Sparse) -> bool:
     """Returns True if both have elements at the same indices, in the same order."""
     if one.kind is not other.kind or not one.coalesced or not other.coalesced:
         return False
@@ -167,7 +167,7 @@ def _are_alike(one: Sparse, other: Sparse) -> bool:
         return False
     if all(a is b for a, b in zip(one.index, other.index, strict=True)):
         return True
-    pairs = [(known_places(a), known_places(b)) for a, b in zip(one.index, other.index, strict=True)]
+    pairs = [(known_indices(a), known_indices(b)) for a, b in zip(one.index, other.index, strict=True)]
     return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
 
@@ -220,7 +220,7 @@ def _added_to_strided(one: torch.Tensor, other: Sparse, alpha) -> torch.Tensor:
     sparse = size_of(other)[: indices.shape[0]]
     rows = one.to(dtype).reshape(math.prod(sparse), *one.shape[len(sparse) :])
     values = values.to(dtype) if alpha == 1 else values.to(dtype) * alpha
-    return added_at(rows, values, flat_places(indices, sparse)).reshape(one.shape)
+    return added_at(rows, values, flat_indices(indices, sparse)).reshape(one.shape)
 
 
 def _sum_of_sparse(one: Sparse, other: Sparse, alpha) -> Sparse:
@@ -229,15 +229,15 @@ def _sum_of_sparse(one: Sparse, other: Sparse, alpha) -> Sparse:
             f"add: expected sizes of 'self' and 'other' to match, but {list(size_of(one))} != {list(size_of(other))}"
         )
     elements = other.elements if alpha == 1 else other.elements * alpha
-    if _are_alike(one, other):
+    if _have_same_indices(one, other):
         return one.of_values(one.elements + elements)
-    return _sum_of_places(one, other.of_values(elements))
+    return _sum_of_elements(one, other.of_values(elements))
 
 
 @converted
-def _sum_of_places(one: Sparse, other: Sparse) -> Sparse:
+def _sum_of_elements(one: Sparse, other: Sparse) -> Sparse:
     other = to_layout(other, _COO)
-    if _are_alike(one, other):
+    if _have_same_indices(one, other):
         return one.of_values(one.elements + other.elements)
     dtype = torch.promote_types(one.dtype, other.dtype)
     if one.sparse_ndim != other.sparse_ndim:
@@ -245,7 +245,7 @@ def _sum_of_places(one: Sparse, other: Sparse) -> Sparse:
     index = torch.cat([one.index[0], other.index[0]], 1)
     values = torch.cat([one.elements.to(dtype), other.elements.to(dtype)])
     both = make_sparse(_COO, [index], values, size_of(one), False, length_of([one, other]))
-    if one.coalesced and other.coalesced and known_places(index) is not None:
+    if one.coalesced and other.coalesced and known_indices(index) is not None:
         return coalesced(both)
     return both
 
@@ -370,11 +370,11 @@ def _softmax(input: Sparse, dim: int, dtype, logarithm: bool):
     indices = found.index[0]
     others = [x for x in range(sparse) if x != dim]
     sizes = [shape[x] for x in others]
-    known = known_places(indices)
+    known = known_indices(indices)
     rest = (
         of_known(known[others]) if known is not None else torch.stack([indices[x] for x in others] or [indices[0] * 0])
     )
-    pools = flat_places(rest, sizes) if others else torch.zeros(indices.shape[1], dtype=torch.int64)
+    pools = flat_indices(rest, sizes) if others else torch.zeros(indices.shape[1], dtype=torch.int64)
     mask, count = within(found), math.prod(sizes)
     if mask is not None:  # what pads weighs nothing, in whichever pool
         pools, elements = torch.where(mask, pools, 0), torch.where(spread(mask, elements), elements, -math.inf)

@@ -10,11 +10,11 @@ from ...errors import TracedValueError
 from ...rules.registry import implements_sparse, implements_tensors
 from ...tensors.sparse_arrays import layout_name
 from ...values.item import Item
-from ...values.lengths import heed
+from ...values.lengths import track_lengths
 from ...values.selected import first
 from ...values.sparse import COLUMNS, Sparse, expect_strided, make_sparse, size_of
 from .conversion import dense, masked_by
-from .rules import coalesced, first_places, forms_of, implements_forms, known_places, of_known, room
+from .rules import capacity, coalesced, forms_of, implements_forms, known_indices, of_known, unique_indices
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -58,16 +58,16 @@ def _expect(tensor, name: str, kinds) -> None:
 
 _COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 _ROWS = _COMPRESSED - COLUMNS
-for _name, _kinds, _place in (
+for _name, _kinds, _index in (
     ("crow_indices", _ROWS, 0),
     ("col_indices", _ROWS, 1),
     ("ccol_indices", COLUMNS, 0),
     ("row_indices", COLUMNS, 1),
 ):
 
-    def _of_index(self, _name=_name, _kinds=_kinds, _place=_place):
+    def _of_index(self, _name=_name, _kinds=_kinds, _index=_index):
         _expect(self, _name, _kinds)
-        return self.index[_place].detach()
+        return self.index[_index].detach()
 
     implements_sparse(getattr(Tensor, _name), getattr(torch.ops.aten, _name))(_of_index)
 
@@ -112,9 +112,9 @@ def _expect_coalesced(tensor, name: str) -> None:
 @implements_forms("_nnz")
 def _nnz(self):
     if self.length is not None:
-        heed()
+        track_lengths()
         return Item.of(self.length)
-    return room(self)
+    return capacity(self)
 
 
 @implements_forms("sparse_dim", "_dimI")
@@ -202,7 +202,12 @@ def show(self, *args, **kwargs):
     names = {_COO: ("indices",)}.get(self.kind, ("crow_indices", "col_indices"))
     names = ("ccol_indices", "row_indices") if self.kind in COLUMNS else names
     shown = [f"{name}={each!r}" for name, each in zip(names, self.index, strict=True)]
-    shown += [f"values={self.elements!r}", f"size={tuple(size_of(self))}", f"nnz={room(self)}", f"layout={self.kind}"]
+    shown += [
+        f"values={self.elements!r}",
+        f"size={tuple(size_of(self))}",
+        f"nnz={capacity(self)}",
+        f"layout={self.kind}",
+    ]
     return f"tensor({', '.join(shown)})"
 
 
@@ -233,12 +238,12 @@ def gradient_of(tensor: Sparse, gradient: torch.Tensor) -> Sparse:
     found = tensor.of_values(gradient)
     if tensor.kind is not _COO or tensor.coalesced:
         return found
-    known = known_places(tensor.index[0])
+    known = known_indices(tensor.index[0])
     if known is None:
         raise TracedValueError("the gradient of an uncoalesced sparse tensor")
-    distinct, which = first_places(known)
-    places = np.unique(which, return_index=True)[1]
-    gradient = gradient.index_select(0, of_known(places))
+    distinct, which = unique_indices(known)
+    positions = np.unique(which, return_index=True)[1]
+    gradient = gradient.index_select(0, of_known(positions))
     return make_sparse(_COO, [of_known(distinct)], gradient, size_of(tensor), True)
 
 

@@ -24,7 +24,7 @@ from ...tracing.primitives import linear_call
 from ...values.sparse import Sparse, make_sparse, size_of
 from ..nn.embedding import take_rows
 from .conversion import dense, marked_elements, to_layout
-from .rules import coo, filled, first_places, implements_forms, known_places, of_known, scattered
+from .rules import coo, filled, implements_forms, known_indices, of_known, scattered, unique_indices
 from .shapes import transposed
 
 Tensor = torch.Tensor
@@ -83,8 +83,8 @@ class _Constant:
     columns: np.ndarray
 
 
-def _added_at(values, places: _Constant, other, size: int, is_sorted: bool):
-    return _added(values, places.rows, places.columns, other, size, is_sorted, True)
+def _added_at(values, positions: _Constant, other, size: int, is_sorted: bool):
+    return _added(values, positions.rows, positions.columns, other, size, is_sorted, True)
 
 
 class _Known:
@@ -131,18 +131,18 @@ class _Known:
         def derivative(primals, tangents):
             values, other = primals
             of_values, of_other = (None if isinstance(x, SymbolicZero) else x for x in tangents)
-            moved = [] if of_values is None else [self._of_values(of_values, other)]
-            moved += [] if of_other is None else [self._of_other(values, of_other)]
-            return run(values, other), functools.reduce(lax.add, moved)
+            terms = [] if of_values is None else [self._of_values(of_values, other)]
+            terms += [] if of_other is None else [self._of_other(values, of_other)]
+            return run(values, other), functools.reduce(lax.add, terms)
 
         run.defjvp(derivative, symbolic_zeros=True)
         return run(values, other)
 
 
 @functools.lru_cache(maxsize=64)
-def _known_of(places: bytes, shape: tuple[int, int]) -> _Known:
+def _known_of(positions: bytes, shape: tuple[int, int]) -> _Known:
     """The same object for the same indices, so that its compiled functions are reused."""
-    return _Known(*np.frombuffer(places, np.int64).reshape(2, -1), shape)
+    return _Known(*np.frombuffer(positions, np.int64).reshape(2, -1), shape)
 
 
 def _known_product(values, other, known: _Known):
@@ -158,7 +158,7 @@ _FEW = 8
 """Columns below which adding up is faster than the kernel, by benchmarks/sparse.py."""
 
 
-def _product(values, indices, other, size: int, is_sorted: bool, places: np.ndarray | None):
+def _product(values, indices, other, size: int, is_sorted: bool, positions: np.ndarray | None):
     """A sparse matrix times a strided one.
 
     Args:
@@ -167,16 +167,16 @@ def _product(values, indices, other, size: int, is_sorted: bool, places: np.ndar
         other: ``(columns, n)``.
         size: how many rows there are.
         is_sorted: whether the elements are in the order of their rows.
-        places: the indices, if they are known.
+        positions: the indices, if they are known.
     """
-    if places is not None and places.size:
-        within = places.min() >= 0 and places[0].max() < size and places[1].max() < other.shape[0]
+    if positions is not None and positions.size:
+        within = positions.min() >= 0 and positions[0].max() < size and positions[1].max() < other.shape[0]
         if within and values.dtype in _DTYPES and other.shape[1] >= _FEW:
-            known = _known_of(np.ascontiguousarray(places, np.int64).tobytes(), (size, other.shape[0]))
+            known = _known_of(np.ascontiguousarray(positions, np.int64).tobytes(), (size, other.shape[0]))
             return _KNOWN((values, other, known), {})
-        is_sorted = is_sorted or not (places[0, 1:] < places[0, :-1]).any()
+        is_sorted = is_sorted or not (positions[0, 1:] < positions[0, :-1]).any()
         if within:
-            return _ADDED_AT((values, _Constant(*places.astype(np.int32)), other, size, is_sorted), {})
+            return _ADDED_AT((values, _Constant(*positions.astype(np.int32)), other, size, is_sorted), {})
     return _ADDED((values, indices[0], indices[1], other, size, is_sorted, False), {})
 
 
@@ -204,7 +204,7 @@ def _times(matrix: Sparse, other: torch.Tensor) -> torch.Tensor:
             "a product of a sparse tensor with dense dimensions is not supported: call .to_dense() first"
         )
     ordered = matrix.coalesced and matrix.kind in (torch.sparse_coo, torch.sparse_csr)
-    return _product(values, indices, other, size_of(matrix)[0], ordered, known_places(indices))
+    return _product(values, indices, other, size_of(matrix)[0], ordered, known_indices(indices))
 
 
 def _mm(name: str, first, second):
@@ -348,7 +348,7 @@ def sampled_addmm(input, mat1, mat2, *, beta=1.0, alpha=1.0):
 def _sparse_times_sparse(first: Sparse, second: Sparse) -> Sparse:
     left, a = coo(first)
     right, b = coo(second)
-    one, other = known_places(left), known_places(right)
+    one, other = known_indices(left), known_indices(right)
     if one is None or other is None:
         return _product_of_traced(first, second)
     order = np.argsort(other[0], kind="stable")
@@ -358,7 +358,7 @@ def _sparse_times_sparse(first: Sparse, second: Sparse) -> Sparse:
     which = np.repeat(np.arange(one.shape[1]), repeats)
     within = np.arange(len(which)) - np.repeat(repeats.cumsum() - repeats, repeats)
     partner = order[begins[one[1][which]] + within]
-    found, target = first_places(np.stack([one[0][which], other[1][partner]]))
+    found, target = unique_indices(np.stack([one[0][which], other[1][partner]]))
     terms = a.index_select(0, of_known(which)) * b.index_select(0, of_known(partner))
     values = scattered(terms, of_known(target), found.shape[1])
     size = (size_of(first)[0], size_of(second)[1])

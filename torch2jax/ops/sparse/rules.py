@@ -44,13 +44,13 @@ def written(target: Any, result: Any, in_values: bool = False) -> Any:
         RuntimeError: the result's dtype cannot be cast to it.
     """
     check_cast(result, target)
-    if (in_values or target.kind is not torch.sparse_coo) and _has_the_places_of(target, result):
+    if (in_values or target.kind is not torch.sparse_coo) and _has_indices_of(target, result):
         target.elements.copy_(result.elements)
         return target
     return target.become(result if result.dtype == target.dtype else result.to(target.dtype))
 
 
-def _has_the_places_of(target: Any, result: Any) -> bool:
+def _has_indices_of(target: Any, result: Any) -> bool:
     return (
         result.kind is target.kind
         and all(x is y for x, y in zip(result.index, target.index, strict=True))
@@ -96,18 +96,18 @@ def implements_reflected(*names: str) -> Callable[[Callable], Callable]:
 # The places of elements.
 
 
-def known_places(tensor: torch.Tensor) -> np.ndarray | None:
+def known_indices(tensor: torch.Tensor) -> np.ndarray | None:
     """The values of an index, None if a traced input decides them."""
     return known_values(current().lift(tensor))
 
 
-def places(tensor: torch.Tensor, what: str) -> np.ndarray:
+def expect_known(tensor: torch.Tensor, what: str) -> np.ndarray:
     """The values of an index.
 
     Raises:
         RuntimeError: a traced input decides them; no TypeError, which operators would take for "not implemented".
     """
-    found = known_places(tensor)
+    found = known_indices(tensor)
     if found is None:
         raise RuntimeError(
             f"{what} has to know where its elements are, which depends on a traced input, at {user_location()}. Ways "
@@ -137,7 +137,7 @@ def coo(tensor: Sparse) -> tuple[torch.Tensor, torch.Tensor]:
     if tensor.kind is torch.sparse_coo:
         return tensor.index[0], tensor.elements
     compressed, plain = tensor.index
-    known = known_places(compressed)
+    known = known_indices(compressed)
     if known is not None:
         counts = np.diff(known)
         rows = of_known(np.repeat(np.arange(len(counts)), counts))
@@ -148,15 +148,15 @@ def coo(tensor: Sparse) -> tuple[torch.Tensor, torch.Tensor]:
     rows, columns = (plain, rows) if tensor.kind in COLUMNS else (rows, plain)
     if tensor.block:
         height, width = tensor.block
-        shape = (room(tensor), height, width)
+        shape = (capacity(tensor), height, width)
         rows = (rows[:, None, None] * height + torch.arange(height)[:, None]).expand(shape)
         columns = (columns[:, None, None] * width + torch.arange(width)).expand(shape)
     return torch.stack([rows.reshape(-1), columns.reshape(-1)]), tensor.elements.reshape(-1)
 
 
-def flat_places(indices: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+def flat_indices(indices: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """The places of elements with these coordinates in their dimensions made one."""
-    known = known_places(indices)
+    known = known_indices(indices)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     if known is not None:
         return of_known(known.T @ np.array(strides, np.int64) if strides else np.zeros(known.shape[1], np.int64))
@@ -165,7 +165,7 @@ def flat_places(indices: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return (indices * torch.tensor(strides)[:, None]).sum(0)
 
 
-def first_places(known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def unique_indices(known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct coordinates among some, ``(dimensions, n)``, in order, and of each which of these it is."""
     if not len(known):
         return known[:, : min(known.shape[1], 1)], np.zeros(known.shape[1], np.int64)
@@ -178,26 +178,26 @@ def first_places(known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ordered[:, begins], which
 
 
-def _scattered_into(start, values, places, is_sorted: bool):
-    add = start.at[places].max if values.dtype == bool else start.at[places].add
+def _scattered_into(start, values, positions, is_sorted: bool):
+    add = start.at[positions].max if values.dtype == bool else start.at[positions].add
     return add(values, mode="drop", indices_are_sorted=is_sorted)
 
 
-def _scattered(values, places, size: int, is_sorted: bool):
-    return _scattered_into(jnp.zeros((size, *values.shape[1:]), values.dtype), values, places, is_sorted)
+def _scattered(values, positions, size: int, is_sorted: bool):
+    return _scattered_into(jnp.zeros((size, *values.shape[1:]), values.dtype), values, positions, is_sorted)
 
 
 _SCATTERED, _SCATTERED_INTO = InnerRule(_scattered, "index_add"), InnerRule(_scattered_into, "index_add")
 
 
-def added_at(start: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def added_at(start: torch.Tensor, values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """A strided tensor with values added to its rows at indices; those out of bounds are dropped."""
-    return _SCATTERED_INTO((start, values, places, False), {})
+    return _SCATTERED_INTO((start, values, positions, False), {})
 
 
-def scattered(values: torch.Tensor, places: torch.Tensor, size: int, is_sorted: bool = False) -> torch.Tensor:
+def scattered(values: torch.Tensor, positions: torch.Tensor, size: int, is_sorted: bool = False) -> torch.Tensor:
     """The sums of values by their index below `size`; those out of bounds are dropped."""
-    return _SCATTERED((values, places, size, is_sorted), {})
+    return _SCATTERED((values, positions, size, is_sorted), {})
 
 
 def _coalesced(indices, values, shape: tuple[int, ...]):
@@ -223,11 +223,11 @@ def coalesced(tensor: Sparse) -> Sparse:
     if tensor.coalesced:
         return tensor
     indices, values = coo(tensor)
-    known = known_places(indices)
+    known = known_indices(indices)
     if known is None:
         index, values, length = _COALESCED((indices, values, tuple(size_of(tensor)[: indices.shape[0]])), {})
         return make_sparse(torch.sparse_coo, [index], values, size_of(tensor), True, length)
-    found, which = first_places(known)
+    found, which = unique_indices(known)
     if found.shape[1] == known.shape[1]:
         if not np.array_equal(which, np.arange(len(which))):
             values = values.index_select(0, of_known(np.argsort(which)))
@@ -241,7 +241,7 @@ def coalesced(tensor: Sparse) -> Sparse:
 
 def within(tensor: Sparse) -> torch.Tensor | None:
     """The mask of elements that are no padding, of the shape of the last index; None if there is no padding."""
-    if known_places(tensor.index[0]) is not None:
+    if known_indices(tensor.index[0]) is not None:
         return None
     if tensor.kind is torch.sparse_coo:
         return (tensor.index[0] < _column(size_of(tensor)[: tensor.sparse_ndim])).all(0)
@@ -264,7 +264,7 @@ def filled(tensor: Sparse, elements: torch.Tensor) -> Sparse:
     return tensor.of_values(elements if mask is None else torch.where(spread(mask, elements), elements, 0))
 
 
-def room(tensor: Sparse) -> int:
+def capacity(tensor: Sparse) -> int:
     """The number of elements that there is room for."""
     return tensor.index[-1].shape[-1]
 
@@ -273,7 +273,7 @@ def length_of(tensors: Sequence[Sparse]) -> torch.Tensor | None:
     """The total number of elements of the tensors; None if none of them is padded."""
     if all(x.length is None for x in tensors):
         return None
-    counts = [torch.tensor(room(x)) if x.length is None else x.length for x in tensors]
+    counts = [torch.tensor(capacity(x)) if x.length is None else x.length for x in tensors]
     return torch.stack(counts).sum()
 
 

@@ -6,7 +6,7 @@ import torch
 from ...rules.registry import implements_sparse
 from ...values.sparse import Sparse, make_sparse, size_of
 from .conversion import to_layout
-from .rules import coalesced, dim_of, implements_forms, kept, known_places, length_of, of_known, places
+from .rules import coalesced, dim_of, expect_known, implements_forms, kept, known_indices, length_of, of_known
 
 Tensor = torch.Tensor
 _COO = torch.sparse_coo
@@ -41,7 +41,7 @@ def transposed(input: Sparse, dim0: int, dim1: int) -> Sparse:
         values = values.transpose(one - sparse + 1, other - sparse + 1)
         return make_sparse(_COO, [indices], values, _swapped(shape, one, other), input.coalesced, input.length)
     order = _swapped(range(sparse), one, other)
-    known = known_places(indices)
+    known = known_indices(indices)
     index = of_known(known[list(order)]) if known is not None else torch.stack([indices[i] for i in order])
     return make_sparse(_COO, [index], values, _swapped(shape, one, other), False, input.length)
 
@@ -109,7 +109,7 @@ def select(input, dim, index):
         values = input.elements.select(dim - sparse + 1, index)
         return make_sparse(_COO, input.index, values, rest, input.coalesced, input.length)
     indices = input.index[0]
-    known = known_places(indices)
+    known = known_indices(indices)
     if known is None:
         part = torch.cat([indices[:dim], indices[dim + 1 :]])
         found = kept(input, indices[dim] == index, part, rest, False)
@@ -133,7 +133,7 @@ def narrow_copy(input, dim, start, length):
     if dim >= input.sparse_ndim:
         values = input.elements.narrow(dim - input.sparse_ndim + 1, start, length)
         return make_sparse(_COO, input.index, values, size, input.coalesced, input.length)
-    known = known_places(input.index[0])
+    known = known_indices(input.index[0])
     at = input.index[0][dim] if known is None else known[dim]
     mask = (at >= start) & (at < start + length)
     if known is None:
@@ -151,9 +151,9 @@ def getitem(self, subscript):
     if sum(x is not None and x is not Ellipsis for x in subscript) > len(size_of(self)):
         raise IndexError(f"too many indices for tensor of dimension {len(size_of(self))}")
     result, dim = self, 0
-    for place, x in enumerate(subscript):
+    for position, x in enumerate(subscript):
         if not isinstance(result, Sparse):
-            return result[(*[slice(None)] * dim, *subscript[place:])]
+            return result[(*[slice(None)] * dim, *subscript[position:])]
         is_number = isinstance(x, torch.Tensor) and x.ndim == 0 and x.dtype != torch.bool
         if is_number or (isinstance(x, (int, np.integer)) and not isinstance(x, bool)):
             result = select(result, dim, int(x))
@@ -185,13 +185,13 @@ def index_select(input, dim, index):
     if dim >= input.sparse_ndim:
         values = input.elements.index_select(dim - input.sparse_ndim + 1, index)
         return make_sparse(_COO, input.index, values, size, input.coalesced, input.length)
-    wanted = places(index, "index_select() of a sparse tensor").reshape(-1)
+    wanted = expect_known(index, "index_select() of a sparse tensor").reshape(-1)
     if wanted.size and (wanted.min() < -shape[dim] or wanted.max() >= shape[dim]):
         raise IndexError(
             f"index_select(): index contains {wanted.max()} that is out of range for tensor of size {list(shape)}"
         )
     wanted = wanted % max(shape[dim], 1)
-    known = known_places(input.index[0])
+    known = known_indices(input.index[0])
     if known is None and len(set(wanted.tolist())) == len(wanted):
         found = np.full(shape[dim], -1)
         found[wanted] = np.arange(len(wanted))
@@ -199,7 +199,7 @@ def index_select(input, dim, index):
         rows = [at if i == dim else x for i, x in enumerate(input.index[0])]
         return kept(input, at >= 0, torch.stack(rows), size, False)
     if known is None:
-        known = places(input.index[0], "index_select() of one place more than once of a sparse tensor")
+        known = expect_known(input.index[0], "index_select() of one place more than once of a sparse tensor")
     order = np.argsort(known[dim], kind="stable")
     counts = np.bincount(known[dim], minlength=shape[dim])
     begins = np.concatenate([[0], counts.cumsum()])
@@ -230,28 +230,29 @@ def unsqueeze(input, dim):
 @implements_forms("cat", "concat", "concatenate")
 def cat(tensors, dim=0):
     tensors = list(tensors)
-    for place, each in enumerate(tensors):
+    for position, each in enumerate(tensors):
         if not isinstance(each, Sparse) or each.kind is not _COO:
             kind = f"tensor of layout {each.kind}" if isinstance(each, Sparse) else "dense tensor"
             raise RuntimeError(
-                f"Concatenating sparse tensors, but a {kind} was found at position {place}. Wanted tensors of layout "
-                "torch.sparse_coo: .to_sparse(), or .to_dense() of all"
+                f"Concatenating sparse tensors, but a {kind} was found at position {position}. Wanted tensors of "
+                "layout torch.sparse_coo: .to_sparse(), or .to_dense() of all"
             )
     shape, sparse = size_of(tensors[0]), tensors[0].sparse_ndim
     dim = dim_of(dim, len(shape))
-    for place, each in enumerate(tensors):
+    for position, each in enumerate(tensors):
         other = size_of(each)
         if each.sparse_ndim != sparse or (*other[:dim], *other[dim + 1 :]) != (*shape[:dim], *shape[dim + 1 :]):
             raise RuntimeError(
                 f"All tensors must have the same shape: {list(shape)} (except in the concatenating dimension), and the "
-                f"same sparse_dim: {sparse}, but found shape: {list(other)} and {each.sparse_ndim} at position {place}"
+                f"same sparse_dim: {sparse}, but found shape: {list(other)} and {each.sparse_ndim} at position "
+                f"{position}"
             )
     size = (*shape[:dim], sum(size_of(x)[dim] for x in tensors), *shape[dim + 1 :])
     indices, values, before = [], [], 0
     for each in tensors:
         index, elements = each.index[0], each.elements
         if dim < sparse:
-            index = _moved_on(index, dim, before, size_of(each)[dim], size[dim])
+            index = _shifted_index(index, dim, before, size_of(each)[dim], size[dim])
         else:
             pads = [0, 0] * (len(shape) - dim - 1) + [before, size[dim] - before - size_of(each)[dim]]
             elements = torch.nn.functional.pad(elements, pads)
@@ -261,14 +262,14 @@ def cat(tensors, dim=0):
     return make_sparse(_COO, [torch.cat(indices, 1)], torch.cat(values), size, False, length_of(tensors))
 
 
-def _moved_on(index: torch.Tensor, dim: int, before: int, size: int, whole: int) -> torch.Tensor:
+def _shifted_index(index: torch.Tensor, dim: int, before: int, size: int, total: int) -> torch.Tensor:
     """An index with an offset along a dimension; padding stays out of bounds."""
-    known = known_places(index)
+    known = known_indices(index)
     if known is not None:
-        moved = known.copy()
-        moved[dim] += before
-        return of_known(moved)
-    at = torch.where(index[dim] < size, index[dim] + before, whole)
+        shifted = known.copy()
+        shifted[dim] += before
+        return of_known(shifted)
+    at = torch.where(index[dim] < size, index[dim] + before, total)
     return torch.stack([at if i == dim else x for i, x in enumerate(index)])
 
 

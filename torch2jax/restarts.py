@@ -19,7 +19,7 @@ _MANY = 2**12
 _BETWEEN = {dis.opmap[name] for name in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "POP_EXCEPT", "RERAISE")}
 
 
-class Abandoned(BaseException):
+class Unwind(BaseException):
     """A run of code is over, and others take its place.
 
     No `Exception`, since code that handles these must not take it for one.
@@ -34,26 +34,26 @@ class Abandoned(BaseException):
         super().__init__(*args)
         call = _given(self, type(self), self.most if self.ends_call else _MANY)
         if call is not None and self.ends_call:
-            call.attempt.ended_by = call.attempt.ended_by or self
+            call.execution.ended_by = call.execution.ended_by or self
 
 
 class _WaitingPath(Protocol):
     @property
-    def patience(self) -> "Patience":
+    def retry_budget(self) -> "RetryBudget":
         """The number of times that code may catch what ends it."""
         ...
 
 
 class _AbandonableRun(Protocol):
-    ended_by: Abandoned | None
+    ended_by: Unwind | None
     """Why it is over, even if the code has caught that."""
 
 
-class AbandonableCall(Protocol):
+class UnwindableCall(Protocol):
     """The attributes of a call that are used when a run of its code is abandoned."""
 
     @property
-    def attempt(self) -> _AbandonableRun:
+    def execution(self) -> _AbandonableRun:
         """The run."""
         ...
 
@@ -63,7 +63,7 @@ class AbandonableCall(Protocol):
         ...
 
 
-class Restart(Abandoned):
+class Restart(Unwind):
     """The call starts again, with what this run lacked (`autograd/runs.py`).
 
     Each run but the first heeds lengths, numbers and classes of tensors that data decide from its beginning: Python may
@@ -79,24 +79,24 @@ class Restart(Abandoned):
         self.tape, self.follows = tape, follows
 
 
-def refused(error: Exception, place: Any) -> None:
+def refused(error: Exception, location: Any) -> None:
     """Called with an error before it is raised, if it answers a request that code may well do without."""
-    _given(error, (type(error), place), _MANY)
+    _given(error, (type(error), location), _MANY)
 
 
-def _given(error: BaseException, key: Any, allowed: int) -> AbandonableCall | None:
-    call = cast(AbandonableCall | None, translation.current())
+def _given(error: BaseException, key: Any, allowed: int) -> UnwindableCall | None:
+    call = cast(UnwindableCall | None, translation.current())
     if call is not None:
-        call.paths[-1].patience.give(error, key, allowed)
+        call.paths[-1].retry_budget.give(error, key, allowed)
     return call
 
 
-class Patience:
+class RetryBudget:
     """The number of times that code may catch what ends it."""
 
     def __init__(self):
         self._given: Counter = Counter()
-        self._watch: _ExceptionWatch | None = None
+        self._tracer: _ExceptionTracer | None = None
         self._lines = 0
 
     def give(self, error: BaseException, key: Any, allowed: int) -> None:
@@ -104,11 +104,11 @@ class Patience:
         self._given[key] += 1
         if self._given[key] <= allowed:
             return
-        if self._watch is None or not self._watch.is_open:
+        if self._tracer is None or not self._tracer.is_open:
             self.end()
             self._lines += 1
-            self._watch = _ExceptionWatch(self._lines)
-        self._watch.error = error
+            self._tracer = _ExceptionTracer(self._lines)
+        self._tracer.error = error
         if isinstance(error, Exception):  # else the code runs again, and nobody sees it
             error.add_note(
                 f"The code has handled this error {self._given[key] - 1} times at this line; wanted code that ends, or "
@@ -117,12 +117,12 @@ class Patience:
 
     def end(self) -> None:
         """Called when the code is over."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        if self._tracer is not None:
+            self._tracer.close()
+            self._tracer = None
 
 
-class _ExceptionWatch:
+class _ExceptionTracer:
     """A tracer of the frames on the stack, except PyTorch's, that raises an exception again where code has handled it.
 
     Args:
@@ -134,29 +134,29 @@ class _ExceptionWatch:
     def __init__(self, lines: int):
         self.is_open = True
         self._left, self._before = lines, sys.gettrace()
-        self._met: set[FrameType] = set()
+        self._raising: set[FrameType] = set()
         self._is_handled = False
         self._frames: list[tuple[FrameType, Any, bool]] = []
         frame = sys._getframe(1)
         while frame is not None:
             if not _is_library(frame):
                 self._frames.append((frame, frame.f_trace, frame.f_trace_lines))
-                frame.f_trace, frame.f_trace_lines = self._meet, True  # loops are watched without
+                frame.f_trace, frame.f_trace_lines = self._trace, True  # loops are watched without
             frame = frame.f_back
         sys.settrace(_ignore)
 
-    def _meet(self, frame: FrameType, event: str, arg: Any):
+    def _trace(self, frame: FrameType, event: str, arg: Any):
         if not self.is_open:
             return None
         if event == "exception" and arg[1] is self.error:
-            self._met.add(frame)
+            self._raising.add(frame)
         elif event == "line" and not _is_between(frame):
-            self._is_handled = self._is_handled or frame in self._met
+            self._is_handled = self._is_handled or frame in self._raising
             self._left -= self._is_handled
             if self._is_handled and self._left <= 0:
                 self.is_open = False  # Python traces no longer what has raised while it was traced
                 raise self.error
-        return self._meet
+        return self._trace
 
     def close(self) -> None:
         self.is_open = False
@@ -164,7 +164,7 @@ class _ExceptionWatch:
         for frame, before, had_lines in self._frames:
             frame.f_trace, frame.f_trace_lines = before, had_lines
         self._frames.clear()
-        self._met.clear()
+        self._raising.clear()
 
 
 def _ignore(*_: Any) -> None:

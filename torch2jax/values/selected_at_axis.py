@@ -20,68 +20,68 @@ from .selected import (
     Selected,
     aligned,
     apply_elementwise as apply_to_rows,
-    compacted,
     like,
+    packed,
     select,
     write_elementwise,
 )
 
 
-class Moved(Chosen):
+class SelectedAtAxis(Chosen):
     """A selection as code sees it whose first dimension is at a later place.
 
-    It stands for ``front.movedim(0, at)``, where `at` is no less than one, and at most ``front.row_ndim``. The first
-    dimension is never one that data decide: a nested selection with such a one is a `Selected`.
+    It stands for ``leading.movedim(0, at)``, where `at` is no less than one, and at most ``leading.row_ndim``. The
+    first dimension is never one that data decide: a nested selection with such a one is a `Selected`.
     """
 
     words = "a boolean mask chose along a later dimension"
-    front: Selected
+    leading: Selected
     at: int
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
-        return f"<along dimension {self.at}: {self.front!r}>"
+        return f"<along dimension {self.at}: {self.leading!r}>"
 
     @property
     def origin(self):
-        return self.front.origin
+        return self.leading.origin
 
     @property
     def base(self):
-        return self.front.base
+        return self.leading.base
 
     @property
     def axis(self) -> int | None:
-        return None if self.front.axis is None else self.at
+        return None if self.leading.axis is None else self.at
 
     @property
     def parts(self):
-        return {"front": self.front}
+        return {"leading": self.leading}
 
     @property
     def others(self) -> tuple[int, ...]:
         """The sizes of the dimensions other than the selected one."""
-        return tuple(self.front.rows.shape[self.front.mask.ndim :])
+        return tuple(self.leading.rows.shape[self.leading.mask.ndim :])
 
 
-def moved(chosen: Selected, at: int) -> Any:
+def at_axis(chosen: Selected, at: int) -> Any:
     """A selection with its first dimension at a place."""
     if at == 0:
         return chosen
     sizes = chosen.sizes[1:]
-    made = make_wrapper_subclass(Moved, (*sizes[:at], 0, *sizes[at:]), dtype=chosen.rows.dtype)
-    made.front, made.at = chosen, at
-    return led_by(made, 0) if 0 in unknown_dims(made) else made
+    made = make_wrapper_subclass(SelectedAtAxis, (*sizes[:at], 0, *sizes[at:]), dtype=chosen.rows.dtype)
+    made.leading, made.at = chosen, at
+    return with_leading(made, 0) if 0 in unknown_dims(made) else made
 
 
-def front_of(x: Any) -> tuple[Selected, int]:
+def leading_of(x: Any) -> tuple[Selected, int]:
     """The selection with its dimension first, and the position of that dimension."""
-    return (x.front, x.at) if isinstance(x, Moved) else (x, 0)
+    return (x.leading, x.at) if isinstance(x, SelectedAtAxis) else (x, 0)
 
 
 def ndim_of(x: Any) -> int:
     """The number of dimensions of a tensor or a selection."""
-    return front_of(x)[0].row_ndim + 1 if isinstance(x, Chosen) else x.ndim
+    return leading_of(x)[0].row_ndim + 1 if isinstance(x, Chosen) else x.ndim
 
 
 # Several dimensions.
@@ -91,23 +91,23 @@ def unknown_dims(x: Any) -> list[int]:
     """The dimensions of a data-dependent tensor, the outermost first."""
     if not isinstance(x, Chosen):
         return []
-    front, at = front_of(x)
-    lead = front.mask.ndim
-    inner = [dim - lead for dim in unknown_dims(front.rows)]
+    leading, at = leading_of(x)
+    lead = leading.mask.ndim
+    inner = [dim - lead for dim in unknown_dims(leading.rows)]
     return [at, *(dim if dim < at else dim + 1 for dim in inner)]
 
 
-def led_by(x: Any, dim: int) -> Selected:
+def with_leading(x: Any, dim: int) -> Selected:
     """The selection with one of its data-dependent dimensions first, as the outermost."""
-    front, at = front_of(x)
+    leading, at = leading_of(x)
     if dim == at:
-        return front
-    lead = front.mask.ndim
-    inner = led_by(front.rows, lead + (dim if dim < at else dim - 1))
+        return leading
+    lead = leading.mask.ndim
+    inner = with_leading(leading.rows, lead + (dim if dim < at else dim - 1))
     count = inner.mask.ndim
     of_inner = [*range(count, count + lead), *range(count), *range(count + lead, inner.rows.ndim)]
-    outer = like(inner.rows.permute(of_inner), front, front.is_safe)
-    return like(moved(outer, count + at - (dim < at)), inner, inner.is_safe)
+    outer = like(inner.rows.permute(of_inner), leading, leading.is_safe)
+    return like(at_axis(outer, count + at - (dim < at)), inner, inner.is_safe)
 
 
 def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selected]]:
@@ -120,22 +120,26 @@ def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selecte
     """
     if not isinstance(x, Chosen):
         return x, {}
-    front, at = front_of(x)
-    front = compacted(front) if front.mask.ndim > 1 else front
-    rows = torch.where(front.spread_mask(), front.rows, torch.zeros((), dtype=x.dtype)) if at in zero else front.safe()
+    leading, at = leading_of(x)
+    leading = packed(leading) if leading.mask.ndim > 1 else leading
+    rows = (
+        torch.where(leading.spread_mask(), leading.rows, torch.zeros((), dtype=x.dtype))
+        if at in zero
+        else leading.safe()
+    )
     rows, inner = unnested(rows, [dim if dim > at else dim + 1 for dim in zero])
-    fronts = {at: front, **{dim if dim > at else dim - 1: each for dim, each in inner.items()}}
-    return rows.movedim(0, at) if at else rows, fronts
+    by_dim = {at: leading, **{dim if dim > at else dim - 1: each for dim, each in inner.items()}}
+    return rows.movedim(0, at) if at else rows, by_dim
 
 
-def nested(tensor: Any, fronts: dict[int, Selected], is_safe: bool = True) -> Any:
+def nested(tensor: Any, by_dim: dict[int, Selected], is_safe: bool = True) -> Any:
     """A tensor with the masks of selections applied along several of its dimensions."""
-    if not fronts:
+    if not by_dim:
         return tensor
-    at = min(fronts)
+    at = min(by_dim)
     rows = tensor.movedim(at, 0) if at else tensor
-    rows = nested(rows, {dim: each for dim, each in fronts.items() if dim != at}, is_safe)
-    return moved(like(rows, fronts[at], is_safe), at)
+    rows = nested(rows, {dim: each for dim, each in by_dim.items() if dim != at}, is_safe)
+    return at_axis(like(rows, by_dim[at], is_safe), at)
 
 
 def merged(x: Any, count: int | None = None) -> Selected:
@@ -144,15 +148,15 @@ def merged(x: Any, count: int | None = None) -> Selected:
     Args:
         count: how many, of which data decide some; None for those up to the last that data decide.
     """
-    tensor, fronts = unnested(x)
-    count = max(fronts) + 1 if count is None else count
+    tensor, by_dim = unnested(x)
+    count = max(by_dim) + 1 if count is None else count
     mask: Any = torch.ones((), dtype=torch.bool)
-    for dim, front in fronts.items():
+    for dim, leading in by_dim.items():
         if dim < count:
-            mask = mask & front.mask.reshape(-1, *[1] * (count - 1 - dim))
-    rows = nested(tensor, {dim: front for dim, front in fronts.items() if dim >= count})
+            mask = mask & leading.mask.reshape(-1, *[1] * (count - 1 - dim))
+    rows = nested(tensor, {dim: leading for dim, leading in by_dim.items() if dim >= count})
     chosen = select(rows, mask.expand(tensor.shape[:count]), True, x.origin)
-    lengths = [fronts[dim].length if dim in fronts else tensor.shape[dim] for dim in range(count)]
+    lengths = [by_dim[dim].length if dim in by_dim else tensor.shape[dim] for dim in range(count)]
     chosen._length = functools.reduce(lambda one, other: one * other, lengths)
     return chosen
 
@@ -160,7 +164,7 @@ def merged(x: Any, count: int | None = None) -> Selected:
 def in_compact_order(x: Any) -> Any:
     """The same with each data-dependent dimension in compact order."""
     for dim in unknown_dims(x):
-        x = moved(compacted(led_by(x, dim)), dim)
+        x = at_axis(packed(with_leading(x, dim)), dim)
     return x
 
 
@@ -170,18 +174,20 @@ def aligned_along(operands: list, dims: list[int | None], what: str) -> list:
     Args:
         dims: which, for each of the tensors; None for one that has none such.
     """
-    found = iter(aligned([led_by(x, dim) for x, dim in zip(operands, dims, strict=True) if dim is not None], what))
-    return [x if dim is None else moved(next(found), dim) for x, dim in zip(operands, dims, strict=True)]
+    found = iter(
+        aligned([with_leading(x, dim) for x, dim in zip(operands, dims, strict=True) if dim is not None], what)
+    )
+    return [x if dim is None else at_axis(next(found), dim) for x, dim in zip(operands, dims, strict=True)]
 
 
-def with_room(function: Callable, *operands: Any) -> Any:
+def over_padded(function: Callable, *operands: Any) -> Any:
     """A function of tensors with room for all that there may be, whose results have the dimensions of the first.
 
     None of them is one that the function acts along.
     """
-    tensor, fronts = unnested(operands[0])
+    tensor, by_dim = unnested(operands[0])
     made = function(tensor, *(unnested(x)[0] for x in operands[1:]))
-    return map_arguments(lambda x: nested(x, fronts) if isinstance(x, torch.Tensor) else x, made)
+    return map_arguments(lambda x: nested(x, by_dim) if isinstance(x, torch.Tensor) else x, made)
 
 
 # Operands of functions of each element.
@@ -195,7 +201,7 @@ def _from_the_end(x: Any) -> list[int]:
 def needs_broadcast(args: tuple, kwargs: dict) -> bool:
     """Returns True if operands must be broadcast to one shape before a function of rows takes them."""
     tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
-    if any(isinstance(x, Moved) for x in tensors):
+    if any(isinstance(x, SelectedAtAxis) for x in tensors):
         return True
     most = max((x.row_ndim for x in tensors if isinstance(x, Selected)), default=0)
     return any(ndim_of(x) > most + 1 or (isinstance(x, Selected) and x.row_ndim < most) for x in tensors)
@@ -210,34 +216,34 @@ def _aligned(args: tuple, kwargs: dict, what: str) -> tuple[tuple, dict, int]:
         RuntimeError: the result has no such shape.
     """
     tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
-    place = max(place for x in tensors for place in _from_the_end(x))
+    position = max(position for x in tensors for position in _from_the_end(x))
     ndim = max(map(ndim_of, tensors))
 
     def operand(x: Any):
-        if isinstance(x, Chosen) and place in _from_the_end(x):
-            front = led_by(x, ndim_of(x) - place)
-            missing = ndim - front.row_ndim - 1
-            rows = front.rows
+        if isinstance(x, Chosen) and position in _from_the_end(x):
+            leading = with_leading(x, ndim_of(x) - position)
+            missing = ndim - leading.row_ndim - 1
+            rows = leading.rows
             for _ in range(missing):
-                rows = rows.unsqueeze(front.mask.ndim)
-            return like(rows, front, front.is_safe) if missing else front
-        if not isinstance(x, torch.Tensor) or ndim_of(x) < place:
+                rows = rows.unsqueeze(leading.mask.ndim)
+            return like(rows, leading, leading.is_safe) if missing else leading
+        if not isinstance(x, torch.Tensor) or ndim_of(x) < position:
             return x
-        if x.shape[-place] != 1:
+        if x.shape[-position] != 1:
             raise RuntimeError(
-                f"{what} got a boolean-mask selection along dimension {ndim - place}, and a tensor of size "
-                f"{x.shape[-place]} there, at {user_location()}; wanted what the same mask chose, or a size of one"
+                f"{what} got a boolean-mask selection along dimension {ndim - position}, and a tensor of size "
+                f"{x.shape[-position]} there, at {user_location()}; wanted what the same mask chose, or a size of one"
             )
-        return x.select(-place, 0)
+        return x.select(-position, 0)
 
     args, kwargs = map_arguments(operand, (args, kwargs))
-    return args, kwargs, ndim - place
+    return args, kwargs, ndim - position
 
 
 def broadcast(function: Callable, args: tuple, kwargs: dict, what: str) -> Any:
     """A function of rows that broadcasts its operands, whichever of their dimensions was chosen."""
     args, kwargs, at = _aligned(args, kwargs, what)
-    return map_arguments(lambda x: moved(x, at) if isinstance(x, Selected) else x, function(*args, **kwargs))
+    return map_arguments(lambda x: at_axis(x, at) if isinstance(x, Selected) else x, function(*args, **kwargs))
 
 
 def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
@@ -250,14 +256,14 @@ def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
     if isinstance(rule, InPlace):
         if is_plain:
             return write_elementwise(rule, args, kwargs, apply_elementwise)
-        return _write_moved(rule, args, kwargs)
+        return _write_at_axis(rule, args, kwargs)
     if is_plain:
         return apply_to_rows(rule, args, kwargs, apply_elementwise)
     apply = lambda *args, **kwargs: apply_to_rows(rule, args, kwargs, apply_elementwise)
     return broadcast(apply, args, kwargs, f"torch.{rule.name}")
 
 
-def _write_moved(rule: InPlace, args: tuple, kwargs: dict) -> Any:
+def _write_at_axis(rule: InPlace, args: tuple, kwargs: dict) -> Any:
     target = args[0]
     if not isinstance(target, Chosen) or "out" in kwargs:
         raise TracedValueError(f"torch.{rule.name} into a tensor of a boolean-mask selection")

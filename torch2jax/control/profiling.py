@@ -22,14 +22,14 @@ class watching:
     def __enter__(self) -> None:
         self._is_first = sys.getprofile() is None
         if self._is_first:
-            sys.setprofile(_watch)
+            sys.setprofile(_profile)
 
     def __exit__(self, *exc_info: object) -> None:
         if self._is_first:
             sys.setprofile(None)
 
 
-def _watch(frame: FrameType, event: str, arg: Any) -> None:
+def _profile(frame: FrameType, event: str, arg: Any) -> None:
     if event != "call":
         return
     code = frame.f_code

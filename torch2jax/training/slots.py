@@ -119,23 +119,23 @@ def is_walked(value: Any) -> bool:
     return has_attributes(type(value)) and type(value).__module__.partition(".")[0] != "torch"
 
 
-def places(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, Slot]]:
+def slots_of(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, Slot]]:
     """The places where objects keep tensors and values; what several objects share, the first one has."""
     walk = _Walk(objects)
     seen: dict[int, Key] = {}
     for name, thing in zip(names, objects, strict=True):
-        for place in walk.within(thing, name):
-            value = place.get()
+        for slot in walk.within(thing, name):
+            value = slot.get()
             if is_tensor(value) and not isinstance(value, Number):
                 if id(value) in seen:
-                    shared = Shared(seen[id(value)], place.path)
+                    shared = Shared(seen[id(value)], slot.path)
                     yield (name, shared.path), shared
                     continue
-                seen[id(value)] = name, place.path
-                walk.names.setdefault(id(value), place.path)
-            yield (name, place.path), place
+                seen[id(value)] = name, slot.path
+                walk.names.setdefault(id(value), slot.path)
+            yield (name, slot.path), slot
             if isinstance(value, torch.Tensor) and not isinstance(value, Number) and value.is_leaf:
-                gradient = Gradient(value, place.path + GRADIENT)
+                gradient = Gradient(value, slot.path + GRADIENT)
                 if gradient.get() is not None:
                     seen[id(gradient.get())] = name, gradient.path
                     yield (name, gradient.path), gradient
@@ -175,7 +175,7 @@ class _Walk:
     """The way through objects, which ends where another of them begins."""
 
     def __init__(self, objects: Sequence[Any]):
-        self._begun = {id(thing) for thing in objects}
+        self._started = {id(thing) for thing in objects}
         self.seen: dict[int, Key] = {}
         """The keys of containers and objects where they were first met, by id."""
         self._name = ""
@@ -187,20 +187,20 @@ class _Walk:
         self._name = name
         yield from self._items(thing, None, "", {})
 
-    def _value(self, value: Any, place: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
+    def _value(self, value: Any, slot: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
         if is_tensor(value) or is_plain(value):
-            yield place
-        elif isinstance(value, torch.Size) or id(value) in self._begun:
+            yield slot
+        elif isinstance(value, torch.Size) or id(value) in self._started:
             return
         elif isinstance(value, tuple):  # groups share their defaults, of which each may change its own
-            yield from self._sequence(value, place, numbering)
+            yield from self._sequence(value, slot, numbering)
         elif id(value) in self.seen:
-            yield Shared(self.seen[id(value)], place.path)
+            yield Shared(self.seen[id(value)], slot.path)
         elif isinstance(value, (list, deque, dict, torch.nn.Module)) or is_walked(value):
-            self.seen[id(value)] = self._name, place.path
-            yield from self._items(value, place, place.path, numbering)
+            self.seen[id(value)] = self._name, slot.path
+            yield from self._items(value, slot, slot.path, numbering)
 
-    def _items(self, value: Any, place: Slot | None, path: str, numbering: Mapping[int, int]) -> Iterator[Slot]:
+    def _items(self, value: Any, at: Slot | None, path: str, numbering: Mapping[int, int]) -> Iterator[Slot]:
         prefix = f"{path}." if path else ""
         if isinstance(value, (Optimizer, LRScheduler)):
             self.steppers[path] = value
@@ -216,13 +216,13 @@ class _Walk:
                 for i, (key, item) in enumerate(list(value.items())):
                     yield from self._value(item, Slot(value, key, prefix + self._name_of(key, i, numbering)), numbering)
         elif isinstance(value, (list, deque)):
-            assert place is not None
-            yield from self._sequence(value, place, numbering)
+            assert at is not None
+            yield from self._sequence(value, at, numbering)
         elif hasattr(value, "__dict__"):
             attributes = vars(value)
-            if id(attributes) in self._begun:  # several objects may be one state
+            if id(attributes) in self._started:  # several objects may be one state
                 return
-            self._begun.add(id(attributes))
+            self._started.add(id(attributes))
             if isinstance(value, Optimizer):
                 numbering = _numbering(value)
             first = [name for name in ("param_groups", "state") if name in attributes]
@@ -237,17 +237,17 @@ class _Walk:
                 if hasattr(value, name):
                     yield from self._value(getattr(value, name), _Attribute(value, name, prefix + name), numbering)
 
-    def _sequence(self, value: Sequence[Any], place: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
+    def _sequence(self, value: Sequence[Any], slot: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
         if len(value) <= _MANY:
             for i, item in enumerate(list(value)):
-                yield from self._value(item, _Item(place, i, f"{place.path}.{i}"), numbering)
+                yield from self._value(item, _Item(slot, i, f"{slot.path}.{i}"), numbering)
 
-    def _name_of(self, key: Any, place: int, numbering: Mapping[int, int]) -> str:
+    def _name_of(self, key: Any, position: int, numbering: Mapping[int, int]) -> str:
         if isinstance(key, Number):
             raise TracedValueError("a number looked up in a dictionary")
         if is_tensor(key):
-            return str(numbering.get(id(key), self.names.get(id(key), place)))
-        return str(key) if isinstance(key, (str, int)) else str(place)
+            return str(numbering.get(id(key), self.names.get(id(key), position)))
+        return str(key) if isinstance(key, (str, int)) else str(position)
 
 
 def _numbering(optimizer: Any) -> dict[int, int]:

@@ -12,7 +12,7 @@ from ..translation import this_call
 _MOST_STEPS = 24
 
 
-class PhysicalArray(NamedTuple):
+class ArrayBuffer(NamedTuple):
     """A tensor's values as one jax array, whose dimensions may be in another order than the tensor's.
 
     Operators that do not care for the order of dimensions work on the physical array: a transposition is emitted only
@@ -39,7 +39,7 @@ class PhysicalArray(NamedTuple):
         return self.array.size
 
     @property
-    def physical(self) -> "PhysicalArray":
+    def buffer(self) -> "ArrayBuffer":
         return self
 
     def arranged(self, layout: tuple[int, ...] | None):
@@ -62,18 +62,18 @@ class LazyArray:
         source: the operation that it comes from, and which of its results it is.
     """
 
-    __slots__ = ("_emit", "_physical", "depth", "dtype", "shape", "source")
+    __slots__ = ("_buffer", "_emit", "depth", "dtype", "shape", "source")
 
     def __init__(
         self,
-        emit: Callable[[], PhysicalArray],
+        emit: Callable[[], ArrayBuffer],
         shape: tuple[int, ...],
         dtype: np.dtype,
         depth: int = 1,
         source: tuple[Any, int] | None = None,
     ):
-        self._emit: Callable[[], PhysicalArray] | None = emit
-        self._physical: Any = None
+        self._emit: Callable[[], ArrayBuffer] | None = emit
+        self._buffer: Any = None
         self.shape, self.dtype, self.depth, self.source = shape, dtype, depth, source
 
     @property
@@ -82,20 +82,20 @@ class LazyArray:
 
     @property
     def is_long(self) -> bool:
-        """True if a constant is shorter than the steps that lead to it; this also bounds `physical`'s recursion."""
+        """True if a constant is shorter than the steps that lead to it; this also bounds `buffer`'s recursion."""
         return self.depth > _MOST_STEPS
 
     @property
-    def physical(self) -> PhysicalArray:
+    def buffer(self) -> ArrayBuffer:
         """The array; this puts it into the graph."""
         if self._emit is not None:
             with this_call().outside():
-                self._physical = self._emit()
+                self._buffer = self._emit()
             self._emit = None
-        return self._physical
+        return self._buffer
 
     def then(
-        self, change: Callable[[PhysicalArray], PhysicalArray], shape: tuple[int, ...], dtype: np.dtype
+        self, change: Callable[[ArrayBuffer], ArrayBuffer], shape: tuple[int, ...], dtype: np.dtype
     ) -> "LazyArray":
         """The result of `change` on the array, computed when the graph needs it."""
-        return LazyArray(lambda: change(self.physical), shape, dtype, self.depth + 1)
+        return LazyArray(lambda: change(self.buffer), shape, dtype, self.depth + 1)

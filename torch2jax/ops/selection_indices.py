@@ -10,16 +10,16 @@ from jax import lax
 from ..errors import TracedValueError, user_location
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
-from ..rules.registry import implements_chosen, implements_moved, implements_selected, lookup, lookup_selected
-from ..tensors.dtypes import is_held_alike
+from ..rules.registry import implements_at_axis, implements_chosen, implements_selected, lookup, lookup_selected
+from ..tensors.dtypes import has_same_array_dtype
 from ..tensors.tensor import Torchish
 from ..translation import current
-from ..values.moved import front_of
-from ..values.selected import Chosen, Selected, aligned, begin, compacted, in_order_of, like, select
+from ..values.selected import Chosen, Selected, aligned, begin, in_order_of, like, packed, select
+from ..values.selected_at_axis import leading_of
 from .arrays import cast
 from .bounds import known_values
-from .selection import getitem as getitem_of_mask, is_whole, setitem as setitem_of_mask
-from .selection_nested import places_in
+from .selection import getitem as getitem_of_mask, is_integer_index, setitem as setitem_of_mask
+from .selection_nested import indices_in
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -28,14 +28,14 @@ Tensor = torch.Tensor
 # The places.
 
 
-def _places(mask: Torchish) -> tuple[Selected, ...]:
+def _indices_of(mask: Torchish) -> tuple[Selected, ...]:
     """For each dimension, the indices of a mask's true elements."""
     grid = torch.meshgrid(*map(torch.arange, mask.shape), indexing="ij")
     return tuple(select(index, mask) for index in grid)
 
 
-def _gives_places(function, of_places) -> None:
-    """Makes a function like ``nonzero`` return the result of `of_places` for traced values."""
+def _gives_indices(function, of_indices) -> None:
+    """Makes a function like ``nonzero`` return the result of `of_indices` for traced values."""
     rule: Any = lookup(function)
 
     def of_unknown(input, **kwargs):
@@ -49,27 +49,27 @@ def _gives_places(function, of_places) -> None:
         with current().inside():
             tensor = current().lift(input)
             mask: Any = tensor.clone() if tensor.dtype == torch.bool else tensor != 0
-            found = of_places(_places(mask), **kwargs)
+            found = of_indices(_indices_of(mask), **kwargs)
             words = f"what torch.{rule.name} found"
             return tuple(begin(x, words) for x in found) if isinstance(found, tuple) else begin(found, words)
 
     rule.of_unknown = of_unknown
 
 
-def _together(places, as_tuple: bool = False):
+def _together(indices, as_tuple: bool = False):
     if as_tuple:
-        return places
-    return select(torch.stack([place.rows for place in places], -1), places[0].mask)
+        return indices
+    return select(torch.stack([position.rows for position in indices], -1), indices[0].mask)
 
 
-_gives_places(torch.nonzero, _together)
-_gives_places(torch.argwhere, _together)
-_gives_places(aten.where.default, lambda places: places)
+_gives_indices(torch.nonzero, _together)
+_gives_indices(torch.argwhere, _together)
+_gives_indices(aten.where.default, lambda indices: indices)
 
 
 @implements_chosen(torch.nonzero, Tensor.nonzero)
 def nonzero(input, *, as_tuple=False):
-    return _together(_places_of_chosen(input), as_tuple)
+    return _together(_indices_of_chosen(input), as_tuple)
 
 
 @implements_chosen(torch.argwhere, Tensor.argwhere)
@@ -84,29 +84,29 @@ _where_of_three = lookup_selected(torch.where)
 def where(condition, *others, **named):
     if others or named:
         return _where_of_three(condition, *others, **named)
-    return _places_of_chosen(condition)
+    return _indices_of_chosen(condition)
 
 
-def _places_of_chosen(condition: Selected) -> tuple[Selected, ...]:
-    """As `_places`, for a selection: indices into it."""
+def _indices_of_chosen(condition: Selected) -> tuple[Selected, ...]:
+    """As `_indices_of`, for a selection: indices into it."""
     if not isinstance(condition, Selected) or isinstance(condition.rows, Chosen):
-        return places_in(condition)
+        return indices_in(condition)
     of_row = condition.rows.shape[condition.mask.ndim :]
     mask: Any = condition.spread_mask() & (condition.rows if condition.dtype == torch.bool else condition.rows != 0)
     ranks = (condition.mask.reshape(-1).cumsum(0) - 1).reshape(condition.mask.shape)
     spread = ranks.reshape(*ranks.shape, *[1] * len(of_row)).expand(mask.shape)
-    places = [select(spread, mask)]
-    places[0].places_in = condition.mask if not of_row else None
+    indices = [select(spread, mask)]
+    indices[0].indices_in = condition.mask if not of_row else None
     for dim, size in enumerate(of_row):
         index = torch.arange(size).reshape(-1, *[1] * (len(of_row) - 1 - dim)).expand(mask.shape)
-        places.append(select(index, mask))
-    return tuple(places)
+        indices.append(select(index, mask))
+    return tuple(indices)
 
 
 # Subscripts.
 
 
-def _led_by_places(index, of_one: bool = True) -> tuple[list[Selected], list] | None:
+def _split_indices(index, of_one: bool = True) -> tuple[list[Selected], list] | None:
     """The indices that a subscript begins with, and the rest of it; None if it does not begin so.
 
     Args:
@@ -114,14 +114,14 @@ def _led_by_places(index, of_one: bool = True) -> tuple[list[Selected], list] | 
     """
     items = list(index) if isinstance(index, tuple) else [index]
     count = next((i for i, item in enumerate(items) if not isinstance(item, Selected)), len(items))
-    places, rest = items[:count], items[count:]
-    if not places or not all(is_whole(x) and x.row_ndim == 0 for x in places):
+    indices, rest = items[:count], items[count:]
+    if not indices or not all(is_integer_index(x) and x.row_ndim == 0 for x in indices):
         return None
-    if of_one and not all(x.is_like(places[0]) for x in places):
+    if of_one and not all(x.is_like(indices[0]) for x in indices):
         return None
     if any(isinstance(item, (Tensor, list, tuple)) for item in rest):
         return None
-    return places, rest
+    return indices, rest
 
 
 def _without_numbers(target, index):
@@ -147,7 +147,7 @@ def _is_unknown_mask(item) -> bool:
     return isinstance(item, Selected) or known_values(current().lift(item)) is None
 
 
-def with_places(index: tuple) -> tuple:
+def with_indices(index: tuple) -> tuple:
     """A subscript with indices in place of traced masks."""
     items = []
     for item in index:
@@ -155,26 +155,26 @@ def with_places(index: tuple) -> tuple:
     return tuple(items)
 
 
-def _is_where_mask_is(target: Tensor, places: list[Selected]) -> bool:
+def _is_where_mask_is(target: Tensor, indices: list[Selected]) -> bool:
     """Returns True if indices are those of a tensor's own elements for which the mask over it is true."""
-    shape = tuple(places[0].mask.shape)
-    if len(places) != len(shape) or tuple(target.shape[: len(shape)]) != shape:
+    shape = tuple(indices[0].mask.shape)
+    if len(indices) != len(shape) or tuple(target.shape[: len(shape)]) != shape:
         return False
-    known = (known_values(current().lift(place.rows)) for place in places)
+    known = (known_values(current().lift(position.rows)) for position in indices)
     return all(x is not None and np.array_equal(x, y) for x, y in zip(known, np.indices(shape), strict=True))
 
 
 @implements_selected(Tensor.__getitem__)
 def getitem(self, index):
     self, index = _without_numbers(self, index)
-    led = None if isinstance(self, Selected) else _led_by_places(index)
-    if led is None:
+    split = None if isinstance(self, Selected) else _split_indices(index)
+    if split is None:
         return getitem_of_mask(self, index)
-    places, rest = led
-    if _is_where_mask_is(self, places):
-        chosen = select(current().lift(self).clone(), places[0].mask)
+    indices, rest = split
+    if _is_where_mask_is(self, indices):
+        chosen = select(current().lift(self).clone(), indices[0].mask)
     else:
-        chosen = select(self[tuple(place.safe() for place in places)], places[0].mask, True)
+        chosen = select(self[tuple(position.safe() for position in indices)], indices[0].mask, True)
     return getitem_of_mask(chosen, (slice(None), *rest)) if rest else chosen
 
 
@@ -191,21 +191,21 @@ def _scatter(array, values, mask, accumulate: bool, *indices):
 _SCATTER = InnerRule(_scatter, "index_put")
 
 
-def _scattered(target, places: list[Selected], values, accumulate: bool):
+def _scattered(target, indices: list[Selected], values, accumulate: bool):
     """A tensor with values at the indices of one mask, or of masks with equally many true elements."""
-    of_row = target.shape[len(places) :]
+    of_row = target.shape[len(indices) :]
     values = _for_row(target, values, len(of_row))
-    found = [*places, values] if isinstance(values, Selected) else places
+    found = [*indices, values] if isinstance(values, Selected) else indices
     if any(not x.is_like(found[0]) for x in found):
         found = aligned(found, "writing by a subscript")
-        places, values = found[: len(places)], found[-1] if isinstance(values, Selected) else values
-    mask = places[0].mask
+        indices, values = found[: len(indices)], found[-1] if isinstance(values, Selected) else values
+    mask = indices[0].mask
     if isinstance(values, Selected):
         values = values.rows
     elif values.ndim > len(of_row):  # one for each, in order
         values = in_order_of(values, mask)
     values = values.expand(*mask.shape, *of_row)
-    return _SCATTER((target, values, mask, accumulate, *(place.rows for place in places)), {})
+    return _SCATTER((target, values, mask, accumulate, *(position.rows for position in indices)), {})
 
 
 def _for_row(target, values, row_ndim: int):
@@ -221,7 +221,7 @@ def _for_row(target, values, row_ndim: int):
             f"shape mismatch: got values of {values.ndim} dimensions, and an indexing result of {row_ndim + 1}, the "
             f"first of which data decide, at {user_location()}"
         )
-    if not is_held_alike(values.dtype, target.dtype):
+    if not has_same_array_dtype(values.dtype, target.dtype):
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {target.dtype} for the destination and "
             f"{values.dtype} for the source."
@@ -232,29 +232,29 @@ def _for_row(target, values, row_ndim: int):
 @implements_selected(Tensor.__setitem__)
 def setitem(self, index, value):
     self, index = _without_numbers(self, index)
-    led = None if isinstance(self, Selected) else _led_by_places(index, of_one=False)
-    if led is None:
+    split = None if isinstance(self, Selected) else _split_indices(index, of_one=False)
+    if split is None:
         setitem_of_mask(self, index, value)
         return
-    places, rest = led
+    indices, rest = split
     if rest:
-        self = self[(*[slice(None)] * len(places), *rest)]
-    if _is_where_mask_is(self, places):
-        self[places[0].mask] = value
+        self = self[(*[slice(None)] * len(indices), *rest)]
+    if _is_where_mask_is(self, indices):
+        self[indices[0].mask] = value
     else:
-        write_in_place(self, _scattered(self, places, value, False))
+        write_in_place(self, _scattered(self, indices, value, False))
 
 
-def _as_places(indices) -> list[Selected]:
-    led = _led_by_places(tuple(indices), of_one=False)
-    if led is None or led[1]:
+def _as_indices(indices) -> list[Selected]:
+    split = _split_indices(tuple(indices), of_one=False)
+    if split is None or split[1]:
         raise TracedValueError("these indices, some of which are boolean-mask selections,")
-    return led[0]
+    return split[0]
 
 
 @implements_selected(torch.index_put, Tensor.index_put)
 def index_put(input, indices, values, accumulate=False):
-    return _scattered(input, _as_places(indices), values, accumulate)
+    return _scattered(input, _as_indices(indices), values, accumulate)
 
 
 def _into_chosen(function):
@@ -265,7 +265,7 @@ def _into_chosen(function):
             return function(input, dim, *args, **kwargs)
         if dim % input.ndim:
             raise TracedValueError(f"torch.{function.__name__} along a later dimension into a boolean-mask selection")
-        target = compacted(input)
+        target = packed(input)
         written = getattr(torch, function.__name__)(target.rows, dim, *args, **kwargs)
         return like(written, target)
 
@@ -285,7 +285,7 @@ def _write(target, result):
 def index_add(input, dim, index, source, *, alpha=1):
     if dim % input.ndim:
         raise TracedValueError("torch.index_add along a later dimension, of a boolean-mask selection,")
-    return _scattered(input, _as_places([index]), source if alpha == 1 else source * alpha, True)
+    return _scattered(input, _as_indices([index]), source if alpha == 1 else source * alpha, True)
 
 
 def _scattering(function, what: str):
@@ -301,9 +301,9 @@ def _scattering(function, what: str):
             )
         index, *given = aligned([index, src] if isinstance(src, Selected) else [index], what)
         src = given[0].rows.flatten(0, index.mask.ndim - 1) if given else src
-        places = torch.where(index.spread_mask(), index.rows, len(input)).flatten(0, index.mask.ndim - 1)
+        indices = torch.where(index.spread_mask(), index.rows, len(input)).flatten(0, index.mask.ndim - 1)
         target = torch.cat([input, input.new_zeros((1, *input.shape[1:]))])
-        return function(target, 0, places, src, *args, **kwargs)[: len(input)]
+        return function(target, 0, indices, src, *args, **kwargs)[: len(input)]
 
     return scatter
 
@@ -313,9 +313,14 @@ def _scattering_later(function, what: str):
 
     @functools.wraps(function, assigned=["__name__"], updated=[])
     def scatter(input, dim, index, src, *args, **kwargs):
-        (index, at), (values, place) = front_of(index), front_of(src)
+        (index, at), (values, position) = leading_of(index), leading_of(src)
         is_plain = isinstance(src, Tensor) and not isinstance(src, Chosen)
-        if isinstance(input, Chosen) or is_plain or at != dim % input.ndim or (isinstance(src, Chosen) and place != at):
+        if (
+            isinstance(input, Chosen)
+            or is_plain
+            or at != dim % input.ndim
+            or (isinstance(src, Chosen) and position != at)
+        ):
             raise TracedValueError(f"{what} of tensors of which data decide how long other dimensions are")
         return function(input.movedim(at, 0), 0, index, values, *args, **kwargs).movedim(0, at)
 
@@ -323,7 +328,7 @@ def _scattering_later(function, what: str):
 
 
 for _function in (torch.scatter_add, torch.scatter, torch.scatter_reduce):
-    for _implements, _make in ((implements_selected, _scattering), (implements_moved, _scattering_later)):
+    for _implements, _make in ((implements_selected, _scattering), (implements_at_axis, _scattering_later)):
         _scatter_of_chosen = _make(_function, f"torch.{_function.__name__}")
         _implements(_function, getattr(Tensor, _function.__name__))(_scatter_of_chosen)
         _implements(getattr(Tensor, f"{_function.__name__}_"))(
@@ -336,7 +341,7 @@ for _function in (torch.scatter_add, torch.scatter, torch.scatter_reduce):
 def index_copy(input, dim, index, source):
     if dim % input.ndim:
         raise TracedValueError("torch.index_copy along a later dimension, of a boolean-mask selection,")
-    return _scattered(input, _as_places([index]), source, False)
+    return _scattered(input, _as_indices([index]), source, False)
 
 
 def in_place(function):
