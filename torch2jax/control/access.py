@@ -1,4 +1,4 @@
-"""How converted code reads and writes attributes and items: what the user's classes define for that runs converted."""
+"""Attributes and items in converted code: what the user's classes define for reading and writing them runs converted."""
 
 import collections
 import functools
@@ -73,7 +73,7 @@ class Access(Routes):
         return getattr(owner, name)
 
     def _read_by(self, found: Any, owner: Any, kind: type, name: str) -> Any:
-        """What a descriptor of the user's gives."""
+        """The value of a descriptor of the user's."""
         if found is None or type(found) is types.FunctionType:
             return _ABSENT
         if type(found) is property:
@@ -104,7 +104,7 @@ class Access(Routes):
             self.set_plainly(value, owner, name)
 
     def set_plainly(self, value: Any, owner: Any, name: str) -> None:
-        """What ``object.__setattr__`` does."""
+        """Sets an attribute as ``object.__setattr__`` does."""
         found = _looked_up(type(owner), name)
         if type(found) is property and type(found.fset) is types.FunctionType:
             self.call(found.fset, owner, value)
@@ -128,7 +128,7 @@ class Access(Routes):
             self.delete_plainly(owner, name)
 
     def delete_plainly(self, owner: Any, name: str) -> None:
-        """What ``object.__delattr__`` does."""
+        """Deletes an attribute as ``object.__delattr__`` does."""
         found = _looked_up(type(owner), name)
         if type(found) is property and type(found.fdel) is types.FunctionType:
             self.call(found.fdel, owner)
@@ -231,7 +231,7 @@ class Access(Routes):
 
 
 def _looked_up(kind: type, name: str) -> Any:
-    """What a class, or one that it derives from, has by a name."""
+    """The attribute of a class, or of one that it derives from."""
     for each in kind.__mro__:
         if name in each.__dict__:
             return each.__dict__[name]

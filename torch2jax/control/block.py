@@ -36,7 +36,7 @@ class Given(NamedTuple):
     shape: torch.Size
 
     def differs_from(self, other: "Given") -> str | None:
-        """How another tensor is not like this one, in words."""
+        """The difference between another tensor and this one, in words."""
         if self.spec.dtype != other.spec.dtype:
             return f"dtype: {self.spec.dtype} vs {other.spec.dtype}"
         return f"shape: {list(self.shape)} vs {list(other.shape)}" if self.shape != other.shape else None
@@ -68,7 +68,7 @@ class BlockEffects:
 
     @property
     def key(self) -> Any:
-        """What the keys of all repetitions come from; None if these draw nothing."""
+        """The key that those of all repetitions are derived from; None if these draw nothing."""
         if self.draws and self._key is None:
             self._key = this_call().stream.next_common_key()
         return self._key
@@ -78,7 +78,7 @@ class BlockEffects:
         raise _More
 
     def enter(self, arrays: Sequence) -> None:
-        """Lets all that they write to hold these values, in what is being traced."""
+        """Writes these values to all that they write to, in the current trace."""
         for storage, layout, array in zip(self._storages, self._layouts, arrays, strict=True):
             storage.replace(ArrayBuffer(array, layout), None, is_written=True)
         for storage in self._storages:
@@ -211,7 +211,7 @@ class Block:
 
 
 def trace_blocks(trace: Callable[[BlockEffects], Any], operator: str) -> Any:
-    """Lets JAX trace blocks until all their effects are known.
+    """Traces blocks by JAX until all their effects are known.
 
     Args:
         trace: makes the blocks, and lets JAX trace them.

@@ -1,4 +1,4 @@
-"""How converted code calls: Python functions run converted, callables of C's where it is known what they change."""
+"""Calls of converted code: Python functions run converted, C's callables where it is known what they change."""
 
 import builtins
 import contextvars
@@ -194,7 +194,7 @@ class Calls(Access):
         return found
 
     def _is_followed(self, method: Any) -> bool:
-        """Whether a method is a Python function that is converted."""
+        """True if a method is a Python function that is converted."""
         return type(method) is types.FunctionType and self.converts(method)
 
     def _given_to_iterator(self, value: Any) -> Any:
@@ -312,7 +312,7 @@ class Calls(Access):
             )
 
     def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
-        """What a function gives that asks tensors for a bool; NotImplemented if it is none."""
+        """The result of a function that asks tensors for a bool; NotImplemented if it is none."""
         raise NotImplementedError
 
     def truth(self, value: Any) -> Any:
@@ -326,12 +326,12 @@ class Calls(Access):
 
 
 def _is_shown(owner: Any) -> bool:
-    """Whether what is written to an object is what a person reads, and no code."""
+    """True if what is written to an object is read by people, not by code."""
     return owner in (sys.stdout, sys.stderr)
 
 
 def _tells_apart(owner: Any, name: str) -> bool:
-    """Whether a method of a container tells its first argument apart from other objects."""
+    """True if a method of a container tells its first argument apart from other objects."""
     return isinstance(owner, (dict, set, frozenset)) or (
         isinstance(owner, (list, tuple)) and name in ("index", "count", "remove")
     )
@@ -377,7 +377,7 @@ def _expect_unpaired(args: Iterable[Any], name: str) -> None:
 
 
 def is_data(value: Any) -> bool:
-    """Whether a value is a tensor whose values a traced input decides."""
+    """True if a value is a tensor whose values a traced input decides."""
     call = current()
     return (
         call is not None

@@ -21,7 +21,7 @@ _NAMES = frozenset(
 
 
 def cond_on_devices(predicate: Any, yes: Program, no: Program, values: dict[Any, Any]) -> list:
-    """What one of two programs gives, on each device.
+    """The results of one of two programs, on each device.
 
     Raises:
         BranchError: there is a collective on one side, and the predicate may differ between devices.
@@ -98,7 +98,7 @@ def _collectives(statements: Iterable[Any]) -> Iterator[str]:
 
 
 def _depends_on_device(array: Any) -> bool:
-    """Whether an array is computed of the device's place on the mesh."""
+    """True if an array is computed from the device's index on the mesh."""
     pending, seen = [array], set()
     while pending:
         array = without_derivatives(pending.pop())

@@ -269,7 +269,7 @@ class _Converter(ast.NodeTransformer):
         return store(temporary), [ast.copy_location(x, node) for x in after]
 
     def _put(self, node: ast.expr, value: ast.expr) -> ast.expr:
-        """What sets an attribute, an item or a global to a value."""
+        """The statement that sets an attribute, an item or a global to a value."""
         if isinstance(node, ast.Attribute):
             return operator("setattr", value, self.visit(node.value), ast.Constant(self._mangled(node.attr)))
         if isinstance(node, ast.Name):

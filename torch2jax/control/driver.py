@@ -1,4 +1,4 @@
-"""Where converted code begins: a call whose plain run needs what it had not starts again, converted."""
+"""The beginning of converted code: a call whose plain run lacked something starts again, converted."""
 
 import functools
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from .writes import (
 def journaled_run(
     execute: Callable[[Path, bool], Any], policy: BranchPolicy, restored: Callable[[Any], bool], _: object = None
 ) -> Any:
-    """What a later run gives, which asks nothing of traced values; what it writes to is journaled.
+    """The result of a later run that asks nothing of traced values; its writes are journaled.
 
     Args:
         execute: runs the code on a path; gives a tree.
@@ -66,7 +66,7 @@ def journaled_run(
 
 
 def _sure_of_outside(code: Callable[[Run], Any]) -> Any:
-    """What a run gives; of a second one, where nobody knows whether what the first has written to is from outside."""
+    """The result of a run, or of a second one, if the first has written to objects that may be from outside."""
     kept = Run()
     try:
         with running(kept):
@@ -87,7 +87,7 @@ def converted_run(
     restored: Callable[[Any], bool],
     ended_at_condition: bool = True,
 ) -> Any:
-    """What a run gives in which conditions on traced values are a part of the graph.
+    """The result of a run in which conditions on traced values are a part of the graph.
 
     Args:
         attempt, restored: as those of `journaled_run`.
@@ -142,7 +142,7 @@ class _Ways:
         """What the first way has left in places of objects from outside."""
 
     def run(self, way: Way) -> Any:
-        """What the code gives on one way.
+        """The result of the code on one way.
 
         Raises:
             Refused: a condition has to be split, or cannot be followed at all.

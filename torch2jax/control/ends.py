@@ -21,7 +21,7 @@ from .programs import constant, new_var
 
 
 class End(NamedTuple):
-    """What a path gives: a tree, whose arrays are the results of a program."""
+    """The result of a path: a tree, whose arrays are the results of a program."""
 
     program: Program
     leaves: list[StaticLeaf | None]
@@ -130,7 +130,7 @@ def _rows(leaf: Any, slots: list) -> _PaddedRows | None:
 
 
 def _may_pad(one: _PaddedRows, other: _PaddedRows) -> bool:
-    """Whether data make a tensor to be as long as one or as another."""
+    """True if data decide which of two lengths a tensor has."""
     if one.values.aval.dtype != other.values.aval.dtype or len(one.shape) != len(other.shape):
         return False
     return one.shape != other.shape or one.lengths.keys() != other.lengths.keys()
@@ -163,7 +163,7 @@ def _with_capacity(rows: _PaddedRows, other: _PaddedRows, steps: list[JaxprEqn],
 
 
 def _added(steps: list[JaxprEqn], primitive: Any, operands: list, dtype: Any) -> Any:
-    """What another step gives, a scalar."""
+    """The result of another step, a scalar."""
     made = new_var(constant(0, dtype).aval)
     steps.append(new_jaxpr_eqn(operands, [made], primitive, {}, no_effects))
     return made

@@ -1,4 +1,4 @@
-"""Where the package calls functions of the user's: in a converted run, converted."""
+"""The package's calls of functions of the user's: in a converted run, converted."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ def of_user(function: Callable) -> Callable:
 
 
 def is_on_side() -> bool:
-    """Whether the code is on a side of a condition, or in a loop of the graph."""
+    """True if the code is on a side of a condition, or in a loop of the graph."""
     call: Any = current()
     if call is None or not call.execution.converts:
         return False
@@ -29,7 +29,7 @@ def is_on_side() -> bool:
 
 
 def call_of_user(function: Callable, args: tuple, kwargs: dict) -> Any:
-    """What the function gives that a converted run begins with."""
+    """The result of the function that a converted run begins with."""
     from .driver import call_converted
 
     return call_converted(function, args, kwargs)
@@ -53,7 +53,7 @@ def asking_within() -> Iterator[None]:
 
 
 def set_gradient(tensor: Any, value: Any) -> None:
-    """Lets `Tensor.grad` be another tensor, or None."""
+    """Sets `Tensor.grad` to another tensor, or None."""
     call: Any = current()
     if call is not None and call.execution.converts:
         from .writes import note_gradient

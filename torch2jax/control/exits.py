@@ -24,7 +24,7 @@ TEMPORARY = "_t2j_tmp_"
 
 
 def contains(nodes: Iterable[ast.AST], kinds: Any) -> bool:
-    """Whether a node of these kinds is among some nodes or below them, apart from inner functions."""
+    """True if a node of these kinds is among some nodes or below them, apart from inner functions."""
     pending = list(nodes)
     while pending:
         node = pending.pop()
@@ -201,7 +201,7 @@ def _with_rest(s: ast.If, rest: list[ast.stmt]) -> tuple[ast.If, list[ast.stmt]]
 
 
 def _always_ends(statements: list[ast.stmt]) -> bool:
-    """Whether a block is always left by an exit or an exception, as far as that is plain to see."""
+    """True if a block is always left by an exit or an exception, as far as that is plain to see."""
     return any(
         isinstance(s, (*EXITS, ast.Raise))
         or (isinstance(s, ast.If) and _always_ends(s.body) and _always_ends(s.orelse))

@@ -37,7 +37,7 @@ class IterationPath(NamedTuple):
 def most_iterations(
     paths: Sequence[IterationPath], carried: Sequence[Var], first: Sequence, known: Callable[[Any], Any]
 ) -> int | None:
-    """How many iterations come back to the beginning at most; None if no counter says so.
+    """The largest number of iterations that come back to the beginning; None if no counter says so.
 
     Args:
         paths: all that come back.
@@ -78,7 +78,7 @@ class _Counter(NamedTuple):
 def _step(
     paths: Sequence[IterationPath], carried: Sequence[Var], position: int, begins: dict[int, int], known: Callable
 ):
-    """How much a number changes in the first iteration, if that is the same on all paths."""
+    """The change of a number in the first iteration, if that is the same on all paths."""
     given = {
         carried[i]: Uniform(np.array([begin], carried[i].aval.dtype), np.ones(1, bool))  # pyright: ignore
         for i, begin in begins.items()

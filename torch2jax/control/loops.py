@@ -38,7 +38,7 @@ _ROUNDS = 9
 
 
 class _Carried:
-    """What a loop carries, as the last run of its body has shown.
+    """The carry of a loop, as the last run of its body has shown.
 
     Its arrays are those of the picks, those of the storages, and where the body draws random numbers their count.
     """
@@ -97,7 +97,7 @@ class _Carried:
         return [*self.slots], *arrays, rounded, {*self.unbounded}
 
     def leave_out(self, names: Collection[str]) -> None:
-        """Lets nothing be carried in variables of these names.
+        """Leaves variables of these names out of the carry.
 
         Raises:
             Refused: one is within a container or an object.
@@ -150,7 +150,7 @@ class _Carried:
 
 
 def _start_of(pick: Pick, array: Any) -> Any:
-    """What an iteration begins with; a leaf is another one in each."""
+    """The beginning of an iteration; a leaf is another one in each."""
     if not pick.is_leaf:
         return pick.value(array, False)
     leaf = pick.spec._replace(wants_grad=False).tensor(array)
@@ -160,7 +160,7 @@ def _start_of(pick: Pick, array: Any) -> Any:
 
 
 def _may_share(one: Pick, other: Pick) -> bool:
-    """Whether two carried tensors may be of one memory."""
+    """True if two carried tensors may share memory."""
     first = {id(relation.base.memory) for leaf in (one.one, one.other) for _, relation in leaf.relations}
     return any(id(relation.base.memory) in first for leaf in (other.one, other.other) for _, relation in leaf.relations)
 
@@ -187,7 +187,7 @@ def loop(
 
 
 class _Capacity(NamedTuple):
-    """How long a tensor is at most that a loop makes longer."""
+    """The largest length of a tensor that a loop makes longer."""
 
     growth: Growth
     size: int
@@ -348,7 +348,7 @@ def _least(*bounds: int | None) -> int | None:
 
 
 def _bound(side: Side, carried: _Carried, begin: list) -> int | None:
-    """How many iterations there are at most, if counters limit them, in conditions or in checks that raise."""
+    """The largest number of iterations, if counters limit them, in conditions or in checks that raise."""
     jaxpr, goes_on = side.program.jaxpr, side.given.at
     if goes_on is None:
         return None
@@ -368,4 +368,4 @@ def _bound(side: Side, carried: _Carried, begin: list) -> int | None:
 
 
 def _nothing(_: Sequence) -> None:
-    """What the first run of a body takes in."""
+    """The inputs of the first run of a body."""

@@ -1,4 +1,4 @@
-"""What two sides have left in a place, as one value.
+"""The values that two sides have left in one slot, merged into one.
 
 Tensors and numbers are chosen by the condition; lists, tuples, dictionaries and plain objects are made of what is
 chosen in them. Anything else has to be the same on both sides. Where it is not, the place holds an `Unmergeable`: every
@@ -70,7 +70,7 @@ def expect_there(*values: Any) -> None:
 
 
 def has_no_identity(value: Any) -> bool:
-    """Whether data decide which object a value is, and code would tell by that: it is equal to itself alone."""
+    """True if data decide which object a value is, and code would tell: it is equal to itself alone."""
     run = current_run()
     if isinstance(value, Torchish):
         return type(value) is Torchish and is_tied(value._node.storage.memory)
@@ -206,7 +206,7 @@ def _steps(tensor: Torchish) -> list:
 
 
 def is_plain_object(kind: type) -> bool:
-    """Whether all that an object of a class holds are attributes."""
+    """True if objects of a class hold nothing but attributes."""
     if issubclass(kind, (torch.nn.Module, type)) or kind.__module__.split(".")[0] in (
         "torch",
         "jax",
@@ -262,26 +262,26 @@ class Pick(NamedTuple):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether both sides give tensors that require grad by themselves."""
+        """True if both sides give leaves that require grad."""
         return self.one.is_leaf and self.other.is_leaf
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a number of Python's that is a float."""
+        """True for a number of Python's that is a float."""
         return self.kind == "item" and self.spec.dtype.is_floating_point
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is a number of Python's that is an integer."""
+        """True for a number of Python's that is an integer."""
         return self.kind == "item" and self.spec.dtype == torch.int64
 
     @property
     def is_of_numbers(self) -> bool:
-        """Whether both sides give numbers that Python knows."""
+        """True if both sides give numbers that Python knows."""
         return self.one.kind == self.other.kind == "number"
 
     def array(self, leaf: Leaf, found: Any) -> Any:
-        """What a side gives, which has an array for a tensor."""
+        """The array of a side."""
         dtype = canonical(self.spec.dtype)
         if leaf.kind == "undefined":  # PyTorch raises where this is read
             return jnp.full(self.shape, np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
@@ -297,7 +297,7 @@ class Pick(NamedTuple):
         return lax.convert_element_type(found, dtype)
 
     def value(self, array: Any, keeps: bool) -> Any:
-        """What code has of the chosen array.
+        """The value that code gets for the chosen array.
 
         Args:
             keeps: whether it may be a tensor from outside itself, which has its gradient also where they are off.
@@ -364,7 +364,7 @@ class Merge:
     def __call__(
         self, a: Tree, b: Tree, name: str, must_be_on_both_sides: bool = False, is_contents: bool = False
     ) -> Build:
-        """What makes one value of two.
+        """The function that makes one value of two.
 
         Args:
             name: of the place, for errors.
@@ -599,7 +599,7 @@ def bool_spec() -> TensorSpec:
 
 
 def _holds(dtype: torch.dtype, number: Leaf) -> bool:
-    """Whether a tensor of a dtype may stand for a number."""
+    """True if a tensor of a dtype may stand for a number."""
     other = number.spec.dtype if number.kind == "item" else _DTYPES[type(number.value)]
     return torch.can_cast(other, dtype) and (other == torch.bool) == (dtype == torch.bool)
 
@@ -615,7 +615,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _are_same_names(one: tuple, other: tuple) -> bool:
-    """Whether two dictionaries have the same keys in one order."""
+    """True if two dictionaries have the same keys in one order."""
     if len(one) != len(other):
         return False
     pairs = zip(one, other, strict=True)

@@ -39,7 +39,7 @@ def beside_floats(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def computed(kind: str, function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """What an operator of two numbers gives, one of which data decide."""
+    """The result of an operator of two numbers, one of which data decide."""
     if complex in (type(a), type(b)):
         raise TracedValueError("a complex number of a traced one", instead="compute with tensors: torch.complex(a, b)")
     if kind == "Pow":
@@ -161,7 +161,7 @@ def attribute(number: Item, name: str) -> Any:
 
 
 def of_math(operators: Any, name: str, args: Sequence, options: dict) -> Any:
-    """What a function of `math` gives of numbers that data decide."""
+    """The result of a function of `math` of numbers that data decide."""
     function = MATH[name][1]
     if name in ("floor", "ceil", "trunc") and function is not None:
         return as_integer(args[0], function)

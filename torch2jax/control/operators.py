@@ -1,4 +1,4 @@
-"""What converted code calls: a known condition is Python's, a traced one becomes a part of the graph."""
+"""The operators of converted code: a known condition is Python's, a traced one becomes a part of the graph."""
 
 import builtins
 import contextlib
@@ -126,7 +126,7 @@ class Operators(Calls):
 
     @staticmethod
     def none_of(*flags: Any) -> Any:
-        """Whether no exit has been taken."""
+        """True if no exit has been taken."""
         out: Any = True
         for flag in flags:
             if flag is True:
@@ -142,7 +142,7 @@ class Operators(Calls):
     # Loops.
 
     def _goes_on(self, test: Callable, flags: "_WaysOut") -> Any:
-        """Whether there is another iteration: no flag is set, and the test holds."""
+        """True if there is another iteration: no flag is set, and the test holds."""
         none = self.none_of(*flags.read())
         if none is False:
             return False
@@ -294,7 +294,7 @@ class Operators(Calls):
             goes_on = self._goes_on(lambda at=at: left.has(self, at), ending)
 
     def iterated(self, items: Any) -> Any:
-        """What a loop or an unpacking goes through."""
+        """The items that a loop or an unpacking goes through."""
         expect_there(items)
         kind = type(items)
         if kind is Item:
@@ -386,7 +386,7 @@ class Operators(Calls):
         return _IN_PLACE[kind](old, value)
 
     def _added_to(self, old: Any, kind: str, value: Any) -> Any:
-        """What an in-place operator gives of a tensor.
+        """The result of an in-place operator of a tensor.
 
         One that is a number on one side is not written to if something else has it, too: the number there stays.
         """
@@ -500,7 +500,7 @@ class Operators(Calls):
         return self.and_(found, lambda: self.chain(kinds[1:], right, *rest[1:]))
 
     def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
-        """What functions give that ask tensors for a bool."""
+        """The results of functions that ask tensors for a bool."""
         if name not in _ASKING:
             return NotImplemented
         if isinstance(owner, torch.Tensor):
@@ -621,7 +621,7 @@ def _item(operators: Operators, value: Any) -> Any:
 
 
 def _as_bool(operators: Operators, value: Any) -> Any:
-    """What ``bool`` gives: one that is traced is a number of Python's."""
+    """The result of ``bool``: one that is traced is a number of Python's."""
     return of_flag(operators.truth(value))
 
 

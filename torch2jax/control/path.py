@@ -34,13 +34,13 @@ class Path:
 
     @property
     def retry_budget(self) -> RetryBudget:
-        """How often the code may handle what ends it."""
+        """The number of times that the code may catch what ends it."""
         if self._retry_budget is None:
             self._retry_budget = RetryBudget()
         return self._retry_budget
 
     def is_in_its_trace(self, call: Call) -> bool:
-        """Whether the code runs in the path's own trace, within no transformation that it has started."""
+        """True if the code runs in the path's own trace, within no transformation that it has started."""
         return self.is_above(call) and (call.tape is None or call.tape.is_beside(self.trace))
 
     def is_above(self, call: Call) -> bool:
@@ -50,7 +50,7 @@ class Path:
         return is_there and not call.transformations and call.dual is None
 
     def can_decide(self, tensor: Torchish) -> bool:
-        """Whether conditions on a tensor can be asked where the code is."""
+        """True if conditions on a tensor can be asked where the code is."""
         return self.policy.max_paths > 1 and decides(deciding_array(tensor), self.trace)
 
     def decision(self, tensor: Torchish, what: str) -> bool:
@@ -113,7 +113,7 @@ class Path:
         raise Restart(follows=True)
 
     def end(self) -> None:
-        """Lets go of what is of the run that ends."""
+        """Releases what is of the run that ends."""
         if self._retry_budget is not None:
             self._retry_budget.end()
 

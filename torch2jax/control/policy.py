@@ -14,7 +14,7 @@ _MOST_SHOWN = 8
 
 
 class LineHints:
-    """What is said of places, by the file and the line or function, and which places have asked for it.
+    """Hints for lines, by the file and the line or function, and the lines that have asked for them.
 
     Args:
         name: of the argument that says it.
@@ -74,7 +74,7 @@ def _is_at(location: SourceLine, file: str, at: str) -> bool:
 
 
 class BranchPolicy(NamedTuple):
-    """How branches on traced values are translated, as `t2j` is told."""
+    """The options of `t2j` for branches on traced values."""
 
     checks: str = "assume"
     branches: LineHints | None = None
@@ -142,7 +142,7 @@ class BranchPolicy(NamedTuple):
 
     @property
     def checking(self) -> Callable[[Any, str], None] | None:
-        """What checks that a traced bool is true, with a message; None if nobody does."""
+        """The function that checks that a traced bool is true, with a message; None if there is none."""
         return _CHECKS[self.checks]
 
 

@@ -46,7 +46,7 @@ def _profile(frame: FrameType, event: str, arg: Any) -> None:
 
 
 def _is_called_by_library(frame: FrameType) -> bool:
-    """Whether code of the standard library is called by code that is known to change nothing."""
+    """True if code of the standard library is called by code that is known to change nothing."""
     caller = frame.f_back
     if _is_imported(frame):
         return True
@@ -57,7 +57,7 @@ def _is_called_by_library(frame: FrameType) -> bool:
 
 
 def _is_imported(frame: FrameType | None) -> bool:
-    """Whether an import has begun the code, which it does once."""
+    """True if an import has begun the code, which it does once."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

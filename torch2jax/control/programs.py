@@ -112,7 +112,7 @@ def joined(predicate: Atom, yes: Program, no: Program) -> Program:
 
 
 def _common_end(yes: Program, no: Program) -> int:
-    """How many statements at the end of two programs are the same, but for what comes from before them."""
+    """The number of statements at the end of two programs that are the same, but for what comes from before them."""
     partners: dict[Var, set] = {}
     partners_of_no: dict[Var, set] = {}
 

@@ -1,4 +1,4 @@
-"""What functions that are not converted change: tables, by the kinds of callables.
+"""Tables of what functions that are not converted change, by the kinds of callables.
 
 On a side of a condition nothing may be written that nobody sees. So a callable of C's is called there if it is known to
 change nothing, or nothing but what is journaled first, or if it is a method of an object that the side has made itself.
@@ -69,7 +69,7 @@ _READING = frozenset(
 
 
 def is_to_convert(code: types.CodeType) -> bool:
-    """Whether code is the user's, or is followed as if it was."""
+    """True if code is the user's, or is followed as if it was."""
     file = code.co_filename
     if file.startswith(("<", *_OWN)) or code is KEEP_ALIVE:
         return False
@@ -87,7 +87,7 @@ def _module_of_standard(file: str) -> str:
 
 
 def reads_only(function: types.FunctionType, args: tuple) -> bool:
-    """Whether a Python function that is not converted writes to nothing but tensors."""
+    """True if a Python function that is not converted writes to nothing but tensors."""
     file = function.__code__.co_filename
     if function.__code__ is KEEP_ALIVE:
         return True
@@ -114,7 +114,7 @@ _LOGGING = frozenset(
 
 
 def is_wrapped_for_compilers(code: types.CodeType) -> bool:
-    """Whether code calls what it wraps, and keeps PyTorch's compilers away from that."""
+    """True if code calls what it wraps, and keeps PyTorch's compilers away from that."""
     return code.co_filename in _FOR_COMPILERS
 
 
@@ -122,7 +122,7 @@ _FOR_COMPILERS = frozenset(folder + name for folder in _TORCH for name in ("_com
 
 
 def is_watched(code: types.CodeType) -> bool:
-    """Whether code may change what nobody journals, if it runs without having been converted."""
+    """True if code may change what nobody journals, if it runs without having been converted."""
     file = code.co_filename
     if file.startswith((*_TENSORS, *_NUMPY, "<")) or _package_of(file) in _BENEATH or code is KEEP_ALIVE:
         return False
@@ -278,7 +278,7 @@ _ANY_MAY_CALL = frozenset(
 
 
 def changes_nothing(function: Any, owner: Any, name: str) -> bool:
-    """Whether a callable of C's writes to nothing but tensors, whatever it is called with.
+    """True if a callable of C's writes to nothing but tensors, whatever it is called with.
 
     Args:
         owner: what it is a method of; None if it is none.
@@ -315,12 +315,12 @@ CALLING_TYPES = (map, filter, *(x for x in vars(itertools).values() if isinstanc
 
 
 def calls_its_arguments(function: Any, name: str) -> bool:
-    """Whether a callable calls functions among its arguments."""
+    """True if a callable calls functions among its arguments."""
     module = (getattr(function, "__module__", None) or "").split(".")[0]
     is_listed = any(function is x for x in (*CALLERS, *CALLING_TYPES))
     return is_listed or name == "sort" or module in ("torch", "jax", "jaxlib")
 
 
 def is_iterator(value: Any) -> bool:
-    """Whether to read from a value is to change it."""
+    """True if reading from a value changes it."""
     return hasattr(type(value), "__next__") and isinstance(value, Iterator)

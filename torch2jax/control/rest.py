@@ -36,7 +36,7 @@ condition_p.def_abstract_eval(lambda _: [])
 
 
 class Split:
-    """Which conditions are split. It grows while a call is traced."""
+    """The conditions that are split. They become more while a call is traced."""
 
     def __init__(self):
         self.locations: set[SourceLine] = set()
@@ -49,7 +49,7 @@ class Split:
         return self.has_all or bool(self.locations)
 
     def add(self, refused: Refused) -> bool:
-        """Lets what was refused be split; false if it is already."""
+        """Splits the condition of a refusal; false if it is split already."""
         if self.has_all or (refused.location is not None and refused.location in self.locations):
             return False
         self.reason = self.reason or refused.reason
@@ -86,11 +86,11 @@ class Way:
 
     @property
     def splits_all(self) -> bool:
-        """Whether all conditions are split, since nobody knows which one has to be."""
+        """True if all conditions are split, since nobody knows which one has to be."""
         return self._split.has_all
 
     def splits(self, location: SourceLine) -> bool:
-        """Whether the rest of the code goes into both sides of a condition."""
+        """True if the rest of the code goes into both sides of a condition."""
         return self._split.has_all or location in self._split.locations
 
     def ask(self, flag: Any, location: SourceLine, why: str = "decides how code goes on") -> bool:
@@ -148,7 +148,7 @@ class _Run(NamedTuple):
 
 
 class _Node:
-    """What is computed up to a condition, or to the end."""
+    """The equations up to a condition, or to the end."""
 
     def __init__(self):
         self.steps: list | None = None
@@ -250,7 +250,7 @@ class Rest:
         node.end, node.results = run.end, [named(x) for x in run.results]
 
     def _enter(self, node: _Node, steps: list, names: dict, named: Callable, run: _Run) -> None:
-        """Lets a node have some equations, or compares them with those that it has."""
+        """Gives a node some equations, or compares them with those that it has."""
         if node.steps is None:
             node.steps = []
             for step in steps:
@@ -274,7 +274,7 @@ class Rest:
         return self._consts[key]
 
     def _side(self, node: _Node) -> End | Raised:
-        """What the ways from a node on compute together."""
+        """The end that the ways from a node on have together."""
         if isinstance(node.end, Raised):
             return node.end
         if node.end is not None:
@@ -329,7 +329,7 @@ def _without_frames(error: Exception) -> Exception:
 
 
 def _key_of(value: Any) -> Any:
-    """What tells constants apart: small ones are made anew in every run."""
+    """The key of a constant: small ones are made anew in every run, and compared by value."""
     if isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) or value.size > 2**18:
         return id(value)
     array = np.asarray(value)

@@ -1,4 +1,4 @@
-"""Which functions are converted when they are called."""
+"""The choice of functions that are converted when they are called."""
 
 import functools
 import types
@@ -14,14 +14,14 @@ _unconverted: dict[int, tuple[types.CodeType, Unconvertible]] = {}
 
 
 class Routes:
-    """What operators have in common: they are the constant that converted code asks."""
+    """The base of the operators, which are a constant of converted code."""
 
     def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
     @staticmethod
     def converts(function: types.FunctionType) -> bool:
-        """Whether a Python function is the user's, or as good as that."""
+        """True if a Python function is the user's, or as good as that."""
         code = function.__code__
         found = _to_convert.get(id(code))
         if found is None:

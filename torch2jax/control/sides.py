@@ -36,7 +36,7 @@ from .writes import UNDEFINED, Attribute, JournaledSlot, ObjectJournal, Variable
 
 
 class Side:
-    """What one run of some code has left."""
+    """The outcome of one run of some code."""
 
     def __init__(self):
         self.trees: dict[tuple, tuple[JournaledSlot, Tree]] = {}
@@ -212,12 +212,12 @@ def _run_side(
 
 
 def _count_of(state: Any) -> Any:
-    """How many keys have been drawn, as an array."""
+    """The number of keys that have been drawn, as an array."""
     return lax.add(jnp.asarray(state.before, jnp.uint32), jnp.uint32(state.taken))
 
 
 def _settings() -> tuple:
-    """What code can change of PyTorch's state, which belongs to no object."""
+    """PyTorch's settings that code can change, which belong to no object."""
     return (
         *(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()),
         *(torch.get_default_device(), torch.are_deterministic_algorithms_enabled(), torch.is_autocast_enabled("cpu")),
@@ -259,7 +259,7 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
 def short_circuit(
     flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: bool, is_tensor: bool, is_pure: bool = False
 ) -> Any:
-    """What ``flag and rest()``, or ``flag or rest()``, gives.
+    """The result of ``flag and rest()``, or ``flag or rest()``.
 
     Args:
         is_tensor: whether `own`, which gives what the flag is of, gives a tensor.
@@ -399,7 +399,7 @@ def joined(flag: Any, one: Side, two: Side, location: SourceLine) -> Any:
 
 
 def p_before(side: Side, slot: JournaledSlot) -> Any:
-    """What a side leaves in a place; UNDEFINED if nothing."""
+    """The value that a side leaves in a slot; UNDEFINED if nothing."""
     tree = side.trees.get(slot.key)
     if tree is None:
         return UNDEFINED if slot.key not in side.outer else None
@@ -432,7 +432,7 @@ def _has_effects(side: Side) -> bool:
 
 
 def _are_one(one: ClosedJaxpr, two: ClosedJaxpr) -> bool:
-    """Whether two programs compute the same."""
+    """True if two programs compute the same."""
     names = [dict(zip(x.jaxpr.constvars, x.consts, strict=True)) for x in (one, two)]
     same: dict[Any, Any] = {}
 

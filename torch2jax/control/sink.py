@@ -79,7 +79,7 @@ def _moves(jaxpr: Jaxpr) -> tuple[dict[int, tuple[int, int]], set[int]]:
 
 
 def _selections(step: JaxprEqn) -> list[JaxprEqn]:
-    """What a condition does whose branches only name what is around it."""
+    """The selections that a condition is whose branches only name what is around it."""
     results = []
     for branch in step.params["branches"]:
         names = dict(zip(branch.jaxpr.invars, step.invars[1:], strict=True))

@@ -67,7 +67,7 @@ def _parsed(filename: str) -> _File:
 
 
 def _may_be(node: ast.AST, code: CodeType) -> bool:
-    """Whether a function's parameters are a node's: else the file has been edited since it was imported."""
+    """True if a function's parameters are a node's: else the file has been edited since it was imported."""
     args: ast.arguments = node.args  # pyright: ignore[reportAttributeAccessIssue]
     names = [arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
     names += [arg.arg for arg in (args.vararg, args.kwarg) if arg is not None]

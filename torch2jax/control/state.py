@@ -1,4 +1,4 @@
-"""What a converted run of code knows: the journal of the side that it is on, and what it must not write to any more."""
+"""The state of a converted run: the journal of the side that it is on, and what it must not write to any more."""
 
 import re
 import sys
@@ -39,7 +39,7 @@ class Refused(Unwind):
 
 
 def is_of_translation(error: BaseException) -> bool:
-    """Whether an error says that a value is traced, or C code has got a number that data decide.
+    """True if an error says that a value is traced, or C code has got a number that data decide.
 
     PyTorch itself raises those that are batched.
     """
@@ -63,7 +63,7 @@ def text_of(error: BaseException) -> str:
 
 
 def name_of(value: Any) -> str:
-    """What the user's code calls an object, as far as a variable has it; else its kind."""
+    """The name that the user's code has for an object, if a variable has it; else its kind."""
     frame = sys._getframe(1)
     while frame is not None:
         if not is_library(frame.f_code.co_filename):

@@ -46,7 +46,7 @@ class Tie:
 
     @property
     def lasts(self) -> bool:
-        """Whether the side that it was made on has not ended."""
+        """True if the side that it was made on has not ended."""
         kept: Journal | None = journal()
         while kept is not None:
             if kept is self._journal:
@@ -138,7 +138,7 @@ def _node_of(memory: Memory) -> _Node:
 
 
 def is_tied(memory: Memory) -> bool:
-    """Whether data decide what else a memory is."""
+    """True if data decide what else a memory is."""
     found = vars(memory).get("tied")
     return found is not None and bool(found.lasting)
 

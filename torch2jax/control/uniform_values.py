@@ -97,7 +97,7 @@ def _answered(condition: Uniform | None, one: Uniform | None, other: Uniform | N
 
 
 def _are_integers(operands: Sequence) -> bool:
-    """Whether these are known, and integers or bools."""
+    """True if these are known, and integers or bools."""
     return all(x is not None and x.values.dtype.kind in "biu" for x in operands)
 
 

@@ -28,7 +28,7 @@ from .state import Refused, Run, current_run, name_of
 
 
 class Undefined:
-    """What a variable, an attribute or an item is that is not there."""
+    """The value of a variable, an attribute or an item that is not there."""
 
     def __repr__(self) -> str:
         return "undefined"
@@ -112,7 +112,7 @@ class Attribute(JournaledSlot):
 
     @property
     def is_of_c(self) -> bool:
-        """Whether what it holds is C's, which may refuse other values."""
+        """True if what it holds is C's, which may refuse other values."""
         return isinstance(self._slot, types.GetSetDescriptorType)
 
     def read(self) -> Any:
@@ -268,13 +268,13 @@ class ObjectJournal:
                 current_run().owners[id(slot.owner)] = slot.owner
 
     def undo(self) -> None:
-        """Lets all places hold what they held before."""
+        """Puts back what all slots held before."""
         for key, slot in reversed(self.slots.items()):
             slot.write(self.before[key])
 
 
 def references_of_sides(value: Any) -> int:
-    """How often the sides that the code is on keep an object, to put it back where they end."""
+    """The number of times that the sides that the code is on keep an object, to put it back where they end."""
     kept, objects = [x for each in current_run().started for x in each.values()], current_run().journal
     while objects is not None:
         for key, before in objects.before.items():
@@ -285,7 +285,7 @@ def references_of_sides(value: Any) -> int:
 
 
 def can_be_put_back(run: Run, restored: Callable[[Any], bool]) -> bool:
-    """Whether another run of the code finds all that sides have written to as it was."""
+    """True if another run of the code finds all that sides have written to as it was."""
     if any(isinstance(x, _UNSEEN) for x in run.owners.values()):
         return False
     return not _from_outside(run, (*run.owners.values(), *run.consumed), restored)
@@ -307,12 +307,12 @@ class Doubted(Refused):
 
 
 def _from_outside(run: Run, owners: Iterable[Any], restored: Callable[[Any], bool]) -> list[Any]:
-    """Which of some objects the code has from outside, and nobody puts back."""
+    """Those of some objects that the code has from outside, and nobody puts back."""
     return [x for x in owners if not restored(x) and is_from_outside(run, x, restored)]
 
 
 def is_from_outside(run: Run, owner: Any, restored: Callable[[Any], bool]) -> bool:
-    """Whether somebody has an object when the call is over, and the call itself does not give what becomes of it.
+    """True if somebody has an object when the call is over, and the call itself does not put it back.
 
     Raises:
         Doubted: nobody knows.
@@ -472,7 +472,7 @@ def made(value: Any) -> Any:
 
 
 def is_made(value: Any) -> bool:
-    """Whether nobody outside of the side can have a value; where the code is on no side, outside of the run."""
+    """True if nobody outside of the side can have a value; where the code is on no side, outside of the run."""
     run = current_run()
     journal = run.journal or run.outside
     return journal is None or id(value) in journal.made
