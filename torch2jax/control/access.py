@@ -1,4 +1,4 @@
-"""Attributes and items in converted code: what the user's classes define for reading and writing them runs converted."""
+"""Attributes and items in converted code: what the user's classes define for them runs converted."""
 
 import collections
 import functools
