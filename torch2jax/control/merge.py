@@ -344,7 +344,7 @@ class Merge:
     """Merges pairs of trees.
 
     Args:
-        what: in words, what the two are: where a condition is true, and false.
+        one, other: the two in words: where a condition is true, and false.
         is_loop: whether a loop carries what is merged: then nothing may be unlike.
         padded_to: the names of tensors that have room for all that a loop adds to them.
     """
