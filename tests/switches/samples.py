@@ -97,11 +97,12 @@ def _knows_its_sum(y, x):
     return y * 0 * len(str(float(y.sum()))) + x
 
 
-def _asks_for_a_number(x):
+def _asked_for_a_number():
+    """What is left when a checkpoint cannot be translated."""
     try:
-        return _checkpointed(_knows_its_sum)(x)
+        return jax.jit(t2j(_checkpointed(_knows_its_sum)))(_x())
     except TypeError:
-        return x
+        return _x()
 
 
 def _branch_in_a_branch(x):
@@ -264,7 +265,7 @@ for _name, _arguments in MODULES.items():
     SAMPLES[f"training: {_name}"] = lambda arguments=_arguments: _training_step(*arguments)
 SAMPLES |= {
     "training: optimizer": _by_optimizer,
-    "a number within a checkpoint": lambda: jax.jit(t2j(_asks_for_a_number))(_x()),
+    "a number within a checkpoint": _asked_for_a_number,
     "random": _drawn,
     "bridge: eager": _bridge(lambda f: f),
     "bridge: jit": _bridge(jax.jit),

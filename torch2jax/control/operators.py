@@ -39,11 +39,27 @@ _IN_PLACE = {kind: getattr(operator, "i" + name) for kind, name in _BINARY.items
 _UNARY = {"USub": "neg", "UAdd": "pos", "Invert": "invert"}
 _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
 _MANY = 2**10  # conditions in a loop that no condition ends
-_REFERENCES = 4  # to a tensor that one variable has, where it is added to: of that, and of calls in between
 _REFERENCES_OF_ITEMS = 2  # to what a loop alone goes through
 _FIRST = (1, 2)  # iterations after which a loop that is no loop of the graph may be one
 _IN_A_ROW, _LONG = 4, 24  # so many iterations in a row that ask, of so many that are left, become one loop of the graph
 _SHORT = 16  # iterations that are conditions one within another, where they cannot be one loop
+
+
+def _references() -> int:
+    """The number of references to a tensor of one variable, where `Operators._added_to` counts them.
+
+    They are the variable and those of the two calls in between, which Python passes on or copies: it copies them once
+    one of PyTorch's compilers has its own evaluation of frames.
+    """
+
+    def added_to(value: object) -> int:
+        return sys.getrefcount(value)
+
+    def aug(value: object) -> int:
+        return added_to(value)
+
+    variable = object()
+    return aug(variable)
 
 
 class Operators(Calls):
@@ -393,7 +409,7 @@ class Operators(Calls):
         if id(old) not in current_run().unsure:
             return _IN_PLACE[kind](old, value)
         new, storage = _FUNCTIONS[kind](old, value), old._node.storage
-        if sys.getrefcount(old) - references_of_sides(old) <= _REFERENCES:
+        if sys.getrefcount(old) - references_of_sides(old) <= _references():
             if not storage.is_older and not is_tied(storage.memory):
                 return new
             if new.shape == old.shape and new.dtype == old.dtype:
