@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.autograd.runs import Execution
+from torch2jax.autograd.outer_state import OuterState
 from torch2jax.translation import current
 
 
@@ -76,7 +76,7 @@ def test_after_a_run_that_is_abandoned():
 
 
 def test_after_an_error_between_two_runs(monkeypatch):
-    def fails(attempt):
+    def fails(outer):
         raise ZeroDivisionError
 
     def slope(x):
@@ -84,7 +84,7 @@ def test_after_an_error_between_two_runs(monkeypatch):
         getattr(x.requires_grad_().sum(), "back" + "ward")()
         return x.grad
 
-    monkeypatch.setattr(Execution, "discard", fails)
+    monkeypatch.setattr(OuterState, "_restore", fails)
     before = state()
     with pytest.raises(ZeroDivisionError):
         t2j(slope)(jnp.ones(3))

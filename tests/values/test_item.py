@@ -144,5 +144,5 @@ def test_where_no_answer_can_be_followed():
 
 
 def test_other_tensors_stand_for_themselves():
-    assert Torchish.stands_for is None
+    assert Torchish.python_type is None
     assert jax.jit(t2j(lambda x: (x[0].double() * x.half()[0]).dtype == torch.float64 and x))(INPUTS[0]) is not None

@@ -10,6 +10,7 @@ import tempfile
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,8 +85,9 @@ class _LeftError(Exception):
 def limited(seconds: float) -> Iterator[None]:
     """Raises `Late` in what takes longer, again and again should someone catch it."""
 
-    def late(*_):
-        raise Late
+    def late(_: int, frame: types.FrameType | None):
+        if frame is None or frame.f_code.co_filename != weakref.__file__:  # a finalizer has nobody to raise to
+            raise Late
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
