@@ -268,7 +268,7 @@ class TracedValueError(TypeError):
     Args:
         what: the function that needs the value.
         leaves_pytorch: whether it takes the value out of PyTorch, as for numpy.
-        region: the user's ``file:line`` that the error names; by default the innermost one on the stack.
+        location: the user's ``file:line`` that the error names; by default the innermost one on the stack.
         instead: code that can replace it, and needs no value.
     """
 

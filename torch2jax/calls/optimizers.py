@@ -189,50 +189,23 @@ exchange(sparse_adam, "math", TensorMath())
 # Schedulers.
 
 
-def slots_of_scheduler(scheduler: Any, path: str = "") -> Iterator[Slot]:
-    """The numbers of a scheduler, those within it, and those of its optimizer."""
-    yield from numbers_of(vars(scheduler), path)
-    for group in scheduler.optimizer.param_groups:
-        yield from numbers_of(group, f"{path}.group{id(group)}")
-
-
-def numbers_of(owner: Any, path: str) -> Iterator[Slot]:
+def _numbers_in(value: Any) -> Iterator[Any]:
     """The numbers in a container, in containers inside it, and in schedulers."""
-    items: Any = owner.items() if isinstance(owner, dict) else enumerate(owner)
-    for key, value in list(items):
-        if key == "params" or type(value) is bool:
-            continue
-        name = f"{path}.{key}" if path else str(key)
-        if isinstance(value, lr_scheduler.LRScheduler):
-            yield from numbers_of(vars(value), name)
-        elif type(value) in (tuple, list) and value and all(_is_number(x) for x in value):
-            for i in range(len(value)):
-                yield _InSequence(owner, key, f"{name}.{i}", i)
-        elif _is_number(value):
-            yield Slot(owner, key, name)
-        elif type(value) in (dict, list):
-            yield from numbers_of(value, name)
+    if isinstance(value, lr_scheduler.LRScheduler):
+        value = vars(value)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key != "params":
+                yield from _numbers_in(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _numbers_in(item)
+    elif _is_number(value):
+        yield value
 
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) or isinstance(value, (np.float64, torch.Tensor))
-
-
-class _InSequence(Slot):
-    """A place in a tuple or list, which is replaced: schedulers share lists."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, owner: Any, key: Any, path: str, index: int):
-        super().__init__(owner, key, path)
-        self.index = index
-
-    def get(self):
-        return self.owner[self.key][self.index]
-
-    def set(self, value: Any) -> None:
-        before = self.owner[self.key]
-        self.owner[self.key] = type(before)([*before[: self.index], value, *before[self.index + 1 :]])
 
 
 def _guard_scheduler(cls: type[Any]) -> None:
@@ -241,7 +214,7 @@ def _guard_scheduler(cls: type[Any]) -> None:
     @replaces(cls, "step")
     def step(self: Any, *args: Any, **kwargs: Any):
         expect_own(self.optimizer)
-        numbers = (slot.get() for slot in slots_of_scheduler(self))
+        numbers = _numbers_in([self, self.optimizer.param_groups])
         if any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
             this_call().paths[-1].convert()
         return of_user(original)(self, *args, **kwargs)

@@ -90,7 +90,7 @@ def converted_run(
     """The result of a run in which conditions on traced values are a part of the graph.
 
     Args:
-        attempt, restored: as those of `journaled_run`.
+        execute, restored: as those of `journaled_run`.
         ended_at_condition: whether the run before has ended at the first of them.
 
     Raises:
@@ -234,6 +234,5 @@ def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
     if this_call().is_top_level:
         expect_restored_at_end()  # here, where what the run has done is undone if it is not the last
         if journal is not None and current_run().way is not None:
-            locations = [(key, x) for key, x in journal.slots.items() if not x.is_variable]
-            current_run().left = {key: (x, x.read()) for key, x in locations}
+            current_run().left = {key: (x, x.read()) for key, x in journal.slots.items() if not x.is_variable}
     return result

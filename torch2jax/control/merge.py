@@ -346,7 +346,7 @@ class Merge:
     Args:
         one, other: the two in words: where a condition is true, and false.
         is_loop: whether a loop carries what is merged: then nothing may be unlike.
-        padded_to: the names of tensors that have room for all that a loop adds to them.
+        with_capacity: the names of tensors that have room for all that a loop adds to them.
     """
 
     def __init__(self, one: str, other: str, is_loop: bool = False, with_capacity: Collection[str] = ()):
