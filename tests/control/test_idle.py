@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from torch2jax import t2j
-from torch2jax.control import idle
+from torch2jax.tracing import conditions
 
 CODE = """
 def warned(x, told):
@@ -27,20 +27,20 @@ def other(x):
 def library(monkeypatch):
     file = "/somewhere/site-packages/some_library/masks.py"
     monkeypatch.setitem(linecache.cache, file, (len(CODE), None, CODE.splitlines(keepends=True), file))
-    monkeypatch.setattr(idle, "_idle", {})
+    monkeypatch.setattr(conditions, "_idle", {})
     names: dict = {}
     exec(compile(CODE, file, "exec"), names)
     return names
 
 
-def conditions(function, *args):
+def count_of_conditions(function, *args):
     return str(jax.make_jaxpr(lambda x: t2j(function)(x, *args))(jnp.ones(3))).count("cond[")
 
 
 def test_answers_a_line_that_is_named(library):
-    idle.add_idle_question("some_library/masks.py", "warned", "(x > 0).any()", False)
+    conditions.add_idle_question("some_library/masks.py", "warned", "(x > 0).any()", False)
     told: list = []
-    assert conditions(library["warned"], told) == 0
+    assert count_of_conditions(library["warned"], told) == 0
     assert told == []
 
 
@@ -48,5 +48,5 @@ def test_answers_a_line_that_is_named(library):
     ("function", "text"), [("other", "(x > 0).any()"), ("warned", "another text"), ("other", "x.max")]
 )
 def test_asks_lines_that_are_not(library, function, text):
-    idle.add_idle_question("some_library/masks.py", function, text, False)
-    assert conditions(library["other"]) == 1
+    conditions.add_idle_question("some_library/masks.py", function, text, False)
+    assert count_of_conditions(library["other"]) == 1

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..control.entry import of_user, set_gradient
 from ..rules.operands import lift
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
@@ -24,6 +23,7 @@ from ..tensors.history import GradientPart, Node, Source, leads_through_older, r
 from ..tensors.journal import NeedsLeaves, Uncontained, journal
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec, conjugate
+from ..tracing.user_code import of_user, set_gradient
 from ..translation import this_call
 from .linearization import Var
 from .tape import Hooked, Tape

@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from torch.autograd import graph
 
-from ..control.entry import of_user
 from ..errors import user_level
 from ..patches import exchange, replaces
 from ..restarts import Restart
@@ -21,6 +20,7 @@ from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import NestedTensor, like, values_of
 from ..tracing.traces import expect_unrecorded
+from ..tracing.user_code import of_user
 from ..translation import current, this_call
 from .backward import BackwardOfTensors, add, is_source, joined, replaced, with_parts
 from .inputs import requires_grad

@@ -11,7 +11,6 @@ import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import once_differentiable
 
-from ..control.entry import note_made, of_user
 from ..hints import advised
 from ..internals.jax import varying_axes
 from ..tensors.dtypes import canonical
@@ -20,6 +19,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..tracing.primitives import linear_call, once
 from ..tracing.tensor_spec import conjugate
 from ..tracing.traces import axes_in_types, varying
+from ..tracing.user_code import note_made, of_user
 from ..translation import Call, this_call
 from .function_residuals import Context, Residuals, Start
 from .linearization import matched, own_axes, reduced_axes

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import torch
 from torch.autograd.function import FunctionCtx
 
-from ..control.entry import note_made, of_user
 from ..functional.vmap import Batch, run_rule
 from ..internals.dispatch import DisableTorchFunction, DisableTorchFunctionSubclass
 from ..internals.transforms import set_fwd_grad_enabled
@@ -39,6 +38,7 @@ from ..tensors.trees import TensorSlot, map_arguments
 from ..tensors.wrapped import NestedTensor, Wrapped, is_wrapper, tensor_of, wrapped
 from ..tracing.scope import StreamState, closed_over
 from ..tracing.shadows import give_shadow, shadow_of, uncut
+from ..tracing.user_code import note_made, of_user
 from ..translation import Call, is_in_progress, this_call
 
 

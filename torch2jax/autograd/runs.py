@@ -25,9 +25,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..control.entry import note_made
-from ..control.path import Path
-from ..control.policy import BranchPolicy
 from ..errors import SourceLine
 from ..restarts import Restart, Unwind
 from ..tensors.array_buffer import ArrayBuffer
@@ -36,8 +33,10 @@ from ..tensors.history import Node, Source
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tracebacks import add_location
+from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.rolling import HasLoops, Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming, program_of
+from ..tracing.user_code import PLAIN, UserCode, converting_runs
 from ..translation import calls_of_thread, current, this_call
 from .foreseen import foreseen_depth
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, run_with_inputs
@@ -59,7 +58,7 @@ class Execution:
         tracks_lengths: whether ``len`` and the like take data-dependent lengths from the beginning.
         number_modules: the modules in which functions of Python's take numbers that data decide from the beginning, by
             their dictionaries, and whether ``float`` and ``int`` do, too.
-        converts: whether its code is converted.
+        code: the user's code as the run has it.
     """
 
     def __init__(
@@ -71,9 +70,9 @@ class Execution:
         inputs: Inputs | None = None,
         tracks_lengths: bool = False,
         number_modules: list[tuple[dict[str, Any], bool]] | None = None,
-        converts: bool = False,
+        code: UserCode = PLAIN,
     ):
-        self.converts = converts
+        self.code = code
         self.depth, self.left, self.constants, self.inputs = depth, list(left), constants, inputs
         self.tracks_lengths = tracks_lengths
         self.number_modules = [] if number_modules is None else number_modules
@@ -145,11 +144,6 @@ class Execution:
             )
         if self.inputs is not None:
             self.inputs.expect_hook(tensor, hooks)
-
-    def note_made(self, value: Any) -> None:
-        """Called with an object of the package's, before code writes to it."""
-        if self.converts:
-            note_made(value)
 
     def note_given(self, array: Any, tensor: Torchish) -> None:
         """Notes the leaf for an array that JAX differentiates."""
@@ -291,7 +285,7 @@ class Runs:
         left: list[Torchish] = []
         constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
 
-        def execute(path: Path, converts: bool = False) -> T:
+        def execute(path: Path, code: UserCode = PLAIN) -> T:
             nonlocal left
             copies = constants if path.is_one_of_several else None
             foreseen = 0 if is_transforming() else self._foreseen or 0
@@ -303,7 +297,7 @@ class Runs:
                 inputs,
                 self._tracks_lengths,
                 self._number_modules,
-                converts,
+                code,
             )
             if inputs is not None:
                 inputs.begin()
@@ -333,13 +327,12 @@ class Runs:
             try:
                 if not outer.runs:
                     return execute(Path(self._policy, current_trace()))
-                from ..control.driver import converted_run, journaled_run  # which other calls need not import
-
                 # In a program most conditions are on traced values. But derivatives are not seen in a trace within, and
                 # neither is what loops put aside.
                 is_seen = inputs is not self._inputs or not outer.was_cut
                 may_ask = not is_seen and program_of(current_trace()) is not None
-                run = converted_run if outer.follows or may_ask else journaled_run
+                runs = converting_runs()
+                run = runs.converted_run if outer.follows or may_ask else runs.journaled_run
                 return run(execute, self._policy, outer.has, outer.saw_condition)
             except Restart as need:
                 if 0 < need.tape <= self._depth:

@@ -18,7 +18,6 @@ from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
-from ..control.entry import is_on_side, of_user
 from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
 from ..patches import exchange, replaces
@@ -27,6 +26,7 @@ from ..tensors.dtypes import has_doubles
 from ..tensors.objects import Slot
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
+from ..tracing.user_code import of_user
 from ..translation import current, this_call
 from ..values.python_functions import TensorMath
 from ..values.traced_numbers import Number, as_float, is_unknown, larger, number_of, smaller
@@ -79,7 +79,8 @@ def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
             raise TracedValueError("torch.optim.LBFGS.step", instead=_LBFGS) from error
     step: Any = type(self).step
     is_pytorchs = step.__module__.startswith("torch.optim.")
-    if not is_pytorchs or is_on_side():  # others may ask; and what a side writes has to be seen
+    # Others may ask; and what a side writes has to be seen.
+    if not is_pytorchs or this_call().execution.code.is_on_side():
         step = of_user(step)
     with _abstract_where_traced(self, keeps_scalars=is_pytorchs):
         return step(self, *args, **kwargs)

@@ -15,10 +15,10 @@ from ..restarts import Unwind
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Storage, lose_traced
+from ..tracing.conditions import Path
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, ending_with_errors, expect_unrecorded
 from ..translation import this_call
-from .path import Path, PathOfSource
 
 _TRACINGS = 100  # of one block; each makes known at least one effect, most make all known
 
@@ -166,9 +166,9 @@ class Block:
             RuntimeError: it does what PyTorch does not allow there.
         """
         policy = self._call.execution.path.policy
-        kind = PathOfSource if self._call.execution.converts else Path
         with ending_with_errors(self._around):
-            return self._trace(kind(policy, current_trace()), args, written, key, taken)
+            path = self._call.execution.code.path(policy, current_trace())
+            return self._trace(path, args, written, key, taken)
 
     def _trace(self, path: Path, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
         call, stream = self._call, self._call.stream.state

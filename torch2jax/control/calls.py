@@ -16,6 +16,7 @@ from jax.core import Tracer
 from ..errors import user_line
 from ..patches import replacement_around
 from ..tensors.tensor import Torchish
+from ..tracing.conditions import deciding_array
 from ..translation import current
 from ..values.item import Item
 from ..values.lengths import TracedRange, largest, length, smallest, track_lengths
@@ -24,7 +25,6 @@ from ..values.traced_numbers import as_float
 from .access import Access
 from .merge import expect_there, has_no_identity
 from .numbers import as_integer, as_real, divided, of_math, raised_to, refused, rounded, text
-from .path import deciding_array
 from .purity import (
     CALLING_TYPES,
     FIRST_IS_WRITTEN,

@@ -11,17 +11,14 @@ from jax.core import eval_jaxpr
 
 from ..errors import BranchError, TracedValueError
 from ..restarts import Restart
-from ..tensors.trees import flatten, map_results
+from ..tensors.trees import flatten
+from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.traces import current_trace, ending_with_errors, is_transforming
-from ..translation import this_call
-from ..values.traced_numbers import Number
-from .merge import Unmergeable, expect_there
-from .operators import OPERATORS
-from .path import Path, PathOfSource
-from .policy import BranchPolicy
+from ..tracing.user_code import UserCode
+from .entry import ConvertedCode
 from .rest import Rest, Split, Way
 from .sink import sunk
-from .state import Refused, Run, current_run, is_of_translation, running
+from .state import PathOfSource, Refused, Run, is_of_translation, running
 from .writes import (
     Doubted,
     JournaledSlot,
@@ -32,26 +29,22 @@ from .writes import (
     is_from_outside,
 )
 
+_CONVERTED = ConvertedCode()
+
 
 def journaled_run(
-    execute: Callable[[Path, bool], Any], policy: BranchPolicy, restored: Callable[[Any], bool], _: object = None
+    execute: Callable[[Path, UserCode], Any],
+    policy: BranchPolicy,
+    restored: Callable[[Any], bool],
+    ended_at_condition: bool,
 ) -> Any:
-    """The result of a later run that asks nothing of traced values; its writes are journaled.
-
-    Args:
-        execute: runs the code on a path; gives a tree.
-        restored: tells of an object whether it is as it was before the first run.
-
-    Raises:
-        BaseException: to `Runs`, it asks for a traced value.
-        BranchError: it writes to an object of which nobody knows what an earlier run has left there.
-    """
+    """See `ConvertingRuns.journaled_run`."""
 
     def run(kept: Run) -> Any:
         kept.outside, kept.was_restored, kept.is_journaled = ObjectJournal(), restored, True
         path = Path(policy, current_trace())
         try:
-            result = execute(path, True)
+            result = execute(path, _CONVERTED)
             expect_restored_at_end()
             return result
         except Refused as refused:
@@ -82,20 +75,12 @@ def _sure_of_outside(code: Callable[[Run], Any]) -> Any:
 
 
 def converted_run(
-    execute: Callable[[Path, bool], Any],
+    execute: Callable[[Path, UserCode], Any],
     policy: BranchPolicy,
     restored: Callable[[Any], bool],
-    ended_at_condition: bool = True,
+    ended_at_condition: bool,
 ) -> Any:
-    """The result of a run in which conditions on traced values are a part of the graph.
-
-    Args:
-        execute, restored: as those of `journaled_run`.
-        ended_at_condition: whether the run before has ended at the first of them.
-
-    Raises:
-        BranchError: it cannot be followed.
-    """
+    """See `ConvertingRuns.converted_run`."""
     split = Split()
     while True:
         ways = _Ways(execute, policy, restored, split, ended_at_condition)
@@ -130,7 +115,7 @@ class _Ways:
 
     def __init__(
         self,
-        execute: Callable[[Path, bool], Any],
+        execute: Callable[[Path, UserCode], Any],
         policy: BranchPolicy,
         restored: Callable[[Any], bool],
         split: Split,
@@ -154,7 +139,7 @@ class _Ways:
         kept.outside, kept.was_restored, kept.way = ObjectJournal(), restored, way
         kept.ended_at_condition = self._ended_at_condition
         try:
-            result = self._execute(PathOfSource(self._policy, current_trace(), self._split.is_used), True)
+            result = self._execute(PathOfSource(self._policy, current_trace(), self._split.is_used), _CONVERTED)
             expect_restored_at_end()
         except Refused as refused:
             refused.other_paths = refused.other_paths and can_be_put_back(kept, restored)
@@ -208,31 +193,3 @@ def _is_same(one: Any, other: Any) -> bool:
     if type(one) is dict:
         return [*one] == [*other] and all(map(_is_same, one.values(), other.values()))
     return isinstance(one, (bool, int, float, str, bytes)) and one == other
-
-
-def _put_back_traced(journal: ObjectJournal) -> None:
-    """Puts back what objects from outside held in place of what is nothing outside of the call."""
-    for key, slot in journal.slots.items():
-        left = slot.read()
-        kind = type(left)  # not by isinstance, which asks what has ended
-        parts = left if kind in (list, set) else left.values() if kind is dict else (left,)
-        if any(issubclass(type(x), (Number, Unmergeable)) for x in parts):
-            slot.write(journal.before[key])
-
-
-def call_converted(function: Callable, args: tuple, kwargs: dict) -> Any:
-    """Calls a function of the user's, converted."""
-
-    def leave(value: Any) -> Any:
-        expect_there(value)
-        return value
-
-    journal = current_run().outside
-    if journal is not None and not journal.slots:
-        this_call().ends.append(lambda: _put_back_traced(journal))
-    result = map_results(leave, OPERATORS.call(function, *args, **kwargs))
-    if this_call().is_top_level:
-        expect_restored_at_end()  # here, where what the run has done is undone if it is not the last
-        if journal is not None and current_run().way is not None:
-            current_run().left = {key: (x, x.read()) for key, x in journal.slots.items() if not x.is_variable}
-    return result

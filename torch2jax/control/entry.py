@@ -1,104 +1,93 @@
-"""The package's calls of functions of the user's: in a converted run, converted."""
+"""The way in from the rooms below: the user's code as a converted run has it."""
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..translation import current
+from ..tensors.trees import map_results
+from ..tracing.conditions import BranchPolicy, Path
+from ..tracing.traces import current_trace
+from ..tracing.user_code import UserCode
+from ..translation import this_call
+from ..values.traced_numbers import Number
+from .merge import Unmergeable, expect_there
+from .operators import OPERATORS
+from .state import PathOfSource, Refused, current_run
+from .ties import tied_to
+from .writes import ObjectJournal, expect_restored_at_end, made, note_gradient
 
 
-def of_user(function: Callable) -> Callable:
-    """A function as the run in progress calls it."""
-    call: Any = current()
-    if call is None or not call.execution.converts:
-        return function
-    from .operators import OPERATORS
+class ConvertedCode(UserCode):
+    """The user's code in a run in which operators ask and call, and what it writes is journaled."""
 
-    return functools.partial(OPERATORS.call, function)
+    is_converted = True
 
+    def function(self, function: Callable) -> Callable:
+        return functools.partial(OPERATORS.call, function)
 
-def is_on_side() -> bool:
-    """True if the code is on a side of a condition, or in a loop of the graph."""
-    call: Any = current()
-    if call is None or not call.execution.converts:
-        return False
-    from .state import current_run
+    def result(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        call, run = this_call(), current_run()
+        journal = run.outside
+        if journal is not None and not journal.slots:
+            call.ends.append(lambda: _put_back_traced(journal))
+        result = map_results(_there, OPERATORS.call(function, *args, **kwargs))
+        if call.is_top_level:
+            expect_restored_at_end()  # here, where what the run has done is undone if it is not the last
+            if journal is not None and run.way is not None:
+                run.left = {key: (x, x.read()) for key, x in journal.slots.items() if not x.is_variable}
+        return result
 
-    return current_run().journal is not None
+    def is_on_side(self) -> bool:
+        return current_run().journal is not None
 
+    def path(self, policy: BranchPolicy, trace: Any) -> Path:
+        return PathOfSource(policy, trace)
 
-def call_of_user(function: Callable, args: tuple, kwargs: dict) -> Any:
-    """The result of the function that a converted run begins with."""
-    from .driver import call_converted
+    @contextlib.contextmanager
+    def asking_within(self) -> Iterator[None]:
+        call = this_call()
+        call.paths.append(PathOfSource(call.execution.path.policy, current_trace()))
+        try:
+            yield
+        finally:
+            call.paths.pop().end()
 
-    return call_converted(function, args, kwargs)
-
-
-@contextlib.contextmanager
-def asking_within() -> Iterator[None]:
-    """A context of code in a trace of its own that runs once: in a converted run its conditions are a part of that."""
-    call: Any = current()
-    if not call.execution.converts:
-        yield
-        return
-    from ..tracing.traces import current_trace
-    from .path import PathOfSource
-
-    call.paths.append(PathOfSource(call.execution.path.policy, current_trace()))
-    try:
-        yield
-    finally:
-        call.paths.pop().end()
-
-
-def set_gradient(tensor: Any, value: Any) -> None:
-    """Sets `Tensor.grad` to another tensor, or None."""
-    call: Any = current()
-    if call is not None and call.execution.converts:
-        from .writes import note_gradient
-
-        if note_gradient(tensor):
-            tensor._gradient = value
-            return
-    tensor.change("_gradient", value)
-
-
-def note_made(value: Any) -> None:
-    """Is called with an object that the package has just made, before code of the user's writes to it."""
-    call: Any = current()
-    if call is not None and call.execution.converts:
-        from .writes import made
-
+    def note_made(self, value: Any) -> None:
         made(value)
 
+    def set_gradient(self, tensor: Any, value: Any) -> None:
+        if note_gradient(tensor):
+            tensor._gradient = value
+        else:
+            super().set_gradient(tensor, value)
 
-def expect_settled(objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, Any], others: Iterable[Any]) -> None:
-    """Refuses to keep two objects, or tensors, of which data decide whether they are one.
+    def expect_settled(
+        self, objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, Any], others: Iterable[Any]
+    ) -> None:
+        expect_there(*others)
+        chosen = current_run().chosen
+        kept = objects() if chosen else {}
+        for one, other, _ in chosen:
+            if id(one) in kept and id(other) in kept:
+                raise Refused(_either(kept[id(one)], kept[id(other)]))
+        for name, other in tied_to(tensors):
+            raise Refused(_either(name, other))
 
-    Args:
-        objects: gives all that are kept, by their ids, and where they are.
-        tensors: all that are kept.
-        others: all else that is kept, which is the same on both sides of each condition.
 
-    Raises:
-        BaseException: to who runs the code.
-    """
-    call: Any = current()
-    if call is None or not call.execution.converts:
-        return
-    from .merge import expect_there
-    from .state import Refused, current_run
-    from .ties import tied_to
+def _there(value: Any) -> Any:
+    expect_there(value)
+    return value
 
-    expect_there(*others)
-    chosen = current_run().chosen
-    kept = objects() if chosen else {}
-    for one, other, _ in chosen:
-        if id(one) in kept and id(other) in kept:
-            raise Refused(_either(kept[id(one)], kept[id(other)]))
-    for name, other in tied_to(tensors):
-        raise Refused(_either(name, other))
+
+def _put_back_traced(journal: ObjectJournal) -> None:
+    """Puts back what objects from outside held in place of what is nothing outside of the call."""
+    for key, slot in journal.slots.items():
+        left = slot.read()
+        kind = type(left)  # not by isinstance, which asks what has ended
+        parts = left if kind in (list, set) else left.values() if kind is dict else (left,)
+        if any(issubclass(type(x), (Number, Unmergeable)) for x in parts):
+            slot.write(journal.before[key])
 
 
 def _either(name: str, other: str) -> str:

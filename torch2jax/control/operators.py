@@ -13,18 +13,17 @@ import torch
 
 from ..errors import SourceLine, TracedValueError, caller_line, user_line
 from ..tensors.tensor import Torchish
+from ..tracing.conditions import deciding_array, idle_decision
 from ..translation import this_call
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, _expect_fresh, is_data, of_flag
 from .exits import RESULT
-from .idle import idle_decision
 from .loops import loop
 from .merge import expect_there, has_no_identity
 from .numbers import NUMBERS, beside_floats, computed, is_extreme_of_tensors
 from .overflow import fitting
-from .path import deciding_array
 from .sides import condition, short_circuit
 from .state import Refused, asking_way, current_run, retried, splitting, trying
 from .ties import is_tied

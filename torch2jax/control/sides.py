@@ -22,15 +22,14 @@ from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Source
 from ..tensors.journal import Journal, NeedsLeaves, Uncontained
 from ..tensors.storage import Storage, lose_traced
+from ..tracing.conditions import BranchPolicy
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from ..translation import this_call
 from .collectives import expect_no_collectives
 from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unmergeable, bool_spec
-from .path import PathOfSource
-from .policy import BranchPolicy
 from .profiling import watching
 from .sink import sunk
-from .state import Refused, current_run, splitting, text_of, within
+from .state import PathOfSource, Refused, current_run, splitting, text_of, within
 from .ties import Tie, silently
 from .writes import UNDEFINED, Attribute, JournaledSlot, ObjectJournal, Variable, dict_of, expect_restored, note
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BranchError, SourceLine, TracedValueError, is_library
 from ..restarts import Unwind
+from ..tracing.conditions import BranchPolicy, Path
 from ..translation import this_call
 
 if TYPE_CHECKING:
@@ -246,3 +247,30 @@ class retried:
         if isinstance(error, self._kinds) or (isinstance(error, Refused) and error.other_paths):
             self.error, this_call().execution.ended_by = error, self._before
         return self.error is not None
+
+
+_UNCONVERTED = (
+    "tests a traced value in code that is not converted, since it has no source or is C's, or before an error that the "
+    "code catches"
+)
+
+
+class PathOfSource(Path):
+    """The path of converted code, on which operators ask. What code asks that is not converted is split.
+
+    Args:
+        is_one_of_several: whether the code runs once for each way through conditions that are split.
+    """
+
+    def __init__(self, policy: BranchPolicy, trace: Any, is_one_of_several: bool = False):
+        super().__init__(policy, trace)
+        self.is_one_of_several = is_one_of_several
+
+    def _ask(self, flag: Any, location: SourceLine) -> bool:
+        way, why = asking_way(), _UNCONVERTED
+        if way is not None:
+            return way.ask(flag, location, why)
+        raise Refused(f"bool(tensor) at {location} {why}", other_paths=True)
+
+    def convert(self) -> None:
+        """Its code is converted."""

@@ -19,7 +19,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..calls.dispatch import Call
-from ..control.entry import of_user
 from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.distributed import is_fully_sharded, wrapped_class
@@ -30,6 +29,7 @@ from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracebacks import is_call_of_module
+from ..tracing.user_code import of_user
 from ..translation import this_call
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, bound_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
@@ -378,7 +378,7 @@ class _Named:
         self._stack.append(self._path)
         try:
             with jax.named_scope(self._path.removeprefix(outer + "." if outer else "")):
-                if this_call().execution.converts:
+                if this_call().execution.code.is_converted:
                     return of_user(module._call_impl)(*args, **kwargs)
                 return module._call_impl(*args, **kwargs)
         finally:
@@ -404,6 +404,6 @@ def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwa
         return named.call(self, args, kwargs)
     call = this_call()
     call.settings.modules.visit(self)
-    if call.execution.converts and named is None:
+    if call.execution.code.is_converted and named is None:
         return of_user(self._call_impl)(*args, **kwargs)
     return original(self, *args, **kwargs)

@@ -25,8 +25,6 @@ from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
-from ..control.entry import call_of_user
-from ..control.policy import FOLLOWING, BranchPolicy
 from ..errors import SourceLine, hint_at_axes, hint_at_symbols, user_level
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
@@ -35,6 +33,7 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracebacks import TellsOfArguments, boundary
+from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.rolling import Rolling
 from ..values.selected import Chosen, first
 from ..values.selected_at_axis import in_compact_order, nested, unnested
@@ -366,7 +365,7 @@ def run_on_arrays(
             args = tuple([map_given(functools.partial(enter, parameter=name), value) for value, name in named])
             kwargs = {key: map_given(functools.partial(enter, parameter=key), value) for key, value in kwargs.items()}
         with _NOTHING if make is None or is_inner else make():
-            result = call_of_user(function, args, kwargs) if call.execution.converts else function(*args, **kwargs)
+            result = call.execution.code.result(function, args, kwargs)
     except Exception as error:
         hint_at_axes(error)
         hint_at_symbols(error)

@@ -23,7 +23,6 @@ from torch.utils import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
 from ..calls.modes import AtenMode
-from ..control.entry import asking_within
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpOverload
 from ..internals.modules import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
 from ..patches import applies, exchange, replaces
@@ -36,7 +35,7 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import flatten, map_arguments
 from ..tracing.scope import UNSUITED, TraceScope
 from ..tracing.traces import is_transforming
-from ..translation import current
+from ..translation import current, this_call
 from ..values.selected import Selected
 
 _NAMES = {
@@ -238,7 +237,7 @@ class _Checkpointed:
         scope = TraceScope()
 
         def checkpointed():
-            with asking_within():
+            with this_call().execution.code.asking_within():
                 return scope.trace(_without_choices, function, *args, **kwargs)
 
         policy = None if self.selection is None else Selection.jax_policy

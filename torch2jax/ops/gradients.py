@@ -12,7 +12,6 @@ from ..autograd.backward import is_source
 from ..autograd.engine import retain
 from ..autograd.hooks import hooks_of
 from ..autograd.inputs import ask, requires_grad
-from ..control.entry import set_gradient
 from ..errors import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import LegacyVariableBase, set_grad_enabled
@@ -23,6 +22,7 @@ from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
 from ..tensors.history import Node, Source, added
 from ..tensors.tensor import Restriction, Torchish
+from ..tracing.user_code import set_gradient
 from ..translation import current
 
 Tensor = torch.Tensor

@@ -14,7 +14,6 @@ import torch
 from jax.core import Tracer
 
 from ..autograd.inputs import is_tensor_differentiated
-from ..control.path import decision
 from ..errors import TracedValueError, user_line
 from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
@@ -26,6 +25,7 @@ from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
+from ..tracing.conditions import decision
 from ..translation import current
 from ..values.item import HOW_TO_PRINT, Item, formats_text
 from ..values.lengths import track_lengths

@@ -165,7 +165,7 @@ class Node(graph.Node):
 
 
 def added(hooks: OrderedDict, hook: Callable) -> RemovableHandle:
-    this_call().execution.note_made(hooks)
+    this_call().execution.code.note_made(hooks)
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle

@@ -19,7 +19,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..calls.dispatch import Call
 from ..calls.optimizers import adopt, step_abstractly
-from ..control.entry import note_made
 from ..modules.skeleton import copy_structure, name_scopes
 from ..modules.states import as_array, expect_shape, overwrite, tensor_of_entry
 from ..tensors.dtypes import dtype_j2t
@@ -28,6 +27,7 @@ from ..tensors.known import real
 from ..tensors.objects import Slot, codec_of
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.wrapped import Wrapped, is_wrapper
+from ..tracing.user_code import note_made
 from ..values.traced_numbers import Count, Number
 from ..values.wrapper_subclasses import bound, entering
 from .slots import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, slots_of

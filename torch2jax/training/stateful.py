@@ -30,8 +30,6 @@ from ..autograd.inputs import Inputs
 from ..autograd.runs import Execution, Runs
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import LogicalDtypes
-from ..control.entry import expect_settled
-from ..control.policy import FOLLOWING, BranchPolicy
 from ..hints import nearest
 from ..internals.frames import loop_that_carries
 from ..modules.layers import restacked
@@ -44,6 +42,7 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..tensors.wrapped import Wrapped, is_wrapper, wrapped
 from ..tracebacks import TellsOfArguments, boundary
+from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.rolling import Rolling
 from ..tracing.traces import alone
 from ..values.sparse import Sparse
@@ -399,7 +398,8 @@ class StatefulFunction(TellsOfArguments):
                     raise NotImplementedError(sharing(".".join(memories[_memory(value)][0]), ".".join(key)))
         if call is not None:
             plain = {".".join(key): x for key, x in tensors.items() if isinstance(x, Torchish)}
-            expect_settled(lambda: containers(self._names, copies.objects), plain, constants.values())
+            kept = functools.partial(containers, self._names, copies.objects)
+            call.execution.code.expect_settled(kept, plain, constants.values())
         if kinds:
             self._expect_as_before(set(kinds), _Found(kinds=kinds))
         arrays: dict[Key, Any] = {key: self._array_of(key, x, call) for key, x in tensors.items()}

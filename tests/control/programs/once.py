@@ -272,7 +272,7 @@ class _Program:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for cell in self._left.__closure__ or ():
+        for cell in getattr(self._left, "__closure__", None) or ():
             if isinstance(cell.cell_contents, io.IOBase):
                 cell.cell_contents.close()
 

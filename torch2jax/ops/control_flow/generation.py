@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ...control.entry import note_made, of_user
-from ...control.idle import add_idle_question
 from ...control.state import retried
 from ...errors import TracedValueError
 from ...patches import runs_instead_of
 from ...tensors.objects import codec_of, item_names
 from ...tensors.tensor import wrap
 from ...tensors.traced import is_traced
+from ...tracing.conditions import add_idle_question
+from ...tracing.user_code import note_made, of_user
 from ...translation import this_call
 from ...values.sized import padded_to, rows_and_length
 from ...values.traced_numbers import is_unknown

@@ -1,0 +1,138 @@
+"""The user's code as a run has it: plain Python, or converted by a layer above (`control/`).
+
+The package calls functions of the user's, makes objects that their code writes to, and writes to tensors of theirs. A
+plain run does that as it stands. In a converted run the function has to be converted, and the write has to be in the
+journal of the side of a condition that the code is on. So whoever does one of these says so here. The rooms below the
+layer don't know it: it provides the runs in which code is converted, the first time that one is needed.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from ..translation import current
+from .conditions import BranchPolicy, Path
+
+
+class UserCode:
+    """The user's code in a plain run."""
+
+    is_converted = False
+
+    def function(self, function: Callable) -> Callable:
+        """A function of the user's as the package calls it."""
+        return function
+
+    def result(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+        """The result of the function that the run begins with."""
+        return function(*args, **kwargs)
+
+    def is_on_side(self) -> bool:
+        """Returns True if the code is on a side of a condition, or in a loop of the graph."""
+        return False
+
+    def path(self, policy: BranchPolicy, trace: Any) -> Path:
+        """A path for code in a trace of its own that may run several times."""
+        return Path(policy, trace)
+
+    def asking_within(self) -> contextlib.AbstractContextManager[None]:
+        """A context of code in a trace of its own that runs once: its conditions are a part of that."""
+        return contextlib.nullcontext()
+
+    def note_made(self, value: Any) -> None:
+        """Called with an object that the package has just made, before code of the user's writes to it."""
+
+    def set_gradient(self, tensor: Any, value: Any) -> None:
+        """Sets `Tensor.grad` to another tensor, or None."""
+        tensor.change("_gradient", value)
+
+    def expect_settled(
+        self, objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, Any], others: Iterable[Any]
+    ) -> None:
+        """Refuses to keep two objects, or tensors, of which data decide whether they are one.
+
+        Args:
+            objects: gives all that are kept, by their ids, and where they are.
+            tensors: all that are kept.
+            others: all else that is kept, which is the same on both sides of each condition.
+
+        Raises:
+            BaseException: to who runs the code.
+        """
+
+
+PLAIN = UserCode()
+
+
+class ConvertingRuns(Protocol):
+    """The runs of code in which it is converted."""
+
+    def journaled_run(
+        self,
+        execute: Callable[[Path, UserCode], Any],
+        policy: BranchPolicy,
+        restored: Callable[[Any], bool],
+        ended_at_condition: bool,
+    ) -> Any:
+        """The result of a run that asks nothing of traced values.
+
+        Args:
+            execute: runs the code on a path; gives a tree.
+            restored: tells of an object whether it is as it was before the first run.
+            ended_at_condition: whether the run before has ended at a condition.
+
+        Raises:
+            BaseException: to `Runs`, it asks for a traced value.
+            BranchError: it writes to an object of which nobody knows what an earlier run has left there.
+        """
+
+    def converted_run(
+        self,
+        execute: Callable[[Path, UserCode], Any],
+        policy: BranchPolicy,
+        restored: Callable[[Any], bool],
+        ended_at_condition: bool,
+    ) -> Any:
+        """The result of a run in which conditions on traced values are a part of the graph.
+
+        Args:
+            execute, restored, ended_at_condition: as those of `journaled_run`.
+
+        Raises:
+            BranchError: it cannot be followed.
+        """
+
+
+_provided: list[Callable[[], ConvertingRuns]] = []
+
+
+def provide(runs: Callable[[], ConvertingRuns]) -> None:
+    """Declares the layer that converts code.
+
+    Args:
+        runs: gives its runs; it is called when one is needed.
+    """
+    _provided[:] = [runs]
+
+
+def converting_runs() -> ConvertingRuns:
+    return _provided[0]()
+
+
+def of_user(function: Callable) -> Callable:
+    """A function of the user's as the run in progress calls it."""
+    call = current()
+    return function if call is None else call.execution.code.function(function)
+
+
+def note_made(value: Any) -> None:
+    """Called with an object that the package has just made, before code of the user's writes to it."""
+    call = current()
+    if call is not None:
+        call.execution.code.note_made(value)
+
+
+def set_gradient(tensor: Any, value: Any) -> None:
+    """Sets `Tensor.grad` to another tensor, or None."""
+    call = current()
+    (PLAIN if call is None else call.execution.code).set_gradient(tensor, value)
