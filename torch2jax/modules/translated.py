@@ -365,7 +365,8 @@ def run_on_arrays(
             args = tuple([map_given(functools.partial(enter, parameter=name), value) for value, name in named])
             kwargs = {key: map_given(functools.partial(enter, parameter=key), value) for key, value in kwargs.items()}
         with _NOTHING if make is None or is_inner else make():
-            result = call.execution.code.result(function, args, kwargs)
+            code = call.execution.code
+            result = code.result(function, args, kwargs) if code.is_converted else function(*args, **kwargs)
     except Exception as error:
         hint_at_axes(error)
         hint_at_symbols(error)
