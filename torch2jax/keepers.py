@@ -49,7 +49,7 @@ def _name_in(holder: Any, value: Any) -> str | None:
                     names = function.__code__.co_freevars
                     return next((f"the variable {n}" for n, c in zip(names, outer, strict=True) if c is holder), None)
         return None
-    if hasattr(holder, "cache_info") and hasattr(holder, "__wrapped__"):
+    if hasattr(type(holder), "cache_info") and "__wrapped__" in vars(holder):
         return f"the cache of {holder.__wrapped__.__qualname__}"
     if isinstance(holder, dict):
         module = sys.modules.get(str(holder.get("__name__")))

@@ -77,7 +77,15 @@ def is_to_convert(code: types.CodeType) -> bool:
         return file.startswith(_FOLLOWED)
     if file.startswith((*_TENSORS, *_NUMPY)):
         return False
-    return not is_library(file) or _module_of_standard(file) not in _READING
+    return not is_library(file) or not _is_reading(file)
+
+
+def _is_reading(file: str) -> bool:
+    return _module_of_standard(file) in _READING and not file.endswith(_MOCK)
+
+
+_MOCK = os.path.join("unittest", "mock.py")
+"""Its objects note how they are called; the rest of the package reads."""
 
 
 def _module_of_standard(file: str) -> str:
@@ -96,8 +104,8 @@ def reads_only(function: types.FunctionType, args: tuple) -> bool:
         return not any(isinstance(x, kept) for x in args)
     if file.startswith(_NUMPY):
         return "." not in function.__qualname__  # methods may write to their objects
-    module = _module_of_standard(file)
-    return module in _READING and (module != "logging" or function.__name__ in _LOGGING)
+    is_logging = _module_of_standard(file) == "logging"
+    return _is_reading(file) and (not is_logging or function.__name__ in _LOGGING)
 
 
 _STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
@@ -153,6 +161,7 @@ _KEEPING = frozenset(
         "random",
         "threading",
         "types",
+        "unittest",
     )
 )
 """Modules of the standard library with classes that keep something, and whose methods C may call."""
