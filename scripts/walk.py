@@ -93,6 +93,10 @@ def _write(x, y):
     y[0] = 0.0
 
 
+def _write_through_view(x, y):
+    y.t()[0].add_(1)
+
+
 _MATRICES = jnp.eye(4) * 2, jnp.ones((4, 4))
 _LARGE = jnp.eye(64), jnp.ones((64, 64))
 
@@ -107,6 +111,7 @@ OPERATORS: dict[str, Callable] = {
     "x.add_(y)": lambda x, y: x.add_(y),
     "torch.zeros(4)": lambda x, y: torch.zeros(4),
     "y[0] = 0.": _write,
+    "y.t()[0].add_(1)": _write_through_view,
 }
 
 

@@ -1,8 +1,11 @@
 """What of the package runs for common operators and calls is no more than docs/walk.md says."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from scripts.walk import WALKS
 
@@ -28,3 +31,29 @@ def test_no_more_runs_than_the_table_says():
 def _is_more(got: int, most: int, is_whole: bool) -> bool:
     """Whether more runs than may: of an operator not one call, of a whole call what a reader would notice."""
     return got > (most * 1.02 if is_whole else most)
+
+
+_DESCRIBED = {
+    "`x + y`": ("x + y",),
+    "`y.t()[0].add_(1)`": ("y.t()[0].add_(1)",),
+    "`.backward()`": (".backward(), traced",),
+    "`if x.sum() > 0:`": ("if x.sum() > 0, traced",),
+}
+
+
+def _steps(walk: str) -> list[str]:
+    """The functions that the page names for a walk, as the script does."""
+    text = (_ROOT / "docs/walk.md").read_text().split(f"\n**{walk}**")[1].split("\n**")[0]
+    return [":".join(pair) for pair in re.findall(r"`([a-z_/]+\.py)`\s`(\w+)`", text)]
+
+
+@pytest.mark.parametrize("walk", _DESCRIBED)
+def test_walks_are_as_they_are_described(walk):
+    command = [sys.executable, "-m", "scripts.walk", "--names", *_DESCRIBED[walk]]
+    found = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    called = [line for line in found.stdout.splitlines() if ".py:" in line]
+    steps = _steps(walk)
+    assert len(steps) >= 5
+    first = {step: called.index(step) if step in called else None for step in steps}
+    assert None not in first.values(), first
+    assert [*first.values()] == sorted(first.values()), first  # pyright: ignore[reportArgumentType]

@@ -210,7 +210,9 @@ class Memory(Journaled):
     followers: Sequence[weakref.WeakMethod] = ()
 
     def __init__(self, size: int):
-        self._begin()
+        self._journal = kept = _active.journal  # as `_begin`, which would be a call for each operator
+        if kept is not None:
+            kept.made.append(weakref.ref(self))
         self.size = size
         if _is_inference():
             self.is_inference = True
