@@ -25,10 +25,7 @@ FLOORS = [
     {"rules", "tracing"},
     {"loops"},
     {"tensors"},
-    {"patches", "tracebacks"},
-    {"hints", "other_names"},
-    {"errors"},
-    {"restarts", "keepers"},
+    {"errors", "patches"},
     {"translation"},
     {"internals"},
 ]

@@ -30,9 +30,9 @@ from .errors import (
     WithoutValuesError,
     WrapsOthersError,
 )
+from .errors.names import error_of as _error_of
 from .exporting.export import export
 from .modules.layers import stack_layers, unstack_layers
-from .other_names import error_of as _error_of
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
 from .tensors.padded import Padded

@@ -15,6 +15,7 @@ from .bridge.last_resort import last_resort
 from .calls.framework_checks import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
 from .calls.logical_dtypes import LogicalDtypes
 from .compiled.part import parts_of
+from .errors.tracebacks import boundary
 from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
 from .ops.distributed.groups import axes_given
@@ -26,7 +27,6 @@ from .tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array, sparse_array
 from .tensors.tensor import Torchish
 from .tensors.trees import map_given, map_results
 from .tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
-from .tracebacks import boundary
 from .tracing.conditions import BranchPolicy
 from .tracing.rolling import Rolling
 from .training.stateful import StatefulFunction

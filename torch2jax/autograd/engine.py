@@ -11,9 +11,9 @@ from typing import Any, cast
 import torch
 from torch.autograd import graph
 
-from ..errors import user_level
+from ..errors.locations import user_level
+from ..errors.unwinding import Restart
 from ..patches import exchange, replaces
-from ..restarts import Restart
 from ..rules.operands import lift
 from ..tensors.history import Node, Saved, Source, reaches, refusing_between
 from ..tensors.journal import expect_no_journal

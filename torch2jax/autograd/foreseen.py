@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import is_library
+from ..errors.locations import is_library
 from ..tensors.objects import codec_of, has_attributes
 
 _FEW = 2**9  # objects that are looked at

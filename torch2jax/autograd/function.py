@@ -24,7 +24,7 @@ import torch
 from torch.autograd.function import FunctionCtx, FunctionMeta
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import user_level
+from ..errors.locations import user_level
 from ..functional.vmap import batch_of_operands, run_rule
 from ..internals.dispatch import DisableTorchFunctionSubclass, EnableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled, set_fwd_grad_enabled

@@ -11,7 +11,7 @@ import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import once_differentiable
 
-from ..hints import advised
+from ..errors.hints import advised
 from ..internals.jax import varying_axes
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from ..errors import is_library
+from ..errors.locations import is_library
 from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
 from ..tensors.trees import flatten
 

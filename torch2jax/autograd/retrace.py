@@ -17,6 +17,7 @@ from jax.core import Trace, Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun, take_current_trace
 from jax.interpreters import ad, mlir, partial_eval as pe
 
+from ..errors.unwinding import Unwind
 from ..internals.jax import (
     BatchTrace,
     BatchTracer,
@@ -26,7 +27,6 @@ from ..internals.jax import (
     extend_axis_env_nd,
     matchaxis,
 )
-from ..restarts import Unwind
 from ..tracing.primitives import linear_call
 from ..tracing.traces import Bookmark, current_trace, ending_with_errors, is_float, is_zero, running
 

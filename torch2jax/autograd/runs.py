@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import SourceLine
-from ..restarts import Restart, Unwind
+from ..errors.locations import SourceLine
+from ..errors.tracebacks import add_location
+from ..errors.unwinding import Restart, Unwind
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.ended import end, keep, made_by_call
 from ..tensors.history import Node, Source
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
-from ..tracebacks import add_location
 from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.rolling import HasLoops, Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming, program_of

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from jax.core import Trace
 
-from ..restarts import Restart
+from ..errors.unwinding import Restart
 from ..rules.features import Feature
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical

@@ -9,12 +9,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import torch
 
-from ..hints import explain_function_of_jax
+from ..errors.hints import explain_function_of_jax
+from ..errors.tracebacks import boundary
 from ..internals.dispatch import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.array_rule import InnerRule
 from ..tensors.dtypes import has_doubles
-from ..tracebacks import boundary
 from ..translation import current
 from ..values.item import Item
 from .differentiable import check_dtypes, run_program, widened

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..errors import user_level
+from ..errors.locations import user_level
+from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.inline import INLINED
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.trees import ordered
-from ..tracebacks import TellsOfArguments, boundary
 from .ffi import check_version
 from .function import BridgeOptions
 from .primitive import call_torch

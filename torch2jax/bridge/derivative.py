@@ -8,7 +8,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 
-from ..hints import advised
+from ..errors.hints import advised
 from ..internals.transforms import are_functorch_transforms_active
 from .function import TorchFunction
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import TracedValueError
-from ..hints import nearest
+from ..errors.names import nearest
 from ..internals.dispatch import OpOverload
 from ..rules import registry
 from ..rules.options import Tag

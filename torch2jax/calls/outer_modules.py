@@ -26,7 +26,7 @@ from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
 from ..autograd.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
-from ..errors import is_library
+from ..errors.locations import is_library
 from ..patches import runs_instead_of
 from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.tensor import Torchish

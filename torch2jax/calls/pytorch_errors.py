@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import torch
 
-from ..errors import StridedNestedError, TracedValueError, is_jax, is_translator
+from ..errors import StridedNestedError, TracedValueError
+from ..errors.locations import is_jax, is_translator
 from ..functional.vmap import Batch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.array_rule import ArrayRule

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import user_level, user_location
+from ..errors.locations import user_level, user_location
 from ..functional.vmap import Mapped
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..patches import exchange, replaces

@@ -15,7 +15,7 @@ from torch.cuda.amp import common
 from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import user_level
+from ..errors.locations import user_level
 from ..internals.dispatch import DEVICE_CONTEXT
 from ..internals.modules import C, import_dotted_name
 from ..internals.transforms import (

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import torch
 
+from ..errors.unwinding import Restart
 from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -20,7 +21,6 @@ from ..internals.dispatch import (
     len_torch_function_stack,
 )
 from ..internals.transforms import is_any_autocast_enabled
-from ..restarts import Restart
 from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..rules.inplace import WithFlag

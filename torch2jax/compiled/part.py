@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import torch
 
-from ..errors import TracedValueError, user_level
-from ..hints import nearest
+from ..errors import TracedValueError
+from ..errors.locations import user_level
+from ..errors.names import nearest
 from ..internals.dispatch import DisableTorchFunction, get_current_function_mode_stack
 from ..rules import autocast
 from ..rules.tables import entered

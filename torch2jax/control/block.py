@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..errors.unwinding import Unwind
 from ..internals.tensors import tree_flatten
-from ..restarts import Unwind
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Storage, lose_traced

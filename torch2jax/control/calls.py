@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..errors import user_line
+from ..errors.locations import user_line
 from ..patches import replacement_around
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array

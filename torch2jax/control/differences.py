@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..errors import BranchError, SourceLine
+from ..errors import BranchError
+from ..errors.locations import SourceLine
 from ..tensors.trees import entries, shown
 
 _NOTHING = "nothing"

@@ -10,7 +10,7 @@ import torch
 from jax.core import eval_jaxpr
 
 from ..errors import BranchError, TracedValueError
-from ..restarts import Restart
+from ..errors.unwinding import Restart
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.traces import current_trace, ending_with_errors, is_transforming

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, new_jaxpr_eqn, no_effects
 
-from ..errors import SourceLine
+from ..errors.locations import SourceLine
 from ..loops.program import Program
 from ..tensors.padded import Padded
 from ..tensors.trees import flatten, flatten_given

@@ -14,7 +14,8 @@ from jax import lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import Literal
 
-from ..errors import SourceLine, TracedValueError
+from ..errors import TracedValueError
+from ..errors.locations import SourceLine
 from ..internals.jax import varying_axes
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage

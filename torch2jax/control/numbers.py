@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError, user_line
+from ..errors import TracedValueError
+from ..errors.locations import user_line
 from ..translation import this_call
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import SourceLine, TracedValueError, caller_line, user_line
+from ..errors import TracedValueError
+from ..errors.locations import SourceLine, caller_line, user_line
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array, idle_decision
 from ..translation import this_call

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
-from ..errors import user_line
+from ..errors.locations import user_line
 from ..tracing.value_ranges import RULES, Range
 from ..translation import this_call
 from ..values.item import Item

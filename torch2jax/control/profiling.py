@@ -8,7 +8,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from ..errors import is_library
+from ..errors.locations import is_library
 from .convert import is_converted
 from .purity import is_watched
 from .state import Refused, current_run

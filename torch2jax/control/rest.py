@@ -18,7 +18,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Literal, Primitive, Var
 
-from ..errors import BranchError, SourceLine, caller_line, is_raised_by_code
+from ..errors import BranchError
+from ..errors.locations import SourceLine, caller_line
+from ..errors.tracebacks import is_raised_by_code
 from ..loops.program import Program, evaluated, pruned
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy

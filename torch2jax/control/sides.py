@@ -15,7 +15,7 @@ from jax import lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Literal
 
-from ..errors import SourceLine, user_line
+from ..errors.locations import SourceLine, user_line
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
 from ..tensors.array_buffer import ArrayBuffer

@@ -7,8 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BranchError, SourceLine, TracedValueError, is_library
-from ..restarts import Unwind
+from ..errors import BranchError, TracedValueError
+from ..errors.locations import SourceLine, is_library
+from ..errors.unwinding import Unwind
 from ..tracing.conditions import BranchPolicy, Path
 from ..translation import this_call
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..errors import is_translator, user_line
+from ..errors.locations import is_translator, user_line
 from ..modules.translated import entered_around_code
 
 _SAMPLES = 5

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..hints import nearest
+from ..errors.names import nearest
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
 from ..tensors.distributed import is_distributed, split_like

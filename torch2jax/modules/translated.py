@@ -25,14 +25,15 @@ from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
 from ..compiled.host_functions import HostFunctions
 from ..compiled.part import Parts
-from ..errors import SourceLine, hint_at_axes, hint_at_symbols, user_level
+from ..errors.hints import hint_at_axes, hint_at_symbols
+from ..errors.locations import SourceLine, user_level
+from ..errors.tracebacks import TellsOfArguments, boundary
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
-from ..tracebacks import TellsOfArguments, boundary
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.rolling import Rolling
 from ..values.selected import Chosen, first

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import SparseLayoutError, user_level
+from ..errors import SparseLayoutError
+from ..errors.locations import user_level
 from ..internals.dispatch import (
     DeviceContext,
     DisableTorchDispatch,

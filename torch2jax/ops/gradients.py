@@ -12,11 +12,11 @@ from ..autograd.backward import is_source
 from ..autograd.engine import retain
 from ..autograd.hooks import hooks_of
 from ..autograd.inputs import ask, requires_grad
-from ..errors import user_level
+from ..errors.locations import user_level
+from ..errors.unwinding import Restart
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import LegacyVariableBase, set_grad_enabled
 from ..patches import exchange, replaces, runs_instead_of
-from ..restarts import Restart
 from ..rules.inplace import MADE_IN_FUNCTION
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag

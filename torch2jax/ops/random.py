@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import user_level
+from ..errors.locations import user_level
 from ..functional.vmap import check_operands, check_target, draw_for_each
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.inline import call_inlined

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jax import lax
 
 from ..errors import TracedValueError
+from ..errors.unwinding import Restart
 from ..internals.tensors import canonicalize_dim
-from ..restarts import Restart
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
 from ..tensors.dtypes import has_same_array_dtype, is_integral

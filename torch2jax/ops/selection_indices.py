@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError, user_location
+from ..errors import TracedValueError
+from ..errors.locations import user_location
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_at_axis, implements_chosen, implements_selected, lookup, lookup_selected

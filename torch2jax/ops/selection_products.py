@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError, user_location
+from ..errors import TracedValueError
+from ..errors.locations import user_location
 from ..rules.registry import implements_chosen
 from ..values.selected_at_axis import aligned_along, ndim_of, nested, unknown_dims, unnested
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError, user_level
+from ..errors import TracedValueError
+from ..errors.locations import user_level
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.inplace import write_in_place
 from ..rules.options import Tag

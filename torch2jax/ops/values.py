@@ -14,10 +14,11 @@ import torch
 from jax.core import Tracer
 
 from ..autograd.inputs import is_tensor_differentiated
-from ..errors import TracedValueError, user_line
+from ..errors import TracedValueError
+from ..errors.locations import user_line
+from ..errors.unwinding import Restart
 from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
-from ..restarts import Restart
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors
 from ..tensors.dtypes import dtype_t2j, has_doubles, is_integral

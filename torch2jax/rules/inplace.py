@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import user_level, user_location
+from ..errors.locations import user_level, user_location
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled
 from ..tensors.array_buffer import ArrayBuffer, LazyArray

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Unpack
 
 import torch
 
-from ..hints import nearest
+from ..errors.names import nearest
 from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_op_names
 from ..tensors import history
 from ..tensors.dtypes import Takes

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..errors import user_level, user_location
+from ..errors.locations import user_level, user_location
 from ..translation import current
 
 _NAMES = {

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ..errors import EndedCallError, SourceLine, is_library
+from ..errors import EndedCallError
+from ..errors.locations import SourceLine, is_library, keeper_of
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import DynamicJaxprTracer, source_of
-from ..keepers import keeper_of
 from ..translation import calls_of_thread, current
 from .array_buffer import ArrayBuffer
 from .history import Source

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ..restarts import Unwind
+from ..errors.unwinding import Unwind
 
 if TYPE_CHECKING:
     from .storage import Storage

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..convert import t2j
-from ..errors import is_library
+from ..errors.locations import is_library
 from ..tensors.interop import tensor_to_array
 from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, error_text, refusing_bad_inputs, subject_of

@@ -10,8 +10,8 @@ import jax
 import torch
 
 from ..convert import t2j
+from ..errors.names import how_to_install
 from ..exporting.export import PLATFORMS, export
-from ..hints import how_to_install
 from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, first_line, translating
 from .trial import set_mode

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..errors import BranchError, SourceLine
+from ..errors import BranchError
+from ..errors.locations import SourceLine
 from ..tensors.dtypes import has_doubles
 
 _HELD = 2**24  # whole numbers up to it are exact in float32

@@ -15,8 +15,9 @@ import jax
 from jax import lax
 from jax.experimental import checkify
 
-from ..errors import BranchError, SourceLine, TracedValueError, caller_line, user_level, user_line
-from ..restarts import Restart, RetryBudget
+from ..errors import BranchError, TracedValueError
+from ..errors.locations import SourceLine, caller_line, user_level, user_line
+from ..errors.unwinding import Restart, RetryBudget
 from ..tensors.tensor import Torchish
 from ..translation import Call, this_call
 from .traces import current_trace, decides, without_derivatives

@@ -30,7 +30,8 @@ from ..autograd.inputs import Inputs
 from ..autograd.runs import Execution, Runs
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import LogicalDtypes
-from ..hints import nearest
+from ..errors.names import nearest
+from ..errors.tracebacks import TellsOfArguments, boundary
 from ..internals.frames import loop_that_carries
 from ..modules.layers import restacked
 from ..modules.states import StateNames, first_few
@@ -41,7 +42,6 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..tensors.wrapped import Wrapped, is_wrapper, wrapped
-from ..tracebacks import TellsOfArguments, boundary
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.rolling import Rolling
 from ..tracing.traces import alone

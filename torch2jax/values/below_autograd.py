@@ -10,8 +10,8 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from ..errors.unwinding import Unwind
 from ..internals.dispatch import DispatchKey, ForceDispatchKeyGuard, OpOverload, dispatch_tls_local_include_set
-from ..restarts import Unwind
 from ..rules.features import NEXT, Feature
 from ..rules.keywords import run_named
 from ..rules.operands import as_result

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError, is_library
+from ..errors import TracedValueError
+from ..errors.locations import is_library
+from ..errors.unwinding import Restart
 from ..patches import replaces
-from ..restarts import Restart
 from ..rules import registry
 from ..rules.features import Changed, handles
 from ..rules.rule import MetadataRule

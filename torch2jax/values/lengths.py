@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError, caller_line, is_library, user_line
+from ..errors import TracedValueError
+from ..errors.locations import caller_line, is_library, user_line
 from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..tensors.dtypes import is_integral

@@ -19,7 +19,8 @@ import jax
 import torch
 from jax import lax
 
-from ..errors import EndedCallError, SourceLine, TracedValueError, user_line, user_location
+from ..errors import EndedCallError, TracedValueError
+from ..errors.locations import SourceLine, user_line, user_location
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules.array_rule import InnerRule

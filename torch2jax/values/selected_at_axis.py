@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError, user_location
+from ..errors import TracedValueError
+from ..errors.locations import user_location
 from ..internals.tensors import make_wrapper_subclass
 from ..rules.inplace import InPlace, WithFlag, check_cast
 from ..tensors.trees import flatten, map_arguments

@@ -9,8 +9,9 @@ from typing import Any, Self
 import torch
 from jax import lax
 
-from ..errors import TracedValueError, is_translator
-from ..restarts import Restart
+from ..errors import TracedValueError
+from ..errors.locations import is_translator
+from ..errors.unwinding import Restart
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.carried_floats import Computed, computed, expect_exact
 from ..translation import this_call

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from ..errors import WrapsOthersError
+from ..errors.unwinding import Restart
 from ..internals.dispatch import (
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
@@ -38,7 +39,6 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import tree_leaves, tree_map, tree_map_only
 from ..patches import exchange
-from ..restarts import Restart
 from ..rules.features import handles, handles_without_values
 from ..tensors.derived import as_class, in_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ...errors import user_location
+from ...errors.locations import user_location
 from ...internals.tensors import canonicalize_dim
 from ...rules.array_rule import InnerRule
 from ...rules.inplace import check_cast

@@ -1,10 +1,14 @@
-"""Names from other packages that connect PyTorch and JAX, and their equivalents here.
+"""Names to write instead of unknown ones: the nearest, and the equivalents of what other packages have.
 
-docs/coming-from.md has the same table.
+docs/coming-from.md has the table of the packages that connect PyTorch and JAX.
 """
 
+import difflib
 import dis
 import sys
+from collections.abc import Iterable
+
+_LISTED = 5
 
 INSTEAD: dict[str, tuple[str, str]] = {
     "Environment": ("torchax", "nothing: translated code needs no environment, t2j(module) is a JAX function"),
@@ -54,3 +58,18 @@ def error_of(module: str, name: str) -> Exception:
         return ImportError(f"cannot import name {name!r} from {module!r}: {given}", name=module)
     missing = f"module {module!r} has no attribute {name!r}"
     return AttributeError(f"{missing}: {given}" if instead else missing, name=name)
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra of this package; on PyPI its name is another project's."""
+    return f"pip install '.[{extra}]' in the folder of torch2jax's source"
+
+
+def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
+    """The names that may have been meant by an unknown one, for the end of a message: or else those that there are."""
+    names = [each for each in names if each]
+    near = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
+    if near:
+        return f" (nearest: {', '.join(map(repr, near))})"
+    more = ", ..." if len(names) > _LISTED else ""
+    return f" (there are {', '.join(map(repr, names[:_LISTED]))}{more})" if names else ""

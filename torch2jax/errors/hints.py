@@ -17,27 +17,12 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from .errors import BranchError, TracedValueError
+from . import BranchError, SymbolicSizeError, TracedValueError
 
 _ARRAYS = (jax.Array, np.ndarray, torch.Tensor)
 _LISTED = 12
 _OF_MODULES = ("state_dict", "rng", "return_state_dict")
 _NEAREST = 5
-
-
-def how_to_install(extra: str) -> str:
-    """The command that installs an extra of this package; on PyPI its name is another project's."""
-    return f"pip install '.[{extra}]' in the folder of torch2jax's source"
-
-
-def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
-    """The names that may have been meant by an unknown one, for the end of a message: or else those that there are."""
-    names = [each for each in names if each]
-    near = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
-    if near:
-        return f" (nearest: {', '.join(map(repr, near))})"
-    more = ", ..." if len(names) > _NEAREST else ""
-    return f" (there are {', '.join(map(repr, names[:_NEAREST]))}{more})" if names else ""
 
 
 class _Failure(NamedTuple):
@@ -587,3 +572,26 @@ _HINTS: tuple[Callable[[_Failure], str | None], ...] = (
     _wide,
     _dtypes,
 )
+
+
+_AXES_HINT = (
+    "PyTorch's code says nothing of shardings, which JAX's types have on a mesh with explicit axes. Give the function "
+    "that calls it to jax.sharding.auto_axes(function, out_sharding=...), or make the mesh with "
+    "axis_types=(jax.sharding.AxisType.Auto,) for each axis"
+)
+
+
+def hint_at_axes(error: Exception) -> None:
+    """Adds advice on JAX's sharded types to an error about them."""
+    if type(error).__name__ == "ShardingTypeError" and _AXES_HINT not in getattr(error, "__notes__", ()):
+        error.add_note(_AXES_HINT)
+
+
+def hint_at_symbols(error: Exception) -> None:
+    """Says how to export symbolic sizes, if an error shows that PyTorch received one.
+
+    Raises:
+        SymbolicSizeError: it does.
+    """
+    if isinstance(error, TypeError) and "_DimExpr" in str(error):
+        raise SymbolicSizeError from None

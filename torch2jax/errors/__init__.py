@@ -1,189 +1,18 @@
-"""The errors that users of torch2jax meet, and how they name the user's line."""
+"""The errors that users of torch2jax meet, and what else their messages and tracebacks need.
 
-import dis
-import functools
-import itertools
-import os
-import sys
-import sysconfig
-import types
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+`locations.py` finds the user's line and the object that keeps another alive, `names.py` what to write instead of an
+unknown name. `hints.py` adds advice to errors of Python, PyTorch and JAX, and `tracebacks.py` the path of the module;
+it leaves out this package's own frames. `unwinding.py` ends code that catches every exception.
+"""
 
-import jax
-import optree
 import torch
 
-from .internals.dispatch import DisableTorchFunction
-from .keepers import keeper_of
-from .restarts import refused
+from ..internals.dispatch import DisableTorchFunction
+from .locations import keeper_of, user_location
+from .unwinding import refused
 
 REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 """The exceptions that PyTorch's functions and rules refuse operands with."""
-
-
-def folders_of(*paths: Any) -> tuple[str, ...]:
-    """Folders as frames may name them: through links, as in an environment that is one, or without."""
-    found = [str(each) + os.sep for path in paths for each in (Path(path).absolute(), Path(path).resolve())]
-    return tuple(dict.fromkeys(found))
-
-
-_TORCH = folders_of(Path(str(torch.__file__)).parent)
-_JAX = folders_of(Path(str(jax.__file__)).parent)
-_TRANSLATORS = _JAX + folders_of(Path(__file__).parent, Path(str(optree.__file__)).parent)
-_LIBRARIES = _TORCH + _TRANSLATORS
-_STANDARD = folders_of(sysconfig.get_paths()["stdlib"])
-# An installed package lives below the standard library's folder, yet is the user's model code.
-_SITE_PACKAGES = folders_of(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
-
-
-@functools.lru_cache(maxsize=4096)
-def is_library(filename: str) -> bool:
-    """Returns True if a file is of torch, jax, the standard library or this package."""
-    if filename.startswith("<"):
-        return True
-    if filename.startswith(_LIBRARIES):
-        return True
-    return filename.startswith(_STANDARD) and not filename.startswith(_SITE_PACKAGES)
-
-
-class SourceLine(NamedTuple):
-    """A line of source code, and the function that it is in."""
-
-    file: str
-    line: int
-    function: str
-    is_loop: bool = False
-    """True for a loop, as opposed to a condition in the same line, such as its test."""
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}" if self.file else "<unknown location>"
-
-
-def _innermost(is_skipped: Callable[[str], bool]) -> SourceLine:
-    frame = sys._getframe(2)
-    while frame is not None:
-        if not is_skipped(frame.f_code.co_filename):
-            return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        frame = frame.f_back
-    return SourceLine("", 0, "")
-
-
-def user_line() -> SourceLine:
-    """The innermost line on the stack outside torch, jax, the standard library and this package."""
-    return _innermost(is_library)
-
-
-def caller_line() -> SourceLine:
-    """The innermost line on the stack outside jax and this package."""
-    return _innermost(is_translator)
-
-
-def user_location() -> str:
-    """Names the innermost ``file:line`` on the stack outside torch, jax, the standard library and this package."""
-    return str(user_line())
-
-
-def user_level() -> int:
-    """The ``stacklevel`` of a warning that is given by who calls this, for the user's innermost line to be named."""
-    frame, level = sys._getframe(1), 1
-    while frame is not None and is_library(frame.f_code.co_filename):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def is_jax(filename: str) -> bool:
-    """Returns True if a file is of JAX."""
-    return filename.startswith(_JAX)
-
-
-def is_translator(filename: str) -> bool:
-    """Returns True if a file is of JAX or of this package."""
-    return filename.startswith(_TRANSLATORS)
-
-
-def is_raised_by_code(error: BaseException, caller_file: str) -> bool:
-    """Returns True if code itself raises an exception, with a ``raise`` or ``assert`` of its own, as a check does.
-
-    It does not where an operation fails, or in answer to what PyTorch, JAX or this package raises. PyTorch's Python
-    code does where the same file has asked for a value before, as `torch.distributions` does, and in ``torch._check``.
-
-    Args:
-        caller_file: the file that has asked for a value last.
-    """
-    if _fails_while_raising(error, caller_file):
-        return True
-    raised: BaseException | None = error
-    while raised is not None:
-        frame = _innermost_of(raised)
-        if frame is None:
-            return False
-        file, operation = frame
-        if isinstance(raised, (TracedValueError, NoRuleError)) or is_translator(file):
-            return False
-        if file.startswith(_TORCH) and file not in (caller_file, str(torch.__file__)):
-            return False
-        if raised is error and operation != "RAISE_VARARGS":
-            return False
-        raised = raised.__cause__ or raised.__context__
-    return True
-
-
-def _fails_while_raising(error: BaseException, caller_file: str) -> bool:
-    """True if an exception comes while code makes the one that it is about to raise: a message that shows values."""
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        is_of_code = not is_library(code.co_filename) or code.co_filename == caller_file
-        if is_of_code and _is_raising(code, traceback.tb_lasti):
-            return True
-        traceback = traceback.tb_next
-    return False
-
-
-def _is_raising(code: types.CodeType, offset: int) -> bool:
-    """Returns True if an instruction is in the expression of a ``raise``, or in the message of an ``assert``.
-
-    A ``raise`` has all of its expression within its place in the source, also loops of comprehensions and conditions.
-    The place of an ``assert`` may be its condition: its message lies between the class of its error and the end.
-    """
-    here = next(itertools.islice(code.co_positions(), offset // 2, None))
-    asserted = None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _ASSERTING and instruction.argrepr in ("", "AssertionError"):
-            asserted = instruction.offset
-        elif instruction.opname == "RAISE_VARARGS":
-            if instruction.offset == offset:
-                return False
-            if asserted is None and _is_within(here, instruction.positions):
-                return True
-            if asserted is not None and asserted < offset < instruction.offset:
-                return True
-            asserted = None
-    return False
-
-
-_ASSERTING = ("LOAD_ASSERTION_ERROR", "LOAD_COMMON_CONSTANT")  # the latter of other things too, since Python 3.14
-
-
-def _is_within(part: tuple, full: dis.Positions | None) -> bool:
-    """Returns True if a position in the source lies in another; a file may be compiled without positions."""
-    if full is None or None in part or None in full:
-        return False
-    (first, last, start, end), (begins, ends, left, right) = part, full
-    return (begins, left) <= (first, start) and (last, end) <= (ends, right)
-
-
-def _innermost_of(error: BaseException) -> tuple[str, str] | None:
-    """The file that an exception comes from, and the operation of Python that raised it."""
-    traceback: types.TracebackType | None = error.__traceback__
-    if traceback is None:
-        return None
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    code = traceback.tb_frame.f_code
-    return code.co_filename, dis.opname[code.co_code[traceback.tb_lasti]]
 
 
 _OF_QUANTIZED_DTYPES = ("torch.ops.quantized.", "torch.ops.aten.quantize_per_")
@@ -408,26 +237,3 @@ _VMAP_HINTS = {
     "Tensor.item()": "It looks like you're calling .item() on a Tensor",
     "bool(tensor)": "It looks like you're attempting to use a Tensor in some data-dependent control flow",
 }
-
-
-_AXES_HINT = (
-    "PyTorch's code says nothing of shardings, which JAX's types have on a mesh with explicit axes. Give the function "
-    "that calls it to jax.sharding.auto_axes(function, out_sharding=...), or make the mesh with "
-    "axis_types=(jax.sharding.AxisType.Auto,) for each axis"
-)
-
-
-def hint_at_axes(error: Exception) -> None:
-    """Adds advice on JAX's sharded types to an error about them."""
-    if type(error).__name__ == "ShardingTypeError" and _AXES_HINT not in getattr(error, "__notes__", ()):
-        error.add_note(_AXES_HINT)
-
-
-def hint_at_symbols(error: Exception) -> None:
-    """Says how to export symbolic sizes, if an error shows that PyTorch received one.
-
-    Raises:
-        SymbolicSizeError: it does.
-    """
-    if isinstance(error, TypeError) and "_DimExpr" in str(error):
-        raise SymbolicSizeError from None

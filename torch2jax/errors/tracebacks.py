@@ -11,7 +11,9 @@ function for its text while it handles the error within. Only then is the text l
 """
 
 import dataclasses
+import dis
 import functools
+import itertools
 import re
 import sys
 import traceback
@@ -22,10 +24,11 @@ from typing import Any, TypeVar, cast
 import jax
 import torch
 
-from .errors import is_library, is_translator
+from ..internals.modules import disable_dynamo
+from ..translation import current
+from . import NoRuleError, TracedValueError
 from .hints import hints_at
-from .internals.modules import disable_dynamo
-from .translation import current
+from .locations import is_library, is_pytorch, is_translator
 
 _OF_A_TENSOR = re.compile(r"torch\.\w+' as a data type|torch\.\w+'? not understood")
 _OF_A_CLASS = re.compile(r"Cannot interpret value of type <class '([\w.]+)'> as an abstract array")
@@ -189,3 +192,82 @@ def _add_note(error: Exception, note: str) -> None:
             error.add_note(note)
     except Exception:  # it cannot be written to, as a frozen dataclass
         pass
+
+
+def is_raised_by_code(error: BaseException, caller_file: str) -> bool:
+    """Returns True if code itself raises an exception, with a ``raise`` or ``assert`` of its own, as a check does.
+
+    It does not where an operation fails, or in answer to what PyTorch, JAX or this package raises. PyTorch's Python
+    code does where the same file has asked for a value before, as `torch.distributions` does, and in ``torch._check``.
+
+    Args:
+        caller_file: the file that has asked for a value last.
+    """
+    if _fails_while_raising(error, caller_file):
+        return True
+    raised: BaseException | None = error
+    while raised is not None:
+        frame = _innermost_of(raised)
+        if frame is None:
+            return False
+        file, operation = frame
+        if isinstance(raised, (TracedValueError, NoRuleError)) or is_translator(file):
+            return False
+        if is_pytorch(file) and file not in (caller_file, str(torch.__file__)):
+            return False
+        if raised is error and operation != "RAISE_VARARGS":
+            return False
+        raised = raised.__cause__ or raised.__context__
+    return True
+
+
+def _fails_while_raising(error: BaseException, caller_file: str) -> bool:
+    """True if an exception comes while code makes the one that it is about to raise: a message that shows values."""
+    for step in _steps(error.__traceback__):
+        code = step.tb_frame.f_code
+        is_of_code = not is_library(code.co_filename) or code.co_filename == caller_file
+        if is_of_code and _is_raising(code, step.tb_lasti):
+            return True
+    return False
+
+
+def _is_raising(code: types.CodeType, offset: int) -> bool:
+    """Returns True if an instruction is in the expression of a ``raise``, or in the message of an ``assert``.
+
+    A ``raise`` has all of its expression within its place in the source, also loops of comprehensions and conditions.
+    The place of an ``assert`` may be its condition: its message lies between the class of its error and the end.
+    """
+    here = next(itertools.islice(code.co_positions(), offset // 2, None))
+    asserted = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _ASSERTING and instruction.argrepr in ("", "AssertionError"):
+            asserted = instruction.offset
+        elif instruction.opname == "RAISE_VARARGS":
+            if instruction.offset == offset:
+                return False
+            if asserted is None and _is_within(here, instruction.positions):
+                return True
+            if asserted is not None and asserted < offset < instruction.offset:
+                return True
+            asserted = None
+    return False
+
+
+_ASSERTING = ("LOAD_ASSERTION_ERROR", "LOAD_COMMON_CONSTANT")  # the latter of other things too, since Python 3.14
+
+
+def _is_within(part: tuple, full: dis.Positions | None) -> bool:
+    """Returns True if a position in the source lies in another; a file may be compiled without positions."""
+    if full is None or None in part or None in full:
+        return False
+    (first, last, start, end), (begins, ends, left, right) = part, full
+    return (begins, left) <= (first, start) and (last, end) <= (ends, right)
+
+
+def _innermost_of(error: BaseException) -> tuple[str, str] | None:
+    """The file that an exception comes from, and the operation of Python that raised it."""
+    steps = list(_steps(error.__traceback__))
+    if not steps:
+        return None
+    code = steps[-1].tb_frame.f_code
+    return code.co_filename, dis.opname[code.co_code[steps[-1].tb_lasti]]
