@@ -370,7 +370,7 @@ def _pattern(node: ast.expr) -> str:
 
 OTHERS_ANSWER = {
     "the length of a boolean-mask selection": "of Python's own functions, which `len` serves",
-    "torch.nn.functional.pad of the dimension that a boolean mask selected": "`selection_padding` comes first",
+    "torch.nn.functional.pad of the dimension that a boolean mask selected": "in PyTorch by constants alone",
     "torchvision.ops. of images that a boolean mask selected": "needs torchvision's compiled operators",
     "torch. , by such a tensor,": "each of these functions has a rule that comes first",
     "torch.nn.utils.rnn.pad_sequence of a boolean-mask selection along a later dimension": "it has no rule there",

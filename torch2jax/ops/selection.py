@@ -31,8 +31,8 @@ from ..values.selected import (
 )
 from ..values.selected_at_axis import broadcast, merged, needs_broadcast
 from .arrays import highest, lowest
-from .selection_filled import filled_with_zeros, in_parts, in_rows, shown
 from .selection_nested import chosen_of, flattened, viewed
+from .selection_views import filled_with_zeros, in_parts, in_rows, shown
 
 Tensor = torch.Tensor
 
@@ -367,13 +367,6 @@ def _together(tensors) -> Selected:
     lengths = [x.length if isinstance(x, Selected) else len(x) for x in tensors if x.ndim > 1 or len(x.shape) == 1]
     joined._length = functools.reduce(lambda one, other: one + other, lengths)
     return joined
-
-
-@implements_selected(F.pad)
-def pad(input, pad, mode="constant", value=None):
-    if len(pad) > 2 * input.row_ndim:
-        raise TracedValueError("torch.nn.functional.pad of the dimension that a boolean mask selected")
-    return map_rows(lambda rows: F.pad(rows, pad, mode, value), (input,), {}, "torch.nn.functional.pad")
 
 
 def _changed_row(function, input: Selected, dim: int, ndim: int):

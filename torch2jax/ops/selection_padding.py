@@ -6,15 +6,13 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..rules.registry import implements_by_length, implements_chosen, implements_selected, lookup_selected
+from ..rules.registry import implements_by_length, implements_chosen, implements_selected
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
-from ..values.selected import Chosen, Selected, first, packed
+from ..values.selected import Chosen, Selected, first, map_rows, packed
 from ..values.selected_at_axis import at_axis, leading_of, unknown_dims
 from .lengths import bounded
 
 Tensor = torch.Tensor
-
-_of_rows: Any = lookup_selected(F.pad)
 
 
 @implements_by_length(F.pad)
@@ -44,6 +42,13 @@ def pad(input, pad, mode="constant", value=None):
     leading, at = leading_of(found)
     of_leading = [x for dim in reversed(range(ndim)) if dim != at for x in left[2 * (ndim - 1 - dim) :][:2]]
     return at_axis(_of_rows(leading, of_leading, mode, value), at)
+
+
+def _of_rows(chosen: Selected, pad, mode: str, value) -> Any:
+    """Each row padded along its own dimensions."""
+    if len(pad) > 2 * chosen.row_ndim:
+        raise TracedValueError("torch.nn.functional.pad of the dimension that a boolean mask selected")
+    return map_rows(lambda rows: F.pad(rows, pad, mode, value), (chosen,), {}, "torch.nn.functional.pad")
 
 
 def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:

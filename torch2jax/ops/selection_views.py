@@ -1,20 +1,32 @@
-"""Views of rows at data-dependent positions: slices and single elements of a selection by a mask.
+"""Views of a selection by a mask, and writes to all of it.
 
-Code that writes to them writes to the whole, and they show what is written to the whole, as in PyTorch.
+Slices and single elements of it are at positions that data decide. Code that writes to them writes to the whole, and
+they show what is written to the whole, as in PyTorch.
+
+A view in rows of another size is one that the elements, a data-dependent number of them, must fill. PyTorch raises an
+error where they do not. Here that they do is proved by the sums that make the numbers, or else it is in doubt, and the
+results of the call tell: see `expect_to_fit`.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jax import lax
 
+from ..errors import TracedValueError
+from ..rules.registry import implements_chosen
 from ..tensors.storage import View
 from ..tensors.tensor import geometry, make_view
 from ..tensors.view_kind import ViewKind
 from ..translation import current
-from ..values.selected import Chosen
+from ..values.lengths import expect_to_fit, is_multiple, is_same_number, is_traced_number, tensor_of
+from ..values.selected import Chosen, Selected, first, in_order_of, positions_of
+from ..values.selected_at_axis import at_axis, leading_of, with_leading
 
 aten = torch.ops.aten
+Tensor = torch.Tensor
 
 
 def rows_at(rows: Any, positions: torch.Tensor, count: torch.Tensor) -> Any:
@@ -60,3 +72,107 @@ def is_view(rows: Any, of: Any) -> bool:
     """Returns True if rows are in the memory of others."""
     base = lambda x: x.base if isinstance(x, Chosen) else x
     return base(rows)._node.storage is base(of)._node.storage
+
+
+# In rows of another size.
+
+
+def in_rows(chosen: Selected, flat: Selected, shape: tuple) -> Selected:
+    """All elements in rows of a known size; data decide the number of rows."""
+    count, size = shape[0], math.prod(shape[1:])
+    if not size:
+        raise TracedValueError(f"a view of shape {shown(shape)} of a boolean-mask selection")
+    if is_traced_number(count):
+        length = tensor_of(count)
+        _expect_filled(shape, length * size == flat.length)
+    else:
+        length = flat.length // size
+        if not is_multiple(chosen.length, size, math.prod(chosen.rows.shape[chosen.mask.ndim :])):
+            _expect_filled(shape, length * size == flat.length)
+    capacity = flat.mask.numel() // size
+    return _at_positions(flat, torch.arange(capacity * size), (capacity, *shape[1:]), length)
+
+
+def in_parts(chosen: Selected, flatten: Callable[[], Selected], shape: tuple) -> Any:
+    """A view whose only data-dependent dimension is a later one, so that there are equal parts; None if it is not."""
+    unknown = [i for i, size in enumerate(shape) if is_traced_number(size) or size == -1]
+    if len(unknown) != 1 or unknown[0] == 0:
+        return None
+    (at,) = unknown
+    before, behind = tuple(shape[:at]), tuple(shape[at + 1 :])
+    times, count = math.prod(chosen.rows.shape[chosen.mask.ndim :]), math.prod(before)
+    size = count * math.prod(behind)
+    if size < 1:
+        return None
+    flat = flatten()
+    if is_traced_number(shape[at]):
+        length, is_sure = tensor_of(shape[at]), is_same_number(shape[at] * size, chosen.number * times)
+    else:
+        length, is_sure = flat.length // size, is_multiple(chosen.length, size, times)
+    if not is_sure:
+        _expect_filled(shape, length * size == flat.length)
+    capacity, part = flat.mask.numel() // size, math.prod(behind)
+    index = torch.arange(capacity * part).reshape(capacity, 1, part) + torch.arange(count)[:, None] * (length * part)
+    return at_axis(_at_positions(flat, index.reshape(-1), (capacity, *before, *behind), length), at)
+
+
+def filled_with_zeros(flat: Selected, shape: tuple[int, ...]) -> torch.Tensor:
+    """A view of known size."""
+    size = math.prod(shape)
+    if size > flat.mask.numel():
+        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of at most {flat.mask.numel()} elements")
+    _expect_filled(shape, flat.length == size)
+    found = _at_positions(flat, torch.arange(size), shape, flat.length)
+    if found.refuses_writes:
+        raise TracedValueError(f"a view of shape {list(shape)} of a boolean-mask selection with other strides")
+    return found.rows
+
+
+def _at_positions(flat: Selected, positions: torch.Tensor, shape: tuple[int, ...], length: torch.Tensor) -> Selected:
+    """The view of the elements at indices into the selection, in rows of which the first few are valid."""
+    rows = flat.rows.flatten(0, flat.mask.ndim - 1)
+    positions = positions.clamp(0, max(len(rows) - 1, 0))
+    if not flat.is_compact:
+        positions = positions_of(flat, flat.mask.numel())[positions]
+    found = first(rows_at(rows, positions, flat.length).reshape(shape), length, flat.is_safe)
+    found.shares_memory, found.refuses_writes = True, flat.refuses_writes or not is_view(rows, flat.rows)
+    return found
+
+
+def _expect_filled(shape: tuple, fits: torch.Tensor) -> None:
+    text = shown(shape)
+    expect_to_fit(fits, f"a view of shape {text}", f"shape '{text}' is invalid for as many elements as data decide")
+
+
+def shown(shape: tuple) -> str:
+    return f"[{', '.join('n' if is_traced_number(size) else str(size) for size in shape)}]"
+
+
+# Writes to all of a selection, along whichever dimension.
+
+
+@implements_chosen(Tensor.zero_)
+def zero_(self):
+    return fill_(self, 0)
+
+
+@implements_chosen(Tensor.fill_)
+def fill_(self, value):
+    leading, _ = leading_of(self)
+    leading.overwrite(torch.zeros_like(leading.rows).fill_(value), True)
+    return self
+
+
+@implements_chosen(Tensor.copy_)
+def copy_(self, src, non_blocking=False):
+    del non_blocking
+    everywhere = torch.ones((), dtype=torch.bool)
+    found, (target, at) = torch.where(everywhere, src.to(self.dtype), self), leading_of(self)
+    found = with_leading(found, at)
+    target.overwrite(in_order_of(found, target.mask), found.is_safe)
+    return self
+
+
+@implements_chosen(Tensor.masked_fill_)
+def masked_fill_(self, mask, value):
+    return copy_(self, torch.where(mask, value, self))
