@@ -40,7 +40,7 @@ from ..patches import apply_patches, remove_patches
 from ..rules import autocast, registry
 from ..rules.features import NEXT, Changed, handlers_of, run_without_values
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
-from ..rules.keywords import by_schema, is_in_old_order, run_named
+from ..rules.keywords import DROPPED, by_schema, is_in_old_order, run_named, with_dropped
 from ..rules.operands import has_numpys, without_numpys
 from ..rules.options import Tag
 from ..rules.rule import MetadataRule
@@ -52,18 +52,16 @@ from ..tensors.tensor import Torchish, are_constant, is_foreign, note_constants
 from ..tracing.traces import current_trace
 from ..translation import CallMode, current, enter, leave, this_call
 from ..values import (
-    chosen as chosen,
     pickled as pickled,
     sparse as sparse,
     valueless as valueless,
     wrapper_subclasses as wrapper_subclasses,
 )
 from ..values.at_once import run_at_once
-from ..values.dropped_arguments import DROPPED, with_dropped
 from ..values.known import run_known, write_known
 from ..values.lengths import track_lengths, track_ranges
 from ..values.python_functions import track_numbers
-from ..values.sized import rows_and_length, with_length
+from ..values.selected_at_axis import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.valueless import Placeholders, expect_known_to_pytorch, is_fake_mode_on, run_natively
 from ..values.wrapper_subclasses import MAKERS, expect_classes, run_by_classes, run_past_classes

@@ -36,13 +36,13 @@ from ..internals.dispatch import DisableTorchFunction, len_torch_dispatch_stack
 from ..internals.jax import eval_trace, trace_ctx
 from ..internals.transforms import is_any_autocast_enabled
 from ..rules.inplace import InPlace
+from ..rules.keywords import DROPPED
 from ..rules.plan import FILLED, NOT_PLANNED as NOT_PLANNED, Bypass, Meant, filled_plan_of, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish
-from ..values.dropped_arguments import DROPPED
 from .memory_plans import is_view, part_write_of, traced_part_write_of, view_plan_of, write_plan_of
 from .pytorch_errors import explain_rule, refuse_rule_as_pytorch
 

@@ -19,12 +19,11 @@ from ..errors.locations import SourceLine
 from ..internals.jax import varying_axes
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
-from ..tracing.carried_floats import CarriedFloat, start_of
 from ..tracing.traces import varying
 from ..translation import this_call
 from ..values.lengths import expect_to_fit
-from ..values.selected_at_axis import leading_of
-from ..values.sized import padded_to, with_length
+from ..values.selected_at_axis import leading_of, padded_to, with_length
+from ..values.traced_numbers import CarriedFloat, start_of
 from .collectives import loop_on_devices
 from .loop_bounds import IterationPath, most_iterations
 from .merge import Build, Encoder, Growth, Merge, Pick

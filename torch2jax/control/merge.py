@@ -27,8 +27,7 @@ from ..tracing.tensor_spec import TensorSpec
 from ..translation import this_call
 from ..values.item import Item
 from ..values.selected import Chosen, first
-from ..values.selected_at_axis import at_axis, leading_of
-from ..values.sized import padded_to, rows_and_length
+from ..values.selected_at_axis import at_axis, leading_of, padded_to, rows_and_length
 from ..values.traced_numbers import Number
 from .state import Refused, current_run
 from .ties import Relation, is_tied, relations

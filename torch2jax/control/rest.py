@@ -24,8 +24,8 @@ from ..errors.tracebacks import is_raised_by_code
 from ..loops.program import Program, evaluated, pruned
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy
-from ..tracing.same_values import is_same_value
 from ..tracing.traces import current_trace, ending_with_errors, running
+from ..tracing.value_ranges import is_same_value
 from .ends import End, StaticLeaf, with_same_leaves
 from .programs import Assertion, is_same_step, joined, new_var
 from .state import Refused, text_of

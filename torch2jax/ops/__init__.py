@@ -26,7 +26,6 @@ from . import (
     jagged as jagged,
     lengths as lengths,
     linalg as linalg,
-    metadata as metadata,
     mutation as mutation,
     nn as nn,
     packed_products as packed_products,

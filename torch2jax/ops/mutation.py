@@ -17,7 +17,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from ..tensors.traced import is_traced, with_derivatives_of
 from ..tensors.wrapped import is_wrapper
-from ..tracing.same_values import is_same_value
+from ..tracing.value_ranges import is_same_value
 from ..translation import current
 from .arrays import cast
 from .creation import filled, unwritten

@@ -20,7 +20,8 @@ from ..errors.unwinding import Restart
 from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.options import Tag
-from ..rules.registry import implements_tensors
+from ..rules.registry import implements_metadata, implements_tensors
+from ..tensors.derived import as_class
 from ..tensors.dtypes import dtype_t2j, has_doubles, is_integral
 from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
@@ -378,6 +379,51 @@ def _constrain_range(size, *, min=None, max=None):
 @implements_tensors(aten._assert_tensor_metadata.default)
 def _assert_tensor_metadata(a, *args, **kwargs):
     geometry(aten._assert_tensor_metadata.default, current().lift(a), *args, **kwargs)
+
+
+# Metadata, which PyTorch holds for tensors of a call as for any other: it answers itself.
+
+implements_metadata(
+    Tensor.shape.__get__,
+    Tensor.dtype.__get__,
+    Tensor.ndim.__get__,
+    Tensor.layout.__get__,
+    Tensor.itemsize.__get__,
+    Tensor.nbytes.__get__,
+    Tensor.is_sparse.__get__,
+    Tensor.is_quantized.__get__,
+    Tensor.is_nested.__get__,
+    Tensor.is_mkldnn.__get__,
+    Tensor.size,
+    Tensor.__len__,
+    Tensor.dim,
+    Tensor.ndimension,
+    Tensor.stride,
+    Tensor.numel,
+    Tensor.nelement,
+    Tensor.element_size,
+    Tensor.is_contiguous,
+    Tensor.is_floating_point,
+    Tensor.is_complex,
+    Tensor.is_signed,
+    torch.numel,
+    torch.is_floating_point,
+    torch.is_complex,
+    torch.is_signed,
+)
+
+
+@implements_tensors(Tensor.storage_offset)
+def storage_offset(self):
+    tensor = current().standing_for(self)
+    if isinstance(tensor, Torchish):
+        tensor._node.storage.memory.expect_all()
+    return geometry(Tensor.storage_offset, tensor)
+
+
+@implements_tensors(Tensor.as_subclass)
+def as_subclass(input, cls):
+    return as_class(current().lift(input), cls)
 
 
 @implements_tensors(Tensor.is_pinned, aten.is_pinned.default, Tensor.is_shared)

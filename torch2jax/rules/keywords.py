@@ -1,4 +1,4 @@
-"""Arguments as PyTorch's parser takes them, if a body takes others: by name, and in old orders."""
+"""Arguments as PyTorch's parser takes them, if a body takes others: by name, in old orders, and dropped ones."""
 
 import functools
 import inspect
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from ..internals.dispatch import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
 
@@ -175,3 +176,21 @@ def is_in_old_order(function: Callable[..., Any], args: tuple) -> bool:
     PyTorch's own parser knows what is meant.
     """
     return len(args) > 2 and len(args) > _MOST_POSITIONAL.get(function, len(args))
+
+
+DROPPED: dict[types.FunctionType, str] = {
+    F.l1_loss: "weight",
+    torch.Tensor.dim_order: "ambiguity_check",
+    torch.chain_matmul: "out",
+}
+"""Arguments that PyTorch's Python functions drop when they pass a call on to an override."""
+
+
+def with_dropped(func: types.FunctionType, kwargs: dict) -> dict:
+    """The keywords of a call with the argument that is missing among them, which the frame of `func` still has."""
+    name = DROPPED[func]
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not func.__code__:
+        frame = frame.f_back
+    value = None if frame is None else frame.f_locals[name]
+    return kwargs if value is None or name in kwargs else {**kwargs, name: value}

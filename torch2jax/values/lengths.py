@@ -28,8 +28,7 @@ from ..rules.features import NEXT, Feature
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
-from ..tracing.same_values import cancel_out, distance as distance_of_arrays
-from ..tracing.value_ranges import range_of, terms_of
+from ..tracing.value_ranges import cancel_out, distance as distance_of_arrays, range_of, terms_of
 from ..translation import this_call
 from .item import Item
 from .traced_numbers import Number, larger, number_of, smaller

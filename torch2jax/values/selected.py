@@ -31,8 +31,7 @@ from ..rules.rule import Reflected
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
-from ..tracing.same_values import is_same_value
-from ..tracing.value_ranges import range_of
+from ..tracing.value_ranges import is_same_value, range_of
 from ..translation import current
 from .item import Item
 from .lengths import Counted, expect_capacity, hinted_bound, is_same_number, track_lengths

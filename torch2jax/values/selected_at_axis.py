@@ -6,23 +6,33 @@ several tensors by such dimensions: elementwise functions.
 """
 
 import functools
+import types
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
 import torch
+from jax import lax
 
 from ..errors import TracedValueError
 from ..errors.locations import user_location
+from ..internals.dispatch import DisableAutocast
 from ..internals.tensors import make_wrapper_subclass
+from ..rules import autocast, registry
+from ..rules.features import handles
 from ..rules.inplace import InPlace, WithFlag, check_cast
+from ..tensors.tensor import wrap
 from ..tensors.trees import flatten, map_arguments
+from ..translation import Call, this_call
 from .selected import (
     Chosen,
     Selected,
     aligned,
     apply_elementwise as apply_to_rows,
+    first,
     like,
     packed,
+    pass_on_origin,
     select,
     write_elementwise,
 )
@@ -275,3 +285,79 @@ def _write_at_axis(rule: InPlace, args: tuple, kwargs: dict) -> Any:
         )
     check_cast(result.base, target.base)
     return target.copy_(result)
+
+
+# Functions of selections: by a declared rule, an elementwise one, or a body.
+
+
+@handles(Selected, 0)
+def run_selected(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+    """The result of a function of a selection by a traced mask."""
+    return _run(call, function, args, kwargs, registry.lookup_selected, Selected.words)
+
+
+@handles(SelectedAtAxis, -1)  # also beside a selection
+def run_at_axis(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+    """The result of a function of a selection by a traced mask along a later dimension."""
+    return _run(call, function, args, kwargs, registry.lookup_at_axis, SelectedAtAxis.words)
+
+
+def _run(call: Call, function: Any, args: tuple, kwargs: dict, lookup: Callable, words: str) -> Any:
+    rule = registry.lookup(function)
+    device = autocast.region()
+    if device is not None and rule is not None:
+        treatment = autocast.of_function(function, rule, device)
+        if treatment.is_operator:
+            with DisableAutocast():
+                return _run(call, function, *treatment.cast(args, kwargs), lookup, words)
+    declared = lookup(function)
+    if declared is not None:
+        with call.inside():
+            return pass_on_origin(declared(*args, **kwargs), args, kwargs)
+    if rule is not None and rule.elementwise:
+        with call.inside():
+            return apply_elementwise(rule, *rule.names.placed(function, args, kwargs))
+    if rule is None and isinstance(function, types.FunctionType) and not call.is_own_body(function, args):
+        return call.run_body(function, args, kwargs)
+    name = function.__self__.__name__ if function.__name__ == "__get__" else function.__name__
+    raise TracedValueError(f"torch.{name} of what {words}")
+
+
+# Tensors that a loop carries though their size changes between iterations: room for the most, and a length.
+
+
+def with_length(array: Any, length: Any, axis: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor whose dimension `axis` is as long as a traced number says.
+
+    Args:
+        array: ``(room, ...)``, with that dimension in front.
+        length: an integer that is not beyond the room.
+    """
+    return at_axis(first(wrap(array, dtype), wrap(length, torch.int64)), axis)
+
+
+def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
+    """The array of a tensor with its dimension `axis` in front, in compact order, and how long that is.
+
+    None where another dimension is as long as data decide.
+    """
+    if not isinstance(tensor, Chosen):
+        array = this_call().lift(tensor).read()
+        order = (axis, *(dim for dim in range(array.ndim) if dim != axis))
+        return lax.transpose(array, order), array.shape[axis]
+    leading, at = leading_of(tensor)
+    if at != axis:
+        return None
+    found: Selected = packed(leading)
+    rows: Any = found.rows
+    if isinstance(rows, Chosen):
+        return None
+    length: Any = found.length
+    return rows.read(), length.read()
+
+
+def padded_to(rows: Any, capacity: int) -> Any:
+    """The first `capacity` of rows ``(n, ...)``, with zeros after them if there are fewer."""
+    if len(rows) >= capacity:
+        return lax.slice_in_dim(rows, 0, capacity)
+    return lax.pad(rows, np.zeros((), rows.dtype), [(0, capacity - len(rows), 0), *[(0, 0, 0)] * (rows.ndim - 1)])

@@ -27,7 +27,7 @@ from ...tensors.traced import is_traced
 from ...tracing.conditions import add_idle_question
 from ...tracing.user_code import note_made, of_user
 from ...translation import this_call
-from ...values.sized import padded_to, rows_and_length
+from ...values.selected_at_axis import padded_to, rows_and_length
 from ...values.traced_numbers import is_unknown
 from .loops import while_loop
 
