@@ -421,7 +421,7 @@ def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
     """As `j2t`; `expect` refuses objects of neither side that are no trees."""
     if isinstance(thing, (jax.Array, np.ndarray)):
         call = current()
-        return array_to_tensor(thing, copy=copy) if call is None else call.lift(thing)
+        return array_to_tensor(thing, copy=copy) if call is None else call.constants.lift(thing)
     if isinstance(thing, Wrapped):
         return tensor_of(thing, functools.partial(_to_torch, expect=expect, copy=copy, jit=jit))
     if isinstance(thing, np.dtype) or (isinstance(thing, type) and issubclass(thing, np.generic)):

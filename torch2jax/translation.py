@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    import torch
+
     from .autograd.tape import Tape as Tape
     from .calls.dispatch import Call as Call
+    from .tensors.tensor import Torchish
 else:
     Call = Tape = Any
 
@@ -67,6 +70,16 @@ def this_call() -> "Call":
     if call is None:
         raise RuntimeError("got code that only a translated call runs, and no such call in progress")
     return call
+
+
+def lift(value: Any) -> "Torchish":
+    """The tensor of the call in progress for a tensor or an array from outside, which is a constant of the call."""
+    return this_call().constants.lift(value)
+
+
+def lift_own(tensor: "torch.Tensor") -> "Torchish":
+    """As `lift`, for a tensor that the call may write to, since nothing outside refers to it."""
+    return this_call().constants.lift_own(tensor)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..rules.operands import lift
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.history import GradientPart, Node, Source, leads_through_older, reaches, used_in_derivatives
@@ -24,7 +23,7 @@ from ..tensors.journal import NeedsLeaves, Uncontained, journal
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec, conjugate
 from ..tracing.user_code import of_user, set_gradient
-from ..translation import this_call
+from ..translation import lift, this_call
 from .linearization import Var
 from .tape import Hooked, Tape
 

@@ -90,7 +90,7 @@ class DualLevel(Feature):
         Raises:
             RuntimeError: one of them has a tangent already, or the tangent is of another shape.
         """
-        spec, given = TensorSpec.of(tensor), self._call.lift(tangent)
+        spec, given = TensorSpec.of(tensor), self._call.constants.lift(tangent)
         if self.has_tangent(tensor):
             raise RuntimeError(
                 "Making a dual Tensor based on a Tensor that already has a forward gradient at the same level is not "
@@ -267,7 +267,7 @@ def _open(call: Call) -> DualLevel:
 def _make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: object):
     del level
     call = this_call()
-    return _open(call).dual(call.lift(tensor), tangent)
+    return _open(call).dual(call.constants.lift(tensor), tangent)
 
 
 @replaces(forward_mode_module("_unpack_dual"), "_unpack_dual")

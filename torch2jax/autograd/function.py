@@ -155,7 +155,7 @@ run_instead_of_apply(apply)
 
 
 def _of_call(call: Call, tensor: torch.Tensor) -> Any:
-    return uncut(tensor) if is_wrapper(tensor) else call.lift(tensor)
+    return uncut(tensor) if is_wrapper(tensor) else call.constants.lift(tensor)
 
 
 def _has_context_of_its_own(cls: type[torch.autograd.Function]) -> bool:
@@ -243,7 +243,7 @@ class _Application:
         of_wrappers = {i: x for i, x in enumerate(results) if _is_wrapper(x)}
         results = tuple(zeros_of(call, x) if i in of_wrappers else x for i, x in enumerate(results))
         results = tuple(
-            self._own(call.lift(x), ctx) if isinstance(x, torch.Tensor) and type(x) is not NestedTensor else x
+            self._own(call.constants.lift(x), ctx) if isinstance(x, torch.Tensor) and type(x) is not NestedTensor else x
             for x in results
         )
         differentiable = {

@@ -217,7 +217,7 @@ class Derivative:
                 for position in self._outputs:
                     dtype, shape = self._result(position)
                     tangent = torch.zeros(shape, dtype=dtype) if found[position] is None else found[position]
-                    arrays.append(call.array_of(call.lift(tangent.to(dtype))))
+                    arrays.append(call.array_of(call.constants.lift(tangent.to(dtype))))
             return arrays
 
         return self._running(run)
@@ -269,7 +269,7 @@ class Derivative:
         """JAX's cotangent for PyTorch's gradient of an input, summed to its shape and cast to its dtype."""
         if gradient is None:
             return None  # to JAX, zeros
-        gradient = call.lift(gradient)
+        gradient = call.constants.lift(gradient)
         if gradient.shape != shape:
             if not _sums_to(gradient.shape, shape):
                 raise RuntimeError(
@@ -277,7 +277,7 @@ class Derivative:
                     f"{list(gradient.shape)} but expected shape compatible with {list(shape)}"
                 )
             gradient = gradient.sum_to_size(shape)
-        return conjugate(call.array_of(call.lift(gradient.to(dtype))))
+        return conjugate(call.array_of(call.constants.lift(gradient.to(dtype))))
 
 
 def _added(gradient: torch.Tensor | None, leaf: Torchish | None) -> torch.Tensor | None:

@@ -39,7 +39,7 @@ from ..tensors.wrapped import NestedTensor, Wrapped, is_wrapper, tensor_of, wrap
 from ..tracing.scope import StreamState, closed_over
 from ..tracing.shadows import give_shadow, shadow_of, uncut
 from ..tracing.user_code import note_made, of_user
-from ..translation import Call, is_in_progress, this_call
+from ..translation import Call, is_in_progress, lift, this_call
 
 
 class Start(NamedTuple):
@@ -187,7 +187,7 @@ class Residuals:
                 return _WrapperSlot(wrapped(uncut(value), take_out), None if shadow is None else take_out(shadow))
             if id(value) not in positions:
                 positions[id(value)] = TensorSlot(len(self._tensors))
-                self._tensors.append(this_call().lift(value))
+                self._tensors.append(lift(value))
                 origin = origins.get(id(value))
                 self._origins.append(origin)
                 if origin is not None and origin[0] == "input" and is_dense(value):
@@ -270,7 +270,7 @@ class Residuals:
         with DisableTorchFunction():
             strides = {position: original.stride() for position, original in self._living().items()}
         tensors = [
-            wrap(array, dtype, strides=strides.get(position)) if known is None else this_call().lift(known)
+            wrap(array, dtype, strides=strides.get(position)) if known is None else lift(known)
             for position, (array, dtype, known) in enumerate(zip(residuals, self._dtypes, self._known, strict=True))
         ]
         for position, (tensor, origin, known) in enumerate(zip(tensors, self._origins, self._known, strict=True)):

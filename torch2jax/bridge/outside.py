@@ -111,7 +111,7 @@ class Outside:
             RuntimeError: it writes to an argument whose memory another argument shares.
         """
         call = this_call()
-        lift = lambda leaf: call.lift(leaf) if isinstance(leaf, (torch.Tensor, jax.Array)) else leaf
+        lift = lambda leaf: call.constants.lift(leaf) if isinstance(leaf, (torch.Tensor, jax.Array)) else leaf
         args, kwargs = map_arguments(lift, (args, kwargs))
         with DisableTorchFunction(), DisableTorchDispatch():
             template, signature, tensors, constants, _ = take_apart(args, kwargs)

@@ -19,10 +19,8 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..autograd import engine as engine, forward_ad as forward_ad, function as function
 from ..autograd.runs import Execution
 from ..errors import REFUSALS, NoRuleError, WithoutValuesError
-from ..functional import func as func, vmap as vmap
 from ..internals.dispatch import (
     AutoDispatchBelowADInplaceOrView,
     DisableAutocast,
@@ -51,17 +49,10 @@ from ..tensors.journal import next_number
 from ..tensors.tensor import Torchish, are_constant, is_foreign, note_constants
 from ..tracing.traces import current_trace
 from ..translation import CallMode, current, enter, leave, this_call
-from ..values import (
-    pickled as pickled,
-    sparse as sparse,
-    valueless as valueless,
-    wrapper_subclasses as wrapper_subclasses,
-)
 from ..values.at_once import run_at_once
 from ..values.known import run_known, write_known
 from ..values.lengths import track_lengths, track_ranges
 from ..values.python_functions import track_numbers
-from ..values.selected_at_axis import rows_and_length, with_length
 from ..values.sparse import expect_strided
 from ..values.valueless import Placeholders, expect_known_to_pytorch, is_fake_mode_on, run_natively
 from ..values.wrapper_subclasses import MAKERS, expect_classes, run_by_classes, run_past_classes
@@ -474,40 +465,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                     return self.run_compiled(func, *again)
             raise
         if isinstance(result, torch.Tensor) and not (isinstance(result, Torchish) or handlers_of((type(result),))):
-            return self.lift_own(result)  # PyTorch made it just now
+            return self.constants.lift_own(result)  # PyTorch made it just now
         return result
 
     def _lift_argument(self, value: object) -> Any:
         if isinstance(value, (torch.Tensor, jax.Array)):
-            return self.lift(value)
+            return self.constants.lift(value)
         if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):
             return type(value)(self._lift_argument(item) for item in value)
         return value
-
-    def next_key(self, generator: torch.Generator | None = None):
-        """The next JAX key of this call's stream, or of a generator's."""
-        return self.stream.next_key(generator)
-
-    def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
-        return self.constants.bind(tensor, array)
-
-    def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
-        return self.constants.bind_alias(tensor, bound)
-
-    def bind_missing(self, tensor: torch.Tensor, error: Exception) -> Torchish:
-        return self.constants.bind_missing(tensor, error)
-
-    def lift(self, value: Any) -> Torchish:
-        return self.constants.lift(value)
-
-    def lift_own(self, tensor: torch.Tensor) -> Torchish:
-        return self.constants.lift_own(tensor)
-
-    with_length = staticmethod(with_length)
-    rows_and_length = staticmethod(rows_and_length)
-
-    def standing_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.constants.standing_for(tensor)
 
 
 force_within(Call)

@@ -28,7 +28,7 @@ from ..patches import replaces, runs_instead_of
 from ..rules import registry
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..translation import this_call
+from ..translation import lift, this_call
 
 
 class _Outputs(NamedTuple):
@@ -197,7 +197,7 @@ def _redispatch(operator: Any, keyset: object, *args: Any, **kwargs: Any):
 @replaces(torch._C, "_any_requires_grad")
 def _any_requires_grad(*args: Any, **kwargs: Any):
     """As PyTorch's function; it may raise a request for the derivatives of traced tensors."""
-    tensors = [this_call().lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = [lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     return any(x.history is not None or is_traced(x.read()) for x in tensors)
 
 
@@ -210,7 +210,7 @@ def _any_output_is_alias(args: object, kwargs: object, outputs: object):
 
 def _memories(tree: object) -> list[int]:
     """The memory of each tensor that has elements."""
-    tensors = [this_call().lift(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    tensors = [lift(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
     return [id(x._node.storage.memory) for x in tensors if x.numel()]
 
 

@@ -21,7 +21,7 @@ from ..tensors.known import evaluate
 from ..tensors.tensor import wrap
 from ..tensors.traced import evaluating, is_traced
 from ..tracing.scope import StreamState
-from ..translation import current, this_call
+from ..translation import current, lift, this_call
 
 _OWN_REFERENCES = 3  # to a generator that a call has made, when it is over: of the stream, a loop and getrefcount
 
@@ -116,7 +116,7 @@ class Stream:
     def get_state(self) -> torch.Tensor:
         """The state as bytes, for `set_state`; without a key there are none."""
         if self._key is None:
-            return this_call().lift(np.zeros(0, np.uint8))
+            return lift(np.zeros(0, np.uint8))
         if is_traced(self._before):
             expect_no_repetition("torch.get_rng_state")
         if self._taken:
@@ -125,7 +125,7 @@ class Stream:
 
     def set_state(self, state: torch.Tensor) -> None:
         """Sets the state to one from `get_state`."""
-        state = this_call().lift(state)
+        state = lift(state)
         array = state.read() if state.known is None else evaluate(state.known)
         self._key, self._taken, self._before = _key_from(array, self._key) if array.size else None, 0, 0
 

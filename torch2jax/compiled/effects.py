@@ -16,7 +16,7 @@ from ..tensors.journal import Memory, Uncontained
 from ..tensors.objects import ObjectCodec, codec_of
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor
-from ..translation import this_call
+from ..translation import lift, this_call
 from .captured import CapturedState
 
 
@@ -170,7 +170,7 @@ class _NewTensor:
             offset += rebuilt.separated[self._storage].storage_offset()
         tensor = make_tensor(node, shape, dtype, strides, offset, label)
         if self._viewed is not None:
-            viewed = this_call().lift(self._viewed.make(rebuilt))
+            viewed = lift(self._viewed.make(rebuilt))
             tensor._viewed, tensor._writes = viewed, viewed._writes
             if self._restriction is not None:
                 tensor._restriction = self._restriction._replace(writes=viewed._writes[0])

@@ -345,7 +345,7 @@ class HostFunctions(HostTensors, Feature):
         if isinstance(value, torch.Tensor):
             if state_of(value) != NO:
                 return value
-            value = self._call.standing_for(value)
+            value = self._call.constants.standing_for(value)
             if isinstance(value, Torchish):
                 return self._copy_of(value)
             with DisableTorchFunction(), DisableTorchDispatch():

@@ -64,7 +64,7 @@ class HostTensors:
                 state = WANTING if wants else state_of(result) or YES
                 result._is_host = state  # pyright: ignore[reportAttributeAccessIssue]
                 return result
-            return self._call.lift_own(result)
+            return self._call.constants.lift_own(result)
         if isinstance(result, (tuple, list)) and any(isinstance(x, torch.Tensor) for x in result):
             items = [self._taken(x, wants) for x in result]
             return type(result)(items)

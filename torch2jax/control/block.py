@@ -205,7 +205,7 @@ class Block:
 
     def _take(self, result: Any) -> list:
         leaves, self.spec = tree_flatten(result)
-        tensors = [self._call.lift(leaf) for leaf in leaves]
+        tensors = [self._call.constants.lift(leaf) for leaf in leaves]
         self.given = [Given(TensorSpec.of(tensor), tensor.shape) for tensor in tensors]
         return [self._call.leaving(tensor.buffer.array) for tensor in tensors]
 

@@ -180,7 +180,7 @@ class Encoder:
         call = this_call()
         if type(value) not in _TENSORS or value.layout is not torch.strided:
             return Leaf("object", value)
-        tensor = call.lift(value)
+        tensor = call.constants.lift(value)
         if type(tensor) not in (Torchish, Item, Number):
             return Leaf("object", value)
         spec = TensorSpec.of(tensor)._replace(layout=None)

@@ -15,7 +15,7 @@ from ..errors import TracedValueError
 from ..errors.locations import SourceLine, caller_line, user_line
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array, idle_decision
-from ..translation import this_call
+from ..translation import lift, this_call
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
 from ..values.traced_numbers import Number
@@ -281,7 +281,7 @@ class Operators(Calls):
         if isinstance(first, bool):
             if not first:
                 return
-            first = this_call().lift(torch.tensor(True))
+            first = lift(torch.tensor(True))
         counter = types.CellType(left.start)
         number = Variable(counter, "the number of the iteration")
 

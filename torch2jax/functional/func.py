@@ -40,7 +40,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import TensorSlot
 from ..tracing.tensor_spec import TensorSpec, conjugate
 from ..tracing.traces import axes_in_types, current_trace, expect_unrecorded, running, varying
-from ..translation import Call, this_call
+from ..translation import Call, lift, this_call
 
 
 class Transformation(ABC):
@@ -140,7 +140,7 @@ class Transformation(ABC):
 
     def take(self, tensor: torch.Tensor) -> Any:
         """The placeholder of a result until `put`: the tensor itself, unless its array must leave through JAX."""
-        lifted = self.call.lift(tensor)
+        lifted = self.call.constants.lift(tensor)
         if not self.owns(lifted.buffer.array):
             return self.unowned(lifted)
         for outer, origin, _, _ in self.given:
@@ -204,7 +204,7 @@ class _DerivativeTransformation(Transformation):
     def _input(self, leaf: Any) -> Torchish:
         if not isinstance(leaf, torch.Tensor):
             raise ValueError(f"Thing passed to transform API must be Tensor, got {type(leaf)}")
-        return self.call.lift(leaf)
+        return self.call.constants.lift(leaf)
 
     @property
     def arrays(self) -> list:
@@ -223,7 +223,7 @@ class _DerivativeTransformation(Transformation):
         return tree_unflatten(leaves, self._spec)
 
     def _constant(self, leaf: torch.Tensor) -> Torchish:
-        outer = self.call.lift(leaf)
+        outer = self.call.constants.lift(leaf)
         spec, array, known = TensorSpec.of(outer)._replace(wants_grad=False), outer.buffer.array, outer.known
         inner = spec.at(array, *_geometry(outer)) if known is None else spec.tensor(array, known)
         return self.give(outer, inner)
@@ -286,7 +286,7 @@ def _grad_and_value(
                 raise RuntimeError(
                     f"grad can be implicitly created only for real scalar outputs but got {output.dtype}"
                 )
-            array = level.call.array_of(level.call.lift(output))
+            array = level.call.array_of(level.call.constants.lift(output))
             found = level.take_all((output, aux))
             return [array] if output.is_floating_point() else [], (level.taken(), level.written())
 
@@ -319,7 +319,7 @@ def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...]
                         "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with "
                         f"dtype {output.dtype}"
                     )
-            lifted = [level.call.lift(output) for output in flat]
+            lifted = [level.call.constants.lift(output) for output in flat]
             specs.extend(TensorSpec.of(output) for output in lifted)
             return [level.call.leaving(output.buffer.array) for output in lifted], (level.taken(), level.written())
 
@@ -343,7 +343,7 @@ def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...]
 
 def _cotangent(index: int, gradient: Any, spec: TensorSpec, value: Any):
     """JAX's cotangent for PyTorch's gradient of a result."""
-    lifted = this_call().lift(gradient)
+    lifted = lift(gradient)
     shape = lifted.shape if spec.layout is None else tuple(lifted.shape[dim] for dim in spec.layout)
     if len(lifted.shape) != value.ndim or shape != value.shape:
         raise RuntimeError(
@@ -425,7 +425,7 @@ def _dependent(level: Transformation, outputs: list, specs: list[TensorSpec | To
     """The arrays of the outputs that depend on the inputs; `specs` gets their forms, or the outputs that do not."""
     arrays = []
     for output in outputs:
-        lifted = level.call.lift(output)
+        lifted = level.call.constants.lift(output)
         if level.owns(lifted.buffer.array):
             arrays.append(level.call.leaving(lifted.buffer.array))
             specs.append(TensorSpec.of(lifted))
@@ -446,7 +446,7 @@ def tangent_array(tangent: Any, primal: Torchish, spec: TensorSpec):
         ValueError: one of them is not floating point or complex.
         RuntimeError: the tangent is of another shape.
     """
-    lifted = this_call().lift(tangent)
+    lifted = lift(tangent)
     if not spec.is_differentiable:
         raise ValueError(f"Expected primal to be floating point or complex, but got: {primal.dtype}")
     if not (lifted.is_floating_point() or lifted.is_complex()):

@@ -39,7 +39,7 @@ from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import example_of, examples_in
-from ..translation import this_call
+from ..translation import lift, this_call
 from .func import Transformation
 
 Kinds = tuple[ViewKind, ...]
@@ -242,7 +242,7 @@ class Batch(Transformation):
             raise RuntimeError(_UNBATCHED_WRITE)
 
     def is_batched(self, tensor: torch.Tensor) -> bool:
-        return self.owns(self.call.lift(tensor).buffer.array)
+        return self.owns(self.call.constants.lift(tensor).buffer.array)
 
     def has_examples(self, tensor: Torchish) -> bool:
         """As `is_batched`, also if derivatives of the examples have been taken since."""
@@ -260,7 +260,7 @@ class Batch(Transformation):
         """One example of a tensor from outside of the batch that has them along a dimension."""
         if dim is None:
             return tensor
-        lifted = self.call.lift(tensor)
+        lifted = self.call.constants.lift(tensor)
         array = example_of(self.trace, lifted.read(), dim % lifted.dim())
         return TensorSpec.of(lifted)._replace(layout=None, strides=None).result(array)
 
@@ -272,9 +272,9 @@ class Batch(Transformation):
                 f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {out_dim})"
             )
         if not self.is_batched(tensor):
-            tensor = self.unowned(self.call.lift(tensor)).unsqueeze(out_dim)
+            tensor = self.unowned(self.call.constants.lift(tensor)).unsqueeze(out_dim)
             return tensor.expand([self.size if dim == out_dim % ndim else -1 for dim in range(ndim)])
-        lifted = self.call.lift(tensor)
+        lifted = self.call.constants.lift(tensor)
         spec, array, alias = TensorSpec.of(lifted), self.call.leaving(lifted.buffer.array), self._alias(lifted)
         if alias is not None:
             spec, array = spec._replace(layout=None), self.call.array_of(lifted)
@@ -351,7 +351,7 @@ def batch_of(tensor: Torchish) -> Batch | None:
 
 def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with the examples of all active ``torch.vmap``s, for a decision that all examples share."""
-    lifted = this_call().lift(tensor)
+    lifted = lift(tensor)
     for level in reversed(this_call().transformations):
         if isinstance(level, Batch):
             lifted, _ = level.batched(lifted)
@@ -374,7 +374,7 @@ def _flat_vmap(
     level = Batch(batch_size, dims, out_dims, randomness)
     level.is_functorchs = not hasattr(func, "of_autograd")
     call: Any = level.call
-    tensors = [call.lift(flat_args[position]) for position in positions]
+    tensors = [call.constants.lift(flat_args[position]) for position in positions]
     specs = [TensorSpec.of(tensor) for tensor in tensors]
     axes = [dim if spec.layout is None else spec.layout.index(dim) for spec, dim in zip(specs, dims, strict=True)]
     name = f"torch.vmap {len(call.transformations)}" if randomness == "different" else None

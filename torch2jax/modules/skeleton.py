@@ -114,23 +114,23 @@ class Skeleton:
             if isinstance(value, Wrapped) or kinds[name] == "wrapper":
                 memo[id(tensor)] = given[names.first(name)] = bound(call, tensor, value)
                 continue
-            bind = bound_sparse if kinds[name] == "sparse" or is_sparse_array(value) else call.bind
+            bind = bound_sparse if kinds[name] == "sparse" or is_sparse_array(value) else call.constants.bind
             memo[id(tensor)] = given[names.first(name)] = bind(tensor, value)
         for name, tensor in names.tensors.items():
             kind = kinds[name]
             if id(tensor) in memo:
                 continue
             if given and names.first(name) in given and names.names_full_tensor(name):
-                memo[id(tensor)] = call.bind_alias(tensor, given[names.first(name)])
+                memo[id(tensor)] = call.constants.bind_alias(tensor, given[names.first(name)])
             elif kind == "wrapper":
                 memo[id(tensor)] = entering(call, tensor, is_own=True)
             elif kind == "meta":
                 self._missing.add(names.first(name))
-                memo[id(tensor)] = call.bind_missing(tensor, self._error_of_missing(name, tensor))
+                memo[id(tensor)] = call.constants.bind_missing(tensor, self._error_of_missing(name, tensor))
             elif kind == "sparse":
                 memo[id(tensor)] = lifted_sparse(tensor)
             else:
-                memo[id(tensor)] = call.lift_own(tensor)
+                memo[id(tensor)] = call.constants.lift_own(tensor)
         return memo
 
     def _replacements_of_tensors(self, call: Call) -> dict[int, Any]:
@@ -184,8 +184,8 @@ class Skeleton:
         if is_wrapper(tensor):
             return leaving(self._call, tensor)
         if not self._call.is_top_level:
-            return self._call.lift(tensor)
-        return self._call.array_of(self._call.lift(tensor))
+            return self._call.constants.lift(tensor)
+        return self._call.array_of(self._call.constants.lift(tensor))
 
     def warn_of_dropped_buffers(self, kept: Sequence[Any] | None = None) -> None:
         """Warns of buffers that the call has written, if their new values are returned to nobody.
@@ -223,7 +223,7 @@ def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
     """The call's tensor for an entry of a state, whose tensor in the module has this dtype."""
     if isinstance(value, torch.Tensor):
         try:
-            return call.lift(value)
+            return call.constants.lift(value)
         except HasSparse:
             return lifted_sparse(value)
     array = as_array(value)

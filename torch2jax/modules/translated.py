@@ -334,7 +334,7 @@ def run_on_arrays(
             if dtype is not None:
                 return call.constants.given(value, dtype)
         if isinstance(value, jax.Array):
-            return call.lift(value)
+            return call.constants.lift(value)
         if isinstance(value, (torch.Tensor, np.ndarray)):
             try:
                 return call.constants.lift_argument(value)
@@ -351,7 +351,7 @@ def run_on_arrays(
             if type(value) is not Torchish and is_wrapper(value):
                 return value if is_inner else leaving(call, value)
             try:
-                return call.lift(value) if is_inner else call.array_of(call.lift(value))
+                return call.constants.lift(value) if is_inner else call.array_of(call.constants.lift(value))
             except HasSparse:
                 return lifted_sparse(value) if is_inner else array_of_sparse(value)
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
@@ -385,8 +385,8 @@ def _expected_to_fit(call: Call, value: Any) -> Any:
     with call.inside():
         fits = _fits(call)
         if value.is_floating_point() or value.is_complex():
-            return value * call.lift(lax.select(fits, np.float32(1), np.float32(np.nan))).to(value.dtype)
-        return torch.where(call.lift(fits), value, _nothing(value.dtype))
+            return value * call.constants.lift(lax.select(fits, np.float32(1), np.float32(np.nan))).to(value.dtype)
+        return torch.where(call.constants.lift(fits), value, _nothing(value.dtype))
 
 
 def _fits(call: Call) -> Any:
@@ -406,9 +406,9 @@ def _nothing(dtype: torch.dtype) -> int | bool:
 def _entering(call: Call, padded: Padded) -> torch.Tensor:
     """The call's tensor for a padded array: a selection where the length is traced."""
     if not any(map(is_traced, padded.lengths.values())):
-        return call.lift(padded.compact())
+        return call.constants.lift(padded.compact())
     with call.inside():
-        values: Any = call.lift(padded.values)
+        values: Any = call.constants.lift(padded.values)
         by_dim = {}
         for axis, length in padded.lengths.items():
             positions = torch.arange(values.shape[axis])
@@ -422,10 +422,10 @@ def _leaving(call: Call, chosen: Chosen) -> Padded:
         by_dim = {axis: by_dim[axis] for axis in sorted(by_dim)}
         lengths = [leading.length for leading in by_dim.values()]
         if (fits := _fits(call)) is not None:
-            values, fits = _expected_to_fit(call, values), call.lift(fits)
+            values, fits = _expected_to_fit(call, values), call.constants.lift(fits)
             capacities = [values.shape[axis] for axis in by_dim]
             lengths = [
                 torch.where(fits, length, capacity + 1) for length, capacity in zip(lengths, capacities, strict=True)
             ]
-    values, *lengths = [call.array_of(call.lift(x)) for x in (values, *lengths)]
+    values, *lengths = [call.array_of(call.constants.lift(x)) for x in (values, *lengths)]
     return Padded.of(values, dict(zip(by_dim, lengths, strict=True)))

@@ -1,8 +1,19 @@
-"""The rules, one file for each family of PyTorch's documentation. Importing this package registers them."""
+"""The rules, one file for each family of PyTorch's documentation. Importing this package registers them.
+
+What else acts on PyTorch's functions registers itself, too, and is imported here: the dispatch of a call knows none.
+"""
 
 import importlib.util
 
+from ..autograd import engine as engine, forward_ad as forward_ad, function as function
+from ..functional import func as func, vmap as vmap
 from ..rules.tables import PROVIDED
+from ..values import (
+    pickled as pickled,
+    sparse as sparse_values,  # noqa: F401
+    valueless as valueless,
+    wrapper_subclasses as wrapper_subclasses,
+)
 from . import (
     arithmetic as arithmetic,
     aten as aten,

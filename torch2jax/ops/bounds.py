@@ -19,7 +19,7 @@ from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracing.traces import values_of_examples
-from ..translation import current
+from ..translation import lift
 
 
 def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float:
@@ -87,7 +87,7 @@ def seen(tensor) -> np.ndarray | None:
 
     It has size one where there is no batch. None where a program decides the values.
     """
-    tensor = current().lift(tensor)
+    tensor = lift(tensor)
     known = tensor.known
     if isinstance(known, (torch.Tensor, Deferred)):
         return known_values(tensor)[None]  # pyright: ignore[reportOptionalSubscript]

@@ -20,7 +20,7 @@ from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.tensor import strides_of_copy, wrap, wrap_buffer
 from ..tensors.traced import is_at_once, is_traced, without_gradient
 from ..tracing.primitives import linear_call
-from ..translation import current
+from ..translation import current, lift
 from ..values.known import lazily
 
 aten = torch.ops.aten
@@ -77,7 +77,7 @@ def _from_float8_jvp(dtype: np.dtype, primals, tangents):
 
 def converted(input, dtype=None, device=None, copy: bool = False, memory_format=None, non_blocking: bool = False):
     """``input.to(...)``: the tensor itself if nothing changes, else a copy."""
-    input = current().lift(input)
+    input = lift(input)
     with DisableTorchFunction():
         return _converted(input, dtype, device, copy, memory_format)
 

@@ -38,7 +38,7 @@ from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.rebinding import resize
 from ..tensors.tensor import CPU, Torchish, expect_values, note_constants, strides_of_copy, wrap, wrap_buffer
 from ..tensors.traced import is_at_once
-from ..translation import current, this_call
+from ..translation import lift, lift_own, this_call
 from ..values.item import Item
 from ..values.known import constant
 from ..values.numpy_views import is_lent
@@ -169,7 +169,7 @@ def factory(
 
 def _write_new(result: Torchish, out: Tensor, counts: bool, warns: bool) -> Tensor:
     """Writes new values into an ``out`` tensor, which takes their shape without a word, as in PyTorch."""
-    target = current().lift(out)
+    target = lift(out)
     if counts and target.numel() == result.numel():
         result = result.reshape(target.shape)  # pyright: ignore[reportAssignmentType]
     elif target.shape != result.shape:
@@ -307,7 +307,7 @@ def _dtype_of_scalar(value) -> torch.dtype:
 
 def like_options(input: Tensor, dtype, memory_format, device, options: dict) -> dict:
     """The dtype, strides and device of a tensor made like another one, and the other `options`."""
-    input = current().lift(input)
+    input = lift(input)
     strides = strides_of_copy(input, memory_format or torch.preserve_format)
     return {
         "dtype": dtype or input.dtype,
@@ -395,7 +395,7 @@ def _from_data(data, dtype) -> Tensor:
     if isinstance(data, Item):
         return data.tensor(dtype)
     if isinstance(data, (torch.Tensor, jax.Array)):
-        data = current().lift(data).detach()
+        data = lift(data).detach()
         return data.to(dtype or data.dtype, copy=True)
     if _holds_tensor(data):
         parts = [_from_item(item) for item in data]
@@ -421,7 +421,7 @@ def _from_item(item) -> Tensor:
     """An item of a sequence: a tensor in it is one number, whatever its shape."""
     if isinstance(item, Item) or not isinstance(item, (torch.Tensor, jax.Array)):
         return _from_data(item, None)
-    lifted = current().lift(item)
+    lifted = lift(item)
     if lifted.numel() != 1:
         raise ValueError("only one element tensors can be converted to Python scalars")
     return lifted.detach().reshape(())
@@ -445,7 +445,7 @@ def as_tensor(data, dtype=None, device=None):
             return tensor(data, dtype=dtype, device=device)
         with DisableTorchFunction():
             data = torch.as_tensor(data.copy() if is_lent(data) else data)
-    data = current().lift(data)
+    data = lift(data)
     return data.to(device=device, dtype=dtype)
 
 
@@ -469,7 +469,7 @@ def _reads_memory(name: str) -> Callable[[Callable], Callable]:
 def frombuffer(buffer, *, dtype, count=-1, offset=0, requires_grad=False):
     with DisableTorchFunction():
         real = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
-    result = current().lift(real)
+    result = lift(real)
     return set_requires_grad(result, True) if requires_grad else result
 
 
@@ -532,7 +532,7 @@ def from_file(filename, shared=None, size=0, dtype=None, **options):
             "arrays of JAX are not files. Read it with shared=False, and write the file when the tensor is ready"
         )
     with DisableTorchFunction():
-        return current().lift_own(torch.from_file(filename, False, size, dtype=dtype, **options))
+        return lift_own(torch.from_file(filename, False, size, dtype=dtype, **options))
 
 
 @factory(torch.scalar_tensor, aten.scalar_tensor.default)
@@ -659,7 +659,7 @@ def _end(value, dtype):
 
 
 def _is_known(tensor: Tensor) -> bool:
-    return current().lift(tensor).known is not None
+    return lift(tensor).known is not None
 
 
 @factory(torch.logspace, *_LOGSPACES, counts=True)

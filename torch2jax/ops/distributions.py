@@ -23,7 +23,7 @@ from ..patches import applies, replaces
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS
 from ..tensors.traced import is_traced
-from ..translation import current
+from ..translation import lift
 from .arrays import where
 from .creation import factory
 from .random import drawn_in, sample
@@ -105,7 +105,7 @@ _CHECKING = {f"torch.distributions.{name}" for name in ("constraints", "continuo
 
 
 def _is_unanswerable_check(tensor, args) -> bool:
-    tensor = current().lift(tensor)
+    tensor = lift(tensor)
     return not args and tensor.known is None and is_traced(tensor.read()) and _calling_module() in _CHECKING
 
 

@@ -10,7 +10,7 @@ from ..patches import replaces, runs_instead_of
 from ..rules.registry import implements_tensors
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
-from ..translation import current
+from ..translation import lift
 from .values import values
 
 Tensor = torch.Tensor
@@ -26,11 +26,11 @@ def _from_dlpack(original, ext_tensor, **options):
         real = original(ext_tensor, **options)
         if real.numel() and not real.data_ptr():
             raise RuntimeError(_NO_MEMORY)
-    return current().lift(real)
+    return lift(real)
 
 
 def _alias(ext_tensor, *, device=None, copy=None):
-    tensor = current().lift(ext_tensor)
+    tensor = lift(ext_tensor)
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if tensor.is_conj():

@@ -12,7 +12,7 @@ from ..internals.prims import torch_stft
 from ..internals.tensors import corresponding_complex_dtype, corresponding_real_dtype
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import COMPLEX
-from ..translation import current
+from ..translation import lift
 from .arrays import like
 from .bounds import known_values
 
@@ -180,5 +180,5 @@ def _overlapped(frames: Tensor, size: int, hop_length: int) -> Tensor:
 def _expect_overlap(envelope: Tensor) -> None:
     """Raises where a known sum of windows is zero; one that is traced is taken to be none."""
     _expect(envelope.numel() > 0, "expected a length of at least 1")
-    values = known_values(current().lift(envelope))
+    values = known_values(lift(envelope))
     _expect(values is None or abs(values).min() >= _LEAST, f"window overlap add min is not above {_LEAST:g}")

@@ -23,14 +23,14 @@ from ..rules.registry import implements_tensors, tag
 from ..tensors.history import Node, Source, added
 from ..tensors.tensor import Restriction, Torchish
 from ..tracing.user_code import set_gradient
-from ..translation import current
+from ..translation import current, lift
 
 Tensor = torch.Tensor
 
 
 @implements_tensors(Tensor.requires_grad.__get__, tags=[Tag.AUTOGRAD])
 def _requires_grad(self):
-    tensor = current().lift(self)
+    tensor = lift(self)
     return requires_grad(tensor) or _shows_what_requires_grad(tensor)
 
 
@@ -72,7 +72,7 @@ def expect_constant(function: str, **arguments: torch.Tensor) -> None:
         RuntimeError: one of them requires grad.
     """
     for name, argument in arguments.items():
-        history = current().lift(argument).history
+        history = lift(argument).history
         if history is not None and not history.is_given and torch.is_grad_enabled():
             raise RuntimeError(
                 f"The function '{function}' is not differentiable with respect to argument '{name}'. This input "
@@ -82,7 +82,7 @@ def expect_constant(function: str, **arguments: torch.Tensor) -> None:
 
 @implements_tensors(Tensor.requires_grad.__set__, tags=[Tag.AUTOGRAD])
 def set_requires_grad(self, requires_grad):
-    tensor = current().lift(self)
+    tensor = lift(self)
     if requires_grad and tensor._node.storage.memory.is_inference and not torch.is_inference_mode_enabled():
         raise RuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.")
     if tensor.history is None and not requires_grad:
@@ -103,13 +103,13 @@ def set_requires_grad(self, requires_grad):
 
 @implements_tensors(Tensor.is_leaf.__get__, tags=[Tag.AUTOGRAD])
 def _is_leaf(self):
-    tensor = current().lift(self)
+    tensor = lift(self)
     return not requires_grad(tensor) or is_source(tensor) or _is_inference_view(tensor)
 
 
 @implements_tensors(torch.is_inference, Tensor.is_inference)
 def is_inference(input):
-    return current().lift(input)._node.storage.memory.is_inference
+    return lift(input)._node.storage.memory.is_inference
 
 
 def _is_inference_view(tensor) -> bool:
@@ -118,7 +118,7 @@ def _is_inference_view(tensor) -> bool:
 
 @implements_tensors(Tensor.grad_fn.__get__, tags=[Tag.AUTOGRAD])
 def _grad_fn(self):
-    tensor = current().lift(self)
+    tensor = lift(self)
     history, made = tensor.history, tensor._restriction
     if made is not None and made.kind in _REFUSED_HISTORIES and made.writes < tensor._writes[0]:
         _expect_no_history(tensor, made)
@@ -134,7 +134,7 @@ def _grad_fn(self):
 
 @implements_tensors(Tensor.output_nr.__get__)
 def _output_nr(self):
-    tensor = current().lift(self)
+    tensor = lift(self)
     if not requires_grad(tensor) or is_source(tensor):
         return 0
     if current().tape is None:
@@ -162,7 +162,7 @@ _REFUSED_HISTORIES = {
 
 @implements_tensors(Tensor.grad.__get__, tags=[Tag.AUTOGRAD])
 def _grad(self):
-    tensor = current().lift(self)
+    tensor = lift(self)
     if tensor._gradient is None and tensor.history is not None and not _is_leaf(tensor) and not tensor.retains_grad:
         warnings.warn(
             "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
@@ -176,13 +176,13 @@ def _grad(self):
 
 @implements_tensors(Tensor.grad.__set__, tags=[Tag.AUTOGRAD])
 def _set_grad(self, value):
-    tensor = current().lift(self)
+    tensor = lift(self)
     if value is None:
         set_gradient(tensor, None)
         return
     if not isinstance(value, Tensor):
         raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
-    value = current().lift(value)
+    value = lift(value)
     if value is tensor:
         raise RuntimeError("can't assign Variable as its own grad")
     if value.dtype != tensor.dtype:
@@ -196,7 +196,7 @@ def _set_grad(self, value):
 
 @implements_tensors(Tensor.grad.__delete__, tags=[Tag.AUTOGRAD])
 def _delete_grad(self):
-    set_gradient(current().lift(self), None)
+    set_gradient(lift(self), None)
 
 
 def _refusing_deletion(message: str):
@@ -217,7 +217,7 @@ for _attribute, _message in (
 
 @implements_tensors(Tensor.register_hook, tags=[Tag.AUTOGRAD])
 def register_hook(self, hook):
-    tensor = current().lift(self)
+    tensor = lift(self)
     if not requires_grad(tensor):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     return added(hooks_of(tensor, hook), hook)
@@ -236,7 +236,7 @@ def _apply_hooks_of_module(original, self, fn, args):
 
 @implements_tensors(Tensor.register_post_accumulate_grad_hook, tags=[Tag.AUTOGRAD])
 def register_post_accumulate_grad_hook(self, hook):
-    tensor = current().lift(self)
+    tensor = lift(self)
     if not requires_grad(tensor):
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if not is_source(tensor):
@@ -248,7 +248,7 @@ def register_post_accumulate_grad_hook(self, hook):
 @implements_tensors(Tensor.retain_grad, tags=[Tag.AUTOGRAD])
 def retain_grad(self):
     _expect_no_transformation("retain_grad")
-    tensor = current().lift(self)
+    tensor = lift(self)
     if not requires_grad(tensor):
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
     retain(tensor)
@@ -256,7 +256,7 @@ def retain_grad(self):
 
 @implements_tensors(Tensor.retains_grad.__get__, tags=[Tag.AUTOGRAD])
 def _retains_grad(self):
-    return current().lift(self)._retains_grad
+    return lift(self)._retains_grad
 
 
 @implements_tensors(torch._C._set_grad_enabled, tags=[Tag.AUTOGRAD])
@@ -286,7 +286,7 @@ def _delayed_error(msg, num_inputs):
 
     def with_error(*tensors):
         """The tensors; a backward pass that comes by is an error."""
-        results = tuple(_refusing(current().lift(tensor), msg) for tensor in tensors)
+        results = tuple(_refusing(lift(tensor), msg) for tensor in tensors)
         return results[0] if len(results) == 1 else results
 
     return with_error
@@ -304,7 +304,7 @@ def _variable(cls, data=None, requires_grad=False, volatile=None):
     if call is None:
         return LegacyVariableBase.__new__(cls, data, requires_grad, volatile)
     del volatile
-    result = torch.empty(0) if data is None else call.lift(data).detach()
+    result = torch.empty(0) if data is None else call.constants.lift(data).detach()
     return result.requires_grad_(requires_grad)
 
 

@@ -12,7 +12,7 @@ from ..rules.registry import implements, implements_selected, implements_tensors
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
 from ..tracing.value_ranges import range_of
-from ..translation import current
+from ..translation import current, lift
 from ..values.lengths import hinted_bound
 from .arrays import cast, is_float, like, where
 from .bounds import known_values
@@ -117,7 +117,7 @@ def histogramdd_from_bin_tensors(input, bins, *, weight=None, density=False):
 
 def _length(input, minlength: int) -> int:
     """The number of counts. The bounds of traced values may show that it is `minlength`."""
-    examples = current().lift(of_all_examples(input))  # of which all are counted up to the same number
+    examples = lift(of_all_examples(input))  # of which all are counted up to the same number
     refusal = "bincount only supports 1-d non-negative integral inputs, got a negative number"
     if examples.numel() and is_traced(examples.read()) and known_values(examples) is None:
         least, most = range_of(examples.read())
@@ -146,7 +146,7 @@ def bincount(input, weights=None, minlength=0):
     except TracedValueError:
         if current().transformations or not _has_bound(input):
             raise
-        return counted(current().lift(input), weights, minlength)
+        return counted(lift(input), weights, minlength)
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
     elif weights.dtype != torch.float32:
@@ -155,7 +155,7 @@ def bincount(input, weights=None, minlength=0):
 
 
 def _has_bound(input) -> bool:
-    least, most = range_of(current().lift(input).read())
+    least, most = range_of(lift(input).read())
     return (least >= 0 and most < 2**31 - 1) or hinted_bound() is not None
 
 

@@ -19,7 +19,7 @@ from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind, reshape
-from ..translation import current
+from ..translation import current, lift
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 from .bounds import expect_within, known_values, outside, seen
 
@@ -258,7 +258,7 @@ _IDENTITIES: dict[str, Callable] = {
 
 def _unexpanded(input, dim, index, *args, **kwargs):
     """The call with its index as it was before it was expanded: then whole rows are moved, not single elements."""
-    index = current().lift(index)
+    index = lift(index)
     if index.ndim > 1 and 0 in index.stride():
         shape, axis = tuple(index.shape), axis_of(index, dim)
         windows = tuple(d for d, stride in enumerate(index.stride()) if stride == 0 and d != axis and shape[d] > 1)
@@ -396,7 +396,6 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True, shape=N
 
 
 def _broadcast_along(input, indices, dim=None):
-    lift = current().lift
     input, indices = lift(input), lift(indices)
     if dim is None:
         input, indices, dim = input.reshape(-1), indices.reshape(-1), 0
@@ -493,7 +492,7 @@ def _check_selected(input, dim, index) -> None:
 def _slice_where_known(input, dim, index, *source):
     """The call with a slice in place of an index that amounts to one."""
     call = current()
-    input, index = call.lift(input), call.lift(index)
+    input, index = call.constants.lift(input), call.constants.lift(index)
     if (is_traced(input.buffer.array) or is_traced(index.buffer.array)) and index.ndim == 1:
         values = known_values(index)
         if values is not None and values.size:

@@ -18,7 +18,7 @@ from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from ..tensors.traced import is_traced, with_derivatives_of
 from ..tensors.wrapped import is_wrapper
 from ..tracing.value_ranges import is_same_value
-from ..translation import current
+from ..translation import current, lift
 from .arrays import cast
 from .creation import filled, unwritten
 
@@ -27,7 +27,7 @@ Tensor = torch.Tensor
 
 
 def _lift(tensor) -> Torchish:
-    return current().lift(tensor)
+    return lift(tensor)
 
 
 @implements_tensors(Tensor.copy_, aten.copy_.default)

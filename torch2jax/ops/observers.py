@@ -19,14 +19,14 @@ from torch.ao.quantization.utils import check_min_max_valid
 from ..patches import runs_instead_of
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_tensors
-from ..translation import current
+from ..translation import lift
 from .arrays import cast, like, where
 from .bounds import known_values
 from .quantization import quotient, switch
 
 
 def _is_traced(tensor: torch.Tensor) -> bool:
-    return tensor.numel() > 0 and known_values(current().lift(tensor)) is None
+    return tensor.numel() > 0 and known_values(lift(tensor)) is None
 
 
 def _is_unseen(min_val, max_val):

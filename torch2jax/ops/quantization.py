@@ -18,7 +18,7 @@ from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import FLOATS, type_name
-from ..translation import current
+from ..translation import lift
 from .arrays import cast, is_float, like, where, widened
 from .bounds import known_values
 from .gradients import expect_constant
@@ -106,9 +106,7 @@ def _expect_range(quant_min, quant_max) -> None:
 
 def _expect_zero_point(zero_point, quant_min: int, quant_max: int) -> None:
     """Refuses a zero point out of the range, where it is known."""
-    values = (
-        known_values(current().lift(zero_point)) if isinstance(zero_point, torch.Tensor) else np.asarray(zero_point)
-    )
+    values = known_values(lift(zero_point)) if isinstance(zero_point, torch.Tensor) else np.asarray(zero_point)
     if values is not None and values.size and (values.min() < quant_min or values.max() > quant_max):
         raise RuntimeError(
             f"`zero_point` must be between `quant_min` and `quant_max`, got {values.tolist()}, which is not within "
@@ -309,7 +307,7 @@ _FUSE = InnerRule(_fuse, "fused_moving_avg_obs_fake_quant")
 
 def switch(flag):
     """The state of a switch, a tensor of one element: a bool if it is known, else a tensor."""
-    flag = current().lift(flag)
+    flag = lift(flag)
     values = known_values(flag)
     return flag.reshape(()) != 0 if values is None else bool(values.item())
 

@@ -39,7 +39,7 @@ from ..tensors.dtypes import (
 from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_at_once, is_traced
-from ..translation import current
+from ..translation import current, lift
 from ..values.valueless import run_on_values
 from .arrays import like
 from .bounds import seen
@@ -67,7 +67,7 @@ def sample(
     `pointwise` says that with more dimensions in front of `shape` and the operands `body` draws as often as they say.
     """
     call = current()
-    lifted = [call.lift(x) if isinstance(x, torch.Tensor) else x for x in operands]  # pyright: ignore
+    lifted = [call.constants.lift(x) if isinstance(x, torch.Tensor) else x for x in operands]  # pyright: ignore
     tensors = [x for x in lifted if isinstance(x, Torchish)]
     label = tensors[0].device if device is None and tensors else label_of(device)
     expect_values(label, dtype)
@@ -309,8 +309,8 @@ def _fills(functional, in_place, takes: Takes | None = None) -> Callable[[Callab
         def fill(self, *args, generator=None):
             call = current()
             if call.stream.differing:
-                operands = [call.lift(x).read() for x in args if isinstance(x, torch.Tensor)]
-                check_target(call.stream.mapped, call.lift(self), operands)
+                operands = [call.constants.lift(x).read() for x in args if isinstance(x, torch.Tensor)]
+                check_target(call.stream.mapped, call.constants.lift(self), operands)
             return write_in_place(self, draw(self, *args, generator=generator))
 
         implements_tensors(functional, takes=takes)(draw)
@@ -502,7 +502,7 @@ def _expect_weights(weights: np.ndarray) -> None:
 
 @factory(torch.multinomial, Tensor.multinomial, aten.multinomial.default)
 def multinomial(input, num_samples, replacement=False, *, generator=None):
-    lifted = current().lift(input)
+    lifted = lift(input)
     with DisableTorchFunction():
         shape, dtype = tuple(lifted.shape), lifted.dtype
     if len(shape) not in (1, 2):

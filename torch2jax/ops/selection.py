@@ -15,7 +15,7 @@ from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
 from ..tensors.dtypes import has_same_array_dtype, is_integral
-from ..translation import current
+from ..translation import current, lift
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.selected import (
     Chosen,
@@ -441,7 +441,7 @@ def setitem(self, index, value):
             f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
             f"{value.dtype} for the source."
         )
-    rows = in_order_of(value, current().lift(index))
+    rows = in_order_of(value, lift(index))
     self.copy_(torch.where(index.reshape(*index.shape, *[1] * (self.ndim - index.ndim)), rows, self))
 
 

@@ -21,7 +21,7 @@ from ..rules.registry import (
     lookup_selected,
 )
 from ..tensors.trees import map_arguments
-from ..translation import current
+from ..translation import lift
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.selected import Chosen, Selected, like, select
 from ..values.selected_at_axis import (
@@ -522,13 +522,13 @@ def _is_unknown(item) -> bool:
     if isinstance(item, Selected):
         return True
     is_mask = isinstance(item, Tensor) and item.dtype == torch.bool and item.ndim > 0
-    return is_mask and known_values(current().lift(item)) is None
+    return is_mask and known_values(lift(item)) is None
 
 
 def _is_unknown_number(value) -> bool:
     if is_traced_number(value):
         return True
-    return isinstance(value, Tensor) and known_values(current().lift(value)) is None
+    return isinstance(value, Tensor) and known_values(lift(value)) is None
 
 
 _getitem: Any = lookup_selected(Tensor.__getitem__)

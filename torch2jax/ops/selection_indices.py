@@ -14,7 +14,7 @@ from ..rules.inplace import write_in_place
 from ..rules.registry import implements_at_axis, implements_chosen, implements_selected, lookup, lookup_selected
 from ..tensors.dtypes import has_same_array_dtype
 from ..tensors.tensor import Torchish
-from ..translation import current
+from ..translation import current, lift
 from ..values.selected import Chosen, Selected, aligned, begin, in_order_of, like, packed, select
 from ..values.selected_at_axis import leading_of
 from .arrays import cast
@@ -48,7 +48,7 @@ def _gives_indices(function, of_indices) -> None:
                 instead="subscript by the mask itself, as x[x != 0], or give it x.detach(), without jit",
             )
         with current().inside():
-            tensor = current().lift(input)
+            tensor = lift(input)
             mask: Any = tensor.clone() if tensor.dtype == torch.bool else tensor != 0
             found = of_indices(_indices_of(mask), **kwargs)
             words = f"what torch.{rule.name} found"
@@ -145,7 +145,7 @@ def has_mask(index) -> bool:
 def _is_unknown_mask(item) -> bool:
     if not isinstance(item, Tensor) or item.dtype != torch.bool or item.ndim == 0:
         return False
-    return isinstance(item, Selected) or known_values(current().lift(item)) is None
+    return isinstance(item, Selected) or known_values(lift(item)) is None
 
 
 def with_indices(index: tuple) -> tuple:
@@ -161,7 +161,7 @@ def _is_where_mask_is(target: Tensor, indices: list[Selected]) -> bool:
     shape = tuple(indices[0].mask.shape)
     if len(indices) != len(shape) or tuple(target.shape[: len(shape)]) != shape:
         return False
-    known = (known_values(current().lift(position.rows)) for position in indices)
+    known = (known_values(lift(position.rows)) for position in indices)
     return all(x is not None and np.array_equal(x, y) for x, y in zip(known, np.indices(shape), strict=True))
 
 
@@ -173,7 +173,7 @@ def getitem(self, index):
         return getitem_of_mask(self, index)
     indices, rest = split
     if _is_where_mask_is(self, indices):
-        chosen = select(current().lift(self).clone(), indices[0].mask)
+        chosen = select(lift(self).clone(), indices[0].mask)
     else:
         chosen = select(self[tuple(position.safe() for position in indices)], indices[0].mask, True)
     return getitem_of_mask(chosen, (slice(None), *rest)) if rest else chosen

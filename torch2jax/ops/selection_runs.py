@@ -11,7 +11,7 @@ from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_selected, lookup
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
-from ..translation import current
+from ..translation import current, lift
 from ..values.lengths import expect_capacity, hinted_bound
 from ..values.selected import Chosen, Selected, first, like, packed, select
 from ..values.selected_at_axis import merged, unknown_dims
@@ -111,7 +111,7 @@ def _inside(function, what: str = "torch.unique"):
                 instead="give it x.detach(), without jit",
             )
         with current().inside():
-            return function(current().lift(input), *args, **kwargs)
+            return function(lift(input), *args, **kwargs)
 
     return of_unknown
 

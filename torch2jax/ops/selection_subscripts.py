@@ -8,7 +8,7 @@ import torch
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_selected
-from ..translation import current
+from ..translation import current, lift
 from ..values.item import Item
 from ..values.lengths import constant_of, is_traced_number, range_of_number, tensor_of
 from ..values.selected import Chosen, Selected, aligned, first, like, packed, positions_of, select
@@ -132,7 +132,7 @@ def of_tensor(tensor: Tensor, start, stop, step=1) -> Selected:
     """``tensor[start:stop:step]`` along the first dimension; rows are a view, so that writes are seen."""
     if is_traced_number(step) or step < 1:
         raise TracedValueError("a slice's step")
-    tensor = current().lift(tensor)
+    tensor = lift(tensor)
     count = len(tensor)
     length = torch.tensor(count)
     low, high = _range_of(start, stop, count)
@@ -227,7 +227,7 @@ def getitem(self, index):
 
 def _is_unknown_in_row(index) -> bool:
     """Returns True if a tensor in a subscript, after the first item, is a selection, or a traced mask."""
-    return isinstance(index, Selected) or (index.dtype == torch.bool and known_values(current().lift(index)) is None)
+    return isinstance(index, Selected) or (index.dtype == torch.bool and known_values(lift(index)) is None)
 
 
 @implements_selected(Tensor.__setitem__)
@@ -338,7 +338,7 @@ def setitem_by_length(self, index, value):
 
 
 def _full_length(tensor):
-    return Item.of(current().lift(torch.tensor(len(tensor))))
+    return Item.of(lift(torch.tensor(len(tensor))))
 
 
 @implements_selected(torch.narrow, Tensor.narrow)

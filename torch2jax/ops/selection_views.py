@@ -20,7 +20,7 @@ from ..rules.registry import implements_chosen
 from ..tensors.storage import View
 from ..tensors.tensor import geometry, make_view
 from ..tensors.view_kind import ViewKind
-from ..translation import current
+from ..translation import lift
 from ..values.lengths import expect_to_fit, is_multiple, is_same_number, is_traced_number, tensor_of
 from ..values.selected import Chosen, Selected, first, in_order_of, positions_of
 from ..values.selected_at_axis import at_axis, leading_of, with_leading
@@ -36,8 +36,8 @@ def rows_at(rows: Any, positions: torch.Tensor, count: torch.Tensor) -> Any:
         positions: ``(k,)``, within the rows.
         count: how many of them are there. The others are read, and not written.
     """
-    rows = current().lift(rows)
-    index, is_there = current().lift(positions).read(), (torch.arange(len(positions)) < count).read()  # pyright: ignore
+    rows = lift(rows)
+    index, is_there = lift(positions).read(), (torch.arange(len(positions)) < count).read()  # pyright: ignore
     nowhere = lax.full_like(index, len(rows))
 
     def read(array):
@@ -52,8 +52,8 @@ def rows_at(rows: Any, positions: torch.Tensor, count: torch.Tensor) -> Any:
 
 def element_at(rows: Any, position: torch.Tensor, is_there: torch.Tensor) -> Any:
     """The view of one row of ``(n, ...)``. One that is not there is nan, if it can be, and is not written."""
-    rows = current().lift(rows)
-    index, flag = current().lift(position).read(), current().lift(is_there).read()
+    rows = lift(rows)
+    index, flag = lift(position).read(), lift(is_there).read()
 
     def read(array):
         row = array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)

@@ -15,7 +15,7 @@ from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
 from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..tensors.view_kind import reshape
-from ..translation import current
+from ..translation import lift
 from . import bounds
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .bounds import known_values, seen
@@ -137,7 +137,7 @@ def _prepare_repeats(input, repeats=None, dim=None, *, output_size=None):
     elif dim is None:
         input, dim = input.reshape(-1), 0
     if isinstance(repeats, torch.Tensor):
-        repeats = current().lift(repeats)
+        repeats = lift(repeats)
         expect("repeat_interleave_cpu", repeats.dtype, bounds.DTYPES_OF_COUNTS)
         values = known_values(repeats)
         _expect_repeats(repeats, output_size)

@@ -14,7 +14,7 @@ from ..tensors.history import Source
 from ..tensors.journal import Memory
 from ..tensors.rebinding import become
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
-from ..translation import current
+from ..translation import lift
 from .mutation import set_data, set_without_derivative
 
 aten = torch.ops.aten
@@ -157,38 +157,38 @@ def copy_of_memory(tensor: Torchish, memo: dict) -> Torchish:
 
 @implements_tensors(Tensor.untyped_storage)
 def untyped_storage(self):
-    return TensorStorage.of(current().lift(self))
+    return TensorStorage.of(lift(self))
 
 
 @implements_tensors(Tensor.data_ptr)
 def data_ptr(self):
     if not self.numel():
         return 0
-    return _identity_of(current().lift(self)._node.storage.memory).address + self.storage_offset() * self.element_size()
+    return _identity_of(lift(self)._node.storage.memory).address + self.storage_offset() * self.element_size()
 
 
 @implements_tensors(Tensor.is_set_to, aten.is_set_to.default)
 def is_set_to(self, tensor):
-    self, tensor = current().lift(self), current().lift(tensor)
+    self, tensor = lift(self), lift(tensor)
     is_same_region = self.storage_offset() == tensor.storage_offset() and self.stride() == tensor.stride()
     return self._node.storage.memory is tensor._node.storage.memory and self.shape == tensor.shape and is_same_region
 
 
 @implements_tensors(Tensor._version.__get__)
 def _version(self):
-    return current().lift(self)._writes[0]
+    return lift(self)._writes[0]
 
 
 @implements_tensors(torch._C._autograd._unsafe_set_version_counter)
 def _unsafe_set_version_counter(tensors, versions):
     for tensor, version in zip(tensors, versions, strict=True):
-        current().lift(tensor)._writes[0] = version
+        lift(tensor)._writes[0] = version
 
 
 @replaces(torch._C, "_increment_version")
 def _increment_version(tensors):
     for tensor in tensors:
-        current().lift(tensor).count_write()
+        lift(tensor).count_write()
 
 
 @implements_tensors(aten._version.default)
@@ -205,11 +205,11 @@ def _aten_version(self):
     aten.set_.source_Tensor_storage_offset,
 )
 def set_(self, source=None, storage_offset=0, size=None, stride=None):
-    self = current().lift(self)
+    self = lift(self)
     if source is None:
         source = torch.empty(0, dtype=self.dtype)
     if isinstance(source, Tensor):
-        source = current().lift(source)
+        source = lift(source)
         if source.dtype != self.dtype:
             raise RuntimeError(f"Could not set tensor of type {source.dtype} to a tensor of type {self.dtype}")
         region = source if size is None else TensorStorage.of(source).region(self.dtype, storage_offset, size, stride)
@@ -221,7 +221,7 @@ def set_(self, source=None, storage_offset=0, size=None, stride=None):
     if torch.is_grad_enabled():
         expect_writable(self)
         become(self, region.detach())
-        if isinstance(source, Tensor) and current().lift(source).history is not None:
+        if isinstance(source, Tensor) and lift(source).history is not None:
             set_without_derivative(self, source, "derivative for set_ is not implemented")
     else:  # it goes on to require grad, as another leaf
         set_data(self, region)

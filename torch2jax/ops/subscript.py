@@ -25,7 +25,7 @@ from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, strides_of_shape
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import reshape
-from ..translation import current
+from ..translation import current, lift
 from ..values.at_once import known_element
 from ..values.selected import begin, select
 from .bounds import expect_within, known_values
@@ -68,7 +68,7 @@ def _getitem(self, index):
         index = index[0] if _is_unknown_mask(self, index[0]) else index
     if _is_unknown_mask(self, index):
         call = current()
-        return begin(select(call.lift(self).clone(), call.lift(index).clone()))
+        return begin(select(call.constants.lift(self).clone(), call.constants.lift(index).clone()))
     try:
         return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
     except TracedValueError:
@@ -115,7 +115,6 @@ def _with_scalars_taken(self, index):
     items = index if isinstance(index, tuple) else (index,)
     if not any(_is_unknown_scalar(item) for item in items):
         return self, index
-    lift = current().lift
     self = lift(self)
     missing = self.ndim - sum(_dims_taken(item) for item in items)
     if missing < 0:
@@ -148,7 +147,7 @@ def _as_one_index(item):
 def _is_unknown_scalar(item) -> bool:
     if not isinstance(item, (Torchish, jax.Array)) or item.ndim:
         return False
-    item = current().lift(item)
+    item = lift(item)
     return is_integral(item.dtype) and known_values(item) is None
 
 
@@ -156,7 +155,7 @@ def _is_unknown_mask(self, index) -> bool:
     """Returns True if a subscript is a traced mask over the first dimensions, and nothing else."""
     if not isinstance(index, torch.Tensor) or index.dtype != torch.bool or index.ndim == 0:
         return False
-    return self.shape[: index.ndim] == index.shape and known_values(current().lift(index)) is None
+    return self.shape[: index.ndim] == index.shape and known_values(lift(index)) is None
 
 
 def _is_flag(item) -> bool:
@@ -177,7 +176,6 @@ def _dims_taken(item) -> int:
 
 def _lifted(shape, indices) -> list[Torchish | None]:
     """The index tensors, checked, with bytes as the masks that they are."""
-    lift = current().lift
     lifted, dim = [], 0
     for position, index in enumerate(indices):
         if index is None:
@@ -252,7 +250,7 @@ def _is_staged(*operands) -> bool:
 
 
 def _prepare_read(input, indices):
-    input = current().lift(input)
+    input = lift(input)
     indices = _spread(_lifted(input.shape, indices))
     if any(_is_mask(index) for index in indices):
         raise TracedValueError("indexing with a boolean mask")
@@ -330,7 +328,6 @@ def _axis(values: np.ndarray, ndim: int) -> int | None:
 
 
 def _prepare_write(input, indices, values, accumulate=False):
-    lift = current().lift
     input, values = lift(input), lift(values)
     indices = _lifted(input.shape, indices)
     mask = _only_mask(indices)

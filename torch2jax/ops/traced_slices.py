@@ -17,7 +17,7 @@ from ..tensors.dtypes import is_integral
 from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.view_kind import ViewKind, rows_of
-from ..translation import current
+from ..translation import current, lift
 from ..values.item import Item
 from ..values.lengths import distance, is_traced_number, range_of_number
 from .arrays import cast, highest, is_inexact, like, lowest, where
@@ -70,7 +70,7 @@ def spanning(input: Tensor, spans: dict[int, Span], is_expected: bool = False) -
     Args:
         is_expected: whether PyTorch raises an error where a span does not fit, which is taken not to be.
     """
-    input = current().lift(input)
+    input = lift(input)
     view, shape = input, tuple(input.shape)
     for dim, span in spans.items():
         view = geometry(aten.slice.Tensor, view, dim, 0, span.size)
@@ -130,7 +130,7 @@ def as_number(value: Any) -> Any:
         raise TypeError("slice indices must be integers or None or have an __index__ method")
     if not isinstance(value, Tensor) or is_traced_number(value):
         return value
-    value = current().lift(value)
+    value = lift(value)
     known = known_values(value)
     return Item.out_of(value) if known is None else int(known)
 

@@ -28,7 +28,7 @@ from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
 from ..tracing.conditions import decision
-from ..translation import current
+from ..translation import current, lift, lift_own, this_call
 from ..values.item import HOW_TO_PRINT, Item, formats_text
 from ..values.lengths import track_lengths
 from ..values.numpy_views import lend
@@ -48,7 +48,7 @@ def values(tensor: torch.Tensor, what: str, *, leaves_pytorch: bool = False, ins
     Raises:
         TracedValueError: they depend on a traced input.
     """
-    tensor = current().lift(tensor)
+    tensor = lift(tensor)
     if leaves_pytorch and tensor.is_floating_point():
         execution = current().execution
         execution.left_pytorch = execution.left_pytorch or user_line()
@@ -84,17 +84,17 @@ def _instead_of(conversion: str, tensor) -> str:
 
 
 def _scalar(tensor, what: str, instead: str | None = None):
-    known = current().lift(tensor).known
+    known = lift(tensor).known
     if type(known) is torch.Tensor and known.dtype == tensor.dtype:
         return in_pytorch(known.item)
     try:
         array = values(tensor, what)
     except TracedValueError:
-        if tensor.dtype != torch.bool and instead is not None and _gives_numbers(current().lift(tensor)):
+        if tensor.dtype != torch.bool and instead is not None and _gives_numbers(lift(tensor)):
             raise TracedValueError(what, instead=instead) from None
         if tensor.dtype != torch.bool or tensor.numel() != 1:
             raise
-        return decision(current().lift(tensor), what)
+        return decision(lift(tensor), what)
     if array.size != 1:
         raise RuntimeError(f"a Tensor with {array.size} elements cannot be converted to Scalar")
     return array.reshape(()).item() if array.dtype.kind != "V" else float(array.reshape(()))
@@ -109,7 +109,7 @@ def item(self):
     try:
         return _scalar(self, "Tensor.item()")
     except TracedValueError:
-        number = current().lift(self)
+        number = lift(self)
         if number.numel() != 1 or not _gives_numbers(number):
             raise
         current().paths[-1].convert()
@@ -140,7 +140,7 @@ def is_nonzero(input):
     try:
         return bool(_scalar(input, "bool(tensor)"))
     except TracedValueError:
-        return decision(current().lift(input), "bool(tensor)")
+        return decision(lift(input), "bool(tensor)")
 
 
 @implements_tensors(Tensor.__int__, tags=[Tag.READS])
@@ -159,7 +159,7 @@ def _convertible(tensor, ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except TracedValueError:
-        number = current().lift(tensor)
+        number = lift(tensor)
         if number.numel() == 1 and _gives_numbers(number):
             current().paths[-1].convert()
         raise
@@ -196,7 +196,7 @@ def _may_decide(tensor) -> bool:
     """Returns True if a tensor has a traced integer."""
     if not is_integral(tensor.dtype) or tensor.dtype == torch.bool:
         return False
-    lifted = current().lift(tensor)
+    lifted = lift(tensor)
     return lifted.known is None and is_traced(lifted.read())
 
 
@@ -209,7 +209,7 @@ def tolist(self):
     try:
         return values(self, "Tensor.tolist()", leaves_pytorch=True).tolist()
     except TracedValueError:
-        tensor = current().lift(self)
+        tensor = lift(self)
         if not 0 < tensor.numel() <= _MOST_NUMBERS or not _gives_numbers(tensor):
             raise
         track_lengths()
@@ -224,9 +224,9 @@ def _listed(tensor) -> Any:
 @implements_tensors(Tensor.numpy)
 def numpy(self, *, force=False):
     if not force:
-        _expect_no_gradient(current().lift(self))
+        _expect_no_gradient(lift(self))
         for bit, word in (("conj", "conjugate"), ("neg", "negative")):
-            if bit in current().lift(self)._node.bits:
+            if bit in lift(self)._node.bits:
                 raise RuntimeError(
                     f"Can't call numpy() on Tensor that has {word} bit set. Use tensor.resolve_{bit}().numpy() instead."
                 )
@@ -246,12 +246,12 @@ def _expect_no_gradient(tensor: Torchish) -> None:
 
 def lent_values(tensor, what: str) -> np.ndarray:
     """As `values`, as a read-only array that follows writes to the tensor."""
-    return lend(current().lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
+    return lend(lift(tensor), functools.partial(values, what=what, leaves_pytorch=True))
 
 
 @implements_tensors(Tensor.__array__)
 def __array__(self, dtype=None):
-    _expect_no_gradient(current().lift(self))
+    _expect_no_gradient(lift(self))
     array = lent_values(self, "numpy.asarray(tensor)")
     return array if dtype is None else array.astype(dtype, copy=False)
 
@@ -262,12 +262,12 @@ def __array_wrap__(self, array):
         array = array.astype(np.uint8)  # as PyTorch does
     with DisableTorchFunction():
         made = torch.from_numpy(np.asarray(array))
-    return current().lift_own(made)
+    return lift_own(made)
 
 
 @implements_tensors(Tensor.__repr__)
 def _repr(self, *, tensor_contents=None):
-    self = current().lift(self)
+    self = lift(self)
     try:
         array = values(self, "repr")
     except TracedValueError:
@@ -312,7 +312,7 @@ def _deepcopy(self, memo):
         return memo[id(self)]
     if not isinstance(self, Torchish):
         # A real tensor is met here when a module's skeleton is made: it stands for itself.
-        result = call.lift(self)
+        result = call.constants.lift(self)
     else:
         is_new = self._viewed is None and not is_copied(self, memo)
         is_alone = is_new and not self._node.storage.memory.is_shared
@@ -378,7 +378,7 @@ def _constrain_range(size, *, min=None, max=None):
 
 @implements_tensors(aten._assert_tensor_metadata.default)
 def _assert_tensor_metadata(a, *args, **kwargs):
-    geometry(aten._assert_tensor_metadata.default, current().lift(a), *args, **kwargs)
+    geometry(aten._assert_tensor_metadata.default, lift(a), *args, **kwargs)
 
 
 # Metadata, which PyTorch holds for tensors of a call as for any other: it answers itself.
@@ -415,7 +415,7 @@ implements_metadata(
 
 @implements_tensors(Tensor.storage_offset)
 def storage_offset(self):
-    tensor = current().standing_for(self)
+    tensor = this_call().constants.standing_for(self)
     if isinstance(tensor, Torchish):
         tensor._node.storage.memory.expect_all()
     return geometry(Tensor.storage_offset, tensor)
@@ -423,7 +423,7 @@ def storage_offset(self):
 
 @implements_tensors(Tensor.as_subclass)
 def as_subclass(input, cls):
-    return as_class(current().lift(input), cls)
+    return as_class(lift(input), cls)
 
 
 @implements_tensors(Tensor.is_pinned, aten.is_pinned.default, Tensor.is_shared)
@@ -479,7 +479,7 @@ def map2_(self, x, y, callable):
 
 
 def _computed(tensor, function, *operands):
-    if current().lift(tensor).history is not None:
+    if lift(tensor).history is not None:
         raise RuntimeError("Can't call apply_() on Variable that requires grad. Use var.detach().apply_() instead.")
     lists = [values(x.expand_as(tensor), "a function of each element").reshape(-1).tolist() for x in operands]
     results = [function(*elements) for elements in zip(*lists, strict=True)]

@@ -26,7 +26,7 @@ from ..tensors.tensor import Torchish, geometry, make_region, make_view, strides
 from ..tensors.traced import is_at_once, without_gradient
 from ..tensors.view_kind import ViewKind, element_offsets, reshape, transpose
 from ..tracing.value_ranges import range_of
-from ..translation import current
+from ..translation import current, lift
 from .arrays import axis_of, is_inexact
 from .bounds import known_values, outside
 from .traced_slices import Span, spanning
@@ -60,7 +60,7 @@ def _function(*functions):
     def register(body):
         @functools.wraps(body)
         def rule(input, *args, **kwargs):
-            return body(current().lift(input), *args, **kwargs)
+            return body(lift(input), *args, **kwargs)
 
         implements_tensors(*functions)(rule)
         return rule
@@ -496,7 +496,7 @@ def narrow(input, dim, start, length):
     if isinstance(length, torch.Tensor):
         start = start.item() if isinstance(start, torch.Tensor) else start
         return torch.narrow(input, dim, start, length.item())
-    if not isinstance(start, torch.Tensor) or known_values(current().lift(start)) is not None:
+    if not isinstance(start, torch.Tensor) or known_values(lift(start)) is not None:
         return current().run_compiled(torch.narrow, (input, dim, start, length), {})
     if start.ndim or is_inexact(start.read()):
         raise RuntimeError("start must be an 0-dim integral Tensor.")

@@ -19,11 +19,11 @@ from ..tensors.dtypes import expect, expect_fits
 from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..translation import this_call
+from ..translation import lift, this_call
 from .inline import call_inlined
 from .inplace import write_out
 from .keywords import BodyParameters
-from .operands import UNKNOWN, arrays_of, as_result, knowns_of, lift, lifted, number_of
+from .operands import UNKNOWN, arrays_of, as_result, knowns_of, lifted, number_of
 from .options import RuleKeywords, RuleOptions, Tag
 from .pointwise import Pointwise, PromotionPlan, in_layout, planned
 from .promotion import Promotion
@@ -185,7 +185,7 @@ class ArrayRule:
         layout = self.layout(args)
         arrays, array_kwargs = self.arrays(args, kwargs, layout, tensors)
         if self.random:
-            key = this_call().next_key(kwargs.get("generator"))
+            key = this_call().stream.next_key(kwargs.get("generator"))
             array_kwargs.pop("generator", None)
             arrays, args = (key, *arrays), (key, *args)
         if self.concrete and any(is_traced(tensor.buffer.array) for tensor in tensors):

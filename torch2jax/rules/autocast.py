@@ -218,7 +218,7 @@ def _cast(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
         return tensor
     call = this_call()
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):  # from outside of the call
-        tensor = call.lift(tensor)
+        tensor = call.constants.lift(tensor)
     if not _is_kept(tensor):
         with call.inside():
             return tensor.to(dtype)

@@ -19,10 +19,9 @@ from ..tensors.rebinding import resize
 from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish
 from ..tensors.traced import with_derivatives_of, with_tangents_of, without_gradient
-from ..translation import this_call
+from ..translation import lift, this_call
 from .float8 import FLOAT8, to_float8
 from .keywords import BodyParameters
-from .operands import lift
 from .options import Tag
 from .pointwise import cast
 

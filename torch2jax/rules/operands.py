@@ -20,7 +20,7 @@ from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, default_dtype, dtype_j2t, dtype_t2j, is_integral, logical
 from ..tensors.tensor import Torchish, expect_values, wrap
 from ..tensors.traced import without_gradient
-from ..translation import this_call
+from ..translation import lift, this_call
 from .options import Tag
 from .promotion import Promotion
 
@@ -72,7 +72,6 @@ def without_numpys(function: Callable, rule: Any, args: tuple, kwargs: dict) -> 
 
 
 def _in_dtype_of_numpy(rule: Any, args: tuple, divides: bool) -> tuple:
-    lift = this_call().lift
     operands = [lift(x) if isinstance(x, (torch.Tensor, np.ndarray)) else x for x in args]
     dtypes = [x.dtype for x in operands if isinstance(x, torch.Tensor)]
     if divides and is_integral(dtypes[0]):  # the array is multiplied by the tensor's reciprocal
@@ -91,10 +90,6 @@ def _in_dtype_of_numpy(rule: Any, args: tuple, divides: bool) -> tuple:
 
 
 _AS_THEY_ARE = frozenset((Torchish, int, float, bool, complex, str, type(None), torch.dtype))
-
-
-def lift(value: Any) -> Torchish:
-    return this_call().lift(value)
 
 
 def lifted(value: Any) -> Any:

@@ -22,9 +22,8 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpO
 from ..patches import exchange
 from ..tensors.dtypes import Takes, expect
 from ..tensors.tensor import Torchish
-from ..translation import current, this_call
+from ..translation import current, lift, this_call
 from .keywords import BodyParameters, schemas
-from .operands import lift
 from .options import NO_TAGS, Tag
 
 
@@ -101,7 +100,7 @@ class MetadataRule:
     def __call__(self, args: tuple, kwargs: dict):
         tensor = args[0]
         if not isinstance(tensor, Torchish):
-            args = (this_call().standing_for(tensor), *args[1:])
+            args = (this_call().constants.standing_for(tensor), *args[1:])
         with DisableTorchFunction(), DisableTorchDispatch():
             return self.function(*args, **kwargs)
 

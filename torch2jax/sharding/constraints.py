@@ -96,7 +96,7 @@ class _Layer:
         if call is None or not is_told or not isinstance(value, torch.Tensor) or value.ndim == 0:
             return value
         spec = self._spec(value, layout)
-        return value if spec is None else _laid(call.lift(value), self._mesh, spec)
+        return value if spec is None else _laid(call.constants.lift(value), self._mesh, spec)
 
     def _spec(self, value: torch.Tensor, layout: Layout | None) -> PartitionSpec | None:
         """The spec of a value; None if the value lacks the dimension."""

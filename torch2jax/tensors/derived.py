@@ -98,8 +98,8 @@ def in_call(call: Call, tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, Torchish) or not _has_a_say(type(tensor)):
         return tensor
     if is_split(type(tensor)):
-        return call.lift(tensor)
-    result = as_class(call.lift(tensor), type(tensor))
+        return call.constants.lift(tensor)
+    result = as_class(call.constants.lift(tensor), type(tensor))
     vars(result).update(vars(tensor))
     return result
 

@@ -97,7 +97,7 @@ def _changed(call: Call, wrapper: Any, change: Callable[[jax.Array], jax.Array])
     """A tensor like one that wraps others, with changed arrays."""
 
     def changed(inner: torch.Tensor) -> Torchish:
-        x = call.lift(inner)
+        x = call.constants.lift(inner)
         return wrap(change(x.read()), x.dtype, strides=x.stride() if is_dense(x) else None)
 
     return tensor_of(wrapped(wrapper, changed), lambda inner: inner)

@@ -28,6 +28,7 @@ from ..tensors.objects import Slot, codec_of
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracing.user_code import note_made
+from ..translation import lift_own
 from ..values.traced_numbers import Count, Number
 from ..values.wrapper_subclasses import bound, entering
 from .slots import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, slots_of
@@ -208,7 +209,7 @@ class Copies(_Copying):
 
     def _own(self, key: Key, tensor: Any) -> Any:
         if not is_wrapper(tensor) and tensor.is_meta:
-            return self._call.bind_missing(tensor, _without_values(key))
+            return self._call.constants.bind_missing(tensor, _without_values(key))
         return _apart(self.of_tensor(tensor))
 
     def _substitute(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> Any:
@@ -227,7 +228,7 @@ class Copies(_Copying):
         array = as_array(fitting(given[key], tensor, key, self._modules[key[0]]))
         if is_wrapper(tensor):
             return bound(self._call, tensor, array)
-        return _apart(self._call.bind(tensor, array))
+        return _apart(self._call.constants.bind(tensor, array))
 
     def _made(self, made: Made | None, array: Any, dtype: torch.dtype | None) -> Any:
         if isinstance(array, Wrapped):
@@ -244,7 +245,7 @@ class Copies(_Copying):
         for _, slot in slots_of(self._names, things):
             if isinstance(slot, Gradient):
                 gradient: Any = slot.get()
-                self.memo[id(slot.tensor)].grad = self._call.lift_own(gradient)
+                self.memo[id(slot.tensor)].grad = lift_own(gradient)
 
     def _fill(
         self, layout: Layout, given: Mapping[Key, Any], own: Mapping[Key, Any], starts: Mapping[Key, Any]
@@ -297,7 +298,7 @@ class Copies(_Copying):
 
     def of_tensor(self, tensor: Any) -> Any:
         """The call's tensor for a tensor of the objects, with its own values."""
-        return entering(self._call, tensor, is_own=True) if is_wrapper(tensor) else self._call.lift_own(tensor)
+        return entering(self._call, tensor, is_own=True) if is_wrapper(tensor) else lift_own(tensor)
 
     def of_module(self, module: torch.nn.Module) -> Any:
         for tensor in (*torch.nn.Module.parameters(module), *torch.nn.Module.buffers(module)):

@@ -475,13 +475,13 @@ class StatefulFunction(TellsOfArguments):
             )
         if is_wrapper(value):
             return jax.tree.map(_strong, leaving(call, value))
-        return _strong(call.array_of(call.lift(value)))
+        return _strong(call.array_of(call.constants.lift(value)))
 
     def _number(self, value: Any, kind: type, call: Call | None) -> Any:
         dtype = torch.float64 if kind is float else torch.int64
         if call is None:
             return np.asarray(value, canonical(dtype))
-        tensor: Any = value if isinstance(value, Torchish) else call.lift(torch.tensor(value, dtype=dtype))
+        tensor: Any = value if isinstance(value, Torchish) else call.constants.lift(torch.tensor(value, dtype=dtype))
         return _strong(call.array_of(tensor if tensor.dtype == dtype else tensor.to(dtype)))
 
     def _merged(

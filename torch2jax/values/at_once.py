@@ -21,7 +21,7 @@ from ..tensors.known import LazyConstant
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import CPU, Torchish, make_tensor, make_view_of_shape
 from ..tensors.view_kind import element
-from ..translation import Call, this_call
+from ..translation import Call, lift
 from .known import is_free_number, results_of
 
 
@@ -57,7 +57,7 @@ def _known_position(self: Torchish, index: object) -> tuple[int, ...] | None:
 def _known_integer(item: object) -> int | None:
     if not isinstance(item, torch.Tensor) or item.ndim or item.dtype not in (torch.int64, torch.int32):
         return None
-    known = this_call().lift(item).known
+    known = lift(item).known
     return int(known.item()) if type(known) is torch.Tensor else None
 
 

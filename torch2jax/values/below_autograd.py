@@ -83,7 +83,7 @@ class _BelowAutograd(Feature):
         del kwargs
         if function not in _DETACHING or not args or is_wrapper(args[0]):
             return NEXT
-        tensor = call.lift(args[0])
+        tensor = call.constants.lift(args[0])
         return make_view(tensor, tensor._node, tensor)
 
     def concerns(self, function: Any) -> bool:

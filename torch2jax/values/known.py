@@ -37,7 +37,7 @@ from ..tensors.known import (
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, wrap, wrap_buffer
 from ..tensors.traced import evaluating, is_traced
-from ..translation import this_call
+from ..translation import lift, this_call
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")
@@ -63,7 +63,7 @@ class _Operands:
         if kind is not Torchish:
             if not isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
                 return value
-            value = this_call().lift(value)
+            value = lift(value)
         known = value.known
         if known is None:
             raise _DependsOnTraced

@@ -17,7 +17,7 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import rebuilding
 from ..patches import replaces, runs_instead_of
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
-from ..translation import current, this_call
+from ..translation import current, lift, lift_own, this_call
 from .sparse import Sparse
 
 _reduce_tensor = torch.Tensor.__reduce_ex__
@@ -35,7 +35,7 @@ class _Held:
         self.tensor = tensor
 
     def __reduce_ex__(self, protocol: Any):
-        tensor = this_call().standing_for(self.tensor)
+        tensor = this_call().constants.standing_for(self.tensor)
         if _saves.get():
             raise RuntimeError(
                 f"torch.save got a tensor of shape {tuple(tensor.shape)} within a translated call, where its values "
@@ -84,8 +84,8 @@ def _reduce(given: Any, protocol: Any):
 
 
 def _copied(held: _Held):
-    tensor = this_call().standing_for(held.tensor)
-    return tensor.detach() if isinstance(tensor, Sparse) else copy.copy(this_call().lift(tensor))
+    tensor = this_call().constants.standing_for(held.tensor)
+    return tensor.detach() if isinstance(tensor, Sparse) else copy.copy(lift(tensor))
 
 
 # What `torch.load` reads.
@@ -108,7 +108,7 @@ class _as_pytorch:
 def _rebuild_own(storage: Any, storage_offset: int, size: Sequence[int], stride: Sequence[int]):
     with _as_pytorch():
         tensor = _rebuild_real(storage, storage_offset, size, stride)
-    return this_call().lift_own(tensor)
+    return lift_own(tensor)
 
 
 @replaces(torch.Tensor, "_typed_storage")

@@ -23,7 +23,7 @@ from ..rules.features import handles
 from ..rules.inplace import InPlace, WithFlag, check_cast
 from ..tensors.tensor import wrap
 from ..tensors.trees import flatten, map_arguments
-from ..translation import Call, this_call
+from ..translation import Call, lift
 from .selected import (
     Chosen,
     Selected,
@@ -342,7 +342,7 @@ def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
     None where another dimension is as long as data decide.
     """
     if not isinstance(tensor, Chosen):
-        array = this_call().lift(tensor).read()
+        array = lift(tensor).read()
         order = (axis, *(dim for dim in range(array.ndim) if dim != axis))
         return lax.transpose(array, order), array.shape[axis]
     leading, at = leading_of(tensor)

@@ -37,7 +37,7 @@ from ..tensors.sparse_arrays import (
 )
 from ..tensors.tensor import Torchish, geometry
 from ..tensors.trees import flatten, map_arguments
-from ..translation import Call, current, this_call
+from ..translation import Call, current, lift, this_call
 
 BLOCKED = frozenset((torch.sparse_bsr, torch.sparse_bsc))
 """The layouts whose values are blocks."""
@@ -178,12 +178,12 @@ def lifted_sparse(tensor: torch.Tensor) -> Sparse:
         parts = parts_of_tensor(tensor)
         requires_grad = tensor.requires_grad
         gradient = tensor.grad if tensor.is_leaf else None
-    index = [call.lift(x) for x in parts.index]
-    lifted = make_sparse(parts.layout, index, call.lift(parts.values), parts.shape, parts.is_coalesced)
+    index = [lift(x) for x in parts.index]
+    lifted = make_sparse(parts.layout, index, lift(parts.values), parts.shape, parts.is_coalesced)
     if requires_grad:
         lifted.elements.start_history()  # pyright: ignore[reportAttributeAccessIssue]
     if gradient is not None:
-        lifted._gradient = lifted_sparse(gradient) if gradient.layout is not torch.strided else call.lift(gradient)
+        lifted._gradient = lifted_sparse(gradient) if gradient.layout is not torch.strided else lift(gradient)
     call.constants.sparse[id(tensor)] = tensor, lifted
     return lifted
 
@@ -208,7 +208,7 @@ def given_sparse(array: Any) -> Sparse:
     """
     call, parts = this_call(), without_padding(parts_of_array(array))
     index = [call.constants.given(x, torch.int64) for x in parts.index]
-    return make_sparse(parts.layout, index, call.lift(parts.values), parts.shape, parts.is_coalesced)
+    return make_sparse(parts.layout, index, lift(parts.values), parts.shape, parts.is_coalesced)
 
 
 def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
@@ -232,7 +232,10 @@ def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
 def array_of_sparse(tensor: torch.Tensor) -> Any:
     """The sparse array that a sparse tensor leaves a call as."""
     call, tensor = this_call(), lifted_sparse(tensor)
-    index, values = [call.array_of(call.lift(x)) for x in tensor.index], call.array_of(call.lift(tensor.elements))
+    index, values = (
+        [call.array_of(lift(x)) for x in tensor.index],
+        call.array_of(lift(tensor.elements)),
+    )
     return array_of_parts(SparseParts(tensor.kind, index, values, tuple(size_of(tensor)), tensor.coalesced))
 
 

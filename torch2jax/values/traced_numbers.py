@@ -21,7 +21,7 @@ from ..errors.locations import SourceLine, is_translator
 from ..errors.unwinding import Restart
 from ..tensors.dtypes import has_doubles
 from ..tensors.tensor import Torchish, wrap
-from ..translation import this_call
+from ..translation import lift, this_call
 
 _HELD = 2**24  # whole numbers up to it are exact in float32
 
@@ -221,7 +221,7 @@ class Count(Number):
 
 
 def _real(number: Any):
-    return number if _is_real(number) else Number.of(this_call().lift(number.double()))
+    return number if _is_real(number) else Number.of(lift(number.double()))
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
@@ -313,8 +313,8 @@ for _name in _UNARY:
 def number_of(value: Any) -> Any:
     """A Python number as a tensor, at Python's precision."""
     if isinstance(value, torch.Tensor):
-        return Number.of(value if isinstance(value, Torchish) else this_call().lift(value))
-    return Number.of(this_call().lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
+        return Number.of(value if isinstance(value, Torchish) else lift(value))
+    return Number.of(lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
 
 
 def plain(tensor: Any) -> Any:

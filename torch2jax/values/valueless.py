@@ -85,8 +85,8 @@ def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tup
     with natively(call):
         result = func(*given, **kwargs)
     for index in written:
-        args[index].copy_(call.lift_own(given[index]))
-    own = lambda leaf: call.lift_own(leaf) if type(leaf) is torch.Tensor else leaf
+        args[index].copy_(call.constants.lift_own(given[index]))
+    own = lambda leaf: call.constants.lift_own(leaf) if type(leaf) is torch.Tensor else leaf
     return map_arguments(own, placeholders.undone(result))
 
 
@@ -282,7 +282,7 @@ def _own(call: Call, value: Any) -> Any:
         return value
     with DisableTorchFunction():
         is_quantized = value.is_quantized
-    return value if is_quantized else call.lift_own(value)
+    return value if is_quantized else call.constants.lift_own(value)
 
 
 def _writes(function: Any) -> bool:

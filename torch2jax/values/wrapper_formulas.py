@@ -20,7 +20,7 @@ from ..internals.transforms import run_backward
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
-from ..translation import Call, this_call
+from ..translation import Call, lift, this_call
 from .below_autograd import at_autograd
 
 
@@ -108,7 +108,7 @@ class _Formula:
         return self._taken[id(x)]
 
     def _keep(self, x: torch.Tensor) -> _KeptIndex:
-        self.kept.append(this_call().lift(x))
+        self.kept.append(lift(x))
         return _KeptIndex(len(self.kept) - 1)
 
     def gradients(self, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[Any]:

@@ -45,7 +45,7 @@ from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import NestedTensor, Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, values_of, wrapped
 from ..tracing.shadows import cut, shadow_of, uncut
-from ..translation import Call, current, this_call
+from ..translation import Call, current, lift, lift_own
 from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
 from .wrapper_formulas import can_be_kept, differentiable, has_formula
 from .wrapper_gradients import by_formula, with_derivative
@@ -108,7 +108,7 @@ def _make_subclass(cls: type[Any], data: torch.Tensor, require_grad: bool = Fals
     if current() is None or not isinstance(data, Torchish):
         return _originals["_make_subclass"](cls, data, require_grad, *args, **kwargs)
     with DisableTorchFunctionSubclass():
-        leaf: Any = this_call().lift(data.detach()).requires_grad_(require_grad)
+        leaf: Any = lift(data.detach()).requires_grad_(require_grad)
         result = as_class(leaf, cls)  # whose properties may need what its __init__ will set
     if require_grad:
         leaf.history.variable = result
@@ -132,7 +132,7 @@ def lifted_offsets(call: Any, given: Wrapped) -> dict[int, torch.Tensor]:
     for other, others_total, tensor in seen:
         if total == others_total and _are_equal(offsets, other):
             return {id(offsets): tensor}
-    tensor = call.lift(offsets)
+    tensor = lift(offsets)
     seen.append((offsets, total, tensor))
     return {id(offsets): tensor}
 
@@ -177,19 +177,18 @@ def entering(call: Any, given: Any, is_own: bool = False) -> Any:
             return given
         with DisableTorchFunction():
             arrays = wrapped(given, lambda inner: inner)
-        lift = call.lift_own if is_own else call.lift
-        return _like(given, tensor_of(arrays, lift))
+        return _like(given, tensor_of(arrays, lift_own if is_own else lift))
     if given.kind is NestedTensor:
         offsets = lifted_offsets(call, given)
-        return tensor_of(given, lambda array: offsets[id(array)] if id(array) in offsets else call.lift(array))
-    return tensor_of(given, call.lift)
+        return tensor_of(given, lambda array: offsets[id(array)] if id(array) in offsets else lift(array))
+    return tensor_of(given, lift)
 
 
 def bound(call: Any, tensor: torch.Tensor, value: Any) -> Any:
     """The call's tensor for a parameter or buffer whose arrays are given, where it or the value is a wrapper."""
     if not isinstance(value, Wrapped):  # as code sees it that has put a plain tensor in place of the module's
-        return call.lift(value)
-    return _like(tensor, tensor_of(value, call.lift))
+        return lift(value)
+    return _like(tensor, tensor_of(value, call.constants.lift))
 
 
 def _like(given: torch.Tensor, made: Any) -> Any:
@@ -225,13 +224,13 @@ def _with_jagged_constants(call: Call, value: Any) -> Any:
             with DisableTorchFunction():
                 gradient = value.grad if value.is_leaf else None
             if gradient is not None:
-                values_of(made[id(value)][1])._gradient = call.lift_own(values_of(gradient))
+                values_of(made[id(value)][1])._gradient = lift_own(values_of(gradient))
     return made[id(value)][1]
 
 
 def leaving(call: Any, tensor: Any) -> Wrapped:
     """The arrays of a tensor that wraps others, as it leaves a call."""
-    return wrapped(tensor, lambda inner: call.array_of(call.lift(inner)))
+    return wrapped(tensor, lambda inner: call.array_of(lift(inner)))
 
 
 @handles(Wrapper, rank=30)

@@ -20,7 +20,7 @@ from ...patches import replaces, runs_instead_of
 from ...rules.registry import implements_tensors
 from ...tensors.known import evaluate
 from ...tensors.view_kind import reshape
-from ...translation import current
+from ...translation import current, lift
 from ...values.selected import Chosen, first
 from ...values.selected_at_axis import in_compact_order, nested, unnested
 from ...values.traced_numbers import Number, number_of
@@ -120,7 +120,7 @@ def known_number(choice) -> Any:
     """The number that a tensor of one element holds, None if a traced input decides it; numbers are themselves."""
     if not isinstance(choice, torch.Tensor):
         return choice
-    known = current().lift(choice).known
+    known = lift(choice).known
     return None if known is None else evaluate(known).item()
 
 

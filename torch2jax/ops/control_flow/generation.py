@@ -26,8 +26,8 @@ from ...tensors.tensor import wrap
 from ...tensors.traced import is_traced
 from ...tracing.conditions import add_idle_question
 from ...tracing.user_code import note_made, of_user
-from ...translation import this_call
-from ...values.selected_at_axis import padded_to, rows_and_length
+from ...translation import lift, this_call
+from ...values.selected_at_axis import padded_to, rows_and_length, with_length
 from ...values.traced_numbers import is_unknown
 from .loops import while_loop
 
@@ -222,7 +222,7 @@ class _Decoding:
         ids = torch.nn.functional.pad(ids, (0, more))
         stream = self._call.stream
         self._stream = stream.state
-        drawn = self._call.lift(torch.tensor(self._stream.taken)) + wrap(jnp.asarray(self._stream.before), torch.int64)
+        drawn = lift(torch.tensor(self._stream.taken)) + wrap(jnp.asarray(self._stream.before), torch.int64)
         carried = (torch.tensor(0), drawn, ids, unfinished, *self._grown.values())
         self._before = self._outline()
         with model._optimize_model_for_decode(), retried() as tries:
@@ -231,7 +231,7 @@ class _Decoding:
             raise GenerateError(f"code in each iteration that cannot be followed: {tries.error}")
         count, drawn, ids, *_ = carried
         if self._stream.key is not None:
-            stream.state = self._stream._replace(taken=0, before=self._call.lift(drawn).read())
+            stream.state = self._stream._replace(taken=0, before=lift(drawn).read())
         return self._sized(ids, count, self._first) if self._is_data_decided else ids
 
     @property
@@ -252,7 +252,7 @@ class _Decoding:
         }
         self._expect_same_structure(kwargs)  # as what an abandoned run has left
         start = stream.state
-        stream.state = self._stream._replace(taken=0, before=self._call.lift(drawn).read())
+        stream.state = self._stream._replace(taken=0, before=lift(drawn).read())
         inputs = of_user(model.prepare_inputs_for_generation)(
             self._sized(ids, count, self._first), next_sequence_length=1, **kwargs
         )
@@ -263,7 +263,7 @@ class _Decoding:
         self._expect_same_structure(after)
         if end.key is not self._stream.key:
             raise GenerateError("code that seeds random numbers in each iteration")
-        drawn = wrap(lax.convert_element_type(end.before + end.taken, self._call.lift(drawn).read().dtype), torch.int64)
+        drawn = wrap(lax.convert_element_type(end.before + end.taken, lift(drawn).read().dtype), torch.int64)
         ids = self._padded_to(ids, self._capacity)
         grown = [self._padded_to(after[name], self._grown[name].shape[-1]) for name in names]
         return (count + 1, drawn, ids, unfinished, *grown)
@@ -306,11 +306,14 @@ class _Decoding:
 
     def _sized(self, values: Any, count: Any, length: int) -> Any:
         """The valid part of an array whose last dimension has room for all iterations: `count` more than `length`."""
-        array = self._call.lift(values).read()
+        array = lift(values).read()
         order = (array.ndim - 1, *range(array.ndim - 1))
         with self._call.inside():
-            return self._call.with_length(
-                lax.transpose(array, order), self._call.lift(count + length).read(), array.ndim - 1, values.dtype
+            return with_length(
+                lax.transpose(array, order),
+                lift(count + length).read(),
+                array.ndim - 1,
+                values.dtype,
             )
 
     def _padded_to(self, values: Any, capacity: int) -> Any:

@@ -27,7 +27,7 @@ from ...tensors.known import evaluate
 from ...tensors.tensor import Torchish
 from ...tensors.traced import evaluating, is_traced
 from ...tracing.tensor_spec import TensorSpec
-from ...translation import current
+from ...translation import current, lift
 from ...values.traced_numbers import Number, number_of
 from .conditions import Tensors, known_number
 
@@ -107,7 +107,7 @@ class TensorCarry:
 
 
 def _lifted(value) -> Torchish:
-    return current().lift(value) if isinstance(value, torch.Tensor) else number_of(value)
+    return lift(value) if isinstance(value, torch.Tensor) else number_of(value)
 
 
 def _given(tensor: Torchish) -> Given:
@@ -344,7 +344,7 @@ def _scan_blocks(operator: str, function: Callable, init: Sequence, xs: Sequence
     """Runs ``function(*carry, *slices)`` for one slice after the other; its first results are the next carry."""
     call: Any = current()
     state = TensorCarry(operator, init)
-    slices = _Slices([call.lift(x) for x in xs])
+    slices = _Slices([call.constants.lift(x) for x in xs])
     return trace_blocks(lambda effects: _trace_scan(effects, operator, function, state, slices, reverse), operator)
 
 
@@ -404,13 +404,13 @@ def _associative_scan(original, combine_fn, xs, dim, reverse=False, combine_mode
 @replaces(associative_scan_module, "generic_associative_scan")
 def generic_associative_scan(operator: Callable, leaves: Sequence, dim=0, additional_inputs=()):
     call: Any = current()
-    lifted = [call.lift(leaf) for leaf in leaves]
+    lifted = [call.constants.lift(leaf) for leaf in leaves]
     specs = [TensorSpec.of(tensor)._replace(layout=None, strides=None) for tensor in lifted]
 
     def combine(left, right):
         tensors = [spec.tensor(array) for array, spec in zip([*left, *right], [*specs, *specs], strict=True)]
         results = tree_leaves(operator(*tensors, *additional_inputs))
-        return [call.lift(result).to(spec.dtype).read() for result, spec in zip(results, specs, strict=True)]
+        return [call.constants.lift(result).to(spec.dtype).read() for result, spec in zip(results, specs, strict=True)]
 
     arrays = lax.associative_scan(combine, [tensor.read() for tensor in lifted], axis=dim)
     return [spec.result(array) for spec, array in zip(specs, arrays, strict=True)]

@@ -23,7 +23,7 @@ from ...internals.jax import varying_axes
 from ...patches import replaces
 from ...rules.registry import implements_tensors
 from ...tracing.traces import axes_in_types, varying
-from ...translation import current
+from ...translation import current, lift
 from .groups import MeshGroup, default_group, expect_group
 from .operations import all_reduce, all_reduced, broadcast, computed, write
 
@@ -246,7 +246,7 @@ def _track(module: torch.nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.T
         module.num_batches_tracked.add_(1)
     momentum = module.momentum
     if momentum is None:  # the average of all batches
-        momentum = 1 / current().lift(module.num_batches_tracked).to(mean.dtype)
+        momentum = 1 / lift(module.num_batches_tracked).to(mean.dtype)
     unbiased = variance * (count / (count - 1))
     with torch.no_grad():
         for running, found in ((module.running_mean, mean), (module.running_var, unbiased)):

@@ -16,13 +16,12 @@ import torch
 from ...internals.distributed import current_device_mesh
 from ...internals.jax import varying_axes
 from ...patches import runs_instead_of
-from ...rules.operands import lift
 from ...tensors.derived import Derived, as_class
 from ...tensors.distributed import class_of_calls, parts_over
 from ...tensors.history import Source
 from ...tensors.tensor import Torchish
 from ...tracing.traces import axes_in_types
-from ...translation import this_call
+from ...translation import lift, this_call
 from ...values.distributed import FullTensor, layout_of, placed, plain
 from .groups import MeshGroup, groups_of, is_alone
 from .operations import all_gathered, all_reduced, broadcasted, exchanged, scattered
@@ -299,11 +298,11 @@ def _distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_ra
                 f"{placements}. do you want to call `redistribute` instead?"
             )
         return tensor
-    history = getattr(this_call().lift(tensor), "history", None)
+    history = getattr(lift(tensor), "history", None)
     if not tensor.is_leaf:
         raise RuntimeError("`distribute_tensor` should be used to distribute leaf tensors! but found non-leaf tensor!")
     begins = isinstance(history, Source) and not history.is_given  # JAX differentiates on through what it gives
-    lifted = this_call().lift(tensor.detach() if begins else tensor)
+    lifted = lift(tensor.detach() if begins else tensor)
     layout = _layout_on_devices(mesh, placements)
     if layout is None:
         made = placed(lifted, mesh, placements)
@@ -320,7 +319,7 @@ def _from_local(
     mesh = _mesh_of(device_mesh)
     _expect_default("from_local", grad_placements)
     placements = _expect_placements(placements, mesh, local_tensor.ndim)
-    lifted = this_call().lift(local_tensor)
+    lifted = lift(local_tensor)
     layout = _layout_on_devices(mesh, placements)
     if layout is not None:
         is_checked = run_check and not any(parts_over(mesh, placements))
@@ -399,7 +398,7 @@ def _redistribute(self, device_mesh=None, placements=None, *, async_op=False, fo
             return part(local_of(made).to(forward_dtype), part_layout(made))
         return made
     full = plain(self) if forward_dtype is None else plain(self).to(forward_dtype)
-    return placed(this_call().lift(full), mesh, placements)
+    return placed(lift(full), mesh, placements)
 
 
 @runs_instead_of(_TENSORS + ":DTensor.full_tensor")

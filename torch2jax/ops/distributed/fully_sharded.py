@@ -19,7 +19,7 @@ from ...modules.fully_sharded import FullySharded, own_state, set_state
 from ...modules.skeleton import refuse_fsdp
 from ...patches import runs_instead_of
 from ...tensors.distributed import names_in
-from ...translation import this_call
+from ...translation import lift, this_call
 from ...values.distributed import FullTensor, layout_of, placed, plain
 from .data_parallel import averaged
 from .distributed_tensors import replicated
@@ -135,7 +135,7 @@ def _full(parameter: Any, layout: Any, state: FullySharded, group: MeshGroup | N
             )
         when = "now" if state.is_synced else "later"
         return _cast(averaged(parameter, group, when, state.policy.reduce_dtype or dtype), dtype)
-    value = _cast(plain(this_call().lift(parameter)), dtype)
+    value = _cast(plain(lift(parameter)), dtype)
     if layout is not None:
         return placed(value, *layout)
     if not isinstance(parameter, FullTensor):

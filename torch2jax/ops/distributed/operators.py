@@ -20,7 +20,7 @@ import torch
 from ...internals.dispatch import DisableTorchFunction, disabled_torch_function_impl
 from ...internals.distributed import Decision, decided, is_spec, needs_full_operands, spec_of
 from ...internals.tensors import make_wrapper_subclass, tree_leaves, tree_map
-from ...translation import hidden, this_call
+from ...translation import hidden, lift, this_call
 from ...values.distributed import FullTensor, layout_of, plain
 from .distributed_tensors import (
     DevicePart,
@@ -93,9 +93,7 @@ def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
         ):
             made = _distributed(*_own_part(value, layout))
         elif value.ndim == 0:
-            made = _distributed(
-                this_call().lift(value), layout._replace(placements=(replicated(),) * len(layout.groups))
-            )
+            made = _distributed(lift(value), layout._replace(placements=(replicated(),) * len(layout.groups)))
         else:
             raise RuntimeError(
                 f"{getattr(function, '__name__', function)}: got mixed torch.Tensor and DTensor, need to convert all "
@@ -120,7 +118,7 @@ def _own_part(tensor: Any, layout: PartLayout) -> tuple[torch.Tensor, PartLayout
     """The part that a device has of a `DTensor` from outside, which it has whole, and so the gradient."""
     own = layout._replace(placements=layout_of(tensor).placements)
     with this_call().inside():
-        full = plain(this_call().lift(tensor))
+        full = plain(lift(tensor))
         return redistributed(full, own.groups, (replicated(),) * len(own.groups), own.placements), own
 
 

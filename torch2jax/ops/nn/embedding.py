@@ -24,7 +24,7 @@ from ...tensors.history import GradientPart
 from ...tensors.tensor import Torchish, wrap
 from ...tensors.traced import is_traced
 from ...tensors.view_kind import entries_of, reshape, sharding_beside
-from ...translation import current
+from ...translation import current, lift, lift_own
 from ...values.sparse import make_sparse
 from ..arrays import cast, widened
 from ..bounds import known_values, outside, seen
@@ -86,8 +86,8 @@ def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad
     rows = take_rows(call.tape.primal(weight.read()), index)
     chosen = wrap(index, indices.dtype)
     if known is not None:
-        chosen = call.lift_own(torch.from_numpy(known.reshape(-1).copy()))
-    positions = call.lift_own(torch.arange(count))
+        chosen = call.constants.lift_own(torch.from_numpy(known.reshape(-1).copy()))
+    positions = call.constants.lift_own(torch.arange(count))
     if padding_idx >= 0:  # one row more, which all that pad lead to
         rows = lax.pad(rows, np.zeros((), rows.dtype), ((0, 1, 0), (0, 0, 0)))
         pads = index == padding_idx
@@ -106,12 +106,12 @@ def rows_apart(weight: Torchish, indices: Torchish, padding_idx: int, scale_grad
 def _gradient(of_rows, index, size: tuple[int, ...], padding_idx: int):
     """The sparse gradient of a table; the row that pads has none."""
     if padding_idx >= 0:
-        known = known_values(current().lift(index))
+        known = known_values(lift(index))
         if known is None:  # a place beyond the shape is no element
             kept = index != padding_idx
             index, of_rows = torch.where(kept, index, size[0]), torch.where(kept[:, None], of_rows, 0)
         else:
-            kept = current().lift_own(torch.from_numpy((known != padding_idx).nonzero()[0]))
+            kept = lift_own(torch.from_numpy((known != padding_idx).nonzero()[0]))
             index, of_rows = index.index_select(0, kept), of_rows.index_select(0, kept)
     return make_sparse(torch.sparse_coo, [index[None]], of_rows, size, False)
 

@@ -16,7 +16,7 @@ from ...rules.options import Tag
 from ...rules.pointwise import as_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed, tag
 from ...tensors.dtypes import FLOATS, INEXACT
-from ...translation import current
+from ...translation import current, lift
 from ...values.item import Item
 from ..arrays import like, spread, where
 from ..gradients import expect_constant
@@ -219,10 +219,10 @@ _NORMALIZE_WITH = InnerRule(_normalize_with, "batch_norm", channels_last=("follo
 def _expect_constant(input, running_mean, running_var, training: bool) -> None:
     """Refuses running statistics that require grad, as PyTorch does."""
     statistics = {"running_mean": running_mean, "running_var": running_var}
-    given = {name: current().lift(tensor) for name, tensor in statistics.items() if tensor is not None}
+    given = {name: lift(tensor) for name, tensor in statistics.items() if tensor is not None}
     expect_constant("native_batch_norm", **given)
     dual = current().dual
-    if dual is None or training or not dual.has_tangent(current().lift(input)):
+    if dual is None or training or not dual.has_tangent(lift(input)):
         return
     if any(map(dual.has_tangent, given.values())):
         raise RuntimeError(

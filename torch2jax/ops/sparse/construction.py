@@ -5,7 +5,7 @@ import torch
 
 from ...internals.dispatch import DisableTorchFunction
 from ...rules.registry import implements_sparse, implements_tensors
-from ...translation import current
+from ...translation import lift
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, no_matrix, size_of
 from .rules import expect_known, filled, implements_forms, known_indices, of_known
 
@@ -19,7 +19,7 @@ def _tensor(value, dtype=None) -> torch.Tensor:
     """The argument as a tensor; it may be a list."""
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value) if dtype is None else torch.tensor(value, dtype=dtype)
-    return current().lift(value) if dtype is None else current().lift(value).to(dtype)
+    return lift(value) if dtype is None else lift(value).to(dtype)
 
 
 def _of_values(text: str) -> RuntimeError:

@@ -13,7 +13,7 @@ from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse, implements_tensors
 from ...tensors.dtypes import type_name
 from ...tensors.sparse_arrays import layout_name
-from ...translation import current
+from ...translation import lift
 from ...values.lengths import expect_capacity, hinted_bound, track_lengths
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, no_matrix, size_of
 from ..values import values as values_of
@@ -137,7 +137,7 @@ def _blocks_of(tensor: torch.Tensor, layout, block: Sequence[int] | None, marked
 
 @implements_tensors(Tensor.to_sparse, torch.ops.aten.to_sparse)
 def strided_to_sparse(self, sparse_dim=None, *, layout=None, blocksize=None, dense_dim=None):
-    tensor = current().lift(self)
+    tensor = lift(self)
     layout = _COO if layout is None else layout
     if blocksize is not None and layout not in BLOCKED:
         raise RuntimeError(f"to_sparse: conversion to {layout} takes no blocksize, but got {blocksize}")
@@ -197,7 +197,7 @@ def _compressed_of(rows: torch.Tensor, count: int) -> torch.Tensor:
 
 @implements_tensors(torch._convert_indices_from_coo_to_csr, torch.ops.aten._convert_indices_from_coo_to_csr)
 def convert_indices_from_coo_to_csr(input, size, *, out_int32=False):
-    found = _compressed_of(current().lift(input), size)
+    found = _compressed_of(lift(input), size)
     return found.int() if out_int32 else found
 
 
@@ -251,7 +251,7 @@ def _declare(name: str, layout: torch.layout) -> None:
         block = named.get("blocksize", *block) if layout in BLOCKED else None
         if isinstance(self, Sparse) or layout is _COO:
             return to_layout(self, layout, block)
-        return _dense_to_compressed(current().lift(self), layout, block, dense_dim)
+        return _dense_to_compressed(lift(self), layout, block, dense_dim)
 
     implements_tensors(*forms_of(name))(rule)
     implements_sparse(*forms_of(name))(rule)
@@ -370,4 +370,4 @@ def sparse_mask(self, mask):
 
 @implements_tensors(Tensor.sparse_mask)
 def strided_sparse_mask(self, mask):
-    return sparse_mask(*(current().lift(x) if x.layout is torch.strided else lifted_sparse(x) for x in (self, mask)))
+    return sparse_mask(*(lift(x) if x.layout is torch.strided else lifted_sparse(x) for x in (self, mask)))

@@ -14,7 +14,7 @@ from ...rules.array_rule import InnerRule
 from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse
 from ...rules.tables import OPERATORS
-from ...translation import current
+from ...translation import lift, lift_own
 from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
 from ..bounds import known_values
 
@@ -98,7 +98,7 @@ def implements_reflected(*names: str) -> Callable[[Callable], Callable]:
 
 def known_indices(tensor: torch.Tensor) -> np.ndarray | None:
     """The values of an index, None if a traced input decides them."""
-    return known_values(current().lift(tensor))
+    return known_values(lift(tensor))
 
 
 def expect_known(tensor: torch.Tensor, what: str) -> np.ndarray:
@@ -119,7 +119,7 @@ def expect_known(tensor: torch.Tensor, what: str) -> np.ndarray:
 
 def of_known(values: np.ndarray) -> torch.Tensor:
     """The tensor of the call for an index that is known."""
-    return current().lift_own(torch.from_numpy(np.ascontiguousarray(values, np.int64)))
+    return lift_own(torch.from_numpy(np.ascontiguousarray(values, np.int64)))
 
 
 def _expanded(compressed, count: int):
