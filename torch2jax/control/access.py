@@ -1,4 +1,4 @@
-"""Attributes and items in converted code: what the user's classes define for them runs converted."""
+"""Attributes, items and globals in converted code, and the choice of functions that run converted."""
 
 import collections
 import functools
@@ -10,14 +10,76 @@ import torch
 
 from ..errors import TracedValueError
 from ..values.item import Item
+from .convert import converted, is_converted
 from .merge import expect_there, has_no_identity
 from .numbers import attribute
-from .routes import Routes
+from .purity import changes_nothing, is_to_convert, mutators_of
+from .source import Unconvertible
 from .state import Refused, current_run
 from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, note_attribute, note_contents
 
 _ABSENT: Any = object()
 _OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
+
+
+# The choice of functions that are converted when they are called.
+
+
+_OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
+_to_convert: dict[int, tuple[types.CodeType, bool]] = {}
+_unconverted: dict[int, tuple[types.CodeType, Unconvertible]] = {}
+
+
+class Routes:
+    """The base of the operators, which are a constant of converted code."""
+
+    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def converts(function: types.FunctionType) -> bool:
+        """True if a Python function is the user's, or as good as that."""
+        code = function.__code__
+        found = _to_convert.get(id(code))
+        if found is None:
+            found = _to_convert[id(code)] = code, is_converted(code) or is_to_convert(code)
+        return found[1]
+
+    def function(self, function: types.FunctionType) -> types.FunctionType | None:
+        """A function as it is converted; None if it is not."""
+        code = function.__code__
+        if is_converted(code):
+            return function
+        if not self.converts(function) or id(code) in _unconverted:
+            return None
+        try:
+            return converted(function, self)
+        except Unconvertible as error:
+            _unconverted[id(code)] = code, error
+            return None
+
+    def given(self, value: Any) -> Any:
+        """An argument of code that calls it and is not converted: functions are given converted."""
+        if type(value) is types.FunctionType:
+            return self.function(value) or value
+        if type(value) is types.MethodType and type(value.__func__) is types.FunctionType:
+            found = self.function(value.__func__)
+            return value if found is None else types.MethodType(found, value.__self__)
+        if isinstance(value, _OF_C):
+            owner = getattr(value, "__self__", None)
+            writes = mutators_of(owner) is not None or not changes_nothing(value, owner, value.__name__)
+            return functools.partial(self.call, value) if writes else value
+        if type(value) is functools.partial:
+            return functools.partial(self.given(value.func), *value.args, **value.keywords)
+        return value
+
+
+def why_unconverted(function: types.FunctionType) -> str:
+    found = _unconverted.get(id(function.__code__))
+    return "it is a library's" if found is None else str(found[1])
+
+
+# Attributes, items, globals.
 
 
 class Access(Routes):

@@ -22,7 +22,7 @@ from ..values.item import Item
 from ..values.lengths import TracedRange, largest, length, smallest, track_lengths
 from ..values.python_functions import MATH, TensorMath, as_int
 from ..values.traced_numbers import as_float
-from .access import Access
+from .access import Access, why_unconverted
 from .merge import expect_there, has_no_identity
 from .numbers import as_integer, as_real, divided, of_math, raised_to, refused, rounded, text
 from .purity import (
@@ -35,7 +35,6 @@ from .purity import (
     mutators_of,
     reads_only,
 )
-from .routes import why_unconverted
 from .state import Refused, asking_way, current_run, name_of, trying
 from .writes import (
     CONTAINERS,
