@@ -4,13 +4,14 @@ import functools
 import types
 from typing import Any
 
+from ..caches import Cache
 from .convert import converted, is_converted
 from .purity import changes_nothing, is_to_convert, mutators_of
 from .source import Unconvertible
 
 _OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
-_to_convert: dict[int, tuple[types.CodeType, bool]] = {}
-_unconverted: dict[int, tuple[types.CodeType, Unconvertible]] = {}
+_to_convert: Cache[int, tuple[types.CodeType, bool]] = Cache("code to convert", 2**14)
+_unconverted: Cache[int, tuple[types.CodeType, Unconvertible]] = Cache("code that cannot be converted", 2**14)
 
 
 class Routes:
