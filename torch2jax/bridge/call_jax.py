@@ -102,16 +102,15 @@ class JaxFunction(Generic[P, R]):
         """The program for a call's arguments; None if numbers among them cannot be operands."""
         if not self.jit:  # nothing to keep, and what is not an array in the result may depend on values
             return self._new_program(arguments, x64)
-        key = (arguments.signature, x64)
         try:
-            hash(key)
+            hash(arguments.signature)
         except TypeError as error:
             raise TypeError(
                 f"{self!r} got an argument that is not a tensor or array and cannot be hashed ({error}); wanted a "
                 "hashable one, because its value decides which program runs. Pass a tensor, give its type "
                 "__hash__ and __eq__, or use j2t(function, jit=False)"
             ) from error
-        return self._programs.obtain(key, lambda: self._new_program(arguments, x64))
+        return self._programs.obtain(arguments.signature, lambda: self._new_program(arguments, x64))
 
     def _new_program(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction] | None":
         function = _FlatFunction(_weakly(self.function), arguments.template, is_compiled=self.jit)

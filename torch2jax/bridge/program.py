@@ -82,7 +82,8 @@ def take_apart(args: tuple, kwargs: dict, operands: frozenset[type] = frozenset(
         else:
             rest.append(leaf)
             described.append(_described(leaf))
-    return Arguments(Template(structure, rest), (structure, *described), tensors, tuple(constants), has_numbers)
+    signature = structure, has_doubles(), *described
+    return Arguments(Template(structure, rest), signature, tensors, tuple(constants), has_numbers)
 
 
 def take_out_arrays(result: object) -> tuple[Template, list[jax.Array]]:
