@@ -27,7 +27,7 @@ FLOORS = [
     {"tensors"},
     {"errors", "patches"},
     {"translation"},
-    {"internals"},
+    {"caches", "internals"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.tensors.test_aliasing import Accumulated, Change, Copy, Drop, Leaf, Write, check
-from torch2jax import t2j
+from torch2jax import caches, t2j
 from torch2jax.calls import plans
 from torch2jax.rules.features import Feature
 from torch2jax.translation import this_call
@@ -89,7 +89,7 @@ def test_a_first_write_takes_no_steps_out_of_the_graph():
             Copy("product", 8, 3, True),
         ),
     ]
-    plans.clear()
+    caches.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(program, jit=True)
@@ -101,7 +101,7 @@ def test_a_traced_write_to_a_part_has_a_plan():
             x[0] = 2.0
         return x
 
-    plans.clear()
+    caches.clear()
     before = plans.bypassed.total()
     jax.make_jaxpr(lambda x: t2j(function)(x + 1))(jnp.ones((3, 2)))
     reasons = plans.bypassed.total() - before

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch2jax import t2j
-from torch2jax.calls import plans
+from torch2jax import caches, t2j
 from torch2jax.calls.dispatch import Call
 
 from .test_host_tensors import Module, compare
@@ -56,7 +55,7 @@ def test_the_second_view_is_made_without_pytorch(monkeypatch):
         return run(self, function, *args)
 
     monkeypatch.setattr(Call, "run_compiled", noting)
-    plans.clear()
+    caches.clear()
 
     def code(part, x):
         total = 0.0

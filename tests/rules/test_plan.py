@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.plan_checks import PlanError, checking_plans
-from torch2jax import t2j
+from torch2jax import caches, t2j
 from torch2jax.calls import plans
 from torch2jax.rules.plan import ArrayPlan
 from torch2jax.rules.registry import Rules, implements
@@ -198,7 +198,7 @@ def test_what_has_no_plan_is_counted_by_reason():
                 x @ x
         return x
 
-    plans.clear()
+    caches.clear()
     plans.bypassed.clear()
     t2j(function)(jnp.eye(2), rng=jax.random.key(0))
     assert plans.bypassed["a shape that depends on values"] == 2
@@ -248,7 +248,7 @@ def test_plans_keep_no_tensors():
         references.extend(map(weakref.ref, found))
         return x.clone()
 
-    plans.clear()
+    caches.clear()
     jax.make_jaxpr(t2j(function))(jnp.ones((3, 2)))
     gc.collect()
     assert not [reference for reference in references if reference() is not None]

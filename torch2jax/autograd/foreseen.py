@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..caches import remembered
 from ..errors.locations import is_library
 from ..tensors.objects import codec_of, has_attributes
 
@@ -72,7 +73,7 @@ def _held_by(value: Any) -> Iterator[Any]:
         yield from codec_of(kind).open(value)[1]  # pyright: ignore[reportOptionalMemberAccess]
 
 
-@functools.lru_cache(2**12)
+@remembered(2**12)
 def _names_in(code: types.CodeType) -> _Names:
     if is_library(code.co_filename) and not code.co_filename.startswith("<"):  # as what a user types in
         return _Names(derivatives=int(code in _DERIVATIVES))

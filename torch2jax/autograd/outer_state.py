@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from ..caches import remembered
 from ..errors.locations import is_library
 from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
 from ..tensors.trees import flatten
@@ -289,6 +290,7 @@ def _is_left_out(value: Any) -> bool:
     return has_attributes(kind) and is_of_library(kind)
 
 
+@remembered(1024)
 def is_of_library(kind: type) -> bool:
     return is_library(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
 
@@ -302,7 +304,7 @@ def _functions_of(value: Any) -> Iterator[types.FunctionType]:
         yield from (x for x in methods if type(x) is types.FunctionType)
 
 
-@functools.lru_cache(2**12)
+@remembered(2**12)
 def _assigned_by(code: types.CodeType) -> tuple[str, ...]:
     """The global names that code assigns to, and functions that it makes."""
     found = []

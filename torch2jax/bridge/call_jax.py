@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import torch
 
+from ..caches import Cache
 from ..errors.hints import explain_function_of_jax
 from ..errors.tracebacks import boundary
 from ..internals.dispatch import EnableTorchFunction
@@ -18,7 +19,7 @@ from ..tensors.dtypes import has_doubles
 from ..translation import current
 from ..values.item import Item
 from .differentiable import check_dtypes, run_program, widened
-from .program import Arguments, JaxProgram, Kept, Template, take_apart, take_out_arrays
+from .program import Arguments, JaxProgram, Template, kept_programs, take_apart, take_out_arrays
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +39,7 @@ class JaxFunction(Generic[P, R]):
 
     def __init__(self, function: Callable, *, jit: bool = True):
         self.function, self.jit = function, jit
-        self._programs = _programs_of(function) if jit else Kept()
+        self._programs = _programs_of(function) if jit else kept_programs()
         functools.update_wrapper(self, function, updated=())
 
     @overload
@@ -101,16 +102,15 @@ class JaxFunction(Generic[P, R]):
         """The program for a call's arguments; None if numbers among them cannot be operands."""
         if not self.jit:  # nothing to keep, and what is not an array in the result may depend on values
             return self._new_program(arguments, x64)
-        key = (arguments.signature, x64)
         try:
-            hash(key)
+            hash(arguments.signature)
         except TypeError as error:
             raise TypeError(
                 f"{self!r} got an argument that is not a tensor or array and cannot be hashed ({error}); wanted a "
                 "hashable one, because its value decides which program runs. Pass a tensor, give its type "
                 "__hash__ and __eq__, or use j2t(function, jit=False)"
             ) from error
-        return self._programs.obtain(key, lambda: self._new_program(arguments, x64))
+        return self._programs.obtain(arguments.signature, lambda: self._new_program(arguments, x64))
 
     def _new_program(self, arguments: Arguments, x64: bool) -> "tuple[JaxProgram, _FlatFunction] | None":
         function = _FlatFunction(_weakly(self.function), arguments.template, is_compiled=self.jit)
@@ -124,11 +124,11 @@ def _outside_graph(function: JaxFunction, args: tuple, kwargs: dict):
     return function._run(args, kwargs)
 
 
-_SHARED: dict[tuple, Kept] = {}
+_SHARED: dict[tuple, Cache] = {}
 _FUNCTIONS = (types.FunctionType, type(jax.jit(take_apart)))
 
 
-def _programs_of(function: Callable) -> Kept:
+def _programs_of(function: Callable) -> Cache:
     """The programs of a function, which all `j2t` of it share, as all `jax.jit` do, while the function is there.
 
     Programs refer to it weakly: they are freed with it. A call that may be differentiated keeps it alive.
@@ -138,14 +138,14 @@ def _programs_of(function: Callable) -> Kept:
     elif isinstance(function, _FUNCTIONS):
         owner, key = function, (id(function),)
     else:  # an object of a class of the user's
-        return Kept()
+        return kept_programs()
     found = _SHARED.get(key)
     if found is None:
         try:
             weakref.finalize(owner, _SHARED.pop, key, None).atexit = False
         except TypeError:  # an object without weak references
-            return Kept()
-        found = _SHARED.setdefault(key, Kept())
+            return kept_programs()
+        found = _SHARED.setdefault(key, kept_programs())
     return found
 
 

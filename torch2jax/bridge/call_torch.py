@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from ..caches import Cache
 from ..errors.locations import user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.inline import INLINED
@@ -164,10 +165,6 @@ def _spread(prefix: Any, tree: Any) -> list:
     return jax.tree.leaves(jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), prefix, tree))
 
 
-class Programs(dict):
-    """A dict that can be referred to weakly."""
-
-
 class _SpecialisedCalls(TellsOfArguments):
     """The function that `torch2jax` returns, with its specialisations."""
 
@@ -186,17 +183,18 @@ class _SpecialisedCalls(TellsOfArguments):
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         self._constants = constants
-        self._programs = Programs()
+        self._programs = Cache("single calls of PyTorch functions", 1024)
         settings = dataclasses.replace(settings, programs=weakref.ref(self._programs))
         self._options = {"depth": depth, "settings": settings, "mutates": mutates}
         self._out_specs = out_specs
         leaves, self._structure = jax.tree.flatten(examples)
         self._dtypes = [leaf.dtype for leaf in leaves]
-        self._known: dict[Any, Specialised] = {}
+        self._of_examples: dict[Any, Specialised] = {}
+        self._of_others: Cache[Any, Specialised] = Cache("specialised PyTorch functions", 1024)
         self._warned = False
         self._outputs = None if output_shapes is None else declared(output_shapes, examples)
         if out_specs is None or self._outputs is None:
-            self._add(self._key(self._structure, leaves), examples, self._outputs)
+            self._of_examples[self._key(self._structure, leaves)] = self._specialised(examples, self._outputs)
         self._jitted = jax.jit(self._trace, inline=INLINED)
 
     def __repr__(self) -> str:
@@ -236,10 +234,11 @@ class _SpecialisedCalls(TellsOfArguments):
         types = [_type(leaf) for leaf in leaves]
         examples = [Example(shape, self._dtype(index, dtype)) for index, (shape, dtype) in enumerate(types)]
         key = self._key(structure, examples)
-        if key not in self._known:
+        known = self._of_examples.get(key) or self._of_others.get(key)
+        if known is None:
             self._warn(types)
-            self._add(key, jax.tree.unflatten(structure, examples), outputs if self._out_specs is not None else None)
-        known = self._known[key]
+            given = outputs if self._out_specs is not None else None
+            known = self._of_others[key] = self._specialised(jax.tree.unflatten(structure, examples), given)
         arrays = [jax.numpy.asarray(leaf) for leaf in leaves]
         return jax.tree.unflatten(known.structure, call_torch(known.function, known.results, *arrays))
 
@@ -253,9 +252,9 @@ class _SpecialisedCalls(TellsOfArguments):
     def _key(structure: Any, examples: Sequence[Example]):
         return structure, tuple((example.shape, canonical(example.dtype)) for example in examples)
 
-    def _add(self, key: tuple, examples: tuple[tuple, dict], outputs: Any) -> None:
+    def _specialised(self, examples: tuple[tuple, dict], outputs: Any) -> Specialised:
         fixed = self._constants(examples[0]) + [False] * len(jax.tree.leaves(examples[1]))
-        self._known[key] = specialise(self._fn, examples, tuple(fixed), outputs=outputs, **self._options)
+        return specialise(self._fn, examples, tuple(fixed), outputs=outputs, **self._options)
 
     def _warn(self, types: Sequence[tuple]) -> None:
         if not self._warned:

@@ -18,22 +18,21 @@ def gradient(function: TorchFunction, wanted: tuple[int, ...], given: tuple[int,
 
     Cotangents and gradients follow JAX's convention for complex numbers, the conjugate of PyTorch's.
     """
-    key = ("gradient", wanted, given)
-    if key not in function.derived:
-        first = len(function.dtypes)
-        inputs = tuple(sorted(function.inputs)) + tuple(range(first, first + len(given)))
-        function.derived[key] = TorchFunction(
+    first = len(function.dtypes)
+    return function.derived.obtain(
+        ("gradient", wanted, given),
+        lambda: TorchFunction(
             _Pullback(function, wanted, given),
             f"{function.name}_vjp",
             function.dtypes + (None,) * len(given),
-            inputs=inputs,
+            inputs=tuple(sorted(function.inputs)) + tuple(range(first, first + len(given))),
             results=tuple(range(len(wanted))),
             depth=function.depth - 1,
             settings=function.settings,
             is_gradient=True,
             identity=function.identity and f"{function.identity} vjp {wanted} {given}",
-        )
-    return function.derived[key]
+        ),
+    )
 
 
 class _Pullback:

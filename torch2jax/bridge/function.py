@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..caches import Cache
 from ..internals.dispatch import TorchDispatchMode
 from ..internals.tensors import tree_leaves
 from ..tensors.dtypes import canonical, dtype_j2t
@@ -262,7 +263,7 @@ class TorchFunction:
         self.copies = copies
         self.is_gradient = is_gradient
         self.identity = identity
-        self.derived: dict[Any, Any] = {}
+        self.derived: Cache[Any, TorchFunction] = Cache("derivatives of PyTorch functions", 128)
 
     def __repr__(self) -> str:
         return self.name

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import torch
 
+from ..caches import Cache
 from ..errors import NoRuleError, TracedValueError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, TorchDispatchMode
 from ..rules.inplace import write_in_place
@@ -25,7 +26,6 @@ from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
 from ..translation import this_call
-from .call_torch import Programs
 from .function import BridgeOptions, TorchFunction, WriteTracker
 from .primitive import Result, call_torch
 from .program import Template, take_apart
@@ -82,9 +82,9 @@ class Outside:
     """
 
     def __init__(self, vmap_method: str):
-        self._programs = Programs()
+        self._programs = Cache("single calls of PyTorch functions", 1024)
         self._settings = BridgeOptions(vmap_method, programs=weakref.ref(self._programs))
-        self._pieces: dict[Any, _Piece] = {}
+        self._pieces: Cache[Any, _Piece] = Cache("calls in PyTorch", 1024)
 
     def call(
         self,
@@ -116,7 +116,7 @@ class Outside:
         with DisableTorchFunction(), DisableTorchDispatch():
             template, signature, tensors, constants, _ = take_apart(args, kwargs)
             tensors, positions = _distinct(tensors)
-            key = (function, signature, positions, *(tensor.dtype for tensor in tensors), has_doubles())
+            key = function, signature, positions
             piece = None if constants else self._remembered(key)
             if piece is None:
                 settings = dataclasses.replace(self._settings, use_torch_vjp=None if transforms else False)
@@ -195,7 +195,7 @@ class _Piece:
         self._run, self._name, self._settings, self._depth = run, name, settings, depth
         self._observe = self._function(self._observed, (), settings)
         self._on_meta: tuple[_Form, TorchFunction] | None = None
-        self._by_trying: dict[Any, tuple[_Form, TorchFunction]] = {}
+        self._by_trying: Cache[Any, tuple[_Form, TorchFunction]] = Cache("forms of results by values", 64)
 
     def run(self, tensors: list) -> tuple[_Form, list]:
         """The result of the call for `tensors`: its form, and the arrays of its results."""

@@ -4,8 +4,6 @@ Also here: the arguments of a call, of which a program traces some, and is compi
 """
 
 import enum
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..caches import Cache
 from ..tensors.dtypes import canonical, has_doubles
 from ..tensors.traced import evaluating
 from ..tensors.trees import flatten
@@ -83,7 +82,8 @@ def take_apart(args: tuple, kwargs: dict, operands: frozenset[type] = frozenset(
         else:
             rest.append(leaf)
             described.append(_described(leaf))
-    return Arguments(Template(structure, rest), (structure, *described), tensors, tuple(constants), has_numbers)
+    signature = structure, has_doubles(), *described
+    return Arguments(Template(structure, rest), signature, tensors, tuple(constants), has_numbers)
 
 
 def take_out_arrays(result: object) -> tuple[Template, list[jax.Array]]:
@@ -102,29 +102,11 @@ def _described(leaf: object) -> tuple:
 
 
 Indices = tuple[int, ...]
-_MAX_KEPT = 128
 
 
-class Kept(OrderedDict):
-    """The programs that were used last, by their keys: at most `_MAX_KEPT`. Several threads may share it."""
-
-    def __init__(self):
-        super().__init__()
-        self._lock = threading.Lock()
-
-    def obtain(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The value of `key`, which is made if it is not there."""
-        try:
-            with self._lock:
-                self.move_to_end(key)
-                return self[key]
-        except KeyError:
-            made = make()
-        with self._lock:
-            made = self.setdefault(key, made)
-            while len(self) > _MAX_KEPT:
-                self.popitem(last=False)
-        return made
+def kept_programs() -> Cache[Any, Any]:
+    """A cache of programs: those that were used last."""
+    return Cache("programs of JAX functions", 128)
 
 
 class JaxProgram:
@@ -141,7 +123,7 @@ class JaxProgram:
 
     def __init__(self, function: Callable[..., list], *, jit: bool, x64: bool):
         self.function, self.jit, self.x64 = function, jit, x64
-        self._derived = Kept()
+        self._derived = kept_programs()
         self._run = self._compiled(self._owning)
 
     def __call__(self, constants: tuple, arrays: Sequence) -> list:

@@ -53,7 +53,7 @@ def outputs_of(func: OpOverload) -> _Outputs | None:
 
 
 @functools.cache
-def decomposition_of(func: Any):
+def decomposition_of(func: OpOverload):
     """The Python decomposition that PyTorch has of an operator, or None."""
     from ..internals.decompositions import decomposition_table
 

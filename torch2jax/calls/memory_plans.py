@@ -8,7 +8,7 @@ nothing has changed, and the long way may serve instead.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ _takes_tangents = is_fwd_grad_enabled
 
 
 @functools.cache
-def is_view(function: Any) -> bool:
+def is_view(function: Callable[..., Any]) -> bool:
     """Returns True if a function of one tensor and constants returns that tensor, a view of it, or a new one."""
     if function is _Tensor.__getitem__:
         return True

@@ -26,6 +26,7 @@ from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
 from ..autograd.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
+from ..caches import remembered
 from ..errors.locations import is_library
 from ..patches import runs_instead_of
 from ..tensors.objects import codec_of, has_attributes, named_by
@@ -279,7 +280,9 @@ def visit_reached(call: "Call", function: Callable[..., Any], args: tuple, kwarg
                 seen.add(id(value))
                 pending.extend(value.values() if kind in _MAPPINGS else value)
         elif kind is types.FunctionType:
-            if id(value) not in seen and len(seen) < _FEW and not _is_of_libraries(value.__code__):
+            file = value.__code__.co_filename
+            is_own = file.startswith("<") or not is_library(file)  # as what a user types in
+            if is_own and id(value) not in seen and len(seen) < _FEW:
                 seen.add(id(value))
                 pending.extend(map(value.__globals__.get, _names_in(value.__code__)))
                 if value.__closure__ or value.__defaults__ or value.__kwdefaults__:
@@ -299,20 +302,12 @@ def visit_reached(call: "Call", function: Callable[..., Any], args: tuple, kwarg
             pending.extend((value.__self__, value.__func__))
         elif kind is functools.partial:
             pending.extend((value.func, value.args, value.keywords))
-        elif has_attributes(kind) and not _is_kind_of_libraries(kind) and id(value) not in seen and len(seen) < _FEW:
+        elif has_attributes(kind) and not is_of_library(kind) and id(value) not in seen and len(seen) < _FEW:
             seen.add(id(value))
             pending.extend(codec_of(kind).open(value)[1])  # pyright: ignore[reportOptionalMemberAccess]
 
 
-_is_kind_of_libraries = functools.lru_cache(1024)(is_of_library)
-
-
-@functools.lru_cache(1024)
-def _is_of_libraries(code: types.CodeType) -> bool:
-    return is_library(code.co_filename) and not code.co_filename.startswith("<")  # as what a user types in
-
-
-@functools.lru_cache(1024)
+@remembered(4096)
 def _names_in(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named_by(code)))
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
+from ..caches import Cache
 from ..errors import REFUSALS
 from ..internals.dispatch import DisableTorchFunction, len_torch_dispatch_stack
 from ..internals.jax import eval_trace, trace_ctx
@@ -57,23 +58,15 @@ PLAIN = (Torchish,)
 _READ, _WRITE = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 _SUBSCRIPTS = frozenset((_READ, _WRITE))
 _BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
-_MOST = 4096
 _WITH_HISTORY, _CONSTANT = "requires grad", "decided by no input"
 _CONSTANTS = frozenset((int, bool, str, type(None), torch.dtype, torch.memory_format, type(Ellipsis)))
 _NUMBERS_WITH_SIGNS = frozenset((float, complex))
 _default_dtype = torch.get_default_dtype  # PyTorch's own, while something stands in for it
 _has_gradients = torch.is_grad_enabled
 _is_cast, _has_modes = is_any_autocast_enabled, len_torch_dispatch_stack
-_plans: dict[tuple, Any] = {}
-_may_have: set = set()  # rules that may have plans
-_never: dict[tuple, str] = {}  # functions of which no call has a plan, with the reason
-
-
-def clear() -> None:
-    """Forgets all plans."""
-    _plans.clear()
-    _never.clear()
-    _may_have.clear()
+_plans: Cache[tuple, Any] = Cache("plans", 4096)
+_may_have: Cache[Any, None] = Cache("rules that may have plans", 4096)
+_never: Cache[tuple, str] = Cache("functions without plans", 4096)  # with the reason
 
 
 def run_planned(call: "Call", function: Callable, types: Iterable[type], args: tuple, kwargs: dict | None) -> Any:
@@ -148,7 +141,7 @@ def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str 
             return "operands that the rule refuses"
     reason = unplanned(rule)
     if reason is None:
-        _may_have.add(rule)
+        _may_have[rule] = None
     else:
         _never[function, PROVIDED.declared] = reason
     return reason
@@ -249,8 +242,6 @@ def _first(
     is_eager: bool,
 ) -> Any:
     """The result of a function without a plan; afterwards there is its plan, or the reason why it has none."""
-    if len(_plans) >= _MOST:
-        _plans.clear()
     if function is _WRITE or is_view(function):
         if args and tensors[0] is args[0] and len(tensors) == 1 + (function is _WRITE and args[2] is tensors[-1]):
             return _first_with_memory(key, call, function, args, kwargs, is_eager)

@@ -3,7 +3,6 @@
 Also here: the kinds of functions, by their effect on tensors, which decide if PyTorch runs them.
 """
 
-import functools
 import types
 from collections.abc import Callable, Collection
 from enum import Enum
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 import torch
 
+from ..caches import remembered
 from ..errors.unwinding import Restart
 from ..internals.dispatch import (
     DisableTorchDispatch,
@@ -446,7 +446,7 @@ def _gather(value: Any, tensors: list) -> bool:
     return not isinstance(value, (jax.Array, np.ndarray))
 
 
-@functools.cache
+@remembered(1024)
 def _is_here(device: torch.device | str) -> bool:
     """Returns True if a device is the CPU, or if a string is no device but an option, as of rounding."""
     try:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import torch
 
+from ..caches import Cache
 from ..errors import TracedValueError
 from ..errors.locations import user_level
 from ..errors.names import nearest
@@ -184,8 +185,8 @@ class _CompiledPart:
 
     def __init__(self, path: str, method: str | None):
         self.name = ".".join(x for x in (path, method) if x) or "the forward pass"
-        self.programs: dict[tuple, PartProgram | None] = {}
-        self._numbers: dict[tuple, int] = {}
+        self.programs: Cache[tuple, PartProgram | None] = Cache("programs of parts", 4096)
+        self._numbers: Cache[tuple, int] = Cache("signatures of parts", 4096)
         self._next = itertools.count()
         self._has_warned = False
         self._last: dict[str, str] = {}
@@ -193,7 +194,7 @@ class _CompiledPart:
     def numbered(self, signature: tuple) -> int:
         """The number of a signature."""
         number = self._numbers.get(signature)
-        return self._numbers.setdefault(signature, next(self._next)) if number is None else number
+        return self._numbers.obtain(signature, self._next.__next__) if number is None else number
 
     def note(self, key: tuple, program: PartProgram | None, listed: dict[str, str]) -> None:
         """Keeps a program.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..caches import Cache
 from ..errors import TracedValueError
 from ..values.item import Item
 from .convert import converted, is_converted
@@ -26,8 +27,8 @@ _OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
 
 
 _OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
-_to_convert: dict[int, tuple[types.CodeType, bool]] = {}
-_unconverted: dict[int, tuple[types.CodeType, Unconvertible]] = {}
+_to_convert: Cache[int, tuple[types.CodeType, bool]] = Cache("code to convert", 2**14)
+_unconverted: Cache[int, tuple[types.CodeType, Unconvertible]] = Cache("code that cannot be converted", 2**14)
 
 
 class Routes:

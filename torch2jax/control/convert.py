@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..caches import Cache
 from .exits import (
     EXITS,
     FUNCTIONS,
@@ -485,7 +486,7 @@ def _is_operator(node: ast.Call) -> bool:
 
 
 # By their ids: code objects of two files may be equal. What has an id is kept, so that it has it alone.
-_by_original: dict[int, tuple[types.CodeType, types.CodeType]] = {}
+_by_original: Cache[int, tuple[types.CodeType, types.CodeType]] = Cache("converted code", 2**14)
 _made: dict[int, types.CodeType] = {}
 
 

@@ -8,12 +8,13 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
+from ..caches import Cache
 from ..errors.locations import is_library
 from .convert import is_converted
 from .purity import is_watched
 from .state import Refused, current_run
 
-_unwatched: dict[int, CodeType] = {}
+_unwatched: Cache[int, CodeType] = Cache("unwatched code", 2**14)
 
 
 class watching:

@@ -5,10 +5,11 @@ show the user's own lines.
 """
 
 import ast
-import functools
 import linecache
 from types import CodeType
 from typing import NamedTuple
+
+from ..caches import remembered
 
 
 class Unconvertible(Exception):
@@ -43,7 +44,7 @@ def definition_of(code: CodeType) -> Definition:
     return found
 
 
-@functools.lru_cache(256)
+@remembered(256)
 def _parsed(filename: str) -> _File:
     text = "".join(linecache.getlines(filename))
     if not text:

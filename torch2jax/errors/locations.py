@@ -3,7 +3,6 @@
 The search for what keeps an object alive begins when the error is raised.
 """
 
-import functools
 import gc
 import os
 import sys
@@ -16,6 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import optree
 import torch
+
+from ..caches import remembered
 
 
 def folders_of(*paths: Any) -> tuple[str, ...]:
@@ -33,7 +34,7 @@ _STANDARD = folders_of(sysconfig.get_paths()["stdlib"])
 _SITE_PACKAGES = folders_of(sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered(4096)
 def is_library(filename: str) -> bool:
     """Returns True if a file is of torch, jax, the standard library or this package."""
     if filename.startswith("<"):

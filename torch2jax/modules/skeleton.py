@@ -6,7 +6,6 @@ Also here: the module, function or method with the PyTorch code behind an object
 import collections
 import copy
 import copyreg
-import functools
 import sys
 import types
 import warnings
@@ -18,6 +17,7 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ..caches import remembered
 from ..calls.dispatch import Call
 from ..errors.locations import user_level
 from ..errors.tracebacks import is_call_of_module
@@ -314,7 +314,7 @@ def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
     return made
 
 
-@functools.lru_cache(maxsize=256)  # classes are made in functions too
+@remembered(1024)
 def _copies_attributes(kind: type) -> bool:
     """True if a copy of an object of a class copies its attributes and nothing else, as that of a `torch.nn.Module`."""
     return (

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..caches import remembered
 from ..errors import TracedValueError
 from ..errors.locations import user_level
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
@@ -275,7 +276,7 @@ def _operand(tensor: Torchish | _Fixed) -> Operand:
     return Operand(shape, tensor.stride() if isinstance(tensor, torch.Tensor) else strides_of_shape(shape))
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered(1024)
 def _strides_of_chosen(input: Operand, indices: tuple[Operand | None, ...]) -> tuple[int, ...] | None:
     """The strides of an indexed result, from PyTorch's iteration over the input and the indices."""
     given = [dim for dim, index in enumerate(indices) if index is not None]

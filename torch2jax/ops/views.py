@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..caches import remembered
 from ..errors import TracedValueError
 from ..functional.vmap import batch_of
 from ..internals.dispatch import DisableTorchFunction
@@ -81,12 +82,12 @@ def _reshape(self, like) -> ViewKind:
 # Kinds are cached, so that views of the same elements are known to be that, and to trace faster.
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered(4096)
 def _reshaping(before, after) -> ViewKind:
     return ViewKind(lambda array: reshape(array, after), lambda _, value: reshape(value, before), covers=True)
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered(4096)
 def _permutation(permutation) -> ViewKind:
     inverse = tuple(int(i) for i in np.argsort(permutation))
     return ViewKind(
@@ -97,7 +98,7 @@ def _permutation(permutation) -> ViewKind:
     )
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered(4096)
 def _slices(starts, limits, strides, squeezed=None) -> ViewKind:
     """A strided region, with at most one dimension of size one dropped."""
 

@@ -14,11 +14,11 @@ with values at all: where one of these is met, an error is raised, which leads t
 its own file, and the call that asks here knows none of them.
 """
 
-import functools
 import operator
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeVar
 
+from ..caches import remembered
 from ..errors import WithoutValuesError
 
 Handler = Callable[[Any, Any, tuple, dict], Any]
@@ -49,7 +49,7 @@ def handles(kind: type, rank: int) -> Callable[[S], S]:
     return register
 
 
-@functools.lru_cache(maxsize=256)  # classes are made in functions too
+@remembered(1024)
 def handlers_of(types: tuple[type, ...]) -> tuple[Handler, ...]:
     """The functions that handle arguments of these classes, in the order of precedence."""
     return tuple(handler for _, kind, handler in _handlers if any(issubclass(x, kind) for x in types))

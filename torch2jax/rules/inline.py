@@ -23,13 +23,12 @@ import jax.extend.core
 import numpy as np
 import torch
 
+from ..caches import Cache, remembered
 from ..internals.jax import trace_context
 from ..tensors.dtypes import default_dtype
 from ..tensors.traced import are_staged, is_traced, noting_equations, noting_tests
 from ..translation import current
 from .features import Feature
-
-_MOST = 64  # types of arrays for one body
 
 
 class _Literal(NamedTuple):
@@ -75,7 +74,7 @@ class EquationsByTypes:
     """The equations of one body, by the types of its arrays."""
 
     def __init__(self):
-        self._kept: dict[tuple, _Equations] = {}
+        self._kept: Cache[tuple, _Equations] = Cache("equations of a body", 64)
 
     def find(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], Any] | None:
         """A function that adds the body's equations for such arrays and returns its results; None if not cached."""
@@ -101,8 +100,6 @@ class EquationsByTypes:
         results = [positions.get(id(getattr(x, "val", None))) for x in (result if kind else (result,))]
         if None in results:
             return
-        if len(self._kept) >= _MOST:
-            self._kept.clear()
         types = tuple([array.aval for array in arrays])
         self._kept[types] = _Equations(trace_context(), tuple(kept), tuple(results), kind)  # pyright: ignore
 
@@ -244,7 +241,7 @@ def _without_history(arrays: list) -> list:
     return [call.tape.primal(array) for array in arrays]
 
 
-@functools.cache
+@remembered(1024)
 def _is_array(kind: type) -> bool:
     return issubclass(kind, (jax.Array, jax.core.Tracer, np.generic))
 
@@ -275,7 +272,7 @@ def _fill(template: Any, arrays: Sequence[Any]) -> Any:
     return dict(zip(template.keys, items, strict=True)) if template.kind is dict else template.kind(items)
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered(4096)
 def _inlined(call: _BodyCall, default_dtype: torch.dtype) -> "Inlined":
     del default_dtype  # part of the key: bodies may ask for it
     return Inlined(call)

@@ -10,7 +10,6 @@ Also here: the strides of other functions' results, PyTorch's memory formats.
 Each function takes the shape of a result and the arguments of the call, and gives None for a contiguous one.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..caches import remembered
 from ..tensors.dtypes import canonical, default_dtype, number_in_dtype
 from ..tensors.interop import fills_memory
 from ..tensors.tensor import strides_of_copy, strides_of_shape
@@ -151,7 +151,7 @@ def _metadata_of(operand: Any):
     return kind_of(operand)
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered(4096)
 def _planned(kind: Promotion, unpromoted: int, operands: tuple, default: torch.dtype) -> PromotionPlan:
     del default  # part of the key: the dtypes depend on it
     kinds = [(x.dtype, not x.shape) if isinstance(x, _TensorMetadata) else x for x in operands[unpromoted:]]
@@ -324,7 +324,6 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
     return tensor.ndim in (4, 5) and _seems_channels_last(tuple(tensor.shape), tensor.stride())
 
 
-@functools.lru_cache(maxsize=4096)
 def _seems_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Returns True if the channels are innermost in memory and the images outermost, perhaps with gaps."""
     if strides[1] == 0 or 0 in shape:
@@ -337,7 +336,6 @@ def _seems_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return least <= strides[0] and least != strides[1]
 
 
-@functools.lru_cache(maxsize=4096)
 def _formatted(shape: Sequence[int], is_channels_last: bool) -> Strides:
     if not is_channels_last or len(shape) not in (4, 5):
         return None

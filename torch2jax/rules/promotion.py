@@ -1,12 +1,12 @@
 """PyTorch's type promotion of elementwise operands, computed by PyTorch once per combination of dtypes."""
 
 import enum
-import functools
 import math
 from typing import Any
 
 import torch
 
+from ..caches import remembered
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.tensors import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, computation_dtype, elementwise_dtypes
 from ..tensors.dtypes import FLOAT8, default_dtype, expect_integer
@@ -78,7 +78,7 @@ def promoted(kind: Promotion, kinds: tuple[tuple[torch.dtype | type, bool], ...]
     return compute, result
 
 
-@functools.cache
+@remembered(4096)
 def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     del default  # part of the key: the answer depends on it
     found = _of_one_dtype(kind, kinds)

@@ -5,7 +5,6 @@ was put together remembers which of its attributes these are, and no constructor
 """
 
 import dataclasses
-import functools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +14,8 @@ import jax
 import numpy as np
 import torch
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+
+from ..caches import remembered
 
 _TENSORS = (torch.Tensor, jax.Array, jax.ShapeDtypeStruct)
 _NAMES = "_torch2jax_children"
@@ -104,7 +105,7 @@ def attributes_of(node: Any) -> dict[str, Any]:
     return {**children_by_name, **getattr(node, "__dict__", {})}
 
 
-@functools.cache
+@remembered(1024)
 def slots_of(kind: type) -> tuple[str, ...]:
     """The attributes that objects of a class have elsewhere than in their dictionary."""
     return tuple(name for base in kind.__mro__ for name in _own_slots(base))

@@ -1,6 +1,5 @@
 """Tensors of a call whose class the user's code derives from `torch.Tensor`."""
 
-import functools
 import types as python_types
 import weakref
 from collections.abc import Callable, Iterable
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import get_default_nowrap_functions
 
+from ..caches import remembered
 from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -74,7 +74,7 @@ def as_class(tensor: Torchish, cls: type) -> Torchish:
     return result
 
 
-@functools.lru_cache(maxsize=256)  # classes are made in functions too
+@remembered(1024)
 def _joined(cls: type) -> type:
     """The class of tensors within calls that are of `cls`."""
     taken = sorted(name for name in _OWN if hasattr(cls, name))
@@ -109,7 +109,7 @@ def have_a_say(kinds: Iterable[type]) -> bool:
     return any(map(_has_a_say, kinds))
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(1024)
 def _has_a_say(kind: type) -> bool:
     if is_split(kind):  # what stands for it has
         return True

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..caches import remembered
 from .containers import attributes_of, slots_of
 
 _HIDDEN = frozenset(("_call_impl", "_compiled_call_impl"))
@@ -292,7 +293,7 @@ def _slice(value) -> Any:
 _FOREIGN = frozenset(("asyncio", "concurrent", "io", "jax", "jaxlib", "logging", "queue", "re", "threading", "weakref"))
 
 
-@functools.cache
+@remembered(1024)
 def codec_of(kind: type) -> ObjectCodec | None:
     """The codec of a type's objects; None if they are leaves."""
     if issubclass(kind, torch.Tensor):
@@ -326,7 +327,7 @@ def codec_of(kind: type) -> ObjectCodec | None:
     return _SLOTTED if slots_of(kind) else _OBJECT if kind.__dictoffset__ else None
 
 
-@functools.cache
+@remembered(1024)
 def has_attributes(kind: type) -> bool:
     """Returns True if objects of a type are taken apart into attributes: those of classes written in Python."""
     return any(codec_of(kind) is codec for codec in (_OBJECT, _SLOTTED, _MODULE))
@@ -335,7 +336,7 @@ def has_attributes(kind: type) -> bool:
 _IS_HEAP_TYPE = 1 << 9  # made by a class statement
 
 
-@functools.cache
+@remembered(1024)
 def leaf_of(kind: type) -> Callable[[Any], Any]:
     """Returns the function from a leaf of a type to the key that it is compared by."""
     if kind in _VALUES:

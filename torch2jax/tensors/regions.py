@@ -3,7 +3,6 @@
 Also here: the parts of a tensor along one dimension.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..caches import remembered
 from .journal import Journaled
 from .storage import Storage, View
 from .traced import is_at_once
@@ -68,7 +68,7 @@ def _check_bounds(shape: Sequence[int], strides: Sequence[int], offset: int, siz
         )
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered(1024)
 def _region(shape: Sequence[int], strides: Sequence[int], offset: int, memory_size: int) -> ViewKind:
     if _is_contiguous(shape, strides) or 0 in shape:
         return _block(shape, 0 if 0 in shape else offset, memory_size)
@@ -89,7 +89,7 @@ def gathered(index: tuple, *, unique: bool) -> ViewKind:
     return ViewKind(read, write, overlaps=not unique)
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered(1024)
 def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Returns True if two elements of a strided tensor share a place in memory."""
     if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax import Array
 
+from ..caches import remembered
 from ..errors import EndedCallError, OnMetaError, StaleGradientError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import ArrayImpl
@@ -299,7 +300,7 @@ def is_foreign(types: Collection[type]) -> bool:
     return False
 
 
-@functools.lru_cache(maxsize=256)  # classes are made in functions too
+@remembered(1024)
 def wraps_others(kind: type) -> bool:
     """Returns True if tensors of a class wrap others by PyTorch's protocol, and are none of a call's own."""
     if not issubclass(kind, torch.Tensor) or kind is torch.Tensor or issubclass(kind, Torchish):

@@ -3,7 +3,6 @@
 Also here: reshapes of arrays, without an operation in the graph if they have the shape already.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from ..caches import remembered
 from ..internals.jax import ShardingTypeError
 
 
@@ -150,7 +150,7 @@ class ViewKind(NamedTuple):
     values are not known then either."""
 
 
-@functools.cache
+@remembered(64)
 def all_of(ndim: int) -> ViewKind:
     """The kind of a view of everything."""
     return ViewKind(lambda array: array, lambda _, value: value, covers=True, permutation=tuple(range(ndim)))
@@ -212,7 +212,7 @@ def beginning(memory: ViewKind, size: int) -> ViewKind:
     )
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered(4096)
 def element(shape: Sequence[int], position: Sequence[int]) -> ViewKind:
     """The kind of a view of one element, at an index along each dimension."""
     limits, dims = tuple(i + 1 for i in position), tuple(range(len(shape)))

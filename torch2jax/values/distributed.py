@@ -151,7 +151,7 @@ def _of_result(function: Callable, operands: list[Any], result: Any) -> Any:
     return distributed(result, mesh, placements if is_kept else None)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.cache
 def _is_elementwise(function: Callable) -> bool:
     """Returns True if PyTorch declares each element of the result to depend on the one at the same index alone."""
     name = getattr(function, "__name__", "")

@@ -8,9 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.functional.test_func import operations
-from torch2jax import t2j
+from torch2jax import caches, t2j
 from torch2jax.ops.nn import attention
-from torch2jax.rules import inline
 
 MASK = torch.rand(2, 1, 11, 6, generator=torch.Generator().manual_seed(1)) > 0.4
 
@@ -28,7 +27,7 @@ def in_blocks(monkeypatch):
     def begin():
         monkeypatch.setattr(attention, "_LARGE", 64)
         monkeypatch.setattr(attention, "_ROWS", (4, 4))
-        inline._inlined.cache_clear()  # what has been traced is as it was
+        caches.clear()  # what has been traced is as it was
 
     return begin
 

@@ -6,7 +6,6 @@ nothing else; of these there are as many as there are other devices, and each is
 The dimensions of a `DeviceMesh` are the mesh axes with the same names.
 """
 
-import functools
 import itertools
 import math
 import sys
@@ -19,6 +18,7 @@ import torch
 import torch.distributed as dist
 from jax import lax
 
+from ...caches import remembered
 from ...internals.dispatch import DisableTorchFunction
 from ...internals.distributed import world
 from ...patches import runs_instead_of
@@ -129,7 +129,7 @@ class MeshGroup(dist.ProcessGroup):
         return f"the axes {', '.join(self.axes)} of a mesh"
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def _made(axes: Axes, sizes: tuple[int, ...]) -> MeshGroup:
     return MeshGroup(axes, sizes)
 

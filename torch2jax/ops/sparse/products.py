@@ -18,6 +18,7 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from ...caches import remembered
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse
 from ...tracing.primitives import linear_call
@@ -139,7 +140,7 @@ class _Known:
         return run(values, other)
 
 
-@functools.lru_cache(maxsize=64)
+@remembered(64)
 def _known_of(positions: bytes, shape: tuple[int, int]) -> _Known:
     """The same object for the same indices, so that its compiled functions are reused."""
     return _Known(*np.frombuffer(positions, np.int64).reshape(2, -1), shape)
