@@ -1,8 +1,15 @@
-"""The examples in docstrings of public functions give what they say."""
+"""The examples in docstrings of public functions give what they say, and the errors that docstrings name exist."""
 
+import ast
+import builtins
 import doctest
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
+import jax
 import pytest
+import torch
 
 import torch2jax
 from torch2jax import tools
@@ -19,3 +26,37 @@ def test_examples(name: str):
     (example,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={})
     assert example.examples
     assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(example).failed == 0
+
+
+_TREES = {path: ast.parse(path.read_text()) for path in Path(torch2jax.__file__).parent.rglob("*.py")}
+_NAMES = {name for module in (builtins, torch) for name in vars(module)}
+_NAMES |= {node.name for tree in _TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+_NAMES |= {"REFUSALS", "UNSUITED"}  # several
+_DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _errors_of(docstring: str) -> Iterator[str]:
+    """The names of the errors in a docstring's section `Raises`."""
+    section = re.search(r"^Raises:\n((?:    .*\n?)*)", docstring, flags=re.MULTILINE)
+    for line in re.findall(r"^    (\S[^:]*):", section[1] if section else "", flags=re.MULTILINE):
+        yield from line.split(", ")
+
+
+def _exists(name: str) -> bool:
+    head, *rest = name.split(".")
+    found = {"jax": jax, "torch": torch}.get(head) if rest else None
+    for part in rest:
+        found = getattr(found, part, None)
+    return name in _NAMES or found is not None
+
+
+def test_errors_that_are_raised_exist():
+    named = {
+        f"{path.name}:{node.name}: {name}"
+        for path, tree in _TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, _DOCUMENTED)
+        for name in _errors_of(ast.get_docstring(node) or "")
+        if not _exists(name)
+    }
+    assert not named

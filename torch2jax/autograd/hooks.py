@@ -34,7 +34,7 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
         added: these others, one or a container.
 
     Raises:
-        Abandoned: the gradient may be JAX's; `Runs` catches that.
+        NeedsInputs, NeedsHooks: the gradient may be JAX's; `Runs` catches that.
     """
     call = this_call()
     call.execution.expect_hook(added, tensor)

@@ -196,7 +196,7 @@ def ask(tensor: Torchish) -> None:
     """Called before code is told that a tensor requires no grad.
 
     Raises:
-        Abandoned: JAX may differentiate it; `run_with_inputs` catches that.
+        NeedsInputs: JAX may differentiate it; `run_with_inputs` catches that.
     """
     inputs = this_call().execution.inputs
     if inputs is not None:
@@ -207,7 +207,7 @@ def requires_grad(tensor: Torchish) -> bool:
     """Answers code's question whether a tensor requires grad.
 
     Raises:
-        Abandoned: JAX may differentiate it; `run_with_inputs` catches that.
+        NeedsInputs: JAX may differentiate it; `run_with_inputs` catches that.
     """
     if tensor.history is not None:
         return True

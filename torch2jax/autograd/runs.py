@@ -132,7 +132,7 @@ class Execution:
         """Called before hooks on the gradient of a tensor, or of a node, are registered.
 
         Raises:
-            Abandoned: the gradient may be JAX's; `Runs` catches that.
+            NeedsInputs, NeedsHooks: the gradient may be JAX's; `Runs` catches that.
             NotImplementedError: it is one of `torch.func`.
         """
         call = this_call()

@@ -258,7 +258,7 @@ def plan_of(meant: Meant) -> ArrayPlan:
 
     Raises:
         Bypass: there can be none.
-        RuntimeError, TypeError, ...: what the rule refuses its operands with.
+        Exception: what the rule refuses its operands with.
     """
     rule, args, kwargs, given, check = meant
     reason = unplanned(rule)
