@@ -73,7 +73,7 @@ def eight_devices():
 
 def pytest_collection_finish():
     """What has been imported stays: collections of garbage need not walk it. What it stands in for has to be there."""
-    from torch2jax import patches
+    from torch2jax.runtime import patches
 
     patches.expect_targets()
     keep_context()

@@ -18,10 +18,11 @@ import torch
 from tests import watched_patches
 from tests.names_of_libraries import ROOT, used_names
 from tests.patch_programs import PROGRAMS
-from torch2jax import patches, t2j
+from torch2jax import t2j
 from torch2jax.internals.prims import prims_module
 from torch2jax.rules import registry
 from torch2jax.rules.tables import PROVIDED
+from torch2jax.runtime import patches
 
 OF_SOME_RELEASES = {
     "aten::_upsample_lanczos2d_aa",

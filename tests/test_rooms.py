@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import torch2jax
-from torch2jax.translation import this_call
+from torch2jax.runtime.translation import this_call
 
 ROOT = Path(torch2jax.__file__).parent
 # From the top to the bottom; rooms of one line do not know each other.
@@ -25,9 +25,9 @@ FLOORS = [
     {"rules", "tracing"},
     {"loops"},
     {"tensors"},
-    {"errors", "patches"},
-    {"translation"},
-    {"caches", "internals"},
+    {"errors"},
+    {"runtime"},
+    {"internals"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -7,8 +7,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from torch2jax import patches
-from torch2jax.translation import current
+from torch2jax.runtime import patches
+from torch2jax.runtime.translation import current
 
 __all__ = ["names", "watching"]
 

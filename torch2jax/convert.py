@@ -19,6 +19,7 @@ from .errors.tracebacks import boundary
 from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
 from .ops.distributed.groups import axes_given
+from .runtime.translation import current
 from .tensors.containers import open_up
 from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
 from .tensors.dtypes import dtype_j2t, dtype_t2j, tell_of_narrowing
@@ -30,7 +31,6 @@ from .tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .tracing.conditions import BranchPolicy
 from .tracing.rolling import Rolling
 from .training.stateful import StatefulFunction
-from .translation import current
 from .values.sparse import Sparse, array_of_sparse, given_sparse
 
 if TYPE_CHECKING:

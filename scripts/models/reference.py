@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 
-from torch2jax.translation import current
+from torch2jax.runtime.translation import current
 
 __all__ = ["BATCH_NORM", "by_formula"]
 

@@ -15,7 +15,7 @@ def install() -> None:
     original = torch.testing.make_tensor
 
     def make_tensor(*args, **kwargs) -> torch.Tensor:
-        from torch2jax.translation import current
+        from torch2jax.runtime.translation import current
 
         call = current()
         if call is None or torch.device(kwargs.get("device") or torch.get_default_device()).type != "cpu":

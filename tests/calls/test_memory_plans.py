@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from tests.tensors.test_aliasing import Accumulated, Change, Copy, Drop, Leaf, Write, check
-from torch2jax import caches, t2j
+from torch2jax import t2j
 from torch2jax.calls import plans
 from torch2jax.rules.features import Feature
-from torch2jax.translation import this_call
+from torch2jax.runtime import caches
+from torch2jax.runtime.translation import this_call
 
 SUBSCRIPTS = [
     *(0, -1, (0, 1), slice(1, 3), (slice(None), 2), (..., 0), None, (1, slice(0, 4, 2)), [0, 2], True, slice(0, 0)),

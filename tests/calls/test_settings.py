@@ -9,7 +9,7 @@ import torch
 
 from torch2jax import t2j
 from torch2jax.autograd.outer_state import OuterState
-from torch2jax.translation import current
+from torch2jax.runtime.translation import current
 
 
 def state():

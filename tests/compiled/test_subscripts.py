@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from torch2jax import caches, t2j
+from torch2jax import t2j
 from torch2jax.calls.dispatch import Call
+from torch2jax.runtime import caches
 
 from .test_host_tensors import Module, compare
 

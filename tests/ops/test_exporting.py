@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.translation import current
+from torch2jax.runtime.translation import current
 
 X = jnp.array([[0.5, -1.0, 2.0], [1.0, 0.0, 3.0]])
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from tests.plan_checks import PlanError, checking_plans
-from torch2jax import caches, t2j
+from torch2jax import t2j
 from torch2jax.calls import plans
 from torch2jax.rules.plan import ArrayPlan
 from torch2jax.rules.registry import Rules, implements
+from torch2jax.runtime import caches
 
 X = torch.tensor([[1.0, -2.0, 3.0], [0.0, -0.0, 5.0]])
 INPUTS = {"x": X, "transposed": X.mT.contiguous().mT, "strided": X.repeat(1, 2)[:, ::2]}

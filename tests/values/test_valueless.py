@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.library import opcheck
 
 from torch2jax import t2j
-from torch2jax.translation import current
+from torch2jax.runtime.translation import current
 
 X = jnp.array([[0.5, -1.0, 2.0], [1.0, 0.0, 3.0]])
 MODES = [t2j, lambda function: jax.jit(t2j(function))]

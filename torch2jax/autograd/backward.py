@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..runtime.translation import lift, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.history import GradientPart, Node, Source, leads_through_older, reaches, used_in_derivatives
@@ -23,7 +24,6 @@ from ..tensors.journal import NeedsLeaves, Uncontained, journal
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec, conjugate
 from ..tracing.user_code import of_user, set_gradient
-from ..translation import lift, this_call
 from .linearization import Var
 from .tape import Hooked, Tape
 

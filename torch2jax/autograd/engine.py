@@ -13,14 +13,14 @@ from torch.autograd import graph
 
 from ..errors.locations import user_level
 from ..errors.unwinding import Restart
-from ..patches import exchange, replaces
+from ..runtime.patches import exchange, replaces
+from ..runtime.translation import current, lift, this_call
 from ..tensors.history import Node, Saved, Source, reaches, refusing_between
 from ..tensors.journal import expect_no_journal
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import NestedTensor, like, values_of
 from ..tracing.traces import expect_unrecorded
 from ..tracing.user_code import of_user
-from ..translation import current, lift, this_call
 from .backward import BackwardOfTensors, add, is_source, joined, replaced, with_parts
 from .inputs import requires_grad
 from .tape import Tape, recorded

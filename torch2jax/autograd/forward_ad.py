@@ -13,15 +13,15 @@ from jax import lax
 from ..functional.func import tangent_array
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import forward_mode_module, is_fwd_grad_enabled
-from ..patches import replaces
 from ..rules.features import Feature
 from ..rules.inplace import write_in_place
+from ..runtime.patches import replaces
+from ..runtime.translation import Call, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import Tangents, current_trace, running
-from ..translation import Call, this_call
 
 
 class DualLevel(Feature):

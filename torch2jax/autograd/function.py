@@ -28,7 +28,8 @@ from ..errors.locations import user_level
 from ..functional.vmap import batch_of_operands, run_rule
 from ..internals.dispatch import DisableTorchFunctionSubclass, EnableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled, set_fwd_grad_enabled
-from ..patches import exchange, runs_instead_of
+from ..runtime.patches import exchange, runs_instead_of
+from ..runtime.translation import Call, current, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import is_integral
 from ..tensors.history import Node, added
@@ -38,7 +39,6 @@ from ..tensors.traced import is_traced
 from ..tensors.wrapped import NestedTensor, is_wrapper
 from ..tracing.scope import closed_over
 from ..tracing.shadows import apart_from_inner, cut, inner_arrays, sealed, shadow_of, uncut, zeros_of
-from ..translation import Call, current, this_call
 from .function_derivative import Derivative, base_of
 from .function_residuals import Context, Start, run_forward
 from .inputs import ask

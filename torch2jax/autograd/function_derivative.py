@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from ..errors.hints import advised
 from ..internals.jax import varying_axes
+from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node
 from ..tensors.tensor import Torchish, wrap
@@ -20,7 +21,6 @@ from ..tracing.primitives import linear_call, once
 from ..tracing.tensor_spec import conjugate
 from ..tracing.traces import axes_in_types, varying
 from ..tracing.user_code import note_made, of_user
-from ..translation import Call, this_call
 from .function_residuals import Context, Residuals, Start
 from .linearization import matched, own_axes, reduced_axes
 from .runs import Execution, Runs

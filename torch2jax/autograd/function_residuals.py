@@ -27,6 +27,7 @@ from torch.autograd.function import FunctionCtx
 from ..functional.vmap import Batch, run_rule
 from ..internals.dispatch import DisableTorchFunction, DisableTorchFunctionSubclass
 from ..internals.transforms import set_fwd_grad_enabled
+from ..runtime.translation import Call, is_in_progress, lift, this_call
 from ..tensors.dtypes import is_integral
 from ..tensors.ended import Ended
 from ..tensors.history import UNRECORDED, next_node
@@ -39,7 +40,6 @@ from ..tensors.wrapped import NestedTensor, Wrapped, is_wrapper, tensor_of, wrap
 from ..tracing.scope import StreamState, closed_over
 from ..tracing.shadows import give_shadow, shadow_of, uncut
 from ..tracing.user_code import note_made, of_user
-from ..translation import Call, is_in_progress, lift, this_call
 
 
 class Start(NamedTuple):

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..runtime.translation import lift, this_call
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tracing.traces import is_float
 from ..tracing.user_code import set_gradient
-from ..translation import lift, this_call
 from .backward import Backward, is_source
 from .engine import BackwardPass, accumulate
 from .inputs import Pass

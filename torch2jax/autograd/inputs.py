@@ -20,6 +20,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ..errors.unwinding import Unwind
+from ..runtime.translation import this_call
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
@@ -34,7 +35,6 @@ from ..tracing.traces import (
     may_differentiate,
     program_of,
 )
-from ..translation import this_call
 from .retrace import Code, NeedsHooks, run_anew
 
 

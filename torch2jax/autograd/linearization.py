@@ -58,10 +58,10 @@ from ..internals.jax import (
     join_effects,
     varying_axes,
 )
+from ..runtime.translation import this_call
 from ..tensors.tensor import Torchish
 from ..tracing.primitives import LevelEnd, stops_levels
 from ..tracing.traces import axes_in_types, is_zero, varying
-from ..translation import this_call
 
 Axes = frozenset[str]
 

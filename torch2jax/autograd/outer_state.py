@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from ..caches import remembered
 from ..errors.locations import is_library
+from ..runtime.caches import remembered
 from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
 from ..tensors.trees import flatten
 

@@ -28,6 +28,7 @@ from jax import lax
 from ..errors.locations import SourceLine
 from ..errors.tracebacks import add_location
 from ..errors.unwinding import Restart, Unwind
+from ..runtime.translation import calls_of_thread, current, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.ended import end, keep, made_by_call
 from ..tensors.history import Node, Source
@@ -37,7 +38,6 @@ from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.rolling import HasLoops, Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming, program_of
 from ..tracing.user_code import PLAIN, UserCode, converting_runs
-from ..translation import calls_of_thread, current, this_call
 from .foreseen import foreseen_depth
 from .inputs import Inputs, NeedsInputs, Pass, RunKnowledge, run_with_inputs
 from .outer_state import Kind, OuterState

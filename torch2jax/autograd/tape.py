@@ -31,6 +31,7 @@ from jax.core import Trace
 
 from ..errors.unwinding import Restart
 from ..rules.features import Feature
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node, Source, made_beside, next_node, sources_among, used_beside
@@ -39,7 +40,6 @@ from ..tensors.tensor import Torchish
 from ..tracing.primitives import LevelEnd, constant_to, stop_levels
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, running, unvaried
-from ..translation import this_call
 from .linearization import Linearization, Var, keep_with
 
 T = TypeVar("T")

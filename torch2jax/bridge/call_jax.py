@@ -9,14 +9,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import torch
 
-from ..caches import Cache
 from ..errors.hints import explain_function_of_jax
 from ..errors.tracebacks import boundary
 from ..internals.dispatch import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.array_rule import InnerRule
+from ..runtime.caches import Cache
+from ..runtime.translation import current
 from ..tensors.dtypes import has_doubles
-from ..translation import current
 from ..values.item import Item
 from .differentiable import check_dtypes, run_program, widened
 from .program import Arguments, JaxProgram, Template, kept_programs, take_apart, take_out_arrays

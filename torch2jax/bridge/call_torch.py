@@ -11,10 +11,10 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..caches import Cache
 from ..errors.locations import user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.inline import INLINED
+from ..runtime.caches import Cache
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.trees import ordered
 from .ffi import check_version

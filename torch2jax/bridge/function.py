@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..caches import Cache
 from ..internals.dispatch import TorchDispatchMode
 from ..internals.tensors import tree_leaves
+from ..runtime.caches import Cache
 from ..tensors.dtypes import canonical, dtype_j2t
 from .ffi import DATA_OFFSET, CallFrame, stream_of
 from .scope import run_safely

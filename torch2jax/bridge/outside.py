@@ -15,17 +15,17 @@ import jax
 import numpy as np
 import torch
 
-from ..caches import Cache
 from ..errors import NoRuleError, TracedValueError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, TorchDispatchMode
 from ..rules.inplace import write_in_place
 from ..rules.operands import as_result
+from ..runtime.caches import Cache
+from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical, has_doubles, is_integral
 from ..tensors.interop import array_to_tensor, tensor_to_array
 from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
-from ..translation import this_call
 from .function import BridgeOptions, TorchFunction, WriteTracker
 from .primitive import Result, call_torch
 from .program import Template, take_apart

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..caches import Cache
+from ..runtime.caches import Cache
 from ..tensors.dtypes import canonical, has_doubles
 from ..tensors.traced import evaluating
 from ..tensors.trees import flatten

@@ -17,7 +17,7 @@ import torch
 
 from ..internals.dispatch import len_torch_dispatch_stack, len_torch_function_stack
 from ..internals.transforms import peek_interpreter_stack
-from ..translation import current
+from ..runtime.translation import current
 
 _jobs: dict[int, Callable[[], None]] = {}
 _preparing = threading.Lock()

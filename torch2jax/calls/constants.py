@@ -24,6 +24,7 @@ from ..compiled.host_functions import HostFunctions
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.features import handles
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.distributed import is_distributed
 from ..tensors.dtypes import DOUBLES, canonical, dtype_j2t, tell_of_narrowing
@@ -39,7 +40,6 @@ from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region, make_view, w
 from ..tensors.traced import evaluating, is_traced
 from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming
-from ..translation import this_call
 from ..values.distributed import full_values, laid_out_as, part_alone, standing_for
 from ..values.known import constant
 from ..values.selected import Chosen, refuse_length

@@ -34,7 +34,6 @@ from ..internals.dispatch import (
     len_torch_dispatch_stack,
 )
 from ..internals.transforms import is_any_autocast_enabled
-from ..patches import apply_patches, remove_patches
 from ..rules import autocast, registry
 from ..rules.features import NEXT, Changed, handlers_of, run_without_values
 from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
@@ -42,13 +41,14 @@ from ..rules.keywords import DROPPED, by_schema, is_in_old_order, run_named, wit
 from ..rules.operands import has_numpys, without_numpys
 from ..rules.options import Tag
 from ..rules.rule import MetadataRule
+from ..runtime.patches import apply_patches, remove_patches
+from ..runtime.translation import CallMode, current, enter, leave, this_call
 from ..tensors.derived import have_a_say
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.ended import force_within
 from ..tensors.journal import next_number
 from ..tensors.tensor import Torchish, are_constant, is_foreign, note_constants
 from ..tracing.traces import current_trace
-from ..translation import CallMode, current, enter, leave, this_call
 from ..values.at_once import run_at_once
 from ..values.known import run_known, write_known
 from ..values.lengths import track_lengths, track_ranges

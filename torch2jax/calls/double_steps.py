@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from ..patches import exchange, replaces
 from ..rules.features import NEXT, Feature
+from ..runtime.patches import exchange, replaces
+from ..runtime.translation import this_call
 from ..tensors.dtypes import has_doubles
-from ..translation import this_call
 from ..values.item import Item
 from ..values.traced_numbers import Number, is_unknown
 

@@ -24,11 +24,11 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import tree_leaves
 from ..internals.transforms import autograd_function, pyfunctorch
-from ..patches import replaces, runs_instead_of
 from ..rules import registry
+from ..runtime.patches import replaces, runs_instead_of
+from ..runtime.translation import lift, this_call
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..translation import lift, this_call
 
 
 class _Outputs(NamedTuple):

@@ -19,10 +19,10 @@ from ..errors.names import nearest
 from ..internals.dispatch import OpOverload
 from ..rules import registry
 from ..rules.options import Tag
+from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical, dtype_j2t, has_doubles
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
-from ..translation import this_call
 
 _NARROW = {
     torch.int64: torch.int32,

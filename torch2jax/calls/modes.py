@@ -16,7 +16,7 @@ import torch
 from ..internals.dispatch import OpOverload, TorchDispatchMode, pop_torch_dispatch_stack, push_on_torch_dispatch_stack
 from ..rules import autocast
 from ..rules.features import NEXT, Feature
-from ..translation import CallMode
+from ..runtime.translation import CallMode
 
 if TYPE_CHECKING:
     from .dispatch import Call

@@ -20,14 +20,14 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
-from ..patches import exchange, replaces
 from ..rules.inline import Scalars
+from ..runtime.patches import exchange, replaces
+from ..runtime.translation import current, this_call
 from ..tensors.dtypes import has_doubles
 from ..tensors.objects import Slot
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper, tensor_of, wrapped
 from ..tracing.user_code import of_user
-from ..translation import current, this_call
 from ..values.python_functions import TensorMath
 from ..values.traced_numbers import Number, as_float, is_unknown, larger, number_of, smaller
 from .double_steps import exactly

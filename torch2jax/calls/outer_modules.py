@@ -26,13 +26,13 @@ from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
 from ..autograd.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
-from ..caches import remembered
 from ..errors.locations import is_library
-from ..patches import runs_instead_of
+from ..runtime.caches import remembered
+from ..runtime.patches import runs_instead_of
+from ..runtime.translation import this_call
 from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import is_of_call, is_wrapper
-from ..translation import this_call
 from ..values.selected import Chosen
 from ..values.sparse import Sparse
 

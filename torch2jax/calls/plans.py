@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
-from ..caches import Cache
 from ..errors import REFUSALS
 from ..internals.dispatch import DisableTorchFunction, len_torch_dispatch_stack
 from ..internals.jax import eval_trace, trace_ctx
@@ -41,6 +40,7 @@ from ..rules.keywords import DROPPED
 from ..rules.plan import FILLED, NOT_PLANNED as NOT_PLANNED, Bypass, Meant, filled_plan_of, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules
+from ..runtime.caches import Cache
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish

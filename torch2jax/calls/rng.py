@@ -15,13 +15,13 @@ from jax import lax
 from ..errors.locations import user_level, user_location
 from ..functional.vmap import Mapped
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..patches import exchange, replaces
+from ..runtime.patches import exchange, replaces
+from ..runtime.translation import current, lift, this_call
 from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate
 from ..tensors.tensor import wrap
 from ..tensors.traced import evaluating, is_traced
 from ..tracing.scope import StreamState
-from ..translation import current, lift, this_call
 
 _OWN_REFERENCES = 3  # to a generator that a call has made, when it is over: of the stream, a loop and getrefcount
 

@@ -26,9 +26,9 @@ from ..internals.transforms import (
     set_autocast_dtype,
     set_autocast_enabled,
 )
-from ..patches import exchange, replaces, runs_instead_of
+from ..runtime.patches import exchange, replaces, runs_instead_of
+from ..runtime.translation import current, this_call
 from ..tensors.dtypes import default_dtype
-from ..translation import current, this_call
 from .outer_modules import Change, OuterModules, refill
 
 _DEVICES = autocast_supported_devices()

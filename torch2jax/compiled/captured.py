@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Source
 from ..tensors.objects import codec_of, leaf_of
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
-from ..translation import this_call
 from .reordered import Reordered, buffer_of, shown
 
 _SEEN = object()

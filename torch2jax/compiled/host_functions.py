@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import torch
 
-from ..caches import remembered
 from ..errors.unwinding import Restart
 from ..internals.dispatch import (
     DisableTorchDispatch,
@@ -28,11 +27,12 @@ from ..rules.options import Tag
 from ..rules.plan import NOT_PLANNED
 from ..rules.rule import MetadataRule
 from ..rules.tables import entered
+from ..runtime.caches import remembered
+from ..runtime.translation import Call
 from ..tensors.dtypes import is_integral
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
 from ..tracing.traces import is_transforming
-from ..translation import Call
 from .host_memory import NO, WANTING, YES, state_of
 from .host_tensors import HostTensors
 from .reordered import REORDERING

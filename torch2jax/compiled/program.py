@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from jax.core import eval_jaxpr
 
+from ..runtime.translation import Call, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import UNRECORDED
 from ..tensors.journal import Journal, Uncontained
@@ -30,7 +31,6 @@ from ..tensors.storage import Storage, lose_traced
 from ..tensors.tensor import Torchish, make_tensor
 from ..tracing.scope import StreamState
 from ..tracing.traces import current_trace, ending_with_errors
-from ..translation import Call, this_call
 from .captured import CapturedState
 from .effects import Effects, Rebuilt, Restoration
 from .reordered import Reordered, RowOrder, buffer_of, references_alone, shown

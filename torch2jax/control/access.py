@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..caches import Cache
 from ..errors import TracedValueError
+from ..runtime.caches import Cache
 from ..values.item import Item
 from .convert import converted, is_converted
 from .merge import expect_there, has_no_identity

@@ -12,13 +12,13 @@ import torch
 
 from ..errors.unwinding import Unwind
 from ..internals.tensors import tree_flatten
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.conditions import Path
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import current_trace, ending_with_errors, expect_unrecorded
-from ..translation import this_call
 
 _TRACINGS = 100  # of one block; each makes known at least one effect, most make all known
 

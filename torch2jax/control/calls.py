@@ -14,10 +14,10 @@ import torch
 from jax.core import Tracer
 
 from ..errors.locations import user_line
-from ..patches import replacement_around
+from ..runtime.patches import replacement_around
+from ..runtime.translation import current
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array
-from ..translation import current
 from ..values.item import Item
 from ..values.lengths import TracedRange, largest, length, smallest, track_lengths
 from ..values.python_functions import MATH, TensorMath, as_int

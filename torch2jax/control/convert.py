@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..caches import Cache
+from ..runtime.caches import Cache
 from .exits import (
     EXITS,
     FUNCTIONS,

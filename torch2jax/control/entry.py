@@ -5,11 +5,11 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from ..runtime.translation import this_call
 from ..tensors.trees import map_results
 from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.traces import current_trace
 from ..tracing.user_code import UserCode
-from ..translation import this_call
 from ..values.traced_numbers import Number
 from .merge import Unmergeable, expect_there
 from .operators import OPERATORS

@@ -17,10 +17,10 @@ from jax.extend.core import Literal
 from ..errors import TracedValueError
 from ..errors.locations import SourceLine
 from ..internals.jax import varying_axes
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tracing.traces import varying
-from ..translation import this_call
 from ..values.lengths import expect_to_fit
 from ..values.selected_at_axis import leading_of, padded_to, with_length
 from ..values.traced_numbers import CarriedFloat, start_of

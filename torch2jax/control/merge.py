@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical
 from ..tensors.history import Source
 from ..tensors.storage import steps_to
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec
-from ..translation import this_call
 from ..values.item import Item
 from ..values.selected import Chosen, first
 from ..values.selected_at_axis import at_axis, leading_of, padded_to, rows_and_length

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import TracedValueError
 from ..errors.locations import user_line
-from ..translation import this_call
+from ..runtime.translation import this_call
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
 from ..values.python_functions import MATH

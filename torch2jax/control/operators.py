@@ -13,9 +13,9 @@ import torch
 
 from ..errors import TracedValueError
 from ..errors.locations import SourceLine, caller_line, user_line
+from ..runtime.translation import lift, this_call
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array, idle_decision
-from ..translation import lift, this_call
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
 from ..values.traced_numbers import Number

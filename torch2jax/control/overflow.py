@@ -19,8 +19,8 @@ from jax import lax
 from jax.extend.core import Literal
 
 from ..errors.locations import user_line
+from ..runtime.translation import this_call
 from ..tracing.value_ranges import RULES, Range
-from ..translation import this_call
 from ..values.item import Item
 from ..values.lengths import expect_to_fit, range_of_number
 from .state import current_run

@@ -8,8 +8,8 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from ..caches import Cache
 from ..errors.locations import is_library
+from ..runtime.caches import Cache
 from .convert import is_converted
 from .purity import is_watched
 from .state import Refused, current_run

@@ -33,16 +33,16 @@ import numpy as np
 import optree
 import torch
 
-from .. import translation
 from ..errors.locations import folders_of, is_library
 from ..internals.frames import KEEP_ALIVE
 
 # Python files.
 
 
-_TORCH, _NUMPY, _OWN, *_OTHERS = (
-    folders_of(Path(str(module.__file__)).parent) for module in (torch, np, translation, jax, jaxlib, ml_dtypes, optree)
+_TORCH, _NUMPY, *_OTHERS = (
+    folders_of(Path(str(module.__file__)).parent) for module in (torch, np, jax, jaxlib, ml_dtypes, optree)
 )
+_OWN = folders_of(Path(__file__).parents[1])
 _TENSORS = tuple(folder for folders in (_TORCH, _OWN, *_OTHERS) for folder in folders)
 _STANDARD = folders_of(sysconfig.get_paths()["stdlib"])
 

@@ -18,13 +18,13 @@ from jax.extend.core import ClosedJaxpr, Literal
 from ..errors.locations import SourceLine, user_line
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Source
 from ..tensors.journal import Journal, NeedsLeaves, Uncontained
 from ..tensors.storage import Storage, lose_traced
 from ..tracing.conditions import BranchPolicy
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
-from ..translation import this_call
 from .collectives import expect_no_collectives
 from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unmergeable, bool_spec
 from .profiling import watching

@@ -9,7 +9,7 @@ import linecache
 from types import CodeType
 from typing import NamedTuple
 
-from ..caches import remembered
+from ..runtime.caches import remembered
 
 
 class Unconvertible(Exception):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BranchError, TracedValueError
 from ..errors.locations import SourceLine, is_library
 from ..errors.unwinding import Unwind
+from ..runtime.translation import this_call
 from ..tracing.conditions import BranchPolicy, Path
-from ..translation import this_call
 
 if TYPE_CHECKING:
     from .rest import Way

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from jax import lax
 
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Memory, journal
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.view_kind import ViewKind
-from ..translation import this_call
 from .state import Refused
 
 _MANY = 8  # ways in which a tensor may be one of those from outside: with more, nobody computes the flags

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..runtime.translation import this_call
 from ..tensors.journal import Journal, journal
-from ..translation import this_call
 from .state import Refused, Run, current_run, name_of
 
 

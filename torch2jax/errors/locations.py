@@ -16,7 +16,7 @@ import jax
 import optree
 import torch
 
-from ..caches import remembered
+from ..runtime.caches import remembered
 
 
 def folders_of(*paths: Any) -> tuple[str, ...]:

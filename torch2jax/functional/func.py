@@ -32,15 +32,15 @@ from ..internals.transforms import (
     slice_argnums,
     split_const_subgraphs,
 )
-from ..patches import replaces
 from ..rules.inplace import write_in_place
+from ..runtime.patches import replaces
+from ..runtime.translation import Call, lift, this_call
 from ..tensors.journal import next_number
 from ..tensors.rebinding import alias_of
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import TensorSlot
 from ..tracing.tensor_spec import TensorSpec, conjugate
 from ..tracing.traces import axes_in_types, current_trace, expect_unrecorded, running, varying
-from ..translation import Call, lift, this_call
 
 
 class Transformation(ABC):

@@ -30,16 +30,16 @@ from ..internals.transforms import (
     vmap_module,
     wrap_outputs_maintaining_identity,
 )
-from ..patches import replaces
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
+from ..runtime.patches import replaces
+from ..runtime.translation import lift, this_call
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view_of_shape
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import example_of, examples_in
-from ..translation import lift, this_call
 from .func import Transformation
 
 Kinds = tuple[ViewKind, ...]

@@ -19,8 +19,8 @@ from ..internals.torchscript import (
     ScriptMethod,
     wrap_cpp_module,
 )
-from ..patches import replaces
-from ..translation import this_call
+from ..runtime.patches import replaces
+from ..runtime.translation import this_call
 
 
 class _Interpreted(AtenMode):

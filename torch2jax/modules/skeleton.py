@@ -17,20 +17,20 @@ import jax
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..caches import remembered
 from ..calls.dispatch import Call
 from ..errors.locations import user_level
 from ..errors.tracebacks import is_call_of_module
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.distributed import is_fully_sharded, wrapped_class
 from ..internals.torchscript import ScriptMethod
-from ..patches import replaces, runs_instead_of
+from ..runtime.caches import remembered
+from ..runtime.patches import replaces, runs_instead_of
+from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracing.user_code import of_user
-from ..translation import this_call
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, bound_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .fully_sharded import give_states, states_of

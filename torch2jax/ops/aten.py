@@ -21,9 +21,9 @@ from ..internals.prims import prims_module, torch_block_diag
 from ..rules.inplace import write_out
 from ..rules.promotion import Promotion
 from ..rules.registry import implements, implements_tensors
+from ..runtime.translation import current
 from ..tensors.dtypes import has_doubles
 from ..tensors.known import in_pytorch
-from ..translation import current
 from .arrays import is_complex
 
 aten = torch.ops.aten

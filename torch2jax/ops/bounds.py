@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from ..internals.dispatch import DisableTorchFunction
+from ..runtime.translation import lift
 from ..tensors.dtypes import INTEGERS
 from ..tensors.interop import to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tracing.traces import values_of_examples
-from ..translation import lift
 
 
 def _derivative(function: Callable[..., torch.Tensor], *numbers: float) -> float:

@@ -25,8 +25,9 @@ from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveC
 from ..calls.modes import AtenMode
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpOverload
 from ..internals.modules import ALLOWED_DETERMINISM_CHECKS, DEFAULT_DETERMINISM_MODE, checkpoint_debug_enabled
-from ..patches import applies, exchange, replaces
 from ..rules.features import Feature
+from ..runtime.patches import applies, exchange, replaces
+from ..runtime.translation import current, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Uncontained
 from ..tensors.storage import Storage
@@ -35,7 +36,6 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import flatten, map_arguments
 from ..tracing.scope import UNSUITED, TraceScope
 from ..tracing.traces import is_transforming
-from ..translation import current, this_call
 from ..values.selected import Selected
 
 _NAMES = {

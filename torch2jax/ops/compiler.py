@@ -5,10 +5,10 @@ import torch
 from torch.autograd import profiler
 
 from ..modules.skeleton import copy_structure
-from ..patches import replaces, runs_instead_of
+from ..runtime.patches import replaces, runs_instead_of
+from ..runtime.translation import current
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
-from ..translation import current
 from ..values.valueless import Placeholders, natively
 
 

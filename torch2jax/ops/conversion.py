@@ -14,13 +14,13 @@ from ..rules.inline import call_inlined
 from ..rules.options import Tag
 from ..rules.promotion import Promotion, kind_of, promoted
 from ..rules.registry import implements_tensors
+from ..runtime.translation import current, lift
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.tensor import strides_of_copy, wrap, wrap_buffer
 from ..tensors.traced import is_at_once, is_traced, without_gradient
 from ..tracing.primitives import linear_call
-from ..translation import current, lift
 from ..values.known import lazily
 
 aten = torch.ops.aten

@@ -27,18 +27,18 @@ from ..internals.dispatch import (
     is_torch_function_enabled,
     len_torch_function_stack,
 )
-from ..patches import replaces
 from ..rules.inplace import check_cast, write_out
 from ..rules.options import Tag
 from ..rules.plan import FILLED, full_at_once
 from ..rules.registry import implements_tensors
+from ..runtime.patches import replaces
+from ..runtime.translation import lift, lift_own, this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import REALS, canonical, cpp_name, expect, expect_fits, is_integral, number_in_dtype, type_name
 from ..tensors.known import defer, in_pytorch, is_small
 from ..tensors.rebinding import resize
 from ..tensors.tensor import CPU, Torchish, expect_values, note_constants, strides_of_copy, wrap, wrap_buffer
 from ..tensors.traced import is_at_once
-from ..translation import lift, lift_own, this_call
 from ..values.item import Item
 from ..values.known import constant
 from ..values.numpy_views import is_lent

@@ -19,11 +19,11 @@ import torch
 from jax import lax
 from torch.distributions import Dirichlet, StudentT, dirichlet, von_mises
 
-from ..patches import applies, replaces
 from ..rules.registry import implements, implements_tensors
+from ..runtime.patches import applies, replaces
+from ..runtime.translation import lift
 from ..tensors.dtypes import FLOATS
 from ..tensors.traced import is_traced
-from ..translation import lift
 from .arrays import where
 from .creation import factory
 from .random import drawn_in, sample

@@ -6,11 +6,11 @@ import torch
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import C
 from ..internals.tensors import to_dlpack
-from ..patches import replaces, runs_instead_of
 from ..rules.registry import implements_tensors
+from ..runtime.patches import replaces, runs_instead_of
+from ..runtime.translation import lift
 from ..tensors.interop import array_to_tensor
 from ..tensors.tensor import Torchish
-from ..translation import lift
 from .values import values
 
 Tensor = torch.Tensor

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..internals.prims import torch_stft
 from ..internals.tensors import corresponding_complex_dtype, corresponding_real_dtype
 from ..rules.registry import implements, implements_tensors
+from ..runtime.translation import lift
 from ..tensors.dtypes import COMPLEX
-from ..translation import lift
 from .arrays import like
 from .bounds import known_values
 

@@ -16,14 +16,14 @@ from ..errors.locations import user_level
 from ..errors.unwinding import Restart
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import LegacyVariableBase, set_grad_enabled
-from ..patches import exchange, replaces, runs_instead_of
 from ..rules.inplace import MADE_IN_FUNCTION
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
+from ..runtime.patches import exchange, replaces, runs_instead_of
+from ..runtime.translation import current, lift
 from ..tensors.history import Node, Source, added
 from ..tensors.tensor import Restriction, Torchish
 from ..tracing.user_code import set_gradient
-from ..translation import current, lift
 
 Tensor = torch.Tensor
 

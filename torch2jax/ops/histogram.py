@@ -9,10 +9,10 @@ from jax import lax
 from ..errors import TracedValueError
 from ..functional.vmap import of_all_examples
 from ..rules.registry import implements, implements_selected, implements_tensors
+from ..runtime.translation import current, lift
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
 from ..tracing.value_ranges import range_of
-from ..translation import current, lift
 from ..values.lengths import hinted_bound
 from .arrays import cast, is_float, like, where
 from .bounds import known_values

@@ -14,12 +14,12 @@ from jax import lax
 from ..rules.inplace import write_out
 from ..rules.options import Tag
 from ..rules.registry import implements, implements_tensors
+from ..runtime.translation import current, lift
 from ..tensors.dtypes import NUMBERS, REALS, REALS_AND_BOOL, canonical, cpp_name, dtype_j2t, number_in_dtype, type_name
 from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind, reshape
-from ..translation import current, lift
 from .arrays import at_least_1d, axis_of, highest, is_inexact, like, lowest, truth, where
 from .bounds import expect_within, known_values, outside, seen
 

@@ -15,9 +15,9 @@ import torch
 from ..errors import StridedNestedError
 from ..internals.tensors import nested_view_from_jagged
 from ..rules.registry import implements
+from ..runtime.translation import current
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import NestedTensor, is_of_call, like, values_of
-from ..translation import current
 from ..values.selected import begin, first
 from ..values.selected_at_axis import at_axis
 from ..values.wrapper_subclasses import implements_of_class

@@ -5,10 +5,11 @@ import numpy as np
 import torch
 
 from ..functional.vmap import batch_of
-from ..patches import runs_instead_of
 from ..rules.inplace import expect_writable, write_in_place
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors
+from ..runtime.patches import runs_instead_of
+from ..runtime.translation import current, lift
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node, Source
@@ -18,7 +19,6 @@ from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from ..tensors.traced import is_traced, with_derivatives_of
 from ..tensors.wrapped import is_wrapper
 from ..tracing.value_ranges import is_same_value
-from ..translation import current, lift
 from .arrays import cast
 from .creation import filled, unwritten
 

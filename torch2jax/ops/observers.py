@@ -16,10 +16,10 @@ from torch.ao.quantization.observer import (
 )
 from torch.ao.quantization.utils import check_min_max_valid
 
-from ..patches import runs_instead_of
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_tensors
-from ..translation import lift
+from ..runtime.patches import runs_instead_of
+from ..runtime.translation import lift
 from .arrays import cast, like, where
 from .bounds import known_values
 from .quantization import quotient, switch

@@ -17,8 +17,8 @@ from jax.custom_derivatives import SymbolicZero
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements, implements_tensors
+from ..runtime.translation import lift
 from ..tensors.dtypes import FLOATS, type_name
-from ..translation import lift
 from .arrays import cast, is_float, like, where, widened
 from .bounds import known_values
 from .gradients import expect_constant

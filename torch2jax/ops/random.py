@@ -24,6 +24,7 @@ from ..internals.dispatch import DisableTorchFunction
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
+from ..runtime.translation import current, lift
 from ..tensors.dtypes import (
     FLOATS,
     INEXACT,
@@ -39,7 +40,6 @@ from ..tensors.dtypes import (
 from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_at_once, is_traced
-from ..translation import current, lift
 from ..values.valueless import run_on_values
 from .arrays import like
 from .bounds import seen

@@ -14,8 +14,8 @@ from ..errors.unwinding import Restart
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_chosen, implements_selected
+from ..runtime.translation import current, lift
 from ..tensors.dtypes import has_same_array_dtype, is_integral
-from ..translation import current, lift
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.selected import (
     Chosen,

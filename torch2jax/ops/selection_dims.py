@@ -20,8 +20,8 @@ from ..rules.registry import (
     lookup_by_length,
     lookup_selected,
 )
+from ..runtime.translation import lift
 from ..tensors.trees import map_arguments
-from ..translation import lift
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.selected import Chosen, Selected, like, select
 from ..values.selected_at_axis import (

@@ -12,9 +12,9 @@ from ..errors.locations import user_location
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_at_axis, implements_chosen, implements_selected, lookup, lookup_selected
+from ..runtime.translation import current, lift
 from ..tensors.dtypes import has_same_array_dtype
 from ..tensors.tensor import Torchish
-from ..translation import current, lift
 from ..values.selected import Chosen, Selected, aligned, begin, in_order_of, like, packed, select
 from ..values.selected_at_axis import leading_of
 from .arrays import cast

@@ -9,9 +9,9 @@ from jax import lax
 from ..errors import TracedValueError
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_selected, lookup
+from ..runtime.translation import current, lift
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
-from ..translation import current, lift
 from ..values.lengths import expect_capacity, hinted_bound
 from ..values.selected import Chosen, Selected, first, like, packed, select
 from ..values.selected_at_axis import merged, unknown_dims

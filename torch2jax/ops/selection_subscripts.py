@@ -8,7 +8,7 @@ import torch
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_selected
-from ..translation import current, lift
+from ..runtime.translation import current, lift
 from ..values.item import Item
 from ..values.lengths import constant_of, is_traced_number, range_of_number, tensor_of
 from ..values.selected import Chosen, Selected, aligned, first, like, packed, positions_of, select

@@ -17,10 +17,10 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..rules.registry import implements_chosen
+from ..runtime.translation import lift
 from ..tensors.storage import View
 from ..tensors.tensor import geometry, make_view
 from ..tensors.view_kind import ViewKind
-from ..translation import lift
 from ..values.lengths import expect_to_fit, is_multiple, is_same_number, is_traced_number, tensor_of
 from ..values.selected import Chosen, Selected, first, in_order_of, positions_of
 from ..values.selected_at_axis import at_axis, leading_of, with_leading

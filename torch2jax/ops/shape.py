@@ -13,9 +13,9 @@ from ..rules.options import Tag
 from ..rules.pointwise import as_joined
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
+from ..runtime.translation import lift
 from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..tensors.view_kind import reshape
-from ..translation import lift
 from . import bounds
 from .arrays import at_least_1d, axes_of, axis_of, cast, like, where
 from .bounds import known_values, seen

@@ -6,15 +6,15 @@ import weakref
 import torch
 
 from ..internals.tensors import StorageBase
-from ..patches import replaces
 from ..rules.inplace import expect_writable
 from ..rules.registry import implements_tensors
+from ..runtime.patches import replaces
+from ..runtime.translation import lift
 from ..tensors.dtypes import canonical
 from ..tensors.history import Source
 from ..tensors.journal import Memory
 from ..tensors.rebinding import become
 from ..tensors.tensor import Torchish, make_region, strides_of_shape
-from ..translation import lift
 from .mutation import set_data, set_without_derivative
 
 aten = torch.ops.aten

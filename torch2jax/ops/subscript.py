@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..caches import remembered
 from ..errors import TracedValueError
 from ..errors.locations import user_level
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
@@ -22,11 +21,12 @@ from ..rules.inplace import write_in_place
 from ..rules.options import Tag
 from ..rules.pointwise import Operand, result_strides
 from ..rules.registry import implements, implements_tensors
+from ..runtime.caches import remembered
+from ..runtime.translation import current, lift
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, strides_of_shape
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import reshape
-from ..translation import current, lift
 from ..values.at_once import known_element
 from ..values.selected import begin, select
 from .bounds import expect_within, known_values

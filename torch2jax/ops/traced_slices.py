@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from jax import lax
 
+from ..runtime.translation import current, lift
 from ..tensors.dtypes import is_integral
 from ..tensors.storage import View
 from ..tensors.tensor import Torchish, geometry, make_view
 from ..tensors.view_kind import ViewKind, rows_of
-from ..translation import current, lift
 from ..values.item import Item
 from ..values.lengths import distance, is_traced_number, range_of_number
 from .arrays import cast, highest, is_inexact, like, lowest, where

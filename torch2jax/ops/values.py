@@ -21,6 +21,7 @@ from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.options import Tag
 from ..rules.registry import implements_metadata, implements_tensors
+from ..runtime.translation import current, lift, lift_own, this_call
 from ..tensors.derived import as_class
 from ..tensors.dtypes import dtype_t2j, has_doubles, is_integral
 from ..tensors.interop import array_to_tensor, to_numpy, values_of
@@ -28,7 +29,6 @@ from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
 from ..tracing.conditions import decision
-from ..translation import current, lift, lift_own, this_call
 from ..values.item import HOW_TO_PRINT, Item, formats_text
 from ..values.lengths import track_lengths
 from ..values.numpy_views import lend

@@ -15,11 +15,11 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..internals.dispatch import DisableTorchFunction
+from ..runtime.translation import lift, this_call
 from ..tensors.dtypes import expect, expect_fits
 from ..tensors.known import defer, defer_body, value_of_body
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..translation import lift, this_call
 from .inline import call_inlined
 from .inplace import write_out
 from .keywords import BodyParameters

@@ -20,10 +20,10 @@ from ..internals.dispatch import (
     dispatch_has_kernel_for_dispatch_key,
 )
 from ..internals.transforms import autocast_supported_devices, is_any_autocast_enabled
+from ..runtime.translation import this_call
 from ..tensors.history import Source
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
-from ..translation import this_call
 
 
 class CastPolicy(Enum):

@@ -18,8 +18,8 @@ import operator
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeVar
 
-from ..caches import remembered
 from ..errors import WithoutValuesError
+from ..runtime.caches import remembered
 
 Handler = Callable[[Any, Any, tuple, dict], Any]
 """Returns a function's result, given the call, the function, its arguments and keywords; or `Changed`."""

@@ -23,11 +23,11 @@ import jax.extend.core
 import numpy as np
 import torch
 
-from ..caches import Cache, remembered
 from ..internals.jax import trace_context
+from ..runtime.caches import Cache, remembered
+from ..runtime.translation import current
 from ..tensors.dtypes import default_dtype
 from ..tensors.traced import are_staged, is_traced, noting_equations, noting_tests
-from ..translation import current
 from .features import Feature
 
 

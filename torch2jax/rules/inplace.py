@@ -10,6 +10,7 @@ import torch
 from ..errors.locations import user_level, user_location
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled
+from ..runtime.translation import lift, this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import canonical, type_name
 from ..tensors.history import Source
@@ -19,7 +20,6 @@ from ..tensors.rebinding import resize
 from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish
 from ..tensors.traced import with_derivatives_of, with_tangents_of, without_gradient
-from ..translation import lift, this_call
 from .float8 import FLOAT8, to_float8
 from .keywords import BodyParameters
 from .options import Tag

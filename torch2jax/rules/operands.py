@@ -16,11 +16,11 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
+from ..runtime.translation import lift, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, default_dtype, dtype_j2t, dtype_t2j, is_integral, logical
 from ..tensors.tensor import Torchish, expect_values, wrap
 from ..tensors.traced import without_gradient
-from ..translation import lift, this_call
 from .options import Tag
 from .promotion import Promotion
 

@@ -20,12 +20,12 @@ from jax import lax
 from ..internals.dispatch import DisableTorchFunction, len_torch_function_stack
 from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
+from ..runtime.translation import calls_of_thread
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, number_in_dtype
 from ..tensors.rebinding import alias_of
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, memory_order, note_constants, wrap_new
-from ..translation import calls_of_thread
 from .array_rule import ArrayRule
 from .inline import Inlined, NeedsValues, run_inlined, template
 from .inplace import InPlace, WithFlag

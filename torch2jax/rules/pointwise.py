@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..caches import remembered
+from ..runtime.caches import remembered
+from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical, default_dtype, number_in_dtype
 from ..tensors.interop import fills_memory
 from ..tensors.tensor import strides_of_copy, strides_of_shape
-from ..translation import this_call
 from .promotion import Promotion, kind_of, promoted
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ..caches import remembered
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.tensors import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, computation_dtype, elementwise_dtypes
+from ..runtime.caches import remembered
 from ..tensors.dtypes import FLOAT8, default_dtype, expect_integer
 from ..tensors.tensor import Torchish
 

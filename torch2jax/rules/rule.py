@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, OpOverload, OpOverloadPacket
-from ..patches import exchange
+from ..runtime.patches import exchange
+from ..runtime.translation import current, lift, this_call
 from ..tensors.dtypes import Takes, expect
 from ..tensors.tensor import Torchish
-from ..translation import current, lift, this_call
 from .keywords import BodyParameters, schemas
 from .options import NO_TAGS, Tag
 

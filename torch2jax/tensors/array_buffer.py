@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import lax
 
-from ..translation import this_call
+from ..runtime.translation import this_call
 
 _MOST_STEPS = 24
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
-from ..caches import remembered
+from ..runtime.caches import remembered
 
 _TENSORS = (torch.Tensor, jax.Array, jax.ShapeDtypeStruct)
 _NAMES = "_torch2jax_children"

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.overrides import get_default_nowrap_functions
 
-from ..caches import remembered
 from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -16,7 +15,8 @@ from ..internals.dispatch import (
     disabled_torch_function_impl,
 )
 from ..internals.tensors import convert, make_wrapper_subclass
-from ..translation import Call, calls_of_thread
+from ..runtime.caches import remembered
+from ..runtime.translation import Call, calls_of_thread
 from .distributed import is_split
 from .tensor import Torchish, make_view
 

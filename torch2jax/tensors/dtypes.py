@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..errors.locations import user_level, user_location
-from ..translation import current
+from ..runtime.translation import current
 
 _NAMES = {
     torch.bool: "bool",

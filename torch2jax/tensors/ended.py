@@ -15,7 +15,7 @@ from ..errors import EndedCallError
 from ..errors.locations import SourceLine, is_library, keeper_of
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import DynamicJaxprTracer, source_of
-from ..translation import calls_of_thread, current
+from ..runtime.translation import calls_of_thread, current
 from .array_buffer import ArrayBuffer
 from .history import Source
 from .interop import values_of

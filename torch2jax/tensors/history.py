@@ -14,7 +14,7 @@ from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
 from ..errors.unwinding import Restart
-from ..translation import this_call
+from ..runtime.translation import this_call
 
 _numbers = itertools.count()
 

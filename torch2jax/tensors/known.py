@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..internals.dispatch import DisableAutocast, DisableTorchDispatch, DisableTorchFunction
-from ..translation import this_call
+from ..runtime.translation import this_call
 from .array_buffer import ArrayBuffer, LazyArray
 from .dtypes import canonical, values_in_dtype
 from .interop import array_to_tensor, to_numpy, values_of

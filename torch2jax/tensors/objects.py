@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..caches import remembered
+from ..runtime.caches import remembered
 from .containers import attributes_of, slots_of
 
 _HIDDEN = frozenset(("_call_impl", "_compiled_call_impl"))

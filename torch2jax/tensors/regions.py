@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..caches import remembered
+from ..runtime.caches import remembered
 from .journal import Journaled
 from .storage import Storage, View
 from .traced import is_at_once

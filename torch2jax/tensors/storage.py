@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..translation import Tape, current
+from ..runtime.translation import Tape, current
 from .array_buffer import ArrayBuffer, LazyArray
 from .dtypes import canonical
 from .history import Node

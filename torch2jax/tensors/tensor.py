@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from jax import Array
 
-from ..caches import remembered
 from ..errors import EndedCallError, OnMetaError, StaleGradientError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
 from ..internals.transforms import is_fwd_grad_enabled
-from ..translation import Tape, calls_of_thread, current, this_call
+from ..runtime.caches import remembered
+from ..runtime.translation import Tape, calls_of_thread, current, this_call
 from .array_buffer import ArrayBuffer, LazyArray
 from .distributed import is_split
 from .dtypes import canonical

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters.partial_eval import DynamicJaxprTracer
 
-from ..translation import current, this_call
+from ..runtime.translation import current, this_call
 
 evaluating = jax.core.eval_context
 """A context in which JAX computes with known values at once, whatever transformation is tracing around it."""

@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..caches import remembered
 from ..internals.jax import ShardingTypeError
+from ..runtime.caches import remembered
 
 
 def reshape(array: jax.Array, shape: Sequence[int]):

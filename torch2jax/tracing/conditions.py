@@ -18,8 +18,8 @@ from jax.experimental import checkify
 from ..errors import BranchError, TracedValueError
 from ..errors.locations import SourceLine, caller_line, user_level, user_line
 from ..errors.unwinding import Restart, RetryBudget
+from ..runtime.translation import Call, this_call
 from ..tensors.tensor import Torchish
-from ..translation import Call, this_call
 from .traces import current_trace, decides, without_derivatives
 
 _MOST_SHOWN = 8

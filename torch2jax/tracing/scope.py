@@ -16,13 +16,13 @@ import jax
 import torch
 
 from ..errors import TracedValueError
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Uncontained
 from ..tensors.objects import attributes_of, has_attributes
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..translation import this_call
 from .traces import current_trace, ending_with_errors
 
 T = TypeVar("T")

@@ -15,11 +15,11 @@ import jax
 import torch
 from jax import lax
 
+from ..runtime.translation import Call
 from ..tensors.interop import is_dense
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_of_call, is_wrapper, tensor_of, wrapped
-from ..translation import Call
 from .primitives import apart_from, once
 
 _SHADOW, _UNCUT = "_torch2jax_shadow", "_torch2jax_uncut"

@@ -11,11 +11,11 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..internals.dispatch import DisableTorchFunction
+from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.interop import fills_memory, is_dense
 from ..tensors.tensor import Torchish, strides_of_copy, wrap, wrap_spread
 from ..tensors.traced import is_traced
-from ..translation import this_call
 
 
 class TensorSpec(NamedTuple):

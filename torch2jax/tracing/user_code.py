@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from ..translation import current
+from ..runtime.translation import current
 from .conditions import BranchPolicy, Path
 
 

@@ -17,11 +17,11 @@ from ..rules import registry
 from ..rules.inplace import InPlace
 from ..rules.keywords import is_in_old_order
 from ..rules.rule import OverloadedRule, TensorRule
+from ..runtime.translation import Call, lift
 from ..tensors.known import LazyConstant
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import CPU, Torchish, make_tensor, make_view_of_shape
 from ..tensors.view_kind import element
-from ..translation import Call, lift
 from .known import is_free_number, results_of
 
 

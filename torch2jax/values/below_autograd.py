@@ -15,10 +15,10 @@ from ..internals.dispatch import DispatchKey, ForceDispatchKeyGuard, OpOverload,
 from ..rules.features import NEXT, Feature
 from ..rules.keywords import run_named
 from ..rules.operands import as_result
+from ..runtime.translation import Call
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import is_wrapper
-from ..translation import Call
 
 _DETACHING = frozenset((torch.Tensor.detach, torch.detach, torch.ops.aten.detach.default))
 _CASTS = frozenset(("to", "_to_copy", "type", "type_as", "byte", "char", "short", "int", "long", "bool"))

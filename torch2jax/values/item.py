@@ -11,14 +11,14 @@ import torch
 from ..errors import TracedValueError
 from ..errors.locations import is_library
 from ..errors.unwinding import Restart
-from ..patches import replaces
 from ..rules import registry
 from ..rules.features import Changed, handles
 from ..rules.rule import MetadataRule
+from ..runtime.patches import replaces
+from ..runtime.translation import this_call
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import range_of
-from ..translation import this_call
 from .traced_numbers import Number
 
 

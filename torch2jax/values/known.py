@@ -19,6 +19,7 @@ from ..errors import REFUSALS
 from ..internals.dispatch import DisableAutocast, DisableTorchFunction
 from ..internals.transforms import is_any_autocast_enabled
 from ..rules.keywords import run_named
+from ..runtime.translation import lift, this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import canonical
 from ..tensors.interop import dense_strides
@@ -37,7 +38,6 @@ from ..tensors.known import (
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish, wrap, wrap_buffer
 from ..tensors.traced import evaluating, is_traced
-from ..translation import lift, this_call
 
 _MOST_WORK = 2**18
 _PLACEMENT = ("device", "pin_memory", "non_blocking")

@@ -25,11 +25,11 @@ from ..errors import TracedValueError
 from ..errors.locations import caller_line, is_library, user_line
 from ..rules import registry
 from ..rules.features import NEXT, Feature
+from ..runtime.translation import this_call
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import cancel_out, distance as distance_of_arrays, range_of, terms_of
-from ..translation import this_call
 from .item import Item
 from .traced_numbers import Number, larger, number_of, smaller
 

@@ -15,9 +15,9 @@ import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import rebuilding
-from ..patches import replaces, runs_instead_of
+from ..runtime.patches import replaces, runs_instead_of
+from ..runtime.translation import current, lift, lift_own, this_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
-from ..translation import current, lift, lift_own, this_call
 from .sparse import Sparse
 
 _reduce_tensor = torch.Tensor.__reduce_ex__

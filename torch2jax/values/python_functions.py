@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..translation import this_call
+from ..runtime.translation import this_call
 from .item import Item
 from .lengths import track_extremes
 from .traced_numbers import Number, as_float, is_caught, is_unknown, number_of, plain

@@ -28,11 +28,11 @@ from ..rules.features import handlers_of
 from ..rules.inplace import InPlace, check_cast
 from ..rules.options import Tag
 from ..rules.rule import Reflected
+from ..runtime.translation import current
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import is_same_value, range_of
-from ..translation import current
 from .item import Item
 from .lengths import Counted, expect_capacity, hinted_bound, is_same_number, track_lengths
 

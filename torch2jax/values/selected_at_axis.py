@@ -21,9 +21,9 @@ from ..internals.tensors import make_wrapper_subclass
 from ..rules import autocast, registry
 from ..rules.features import handles
 from ..rules.inplace import InPlace, WithFlag, check_cast
+from ..runtime.translation import Call, lift
 from ..tensors.tensor import wrap
 from ..tensors.trees import flatten, map_arguments
-from ..translation import Call, lift
 from .selected import (
     Chosen,
     Selected,

@@ -26,6 +26,7 @@ from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
 from ..rules.features import handles, handles_without_values
 from ..rules.rule import MetadataRule
+from ..runtime.translation import Call, current, lift, this_call
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
     SparseParts,
@@ -37,7 +38,6 @@ from ..tensors.sparse_arrays import (
 )
 from ..tensors.tensor import Torchish, geometry
 from ..tensors.trees import flatten, map_arguments
-from ..translation import Call, current, lift, this_call
 
 BLOCKED = frozenset((torch.sparse_bsr, torch.sparse_bsc))
 """The layouts whose values are blocks."""

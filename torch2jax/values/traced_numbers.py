@@ -19,9 +19,9 @@ from jax import lax
 from ..errors import BranchError, TracedValueError
 from ..errors.locations import SourceLine, is_translator
 from ..errors.unwinding import Restart
+from ..runtime.translation import lift, this_call
 from ..tensors.dtypes import has_doubles
 from ..tensors.tensor import Torchish, wrap
-from ..translation import lift, this_call
 
 _HELD = 2**24  # whole numbers up to it are exact in float32
 

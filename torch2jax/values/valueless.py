@@ -34,13 +34,13 @@ from ..internals.dispatch import (
     push_on_torch_function_stack,
 )
 from ..internals.tensors import FakeTensorMode
-from ..patches import runs_instead_of
 from ..rules.features import handles_without_values
+from ..runtime.patches import runs_instead_of
+from ..runtime.translation import Call, CallMode, current, hidden, this_call
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.journal import Memory
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
-from ..translation import Call, CallMode, current, hidden, this_call
 
 Values = Literal["none", "shapes", "all"]
 _FAKE: Any = TorchDispatchModeKey.FAKE

@@ -17,10 +17,10 @@ import torch
 from ..internals.dispatch import DisableTorchFunction, OpOverload, disabled_torch_function_impl
 from ..internals.tensors import make_wrapper_subclass, tree_leaves, tree_map
 from ..internals.transforms import run_backward
+from ..runtime.translation import Call, lift, this_call
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
-from ..translation import Call, lift, this_call
 from .below_autograd import at_autograd
 
 

@@ -21,9 +21,9 @@ from ..internals.tensors import tree_leaves, tree_map
 from ..rules.array_rule import InnerRule
 from ..rules.options import Tag
 from ..rules.registry import lookup_aten
+from ..runtime.translation import Call
 from ..tensors.wrapped import NestedTensor, is_wrapper
 from ..tracing.shadows import give_shadow, shadow_of, without_derivative, zeros_of
-from ..translation import Call
 from .wrapper_formulas import has_derivatives, has_formula, with_formula
 
 aten = torch.ops.aten

@@ -38,14 +38,14 @@ from ..internals.dispatch import (
     is_torch_function_enabled,
 )
 from ..internals.tensors import tree_leaves, tree_map, tree_map_only
-from ..patches import exchange
 from ..rules.features import handles, handles_without_values
+from ..runtime.patches import exchange
+from ..runtime.translation import Call, current, lift, lift_own
 from ..tensors.derived import as_class, in_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import NestedTensor, Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, values_of, wrapped
 from ..tracing.shadows import cut, shadow_of, uncut
-from ..translation import Call, current, lift, lift_own
 from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
 from .wrapper_formulas import can_be_kept, differentiable, has_formula
 from .wrapper_gradients import by_formula, with_derivative

@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from tests.functional.test_func import operations
-from torch2jax import caches, t2j
+from torch2jax import t2j
 from torch2jax.ops.nn import attention
+from torch2jax.runtime import caches
 
 MASK = torch.rand(2, 1, 11, 6, generator=torch.Generator().manual_seed(1)) > 0.4
 

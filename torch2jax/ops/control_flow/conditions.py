@@ -16,11 +16,11 @@ from jax import lax
 from ...control.block import Block, BlockEffects, trace_blocks, uncaptured
 from ...internals.modules import utils
 from ...internals.tensors import tree_any, tree_flatten, tree_unflatten
-from ...patches import replaces, runs_instead_of
 from ...rules.registry import implements_tensors
+from ...runtime.patches import replaces, runs_instead_of
+from ...runtime.translation import current, lift
 from ...tensors.known import evaluate
 from ...tensors.view_kind import reshape
-from ...translation import current, lift
 from ...values.selected import Chosen, first
 from ...values.selected_at_axis import in_compact_order, nested, unnested
 from ...values.traced_numbers import Number, number_of

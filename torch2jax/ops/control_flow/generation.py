@@ -20,13 +20,13 @@ from jax import lax
 
 from ...control.state import retried
 from ...errors import TracedValueError
-from ...patches import runs_instead_of
+from ...runtime.patches import runs_instead_of
+from ...runtime.translation import lift, this_call
 from ...tensors.objects import codec_of, item_names
 from ...tensors.tensor import wrap
 from ...tensors.traced import is_traced
 from ...tracing.conditions import add_idle_question
 from ...tracing.user_code import note_made, of_user
-from ...translation import lift, this_call
 from ...values.selected_at_axis import padded_to, rows_and_length, with_length
 from ...values.traced_numbers import is_unknown
 from .loops import while_loop

@@ -20,14 +20,14 @@ from jax.extend.core import Var, jaxpr_as_fun
 from ...control.block import Block, BlockEffects, Given, trace_blocks, uncaptured
 from ...internals.modules import associative_scan as torch_associative_scan, associative_scan_module, scan as torch_scan
 from ...internals.tensors import tree_flatten, tree_leaves
-from ...patches import replaces, runs_instead_of
 from ...rules.registry import implements_tensors
+from ...runtime.patches import replaces, runs_instead_of
+from ...runtime.translation import current, lift
 from ...tensors.array_buffer import ArrayBuffer
 from ...tensors.known import evaluate
 from ...tensors.tensor import Torchish
 from ...tensors.traced import evaluating, is_traced
 from ...tracing.tensor_spec import TensorSpec
-from ...translation import current, lift
 from ...values.traced_numbers import Number, number_of
 from .conditions import Tensors, known_number
 

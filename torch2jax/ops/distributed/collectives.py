@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ...internals.tensors import tree_flatten, tree_unflatten
-from ...translation import current
+from ...runtime.translation import current
 from ...values.item import Item
 from .groups import MeshGroup, expect_group, number_in
 from .operations import (

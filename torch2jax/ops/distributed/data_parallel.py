@@ -20,10 +20,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ...internals.jax import varying_axes
-from ...patches import replaces
 from ...rules.registry import implements_tensors
+from ...runtime.patches import replaces
+from ...runtime.translation import current, lift
 from ...tracing.traces import axes_in_types, varying
-from ...translation import current, lift
 from .groups import MeshGroup, default_group, expect_group
 from .operations import all_reduce, all_reduced, broadcast, computed, write
 

@@ -17,9 +17,9 @@ from ...internals.distributed import Gathered, StateOfCopy, class_of_wrapped, is
 from ...internals.tensors import tree_map
 from ...modules.fully_sharded import FullySharded, own_state, set_state
 from ...modules.skeleton import refuse_fsdp
-from ...patches import runs_instead_of
+from ...runtime.patches import runs_instead_of
+from ...runtime.translation import lift, this_call
 from ...tensors.distributed import names_in
-from ...translation import lift, this_call
 from ...values.distributed import FullTensor, layout_of, placed, plain
 from .data_parallel import averaged
 from .distributed_tensors import replicated

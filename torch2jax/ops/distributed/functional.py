@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 from jax import lax
 
-from ...patches import replaces, runs_instead_of
 from ...rules.registry import implements_tensors
+from ...runtime.patches import replaces, runs_instead_of
 from .groups import expect_group, number_in
 from .operations import (
     all_gathered,

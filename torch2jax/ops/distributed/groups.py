@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 from jax import lax
 
-from ...caches import remembered
 from ...internals.dispatch import DisableTorchFunction
 from ...internals.distributed import world
-from ...patches import runs_instead_of
+from ...runtime.caches import remembered
+from ...runtime.patches import runs_instead_of
+from ...runtime.translation import current
 from ...tracing.traces import ALONE
-from ...translation import current
 
 Axes = tuple[str, ...]
 HOW = (

@@ -16,11 +16,11 @@ from jax import lax
 
 from ...autograd.linearization import own_axes
 from ...internals.jax import varying_axes
-from ...patches import runs_instead_of
 from ...rules.operands import as_result
 from ...rules.registry import implements_tensors
+from ...runtime.patches import runs_instead_of
+from ...runtime.translation import lift
 from ...tracing.traces import varying
-from ...translation import lift
 from .groups import MeshGroup
 
 

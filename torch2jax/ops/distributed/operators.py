@@ -20,7 +20,7 @@ import torch
 from ...internals.dispatch import DisableTorchFunction, disabled_torch_function_impl
 from ...internals.distributed import Decision, decided, is_spec, needs_full_operands, spec_of
 from ...internals.tensors import make_wrapper_subclass, tree_leaves, tree_map
-from ...translation import hidden, lift, this_call
+from ...runtime.translation import hidden, lift, this_call
 from ...values.distributed import FullTensor, layout_of, plain
 from .distributed_tensors import (
     DevicePart,

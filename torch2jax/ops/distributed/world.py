@@ -24,10 +24,10 @@ from jax.extend.core import Literal
 
 from ...internals.distributed import ShardMapTracer, c10d, c10d_logger, world
 from ...internals.jax import BatchTracer, DynamicJaxprTracer
-from ...patches import exchange, replaces
+from ...runtime.patches import exchange, replaces
+from ...runtime.translation import current
 from ...tensors.tensor import wrap
 from ...tracing.traces import without_derivatives
-from ...translation import current
 from ...values.item import Item
 from .groups import MeshGroup, default_group, expect_group, group_of_ranks, is_alone, ranks_of
 from .operations import finished, index_along

@@ -20,12 +20,12 @@ import torch
 from jax import lax
 
 from ...errors import TracedValueError
-from ...patches import replaces
 from ...rules.array_rule import ArrayRule, InnerRule
 from ...rules.options import RuleOptions, Tag
 from ...rules.registry import implements_tensors
+from ...runtime.patches import replaces
+from ...runtime.translation import current
 from ...tensors.dtypes import FLOATS
-from ...translation import current
 from ...values.traced_numbers import is_unknown
 from ..arrays import where
 from ..products import with_batch

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...patches import runs_instead_of
 from ...rules.array_rule import InnerRule
+from ...runtime.patches import runs_instead_of
 from ...tensors.tensor import Torchish
 from ...tensors.traced import is_traced
 from ...values.lengths import is_traced_number

@@ -20,11 +20,11 @@ from ...autograd.backward import begin_part, takes_parts
 from ...rules.array_rule import InnerRule
 from ...rules.options import Tag
 from ...rules.registry import implements, implements_tensors
+from ...runtime.translation import current, lift, lift_own
 from ...tensors.history import GradientPart
 from ...tensors.tensor import Torchish, wrap
 from ...tensors.traced import is_traced
 from ...tensors.view_kind import entries_of, reshape, sharding_beside
-from ...translation import current, lift, lift_own
 from ...values.sparse import make_sparse
 from ..arrays import cast, widened
 from ..bounds import known_values, outside, seen

@@ -16,10 +16,10 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.utils.checkpoint import checkpoint
 
 from ...internals.modules import identity, vmap_for_bhqkv
-from ...patches import exchange, replaces
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_tensors
-from ...translation import current
+from ...runtime.patches import exchange, replaces
+from ...runtime.translation import current
 from .attention import exponentials, rows_at_a_time, scores_of, weighted
 
 

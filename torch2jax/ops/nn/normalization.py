@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...patches import exchange
 from ...rules.array_rule import InnerRule
 from ...rules.inplace import write_in_place
 from ...rules.options import Tag
 from ...rules.pointwise import as_input
 from ...rules.registry import implements, implements_tensors, limit_decomposed, tag
+from ...runtime.patches import exchange
+from ...runtime.translation import current, lift
 from ...tensors.dtypes import FLOATS, INEXACT
-from ...translation import current, lift
 from ...values.item import Item
 from ..arrays import like, spread, where
 from ..gradients import expect_constant

@@ -5,7 +5,7 @@ import torch
 
 from ...internals.dispatch import DisableTorchFunction
 from ...rules.registry import implements_sparse, implements_tensors
-from ...translation import lift
+from ...runtime.translation import lift
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, make_sparse, no_matrix, size_of
 from .rules import expect_known, filled, implements_forms, known_indices, of_known
 

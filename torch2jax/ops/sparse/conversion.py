@@ -11,9 +11,9 @@ import torch
 
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse, implements_tensors
+from ...runtime.translation import lift
 from ...tensors.dtypes import type_name
 from ...tensors.sparse_arrays import layout_name
-from ...translation import lift
 from ...values.lengths import expect_capacity, hinted_bound, track_lengths
 from ...values.sparse import BLOCKED, COLUMNS, Sparse, lifted_sparse, make_sparse, no_matrix, size_of
 from ..values import values as values_of

@@ -18,9 +18,9 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ...caches import remembered
 from ...rules.array_rule import InnerRule
 from ...rules.registry import implements_sparse
+from ...runtime.caches import remembered
 from ...tracing.primitives import linear_call
 from ...values.sparse import Sparse, make_sparse, size_of
 from ..nn.embedding import take_rows

@@ -14,7 +14,7 @@ from ...rules.array_rule import InnerRule
 from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse
 from ...rules.tables import OPERATORS
-from ...translation import lift, lift_own
+from ...runtime.translation import lift, lift_own
 from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
 from ..bounds import known_values
 

@@ -1,4 +1,4 @@
-"""Caches have bounds, are counted and can be cleared; and there are no others than those of `torch2jax/caches.py`."""
+"""Caches have bounds, are counted and can be cleared; and there are no others than those of `runtime/caches.py`."""
 
 import ast
 import gc
@@ -14,10 +14,11 @@ import pytest
 import torch
 
 import torch2jax
-from torch2jax import caches, j2t, t2j
-from torch2jax.caches import Cache, remembered
+from torch2jax import j2t, t2j
 from torch2jax.calls import plans
 from torch2jax.rules import inline
+from torch2jax.runtime import caches
+from torch2jax.runtime.caches import Cache, remembered
 
 ROOT = Path(torch2jax.__file__).parent
 TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py")) if path.name != "caches.py"}
@@ -222,7 +223,7 @@ def test_dictionaries_of_modules_are_caches_or_known():
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 found.add(_name_of(path, ast.unparse(target)))
     known = " ".join(TABLES.values()).split()
-    assert found == {*known}, "wanted a torch2jax.caches.Cache, which has a bound; or the reason here"
+    assert found == {*known}, "wanted a torch2jax.runtime.caches.Cache, which has a bound; or the reason here"
 
 
 def _begins_empty(value: ast.expr | None) -> bool:
