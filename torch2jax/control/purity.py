@@ -77,15 +77,7 @@ def is_to_convert(code: types.CodeType) -> bool:
         return file.startswith(_FOLLOWED)
     if file.startswith((*_TENSORS, *_NUMPY)):
         return False
-    return not is_library(file) or not _is_reading(file)
-
-
-def _is_reading(file: str) -> bool:
-    return _module_of_standard(file) in _READING and not file.endswith(_MOCK)
-
-
-_MOCK = os.path.join("unittest", "mock.py")
-"""Its objects note how they are called; the rest of the package reads."""
+    return not is_library(file) or _module_of_standard(file) not in _READING
 
 
 def _module_of_standard(file: str) -> str:
@@ -104,9 +96,12 @@ def reads_only(function: types.FunctionType, args: tuple) -> bool:
         return not any(isinstance(x, kept) for x in args)
     if file.startswith(_NUMPY):
         return "." not in function.__qualname__  # methods may write to their objects
-    is_logging = _module_of_standard(file) == "logging"
-    return _is_reading(file) and (not is_logging or function.__name__ in _LOGGING)
+    module = _module_of_standard(file)
+    return module in _READING and not file.endswith(_MOCK) and (module != "logging" or function.__name__ in _LOGGING)
 
+
+_MOCK = os.path.join("unittest", "mock.py")
+"""Its objects note how they are called: on a side nobody would see that. The rest of the package reads."""
 
 _STATEFUL = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 """Classes of PyTorch's whose objects keep state."""
@@ -134,7 +129,7 @@ def is_watched(code: types.CodeType) -> bool:
     file = code.co_filename
     if file.startswith((*_TENSORS, *_NUMPY, "<")) or _package_of(file) in _BENEATH or code is KEEP_ALIVE:
         return False
-    return not is_library(file) or _module_of_standard(file) in _KEEPING
+    return not is_library(file) or _module_of_standard(file) in _KEEPING or file.endswith(_MOCK)
 
 
 def _package_of(file: str) -> str:
@@ -161,7 +156,6 @@ _KEEPING = frozenset(
         "random",
         "threading",
         "types",
-        "unittest",
     )
 )
 """Modules of the standard library with classes that keep something, and whose methods C may call."""
