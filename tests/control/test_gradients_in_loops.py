@@ -360,3 +360,31 @@ def test_an_iteration_is_in_the_graph_once():
     assert loops(function, X) == 1
     text = str(jax.make_jaxpr(t2j(function))(X))
     assert text.count(" sub ") == 2, text  # w - 1 and w - 0.3 * g
+
+
+def grows_where_it_differentiates(x):
+    """Two leaves from before a loop, which a side takes in; and a list that makes the rest go into both sides."""
+    w, v = x.clone().requires_grad_(), (x * 1.5).detach().requires_grad_()
+    a, h, found = x, w.detach(), [x]
+    if x.sum() > -9:
+        k = 0
+        while a.sum() > 0.1:
+            k += 1
+            if k >= 4:
+                break
+            (h,) = torch.autograd.grad((w * w * h.detach()).sum() * 0.5 + v.sum() * 0, w)
+            a = (x * a).sin()
+    if a.mean() < 0.2:
+        found.append(a)
+    ((v * v * w).sum() * 0.5).backward()
+    return torch.stack(found).sum(0).detach(), h, w.grad, v.grad
+
+
+def test_runs_of_the_rest_have_one_order():
+    function = t2j(grows_where_it_differentiates, max_steps=8)
+    texts = {str(jax.make_jaxpr(lambda x: function(x))(X)) for _ in range(6)}
+    assert len(texts) == 1
+    for x in (X, -X, X / 9):
+        got, want = jax.jit(function)(x), grows_where_it_differentiates(torch.from_numpy(x.copy()))
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other.numpy(), rtol=1e-5, atol=1e-6)

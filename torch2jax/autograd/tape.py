@@ -178,7 +178,7 @@ class Tape(Feature):
         """Continues the histories of leaves from outer tapes here."""
         outer = self.outer
         while outer is not None:
-            for source in set(outer.sources.values()):
+            for source in dict.fromkeys(outer.sources.values()):  # in one order, which runs have in common
                 variable = source.variable
                 if variable is None or source in self._captured:
                     continue

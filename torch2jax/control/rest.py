@@ -30,6 +30,7 @@ from .ends import End, StaticLeaf, with_same_leaves
 from .programs import Assertion, is_same_step, joined, new_var
 from .state import Refused, text_of
 
+_SMALL = 2**18  # elements
 _CHECKS, _FEW = 8, 64  # times as many ways as may be gone may end in exceptions, or as there are few
 
 condition_p = Primitive("condition")
@@ -263,10 +264,11 @@ class Rest:
         if len(node.steps) != len(steps):
             raise _uneven(run.decisions[-1].location)
         for step, other in zip(node.steps, steps, strict=True):
-            if not is_same_step(step, other, with_params=False):
+            pairs = [(x, y) for x, y in zip(other.invars, step.invars, strict=True) if isinstance(x, Var)]
+            names.update((x, y) for x, y in pairs if x not in names and self._is_constant(y, run.consts[x]))
+            if not is_same_step(step, other, with_params=False) or any(names.get(x) is not y for x, y in pairs):
                 raise _uneven(run.decisions[-1].location)
             names.update(zip(other.outvars, step.outvars, strict=True))
-            names.update((x, y) for x, y in zip(other.invars, step.invars, strict=True) if isinstance(x, Var))
 
     def _const(self, value: Any) -> Var:
         key = _key_of(value)
@@ -274,6 +276,15 @@ class Rest:
             var = new_var(jax.typeof(value))
             self._consts[key], self._values[var] = var, value
         return self._consts[key]
+
+    def _is_constant(self, var: Any, value: Any) -> bool:
+        """Returns True if a variable of the tree is a constant of this value."""
+        known = self._values.get(var)
+        if known is None or known is value or isinstance(known, Tracer) or isinstance(value, Tracer):
+            return known is value
+        if jax.dtypes.issubdtype(known.dtype, jax.dtypes.prng_key) and known.dtype == value.dtype:
+            known, value = jax.random.key_data(known), jax.random.key_data(value)
+        return _key_of(known) == _key_of(value) or (known.size > _SMALL and np.array_equal(known, value))
 
     def _side(self, node: _Node) -> End | Raised:
         """The end that the ways from a node on have together."""
@@ -332,7 +343,7 @@ def _without_frames(error: Exception) -> Exception:
 
 def _key_of(value: Any) -> Any:
     """The key of a constant: small ones are made anew in every run, and compared by value."""
-    if isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) or value.size > 2**18:
+    if isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) or value.size > _SMALL:
         return id(value)
     array = np.asarray(value)
     return array.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", False)

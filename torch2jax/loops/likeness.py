@@ -32,13 +32,33 @@ def key_of(atom: Atom) -> Any:
 
 
 def is_same_step(one: JaxprEqn, other: JaxprEqn, *, with_params: bool = True) -> bool:
-    """Returns True if two equations compute the same for operands of the same types."""
+    """Returns True if two equations compute the same for operands of the same types.
+
+    Args:
+        with_params: whether parameters are compared; else only the equations of programs among them are.
+    """
     return (
         one.primitive is other.primitive
         and _avals(one.invars) == _avals(other.invars)
         and _avals(one.outvars) == _avals(other.outvars)
-        and (not with_params or is_same(one.params, other.params))
+        and (is_same(one.params, other.params) if with_params else _have_same_steps(one.params, other.params))
     )
+
+
+def _have_same_steps(one: Any, other: Any) -> bool:
+    """Returns True if programs among parameters have the same equations, whatever parameters these have."""
+    if one is other:
+        return True
+    if isinstance(one, ClosedJaxpr):
+        return isinstance(other, ClosedJaxpr) and _is_same_jaxpr(one.jaxpr, other.jaxpr, with_params=False)
+    if isinstance(one, Jaxpr):
+        return isinstance(other, Jaxpr) and _is_same_jaxpr(one, other, with_params=False)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_have_same_steps(value, other[key]) for key, value in one.items())
+    if isinstance(one, (tuple, list)):
+        is_long_enough = isinstance(other, (tuple, list)) and len(one) == len(other)
+        return is_long_enough and all(map(_have_same_steps, one, other))
+    return True
 
 
 def _avals(atoms: Sequence[Atom]) -> list:
@@ -87,7 +107,7 @@ def _closed_over(function: types.FunctionType) -> tuple:
     return function.__defaults__, [None if x is function else x for x in contents]
 
 
-def _is_same_jaxpr(one: Jaxpr, other: Jaxpr) -> bool:
+def _is_same_jaxpr(one: Jaxpr, other: Jaxpr, with_params: bool = True) -> bool:
     inner: dict[Var, Var] = {}
 
     def enter(ours: Sequence[Var], others: Sequence[Var]) -> bool:
@@ -105,7 +125,7 @@ def _is_same_jaxpr(one: Jaxpr, other: Jaxpr) -> bool:
     if len(one.eqns) != len(other.eqns):
         return False
     for x, y in zip(one.eqns, other.eqns, strict=True):
-        if not is_same_step(x, y) or not are_same(x.invars, y.invars):
+        if not is_same_step(x, y, with_params=with_params) or not are_same(x.invars, y.invars):
             return False
         inner.update(zip(x.outvars, y.outvars, strict=True))
     return are_same(one.outvars, other.outvars)
