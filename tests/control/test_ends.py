@@ -137,3 +137,19 @@ def test_other_dimensions_and_dtypes_are_refused(function, texts):
     with pytest.raises(BranchError, match="numbers of dimensions and dtypes") as caught:
         jax.jit(t2j(function))(INPUTS[0])
     assert all(text in str(caught.value) for text in texts)
+
+
+def draws_before_it_ends(x):
+    y, found = torch.nn.functional.dropout(x, 0.5), [x]
+    if x.sum() > 0:
+        found.append(y)
+    return torch.stack(found).sum(0)
+
+
+def test_keys_from_around_the_program_are_the_same_in_all_runs():
+    function, key = t2j(draws_before_it_ends), jax.random.key(0)
+    x = jnp.asarray([0.5, 2, 1], jnp.float32)
+    drawn = t2j(torch.nn.functional.dropout)(x, 0.5, rng=key)
+    got = jax.jit(lambda x: function(x, rng=key))
+    np.testing.assert_allclose(got(x), x + drawn)
+    np.testing.assert_allclose(got(-x), -x)

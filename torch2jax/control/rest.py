@@ -22,6 +22,7 @@ from ..errors import BranchError
 from ..errors.locations import SourceLine, caller_line
 from ..errors.tracebacks import is_raised_by_code
 from ..loops.program import Program, evaluated, pruned
+from ..tensors.traced import evaluating
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy
 from ..tracing.traces import current_trace, ending_with_errors, running
@@ -283,7 +284,8 @@ class Rest:
         if known is None or known is value or isinstance(known, Tracer) or isinstance(value, Tracer):
             return known is value
         if jax.dtypes.issubdtype(known.dtype, jax.dtypes.prng_key) and known.dtype == value.dtype:
-            known, value = jax.random.key_data(known), jax.random.key_data(value)
+            with evaluating():
+                known, value = jax.random.key_data(known), jax.random.key_data(value)
         return _key_of(known) == _key_of(value) or (known.size > _SMALL and np.array_equal(known, value))
 
     def _side(self, node: _Node) -> End | Raised:
