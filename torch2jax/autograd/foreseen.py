@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors.locations import is_library
+from ..errors.locations import is_users
 from ..runtime.caches import remembered
 from ..tensors.objects import codec_of, has_attributes
 
@@ -75,7 +75,7 @@ def _held_by(value: Any) -> Iterator[Any]:
 
 @remembered(2**12)
 def _names_in(code: types.CodeType) -> _Names:
-    if is_library(code.co_filename) and not code.co_filename.startswith("<"):  # as what a user types in
+    if not is_users(code.co_filename):
         return _Names(derivatives=int(code in _DERIVATIVES))
     of_globals, of_attributes, taken, before = set[str](), set[str](), 0, None
     for step in dis.get_instructions(code):

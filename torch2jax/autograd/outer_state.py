@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from ..errors.locations import is_library
+from ..errors.locations import is_library, is_users
 from ..runtime.caches import remembered
 from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
 from ..tensors.trees import flatten
@@ -285,8 +285,7 @@ class OuterState:
 def _is_left_out(value: Any) -> bool:
     kind = type(value)
     if kind is types.FunctionType:
-        file = value.__code__.co_filename
-        return is_library(file) and not file.startswith("<")  # as what a user types in
+        return not is_users(value.__code__.co_filename)
     return has_attributes(kind) and is_of_library(kind)
 
 

@@ -26,7 +26,7 @@ from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
 from ..autograd.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
-from ..errors.locations import is_library
+from ..errors.locations import is_users
 from ..runtime.caches import remembered
 from ..runtime.patches import runs_instead_of
 from ..runtime.translation import this_call
@@ -280,9 +280,7 @@ def visit_reached(call: "Call", function: Callable[..., Any], args: tuple, kwarg
                 seen.add(id(value))
                 pending.extend(value.values() if kind in _MAPPINGS else value)
         elif kind is types.FunctionType:
-            file = value.__code__.co_filename
-            is_own = file.startswith("<") or not is_library(file)  # as what a user types in
-            if is_own and id(value) not in seen and len(seen) < _FEW:
+            if is_users(value.__code__.co_filename) and id(value) not in seen and len(seen) < _FEW:
                 seen.add(id(value))
                 pending.extend(map(value.__globals__.get, _names_in(value.__code__)))
                 if value.__closure__ or value.__defaults__ or value.__kwdefaults__:

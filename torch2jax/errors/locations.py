@@ -44,6 +44,12 @@ def is_library(filename: str) -> bool:
     return filename.startswith(_STANDARD) and not filename.startswith(_SITE_PACKAGES)
 
 
+@remembered(4096)
+def is_users(filename: str) -> bool:
+    """Returns True if a file has code of the user's, or is what a user types in."""
+    return filename.startswith("<") or not is_library(filename)
+
+
 class SourceLine(NamedTuple):
     """A line of source code, and the function that it is in."""
 
