@@ -47,7 +47,7 @@ class ConvertedCode(UserCode):
     @contextlib.contextmanager
     def asking_within(self) -> Iterator[None]:
         call = this_call()
-        call.paths.append(PathOfSource(call.execution.path.policy, current_trace()))
+        call.paths.append(self.path(call.execution.path.policy, current_trace()))
         try:
             yield
         finally:

@@ -283,10 +283,10 @@ class Rest:
         known = self._values.get(var)
         if known is None or known is value or isinstance(known, Tracer) or isinstance(value, Tracer):
             return known is value
-        if jax.dtypes.issubdtype(known.dtype, jax.dtypes.prng_key) and known.dtype == value.dtype:
-            with evaluating():
-                known, value = jax.random.key_data(known), jax.random.key_data(value)
-        return _key_of(known) == _key_of(value) or (known.size > _SMALL and np.array_equal(known, value))
+        numbers = _numbers_of(known)
+        return _key_of(known) == _key_of(value) or (
+            numbers.size > _SMALL and np.array_equal(numbers, _numbers_of(value))
+        )
 
     def _side(self, node: _Node) -> End | Raised:
         """The end that the ways from a node on have together."""
@@ -345,7 +345,18 @@ def _without_frames(error: Exception) -> Exception:
 
 def _key_of(value: Any) -> Any:
     """The key of a constant: small ones are made anew in every run, and compared by value."""
-    if isinstance(value, Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) or value.size > _SMALL:
+    if isinstance(value, Tracer):
         return id(value)
-    array = np.asarray(value)
-    return array.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", False)
+    numbers = _numbers_of(value)
+    if jax.dtypes.issubdtype(numbers.dtype, jax.dtypes.extended) or numbers.size > _SMALL:
+        return id(value)
+    array = np.asarray(numbers)
+    return value.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", False)
+
+
+def _numbers_of(value: Any) -> Any:
+    """The numbers of a constant: of random keys, those that they are made of."""
+    if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return value
+    with evaluating():
+        return jax.random.key_data(value)

@@ -18,6 +18,7 @@ class UserCode:
     """The user's code in a plain run."""
 
     is_converted = False
+    """True in a converted run: to ask it is no call, where a plain run calls what the user gave."""
 
     def function(self, function: Callable) -> Callable:
         """A function of the user's as the package calls it."""
@@ -64,17 +65,17 @@ class UserCode:
 PLAIN = UserCode()
 
 
-class ConvertingRuns(Protocol):
-    """The runs of code in which it is converted."""
+class LaterRun(Protocol):
+    """A run of code in which it is converted."""
 
-    def journaled_run(
+    def __call__(
         self,
         execute: Callable[[Path, UserCode], Any],
         policy: BranchPolicy,
         restored: Callable[[Any], bool],
         ended_at_condition: bool,
     ) -> Any:
-        """The result of a run that asks nothing of traced values.
+        """The result of the run.
 
         Args:
             execute: runs the code on a path; gives a tree.
@@ -82,25 +83,24 @@ class ConvertingRuns(Protocol):
             ended_at_condition: whether the run before has ended at a condition.
 
         Raises:
-            BaseException: to `Runs`, it asks for a traced value.
-            BranchError: it writes to an object of which nobody knows what an earlier run has left there.
+            BaseException: to `Runs`, a journaled run asks for a traced value.
+            BranchError: the code cannot be followed, or writes to an object of which nobody knows what an earlier run
+                has left there.
         """
 
-    def converted_run(
-        self,
-        execute: Callable[[Path, UserCode], Any],
-        policy: BranchPolicy,
-        restored: Callable[[Any], bool],
-        ended_at_condition: bool,
-    ) -> Any:
-        """The result of a run in which conditions on traced values are a part of the graph.
 
-        Args:
-            execute, restored, ended_at_condition: as those of `journaled_run`.
+class ConvertingRuns(Protocol):
+    """The runs of code in which it is converted."""
 
-        Raises:
-            BranchError: it cannot be followed.
-        """
+    @property
+    def journaled_run(self) -> LaterRun:
+        """The run of code that asks nothing of traced values."""
+        ...
+
+    @property
+    def converted_run(self) -> LaterRun:
+        """The run in which conditions on traced values are a part of the graph."""
+        ...
 
 
 _provided: list[Callable[[], ConvertingRuns]] = []
