@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import Literal
+from jax.core import eval_jaxpr
 
 from ..errors import TracedValueError
 from ..errors.locations import SourceLine
@@ -25,7 +24,7 @@ from ..values.lengths import expect_to_fit
 from ..values.selected_at_axis import leading_of, padded_to, with_length
 from ..values.traced_numbers import CarriedFloat, start_of
 from .collectives import loop_on_devices
-from .loop_bounds import IterationPath, most_iterations
+from .loop_bounds import most_iterations, uniform
 from .merge import Build, Encoder, Growth, Merge, Pick
 from .overflow import bounds_of, unbounded
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
@@ -356,14 +355,10 @@ def _bound(side: Side, carried: _Carried, begin: list) -> int | None:
     for pick in carried.picks:
         leaf = pick.other
         results.append(None if leaf.at is None else jaxpr.outvars[leaf.at])
-    variables = jaxpr.invars[: len(results)]
-    integers = [x for x in zip(variables, results, begin, strict=False) if x[1] is not None]
-    if not integers:
-        return None
-    decisions = [(jaxpr.outvars[x], True) for x in (goes_on, *side.checks)]
-    path = IterationPath(jaxpr.eqns, decisions, [x[1] for x in integers])
-    first = [Literal(x[2], x[0].aval) if not isinstance(x[2], Tracer) else x[0] for x in integers]
-    found = most_iterations([path], [x[0] for x in integers], first, lambda _: None)
+    count = min(len(results), len(begin))
+    known = [uniform(x) if x.dtype.kind in "biu" else None for x in begin[:count]]
+    decisions = [jaxpr.outvars[x] for x in (goes_on, *side.checks)]
+    found = most_iterations(jaxpr, decisions, known, results[:count])
     return None if found is None else found + 1
 
 
