@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from jax import lax
 
-from ...control.block import Block, BlockEffects, trace_blocks, uncaptured
 from ...internals.modules import utils
 from ...internals.tensors import tree_any, tree_flatten, tree_unflatten
 from ...rules.registry import implements_tensors
@@ -24,6 +23,7 @@ from ...tensors.view_kind import reshape
 from ...values.selected import Chosen, first
 from ...values.selected_at_axis import in_compact_order, nested, unnested
 from ...values.traced_numbers import Number, number_of
+from .block import Block, BlockEffects, trace_blocks, uncaptured
 
 
 class _PaddedDims(NamedTuple):

@@ -17,7 +17,6 @@ from jax import lax
 from jax.core import eval_jaxpr
 from jax.extend.core import Var, jaxpr_as_fun
 
-from ...control.block import Block, BlockEffects, Given, trace_blocks, uncaptured
 from ...internals.modules import associative_scan as torch_associative_scan, associative_scan_module, scan as torch_scan
 from ...internals.tensors import tree_flatten, tree_leaves
 from ...rules.registry import implements_tensors
@@ -29,6 +28,7 @@ from ...tensors.tensor import Torchish
 from ...tensors.traced import evaluating, is_traced
 from ...tracing.tensor_spec import TensorSpec
 from ...values.traced_numbers import Number, number_of
+from .block import Block, BlockEffects, Given, trace_blocks, uncaptured
 from .conditions import Tensors, known_number
 
 

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors.unwinding import Unwind
-from ..internals.tensors import tree_flatten
-from ..runtime.translation import this_call
-from ..tensors.array_buffer import ArrayBuffer
-from ..tensors.journal import Journal, Uncontained
-from ..tensors.storage import Storage, lose_traced
-from ..tracing.conditions import Path
-from ..tracing.tensor_spec import TensorSpec
-from ..tracing.traces import current_trace, ending_with_errors, expect_unrecorded
+from ...errors.unwinding import Unwind
+from ...internals.tensors import tree_flatten
+from ...runtime.translation import this_call
+from ...tensors.array_buffer import ArrayBuffer
+from ...tensors.journal import Journal, Uncontained
+from ...tensors.storage import Storage, lose_traced
+from ...tracing.conditions import Path
+from ...tracing.tensor_spec import TensorSpec
+from ...tracing.traces import current_trace, ending_with_errors, expect_unrecorded
 
 _TRACINGS = 100  # of one block; each makes known at least one effect, most make all known
 
@@ -238,6 +238,6 @@ def trace_blocks(trace: Callable[[BlockEffects], Any], operator: str) -> Any:
 
 def uncaptured(operator: str, why: str) -> Exception:
     """The error that PyTorch raises for code that is no branch and no body of a loop."""
-    from ..internals.dynamo import UncapturedHigherOrderOpError
+    from ...internals.dynamo import UncapturedHigherOrderOpError
 
     return UncapturedHigherOrderOpError(f"{operator}: {why}")
