@@ -1,5 +1,7 @@
 """Functions that ask, and return one thing or another: against PyTorch."""
 
+import gc
+
 import jax
 import numpy as np
 import pytest
@@ -290,3 +292,24 @@ def test_functions_that_take_derivatives():
     found = jax.jit(jax.grad(t2j(_Descent.apply), (0, 1)), compiler_options=QUICK)(X[::-1], X)
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got, want, 1e-5)
+
+
+def test_a_callback_of_the_garbage_collector_is_no_part_of_a_side():
+    """The collector may begin anywhere, and tells others."""
+    phases = []
+
+    def told(phase, info):
+        phases.append(phase)
+
+    def function(x):
+        if x.sum() > 0:
+            pairs = list(zip(range(150_000), range(150_000), strict=True))  # which the collector counts
+            return x * len(pairs)
+        return x
+
+    gc.callbacks.append(told)
+    try:
+        np.testing.assert_array_equal(jax.jit(t2j(function), compiler_options=QUICK)(X), X * 150_000)
+    finally:
+        gc.callbacks.remove(told)
+    assert phases

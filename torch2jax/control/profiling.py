@@ -3,6 +3,7 @@
 What such code writes is in no journal.
 """
 
+import gc
 import os
 import sys
 from types import CodeType, FrameType
@@ -47,9 +48,9 @@ def _profile(frame: FrameType, event: str, arg: Any) -> None:
 
 
 def _is_called_by_library(frame: FrameType) -> bool:
-    """True if code of the standard library is called by code that is known to change nothing."""
+    """True if code of the standard library is called by code that is known to change nothing, or by nobody's wish."""
     caller = frame.f_back
-    if _is_imported(frame):
+    if _is_imported(frame) or _is_of_collector(frame):
         return True
     if caller is None or not is_library(frame.f_code.co_filename):
         return False
@@ -61,6 +62,16 @@ def _is_imported(frame: FrameType | None) -> bool:
     """True if an import has begun the code, which it does once."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_of_collector(frame: FrameType | None) -> bool:
+    """True if the garbage collector has called the code, which it may do anywhere: it is no part of the side."""
+    codes = {getattr(x, "__code__", None) for x in gc.callbacks}
+    while codes and frame is not None:
+        if frame.f_code in codes:
             return True
         frame = frame.f_back
     return False
