@@ -1016,3 +1016,23 @@ def test_deep_copies_on_one_side():
     compiled = jax.jit(t2j(best), compiler_options=QUICK)
     for x in ([3.0, 4.0], [-3.0, -4.0]):
         np.testing.assert_allclose(compiled(jnp.array(x)), best(torch.tensor(x)), 1e-5)
+
+
+def _of_another_device(x):
+    if x.sum() > 0:
+        torch.set_autocast_enabled("cuda", True)
+    return x @ x
+
+
+def _of_another_dtype(x):
+    if x.sum() > 0:
+        torch.set_autocast_dtype("cpu", torch.float16)
+    return x @ x
+
+
+@pytest.mark.parametrize("function", [_of_another_device, _of_another_dtype])
+def test_settings_of_one_side_are_refused(function):
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")
+    with pytest.raises(BranchError, match="a setting or a generator of PyTorch's is changed on one side"):
+        jax.jit(t2j(function))(np.ones((3, 3), np.float32))
+    assert (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")) == before

@@ -7,7 +7,7 @@ the whole process, which other threads share: a call keeps its own.
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.amp import autocast_mode
@@ -34,6 +34,36 @@ from .outer_modules import Change, OuterModules, refill
 _DEVICES = autocast_supported_devices()
 
 
+class AutocastState(NamedTuple):
+    """PyTorch's settings of autocast."""
+
+    enabled: tuple[bool, ...]
+    """For each of the devices that have it."""
+    dtypes: tuple[torch.dtype, ...]
+    caches: bool
+    nesting: int
+
+    @classmethod
+    def current(cls) -> "AutocastState":
+        """The settings as they are."""
+        return cls(
+            tuple(map(torch.is_autocast_enabled, _DEVICES)),
+            tuple(map(torch.get_autocast_dtype, _DEVICES)),
+            torch.is_autocast_cache_enabled(),
+            _nesting(),
+        )
+
+    def restore(self) -> None:
+        for device, is_enabled, dtype in zip(_DEVICES, self.enabled, self.dtypes, strict=True):
+            set_autocast_enabled(device, is_enabled)
+            set_autocast_dtype(device, dtype)
+        set_autocast_cache_enabled(self.caches)
+        for _ in range(_nesting() - self.nesting):
+            autocast_decrement_nesting()
+        for _ in range(self.nesting - _nesting()):
+            autocast_increment_nesting()
+
+
 class ChangedSettings:
     """The settings that a call has changed, and their values before."""
 
@@ -49,7 +79,7 @@ class ChangedSettings:
         self.handles: list[RemovableHandle] = []
         """The handles of hooks that the call has registered, also on objects from outside."""
         self._default_device = _default_device_context()
-        self._autocast: Any = None
+        self._autocast: AutocastState | None = None
 
     @functools.cached_property
     def modules(self) -> OuterModules:
@@ -59,9 +89,7 @@ class ChangedSettings:
     def keep_autocast(self) -> None:
         """Called before a setting of autocast changes."""
         if self._autocast is None:
-            enabled = [(device, torch.is_autocast_enabled(device)) for device in _DEVICES]
-            dtypes = [(device, torch.get_autocast_dtype(device)) for device in _DEVICES]
-            self._autocast = enabled, dtypes, torch.is_autocast_cache_enabled(), _nesting()
+            self._autocast = AutocastState.current()
 
     def undo_later(self, undo: Callable[[], None]) -> None:
         """Registers a function that undoes a change of an object from outside when the call ends."""
@@ -79,16 +107,7 @@ class ChangedSettings:
         if context is not self._default_device:
             torch.set_default_device(None if self._default_device is None else self._default_device.device)
         if self._autocast is not None:
-            enabled, dtypes, caches, nesting = self._autocast
-            for device, is_enabled in enabled:
-                set_autocast_enabled(device, is_enabled)
-            for device, dtype in dtypes:
-                set_autocast_dtype(device, dtype)
-            set_autocast_cache_enabled(caches)
-            for _ in range(_nesting() - nesting):
-                autocast_decrement_nesting()
-            for _ in range(nesting - _nesting()):
-                autocast_increment_nesting()
+            self._autocast.restore()
         return stays
 
     def put_back(self, everything: bool) -> list[Change]:

@@ -1,7 +1,8 @@
 """One run of a side of a condition, or of a loop's body, in a JAX trace of its own: what it leaves, and what it takes.
 
-A side runs once. What it has written, to Python objects and to tensors, is noted where it ends, and undone: the code
-around it finds all as it was. Then `lax.cond` runs the two programs, and what is merged is put where it belongs.
+A side runs once, unless the other one raises: then the code goes on with it, in the trace around. What it has written,
+to Python objects and to tensors, is noted where it ends, and undone: the code around it finds all as it was. Then
+`lax.cond` runs the two programs, and what is merged is put where it belongs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from jax import lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Literal
 
+from ..calls.settings import AutocastState
 from ..errors.locations import SourceLine, user_line
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
@@ -31,7 +33,7 @@ from .profiling import watching
 from .sink import sunk
 from .state import PathOfSource, Refused, current_run, splitting, text_of, within
 from .ties import Tie, silently
-from .writes import UNDEFINED, Attribute, JournaledSlot, ObjectJournal, Variable, dict_of, expect_restored, note
+from .writes import Attribute, JournaledSlot, ObjectJournal, Variable, dict_of, expect_restored, note
 
 
 class Side:
@@ -219,7 +221,7 @@ def _settings() -> tuple:
     """PyTorch's settings that code can change, which belong to no object."""
     return (
         *(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()),
-        *(torch.get_default_device(), torch.are_deterministic_algorithms_enabled(), torch.is_autocast_enabled("cpu")),
+        *(torch.get_default_device(), torch.are_deterministic_algorithms_enabled(), AutocastState.current()),
     )
 
 
@@ -386,23 +388,17 @@ def joined(flag: Any, one: Side, two: Side, location: SourceLine) -> Any:
         call.stream.state = state._replace(taken=state.taken + one.drawn)
     put(slots, merged, values, one.outer | two.outer)
     for p in slots.values():  # attributes that are there on one side only
-        if (
-            isinstance(p, Attribute)
-            and type(p.read()) is Unmergeable
-            and UNDEFINED in (p_before(one, p), p_before(two, p))
-        ):
+        if isinstance(p, Attribute) and type(p.read()) is Unmergeable and (_is_empty(one, p) or _is_empty(two, p)):
             run.partial[id(dict_of(p.owner))] = dict_of(p.owner)
     result = given(values)
     merge.note_pairs()
     return result
 
 
-def p_before(side: Side, slot: JournaledSlot) -> Any:
-    """The value that a side leaves in a slot; UNDEFINED if nothing."""
+def _is_empty(side: Side, slot: JournaledSlot) -> bool:
+    """True if a side leaves nothing in a slot."""
     tree = side.trees.get(slot.key)
-    if tree is None:
-        return UNDEFINED if slot.key not in side.outer else None
-    return UNDEFINED if tree[1].kind == "undefined" else None
+    return slot.key not in side.outer if tree is None else tree[1].kind == "undefined"
 
 
 def expect_one_of_each(storages: Iterable[tuple[Storage, int]]) -> None:
