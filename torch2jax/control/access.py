@@ -20,6 +20,7 @@ from .state import Refused, current_run
 from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, note_attribute, note_contents
 
 _ABSENT: Any = object()
+_TABLES = frozenset(vars(torch.nn.Module()))
 _OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
 
 
@@ -96,13 +97,13 @@ class Access(Routes):
         if name == "grad":
             expect_own_gradient(owner)
         found = self._attribute(owner, name)
-        if type(found) in (dict, collections.OrderedDict, set):
-            if isinstance(owner, torch.nn.Module):
-                current_run().of_modules[id(found)] = found
-            elif name == "__dict__":
+        if type(found) is dict or type(found) is collections.OrderedDict:
+            if name == "__dict__":
                 current_run().dicts[id(found)] = found, owner
                 if is_made(owner):
                     made(found)
+            elif name in _TABLES and isinstance(owner, torch.nn.Module):
+                current_run().tables[id(found)] = found
         return found
 
     def _attribute(self, owner: Any, name: str) -> Any:

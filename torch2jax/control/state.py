@@ -109,8 +109,8 @@ class Run:
         """Whether sides take in leaves from before them, as code differentiates there with respect to these."""
         self.owners: dict[int, Any] = {}
         """What has been written to on sides, by ids, apart from variables."""
-        self.of_modules: dict[int, Any] = {}
-        """The dictionaries of modules, which a call puts back as it does modules, by their ids."""
+        self.tables: dict[int, Any] = {}
+        """PyTorch's own dictionaries of modules, of parts and hooks, by their ids. A call puts them back."""
         self.dicts: dict[int, tuple[Any, Any]] = {}
         """The attributes of objects that code has asked for as dictionaries, and the objects."""
         self.unsure: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

@@ -318,7 +318,7 @@ def is_from_outside(run: Run, owner: Any, restored: Callable[[Any], bool]) -> bo
         Doubted: nobody knows.
     """
     outside: Any = run.outside
-    if isinstance(owner, torch.Tensor) or id(owner) in outside.made or id(owner) in run.of_modules:
+    if isinstance(owner, torch.Tensor) or id(owner) in outside.made or id(owner) in run.tables:
         return False
     if restored(owner):
         return True

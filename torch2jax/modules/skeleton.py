@@ -30,9 +30,10 @@ from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.wrapped import Wrapped, is_wrapper
-from ..tracing.user_code import of_user
+from ..tracing.user_code import note_made, of_user
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, bound_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
+from .deep_copy import DeepCopy, Uncopyable
 from .fully_sharded import give_states, states_of
 from .scripted import bound_method
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
@@ -90,7 +91,12 @@ class Skeleton:
         fsdp = sys.modules.get("torch.distributed.fsdp")
         if fsdp is not None and any(isinstance(part, fsdp.FullyShardedDataParallel) for part in module.modules()):
             refuse_fsdp()
-        self.module = copy_structure(module, self._bind(call))
+        memo = self._bind(call)
+        self.module = copy_structure(module, memo)
+        if call.execution.code.is_converted:
+            for key, value in memo.items():
+                if key != id(value):  # else it is shared with the user's
+                    note_made(value)
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names.has_buffers else {}
         if not call.is_top_level:  # what it writes to tensors of the calls is theirs
             self._buffers = {name: x for name, x in self._buffers.items() if isinstance(state.get(name), jax.Array)}
@@ -263,55 +269,94 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
             memo[id(part)] = _copied_wrapper(part, memo)
         is_split = is_split or (may_be_split and is_fully_sharded(type(part)))
     kept = states_of(module) if is_split else {}
-    copied = {**memo, **kept}
-    try:
-        result = _copied(module, copied)
-    except Exception:  # an attribute that cannot be copied (a lock, a file, a generator) is shared
-        shared = {id(value): value for value in _uncopyable(module)}
-        if not shared:
-            raise
-        copied = {**shared, **memo, **kept}
-        result = _copied(module, copied)
+    copying, result = _copied(module, {**memo, **kept})
+    if copying.may_alias:
+        if aliased := copying.aliased():
+            copying, result = _copied(module, {**memo, **kept}, aliased)
+        copying.freeze(list(named_tensors(module).values()))
     if is_split:
-        give_states(module, copied)
-    memo.update(copied)
+        give_states(module, copying.memo)
+    memo.update(copying.memo)
     return result
 
 
-def _copied(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-    """As `copy.deepcopy`, in a fifth of the time: a module has mostly constants, and empty containers for hooks."""
-    if id(module) in memo:
-        return memo[id(module)]
-    cls = type(module)
-    # e3nn's modules pickle parts that are TorchScript, and what is in them, whose tensors `memo` would not replace.
-    has_scripts = any(isinstance(part, torch.jit.ScriptModule) for part in module._modules.values())
-    has_own_copy = not _copies_attributes(cls) and not (
-        is_fully_sharded(cls) and _copies_attributes(wrapped_class(cls))
-    )
-    if has_own_copy and (not has_scripts or isinstance(module, torch.jit.ScriptModule)):
-        return copy.deepcopy(module, memo)
-    made = memo[id(module)] = object.__new__(cls)
-    attributes = {}
-    for name, value in _Module.__getstate__(module).items():
-        kind = type(value)
-        if kind in _CONSTANTS:
-            attributes[name] = value
-        elif id(value) in memo:
-            attributes[name] = memo[id(value)]
-        elif kind in _CONTAINERS and not value and not (kind is collections.OrderedDict and vars(value)):
-            attributes[name] = memo[id(value)] = kind()
-        elif kind is dict and name in _PARTS:
-            parts = attributes[name] = memo[id(value)] = {}
-            copied = _copied if name == "_modules" else copy.deepcopy
-            for key, part in value.items():
-                parts[key] = None if part is None else memo[id(part)] if id(part) in memo else copied(part, memo)
+def _copied(
+    module: torch.nn.Module, memo: dict[int, Any], within: frozenset[int] = frozenset()
+) -> "tuple[_StructureCopy, torch.nn.Module]":
+    shared: dict[int, Any] = {}
+    while True:
+        copying = _StructureCopy({**shared, **memo}, within)
+        try:
+            return copying, copying.of_module(module)
+        except Uncopyable:
+            if copying.attribute is None or id(copying.attribute) in shared:
+                raise
+            shared[id(copying.attribute)] = copying.attribute
+
+
+class _StructureCopy(DeepCopy):
+    """A copy of a module, in a fifth of the time: a module has mostly constants, and empty containers for hooks."""
+
+    attribute: Any = None
+    """The attribute of a module that is being copied."""
+
+    def of_module(self, module: torch.nn.Module) -> Any:
+        memo = self.memo
+        if id(module) in memo:
+            return memo[id(module)]
+        cls = type(module)
+        # e3nn's modules pickle parts that are TorchScript, and what is in them, whose tensors `memo` would not replace.
+        has_scripts = any(isinstance(part, torch.jit.ScriptModule) for part in module._modules.values())
+        has_own_copy = not _copies_attributes(cls) and not (
+            is_fully_sharded(cls) and _copies_attributes(wrapped_class(cls))
+        )
+        if has_own_copy and (not has_scripts or isinstance(module, torch.jit.ScriptModule)):
+            return self._by_own_class(module)
+        made = memo[id(module)] = object.__new__(cls)
+        attributes = {}
+        for name, value in _Module.__getstate__(module).items():
+            kind = type(value)
+            if kind in _CONSTANTS:
+                attributes[name] = value
+            elif id(value) in memo:
+                attributes[name] = memo[id(value)]
+            elif kind in _CONTAINERS and not value and not (kind is collections.OrderedDict and vars(value)):
+                attributes[name] = memo[id(value)] = kind()
+            elif kind is dict and name in _PARTS:
+                parts = attributes[name] = memo[id(value)] = {}
+                copied = self.of_module if name == "_modules" else self.copied
+                for key, part in value.items():
+                    parts[key] = None if part is None else memo[id(part)] if id(part) in memo else copied(part)
+            else:
+                self.attribute = value
+                attributes[name] = self.copied(value)
+        if has_own_copy or cls.__setstate__ is _Module.__setstate__:
+            vars(made).update(attributes)
         else:
-            attributes[name] = copy.deepcopy(value, memo)
-    if has_own_copy or cls.__setstate__ is _Module.__setstate__:
-        vars(made).update(attributes)
-    else:
-        made.__setstate__(attributes)
-    return made
+            made.__setstate__(attributes)
+        return made
+
+    def _by_own_class(self, module: torch.nn.Module) -> Any:
+        memo = dict(self.memo)
+        try:
+            made = copy.deepcopy(module, memo)
+        except Exception:
+            attributes = [x for part in module.modules() for name, x in vars(part).items() if name not in _PARTS]
+            shared = [x for x in attributes if not isinstance(x, (_Module, torch.Tensor)) and not _is_copyable(x)]
+            if not shared:
+                raise
+            memo = {**{id(x): x for x in shared}, **self.memo}
+            made = copy.deepcopy(module, memo)
+        self.memo.update(memo)
+        return made
+
+
+def _is_copyable(value: Any) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:
+        return False
+    return True
 
 
 @remembered(1024)
@@ -348,17 +393,6 @@ def _memory(tensor: Any) -> int:
 def _is_written(tensor: Any, before: Any) -> bool:
     """Returns True if the buffer that a call began with was written to or replaced."""
     return tensor is not before or (isinstance(before, Torchish) and before._writes[0] > 0)
-
-
-def _uncopyable(module: torch.nn.Module):
-    for part in module.modules():
-        for key, value in vars(part).items():
-            if key in ("_parameters", "_buffers", "_modules") or isinstance(value, (torch.nn.Module, torch.Tensor)):
-                continue
-            try:
-                copy.deepcopy(value)
-            except Exception:
-                yield value
 
 
 class _Named:

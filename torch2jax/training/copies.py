@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..calls.dispatch import Call
 from ..calls.optimizers import adopt, step_abstractly
+from ..modules.deep_copy import DeepCopy
 from ..modules.skeleton import copy_structure, name_scopes
 from ..modules.states import as_array, expect_shape, overwrite, tensor_of_entry
 from ..runtime.translation import lift_own
@@ -79,7 +80,7 @@ def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: Any):
     return expect_shape(value, tensor, ".".join(key), "the state", thing, key[1])
 
 
-class _Copying:
+class _Copying(DeepCopy):
     """A deep copy of objects, in which shared objects stay shared.
 
     Args:
@@ -88,51 +89,29 @@ class _Copying:
     """
 
     def __init__(self, memo: dict[int, Any], things: Sequence[Any]):
-        self.memo, self._things = memo, list(things)
-
-    def of_tensor(self, tensor: Any) -> Any:
-        raise NotImplementedError
+        super().__init__(memo)
+        self._things = list(things)
 
     def of_module(self, module: torch.nn.Module) -> Any:
         return copy_structure(module, self.memo)
 
-    def began(self, value: Any, copied: Any) -> None:
-        """Called with a copy that is still empty."""
-        self.memo[id(value)] = copied
-        note_made(copied)
+    def began(self, value: Any, made: Any) -> None:
+        super().began(value, made)
+        note_made(made)
 
     def copied(self, value: Any) -> Any:
         if id(value) in self.memo:
             return self.memo[id(value)]
-        if isinstance(value, torch.nn.Module):
-            return self.of_module(value)
         if is_tensor(value):
-            copied = self.of_tensor(value)
-            self.began(value, copied)
-            return copied
-        if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, self.copied(value.__self__))
-        if isinstance(value, dict):
-            result = copy.copy(value)
-            result.clear()
-            self.began(value, result)
-            result.update({self.copied(key): self.copied(item) for key, item in value.items()})
-            return result
-        if isinstance(value, (list, deque, set)):
-            result: Any = copy.copy(value)
-            result.clear()
-            self.began(value, result)
-            result.update(map(self.copied, value)) if isinstance(value, set) else result.extend(map(self.copied, value))
-            return result
-        if isinstance(value, tuple) and not isinstance(value, torch.Size):
-            items = list(map(self.copied, value))
-            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        if is_walked(value) or any(value is x for x in self._things):
+            made = self.of_tensor(value)
+            self.began(value, made)
+            return made
+        if not isinstance(value, torch.nn.Module) and (is_walked(value) or any(value is x for x in self._things)):
             return self._of_object(value)
-        try:
-            return copy.deepcopy(value, self.memo)
-        except Exception:  # a lock, a file, a generator is shared
-            return value
+        return super().copied(value)
+
+    def alone(self, value: Any, error: Exception) -> Any:
+        return value  # a lock, a file, a generator is shared
 
     def _of_object(self, value: Any) -> Any:
         result = object.__new__(type(value))
@@ -310,10 +289,10 @@ class Copies(_Copying):
             self._call.last_resort.take_over(module, result)
         return result
 
-    def began(self, value: Any, copied: Any) -> None:
-        super().began(value, copied)
-        if is_tensor(value) and copied is not None:
-            self._sources[id(copied)] = value
+    def began(self, value: Any, made: Any) -> None:
+        super().began(value, made)
+        if is_tensor(value) and made is not None:
+            self._sources[id(made)] = value
 
     def _of_object(self, value: Any) -> Any:
         result = super()._of_object(value)
