@@ -153,7 +153,9 @@ def _gradient(x):
 
 
 def _branch(x):
-    return x * 2 if x.sum() > 0 else x - 1
+    if x.sum() > 0:
+        return x * 2
+    return x - 1
 
 
 class _Language(torch.nn.Module):

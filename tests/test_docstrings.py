@@ -60,3 +60,31 @@ def test_errors_that_are_raised_exist():
         if not _exists(name)
     }
     assert not named
+
+
+def _is_there(name: str) -> bool:
+    """True if the package has what its text names: a file, or a module's class or function."""
+    file = name if name.endswith(".py") else f"{name.replace('.', '/')}.py"
+    if any(path.as_posix().endswith(f"/{file}") for path in _TREES):
+        return True
+    module, _, thing = name.rpartition(".")
+    named = [tree for path, tree in _TREES.items() if module in (path.stem, path.parent.name)]
+    nodes = [node for tree in named for node in ast.walk(tree)]
+    return any(thing in (getattr(x, "name", None), getattr(x, "id", None), getattr(x, "attr", None)) for x in nodes)
+
+
+_MODULES = {path.stem for path in _TREES} | {path.parent.name for path in _TREES}
+_ELSEWHERE = ("jax.", "torch.", "tests/", "aten.", "nn.")
+"""The beginnings of names of others."""
+
+
+def test_files_and_modules_that_are_named_exist():
+    missing = [
+        f"{path.name}: {name}"
+        for path in _TREES
+        for name in re.findall(r"`([\w/]+\.py|[a-z_]+\.[A-Za-z_]\w*)`", path.read_text())
+        if not name.startswith(_ELSEWHERE)
+        and (name.endswith(".py") or name.partition(".")[0] in _MODULES)
+        and not _is_there(name)
+    ]
+    assert not missing

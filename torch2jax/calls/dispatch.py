@@ -112,7 +112,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._promotion: contextlib.ExitStack | None = None
         self._recording: contextlib.AbstractContextManager[None] | None = None
         self.handles_classes = True
-        """True if the `__torch_function__` of tensor subclasses runs; see `classes`."""
+        """True if the `__torch_function__` of tensor subclasses runs; see `values/wrapper_subclasses.py`."""
 
     run_planned = staticmethod(run_planned)  # for which a check of plans stands in
 
@@ -424,7 +424,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     def is_own_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         """Returns True if the body of a function is running and calls the function again, which would never end.
 
-        Only where it does so in a way that `_body` does not answer.
+        Only where it does so in a way that `modes.body_of` does not answer.
         """
         return any(func is running and _same_first(args, given) for running, given in self._bodies)
 

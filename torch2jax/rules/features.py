@@ -5,7 +5,7 @@ there, in the order of their ranks, the outermost first. The call knows none of 
 own file, as a class that goes on from `Feature`.
 
 Not on the stack are PyTorch's own switches, autocast and modes of dispatch, which PyTorch has for each thread and tells
-in one call of C, and what is decided by the types of arguments (`kinds`).
+in one call of C, and what is decided by the types of arguments.
 
 Also here: the kinds of tensors, classes of arguments that handle a function before its rule is looked up.
 

@@ -1,7 +1,7 @@
 """Plans of rules on arrays: everything that the metadata of the operands decides, decided once.
 
-A plan is made by what a rule does around its body (`rule.ArrayRule`), for operands of some metadata, and holds for all
-others of the same. What it cannot hold for is said by `Bypass`.
+A plan is made by what a rule does around its body (`array_rule.ArrayRule`), for operands of some metadata, and holds
+for all others of the same. What it cannot hold for is said by `Bypass`.
 
 Also here: plans of functions that fill a new tensor with one value, as ``torch.zeros``, where nothing is traced.
 """

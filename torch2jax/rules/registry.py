@@ -59,7 +59,7 @@ def _register(table: dict[Any, Callable], functions: tuple[Any, ...]) -> Callabl
 
 
 def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function as the rule of functions with a `selection.Selected` among their arguments.
+    """Declares the decorated function as the rule of functions with a `selected.Selected` among their arguments.
 
     Rules that are elementwise need no such declaration.
     """
@@ -68,7 +68,7 @@ def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Calla
 
 
 def implements_at_axis(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function as the rule for functions with a `moved.SelectedAtAxis` argument.
+    """Declares the decorated function as the rule for functions with a `selected_at_axis.SelectedAtAxis` argument.
 
     Rules that are elementwise need no such declaration.
     """
@@ -147,7 +147,7 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
 
 
 def lookup_selected(function: Callable[..., Any]) -> Callable | None:
-    """The rule of a function for a `selection.Selected`, or None; that of an operator may be declared by name."""
+    """The rule of a function for a `selected.Selected`, or None; that of an operator may be declared by name."""
     found = _selected_rules.get(function)
     if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
         packet = function.overloadpacket if isinstance(function, OpOverload) else function
@@ -156,7 +156,7 @@ def lookup_selected(function: Callable[..., Any]) -> Callable | None:
 
 
 def lookup_at_axis(function: Callable[..., Any]) -> Callable | None:
-    """The rule of a function for a `moved.SelectedAtAxis`, if there is one."""
+    """The rule of a function for a `selected_at_axis.SelectedAtAxis`, if there is one."""
     return _axis_rules.get(function)
 
 

@@ -72,7 +72,7 @@ class Storage(Journaled):
 
     Args:
         buffer: the values, in the shape of the tensor that the storage was made for.
-        known: the values as PyTorch and Python may have them, if no traced input decides them; see `known`.
+        known: the values as PyTorch and Python may have them, if no traced input decides them; see `tensors/known.py`.
         order: the tensor's dimensions from the outermost to the innermost in PyTorch's memory, None if in order.
         memory: the memory that this is one more storage of; by default a new one.
         gaps: where the elements lie in memory that has others between them, of which nobody will ask.
@@ -620,7 +620,7 @@ class View(Journaled):
 
     @property
     def known(self):
-        """The known value of the view, or None; see `known`."""
+        """The known value of the view, or None; see `tensors/known.py`."""
         if self.is_chosen or self.storage.known is None:
             return None
         root = self.storage.root

@@ -25,7 +25,7 @@ from .traced_numbers import Number
 class Item(Number):
     """A number that PyTorch would have taken out of a tensor: among tensors it counts as Python's numbers do.
 
-    What has to know it (a size, a range, a text, `int`) is an error; a comparison is a condition like any other.
+    What has to know it, as a text, is an error; a comparison is a condition like any other.
     """
 
     bounds: tuple[int, int] | None = None

@@ -174,7 +174,7 @@ def bound_of(value: Any) -> int | None:
 def expect_capacity(length: Any, bound: int) -> Any:
     """A length that is said to be no greater than a bound, as an int64 tensor that is not.
 
-    Where it is greater, results of the call tell: see `expected_to_fit` of translated functions.
+    Where it is greater, results of the call tell; see `_expected_to_fit` in `modules/translated.py`.
     """
     expect_to_fit(
         length <= bound, "a bound that is said", f"got more than the {bound} rows that bounds= says there are"
@@ -183,7 +183,7 @@ def expect_capacity(length: Any, bound: int) -> Any:
 
 
 def expect_to_fit(fits: Any, what: str, text: str) -> None:
-    """Makes results of the call report where a bool tensor is false: see `expected_to_fit` of translated functions.
+    """Makes results of the call report where a bool tensor is false; see `_expected_to_fit` in `modules/translated.py`.
 
     Args:
         what: names in an error what has to fit.
