@@ -153,3 +153,20 @@ def test_an_attribute_may_be_an_object_from_outside():
     with pytest.raises(BranchError, match="a dict holds something else on each side"):
         jax.jit(t2j(model))(jnp.ones(3))
     assert not _TABLE
+
+
+class _Temporary:
+    """Its state is made for the copy alone."""
+
+    def __getstate__(self):
+        return {"rows": [1, 2]}
+
+
+def test_what_is_made_for_a_copy_is_not_taken_for_something_else():
+    module = _module(objects=[_Temporary() for _ in range(200)], names=[[i] for i in range(200)])
+    memo: dict = {}
+    for _ in range(3):
+        copied = copy_structure(module, dict(memo))
+        assert all(each.rows == [1, 2] for each in copied.objects)
+        assert copied.names == module.names
+        assert len({id(each.rows) for each in copied.objects}) == 200

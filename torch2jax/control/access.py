@@ -97,7 +97,7 @@ class Access(Routes):
         if name == "grad":
             expect_own_gradient(owner)
         found = self._attribute(owner, name)
-        if type(found) is dict or type(found) is collections.OrderedDict:
+        if type(found) in (dict, collections.OrderedDict, set):
             if name == "__dict__":
                 current_run().dicts[id(found)] = found, owner
                 if is_made(owner):

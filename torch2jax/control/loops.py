@@ -230,6 +230,16 @@ def _expect_capacity(tensor: Any, size: int, location: SourceLine) -> None:
     expect_to_fit(length <= size, "the room of a tensor that a loop makes longer", text)
 
 
+class _Settled(NamedTuple):
+    """A loop whose carry is the same in two iterations, one after the other."""
+
+    carried: _Carried
+    side: Side
+    """The last of these iterations."""
+    begin: list
+    """The arrays that the first iteration begins with."""
+
+
 def _loop(
     step: Callable[[], Any],
     first: Any,
@@ -239,62 +249,75 @@ def _loop(
     capacities: dict[str, _Capacity],
 ) -> dict[str, _Capacity]:
     """A loop; gives which tensors need room first, if there are any, and is none then."""
-    call = this_call()
-    stream = call.stream.state
-    now = _Carried()
-    side, begin = Side(), []
+    loop = _settled(step, variables, location, bound, capacities)
+    found = _bound(loop.side, loop.carried, loop.begin)
+    bound = _least(bound, found)
+    growing: dict[str, Growth] = {} if loop.carried.merge is None else loop.carried.merge.growing
+    if not growing:
+        _run(loop, first, location, bound)
+        return {}
+    if bound is None:
+        raise Refused(next(iter(growing.values())).text, other_paths=True)
+    is_sure = bound != this_call().execution.path.policy.max_steps or bound == found
+    return {x: _Capacity(y, y.start.shape[y.axis] + y.step * bound, is_sure) for x, y in growing.items()}
+
+
+def _settled(
+    step: Callable[[], Any],
+    variables: Sequence[Variable],
+    location: SourceLine,
+    bound: int | None,
+    capacities: dict[str, _Capacity],
+) -> _Settled:
+    """Runs iterations until what they carry is the same: in the first, variables are what they are before the loop."""
+    stream = this_call().stream.state
+    now, begin = _Carried(), []
     for _ in range(_ROUNDS):
-        before, now_first = now, begin
+        before, is_first = now, now.merge is None
         with summing(bool(before.unbounded)):
-            side = run_side(
-                step,
-                variables,
-                now_first,
-                before.enter if before.merge is not None else _nothing,
-                before.slots.values(),
-                before.draws,
-            )
+            enter = _nothing if is_first else before.enter
+            side = run_side(step, variables, begin, enter, before.slots.values(), before.draws)
         if side.raised is not None:
             raise Refused("an exception is raised in a loop")
-        now = _Carried()
-        now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {location}", True, capacities)
-        encode = Encoder(None)
-        now.slots = {**before.slots, **{key: p for key, (p, _) in side.trees.items()}}
-        for key, (p, tree) in side.trees.items():
-            now.merged[key] = now.merge(
-                encode(p.read()), tree, p.name, must_be_on_both_sides=not p.is_variable, is_contents=p.is_contents
-            )
-        if now.merge.growing:
-            now.leave_out(now.merge.growing)
-        now.outer = before.outer | side.outer
-        now.storages = {**before.storages, **{key: storage for key, (storage, _) in side.storages.items()}}
-        expect_one_of_each((storage, 0) for storage in now.storages.values())
-        now.draws, now.floats = before.draws or side.drawn > 0, before.floats
         known = before.signature
-        now.note_floats(location, before.merge is not None)
-        now.unbounded = {*before.unbounded}
-        if before.merge is not None and [x.aval for x in before.picks] == [x.aval for x in now.picks]:
+        now = _carried_by(side, before, location, capacities)
+        now.note_floats(location, not is_first)
+        if not is_first and [x.aval for x in before.picks] == [x.aval for x in now.picks]:
             now.note_integers(side, lambda side=side, now=now, begin=begin: _least(bound, _bound(side, now, begin)))
         begin = now.begin(lambda pick: pick.array(pick.one, pick.one.at), stream)
         if jax.sharding.get_abstract_mesh().manual_axes:
             begin, now.axes = _of_devices(begin, now, side, before.axes)
-        if before.merge is not None and now.signature == known:
-            break
-    else:
-        raise Refused(
-            f"what the loop at {location} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True
+        if not is_first and now.signature == known:
+            return _Settled(now, side, begin)
+    raise Refused(
+        f"what the loop at {location} carries is not the same in any two of {_ROUNDS} iterations", other_paths=True
+    )
+
+
+def _carried_by(side: Side, before: _Carried, location: SourceLine, capacities: dict[str, _Capacity]) -> _Carried:
+    """What an iteration has shown to be carried, beside what the one before it has."""
+    now = _Carried()
+    now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {location}", True, capacities)
+    encode = Encoder(None)
+    now.slots = {**before.slots, **{key: p for key, (p, _) in side.trees.items()}}
+    for key, (p, tree) in side.trees.items():
+        now.merged[key] = now.merge(
+            encode(p.read()), tree, p.name, must_be_on_both_sides=not p.is_variable, is_contents=p.is_contents
         )
-    goes_on, hinted = side.given, call.execution.path.policy.max_steps
-    found = _bound(side, now, begin)
-    bound = _least(bound, found)
-    growing = now.merge.growing if now.merge is not None else {}
-    for growth in growing.values():
-        if bound is None:
-            raise Refused(growth.text, other_paths=True)
-    if growing:
-        is_sure = bound != hinted or bound == found
-        return {x: _Capacity(y, y.start.shape[y.axis] + y.step * (bound or 0), is_sure) for x, y in growing.items()}
-    carries_count = now.draws
+    if now.merge.growing:
+        now.leave_out(now.merge.growing)
+    now.outer = before.outer | side.outer
+    now.storages = {**before.storages, **{key: storage for key, (storage, _) in side.storages.items()}}
+    expect_one_of_each((storage, 0) for storage in now.storages.values())
+    now.draws, now.floats = before.draws or side.drawn > 0, before.floats
+    now.unbounded = {*before.unbounded}
+    return now
+
+
+def _run(loop: _Settled, first: Any, location: SourceLine, bound: int | None) -> None:
+    """Puts a loop into the graph, and what it leaves where it belongs."""
+    now, side, begin = loop
+    goes_on, stream = side.given, this_call().stream
 
     def next_state(given: list, state: tuple) -> tuple:
         arrays, outs = state[1], eval_jaxpr(side.program.jaxpr, given, *state[1])
@@ -305,7 +328,7 @@ def _loop(
         after = arrays[len(now.picks) :]
         for key, array in zip(now.storages, after, strict=False):
             found.append(strong(outs[side.storages[key][1]]) if key in side.storages else array)
-        if carries_count:
+        if now.draws:
             found.append(outs[0])
         again = outs[goes_on.at] if goes_on.at is not None else jnp.asarray(goes_on.value)
         return again, found
@@ -314,18 +337,17 @@ def _loop(
     if jax.sharding.get_abstract_mesh().manual_axes:
         next_state, state = loop_on_devices(next_state, given, state, side.program.jaxpr.eqns)
     _, arrays = run_while(next_state, given, state, bound, str(location))
-    count = len(now.picks)
     with silently():
-        for storage, array in zip(now.storages.values(), arrays[count:], strict=False):
+        for storage, array in zip(now.storages.values(), arrays[len(now.picks) :], strict=False):
             leave_storage(storage, array)
     values = [x.value(array, False) for x, array in zip(now.picks, arrays, strict=False)]
     now.bound_integers(values)
     put(now.slots, now.merged, values, now.outer)
     now.tie(values)
-    now.merge.note_pairs()  # pyright: ignore[reportOptionalMemberAccess]
-    if carries_count:
-        call.stream.state = stream._replace(taken=0, before=arrays[-1])
-    return {}
+    if now.merge is not None:
+        now.merge.note_pairs()
+    if now.draws:
+        stream.state = stream.state._replace(taken=0, before=arrays[-1])
 
 
 def _of_devices(

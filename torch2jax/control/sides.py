@@ -106,93 +106,60 @@ def _run_side(
     slots: Iterable[JournaledSlot],
     counts: bool,
 ) -> Side:
-    call, side, around, run = this_call(), Side(), current_trace(), current_run()
-    begin = {x.key: x.read() for x in variables}
-    trying, checks = run.trying, run.checks
-    run.trying, run.checks = 0, None if enter is None else []
+    run, around, side = current_run(), current_trace(), Side()
+    code = _SideCode(function, variables, enter, slots, counts, side)
 
-    def body(arrays: Sequence) -> list:
-        tensors = Journal(repeats=enter is not None)
+    def traced(arrays: Sequence) -> list:
+        with ending_with_errors(around):
+            return code.run(arrays)
+
+    with watching():
+        side.program = sunk(jax.make_jaxpr(traced)(list(inputs)))
+    if run.journal is not None and side.raised is None:
+        run.journal.made.update(side.made)
+    return side
+
+
+class _SideCode:
+    """The code of one side, to be run once. What it leaves is given to `side`."""
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        variables: Sequence[Variable],
+        enter: Callable[[Sequence], None] | None,
+        slots: Iterable[JournaledSlot],
+        counts: bool,
+        side: Side,
+    ):
+        self._function, self._variables, self._slots = function, variables, slots
+        self._enter, self._counts, self._side = enter, counts, side
+        self._before = {x.key: x.read() for x in variables}
+
+    def run(self, arrays: Sequence) -> list:
+        """Runs the code in the current trace; gives the arrays of what it leaves. All else is as it was before."""
+        call, run = this_call(), current_run()
+        tensors = Journal(repeats=self._enter is not None)
         objects = ObjectJournal(tensors)
         path, stream = PathOfSource(call.execution.path.policy, current_trace()), call.stream.state
-        settings, generators = _settings(), _states(call)
+        trying, checks = run.trying, run.checks
+        run.trying, run.checks = 0, None if self._enter is None else []
         call.paths.append(path)
-        run.started.append(begin)
-        outs: list = []
+        run.started.append(self._before)
         try:
             with tensors, call.nested(), objects:
                 try:
-                    start = stream
-                    if counts:
-                        start = stream._replace(taken=0, before=arrays[-1])
-                    call.stream.state = start
-                    if enter is not None:
-                        enter(arrays)
-                    if run.takes_leaves and call.tape is not None:
-                        call.tape.adopt()
-                    try:
-                        side.given = function()
-                    except Exception as error:
-                        if enter is not None and not trying:
-                            raise
-                        if error is not run.raised and not trying:
-                            raise
-                        if trying or enter is not None or isinstance(error, (StopIteration, StopAsyncIteration)):
-                            raise Refused(
-                                f"{text_of(error)} is raised on one side of a condition, and caught outside of it. "
-                                "Decide by `if` what the handler does, in place of `try`",
-                                other_paths=True,
-                            ) from error
-                        side.raised = error
-                        tensors.cancel()
-                        return []
-                    if tensors.changes_older:
-                        raise Refused("a tensor from outside is changed itself (requires_grad, data) on one side")
-                    if _settings() != settings or _states(call) != generators:
-                        raise Refused("a setting or a generator of PyTorch's is changed on one side of a condition")
-                    end = call.stream.state
-                    if end.seed != start.seed or end.key is not start.key:
-                        raise Refused("the random stream is seeded on one side of a condition")
-                    side.drawn = end.taken - start.taken + (end.before is not start.before)
-                    if counts:
-                        outs.append(_count_of(end))
-                    elif end.before is not start.before:
-                        side.drawn_at = len(outs)
-                        outs.append(lax.sub(_count_of(end), _count_of(start)))
-                    noted = {p.key: p for p in slots}
-                    for x in variables:
-                        if x.read() is not begin[x.key]:
-                            noted[x.key] = x
-                    for key, slot in objects.slots.items():
-                        noted[key] = slot
-                        side.outer.add(key)
-                    encode = Encoder(outs)
-                    for key, slot in noted.items():
-                        side.trees[key] = slot, encode(slot.read())
-                    side.given = encode(side.given)
-                    for storage in tensors.written.values():
-                        if not storage.is_older:
-                            raise Refused("a detached tensor from outside is written to on one side", other_paths=True)
-                        side.storages[id(storage)] = storage, len(outs)
-                        outs.append(call.leaving(storage.buffer.arranged(None)))
-                    side.checks = [len(outs) + i for i in range(len(run.checks or ()))]
-                    outs.extend(run.checks or ())
-                    side.made = objects.made
-                    return outs
-                except NeedsLeaves:
+                    return self._followed(arrays, tensors, objects, is_tried=trying > 0)
+                except BaseException as error:
                     tensors.cancel()
-                    raise
-                except Uncontained as error:
-                    tensors.cancel()
-                    raise _uncontained(error) from error
-                except BaseException:
-                    tensors.cancel()
+                    if isinstance(error, Uncontained) and not isinstance(error, NeedsLeaves):
+                        raise _uncontained(error) from error
                     raise
                 finally:
                     with silently():
                         objects.undo()
-                    for x in variables:
-                        x.write(begin[x.key])
+                    for x in self._variables:
+                        x.write(self._before[x.key])
         finally:
             call.paths.pop()
             path.end()
@@ -201,15 +168,66 @@ def _run_side(
             run.trying, run.checks = trying, checks
             lose_traced(tensors.survivors(), is_undone=True)
 
-    def traced(arrays: Sequence) -> list:
-        with ending_with_errors(around):
-            return body(arrays)
+    def _followed(self, arrays: Sequence, tensors: Journal, objects: ObjectJournal, is_tried: bool) -> list:
+        call, run = this_call(), current_run()
+        settings, generators = _settings(), _states(call)
+        if self._counts:
+            call.stream.state = call.stream.state._replace(taken=0, before=arrays[-1])
+        start = call.stream.state
+        if self._enter is not None:
+            self._enter(arrays)
+        if run.takes_leaves and call.tape is not None:
+            call.tape.adopt()
+        try:
+            given = self._function()
+        except Exception as error:
+            if not is_tried and (self._enter is not None or error is not run.raised):
+                raise  # it is none of the code's own
+            if is_tried or isinstance(error, (StopIteration, StopAsyncIteration)):
+                raise Refused(
+                    f"{text_of(error)} is raised on one side of a condition, and caught outside of it. "
+                    "Decide by `if` what the handler does, in place of `try`",
+                    other_paths=True,
+                ) from error
+            self._side.raised = error
+            tensors.cancel()
+            return []
+        if tensors.changes_older:
+            raise Refused("a tensor from outside is changed itself (requires_grad, data) on one side")
+        if _settings() != settings or _states(call) != generators:
+            raise Refused("a setting or a generator of PyTorch's is changed on one side of a condition")
+        return self._left(given, start, tensors, objects)
 
-    with watching():
-        side.program = sunk(jax.make_jaxpr(traced)(list(inputs)))
-    if run.journal is not None and side.raised is None:
-        run.journal.made.update(side.made)
-    return side
+    def _left(self, given: Any, start: Any, tensors: Journal, objects: ObjectJournal) -> list:
+        """Notes what the code has left: keys that it has drawn, places, tensors, and what a loop assumes."""
+        call, run, side = this_call(), current_run(), self._side
+        outs: list = []
+        end = call.stream.state
+        if end.seed != start.seed or end.key is not start.key:
+            raise Refused("the random stream is seeded on one side of a condition")
+        side.drawn = end.taken - start.taken + (end.before is not start.before)
+        if self._counts:
+            outs.append(_count_of(end))
+        elif end.before is not start.before:
+            side.drawn_at = len(outs)
+            outs.append(lax.sub(_count_of(end), _count_of(start)))
+        noted = {p.key: p for p in self._slots}
+        noted.update((x.key, x) for x in self._variables if x.read() is not self._before[x.key])
+        noted.update(objects.slots)
+        side.outer.update(objects.slots)
+        encode = Encoder(outs)
+        for key, slot in noted.items():
+            side.trees[key] = slot, encode(slot.read())
+        side.given = encode(given)
+        for storage in tensors.written.values():
+            if not storage.is_older:
+                raise Refused("a detached tensor from outside is written to on one side", other_paths=True)
+            side.storages[id(storage)] = storage, len(outs)
+            outs.append(call.leaving(storage.buffer.arranged(None)))
+        side.checks = [len(outs) + i for i in range(len(run.checks or ()))]
+        outs.extend(run.checks or ())
+        side.made = objects.made
+        return outs
 
 
 def _count_of(state: Any) -> Any:
@@ -366,21 +384,20 @@ def joined(flag: Any, one: Side, two: Side, location: SourceLine) -> Any:
 
     values: list = []
     if merge.picks or storages or counts or _has_effects(one) or _has_effects(two):
-        arrays = _chosen(flag, branch(one, True), branch(two, False), one, two)
+        arrays = iter(_chosen(flag, branch(one, True), branch(two, False), one, two))
         run.conditions += 1
-        left = iter(arrays)
         for x in merge.picks:
             is_plain = x.is_of_numbers
-            array = _select(flag, x.array(x.one, None), x.array(x.other, None)) if is_plain else next(left)
+            array = _select(flag, x.array(x.one, None), x.array(x.other, None)) if is_plain else next(arrays)
             values.append(x.value(array, True))
-        count = len(computed)
-        flags = {id(x): array for x, array in zip(numbered, arrays[count:], strict=False)}
+        flags = {id(x): next(arrays) for x in numbered}
         with silently():
-            for (storage, _), array in zip(storages.values(), arrays[count + len(numbered) :], strict=False):
-                leave_storage(storage, array)
+            for storage, _ in storages.values():
+                leave_storage(storage, next(arrays))
         if counts:  # the keys that follow are those that eager code has
             state = call.stream.state
-            call.stream.state = state._replace(before=lax.add(jnp.asarray(state.before, jnp.uint32), arrays[-1]))
+            before = lax.add(jnp.asarray(state.before, jnp.uint32), next(arrays))
+            call.stream.state = state._replace(before=before)
         for x in found:
             x.tie(values, flags.get(id(x), flag if x.is_one else lax.bitwise_not(flag)))
     if not counts and one.drawn:

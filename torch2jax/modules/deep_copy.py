@@ -35,6 +35,13 @@ class Uncopyable(Exception):
     """An object that leads to others cannot be copied."""
 
 
+def take_over(memo: dict[int, Any], other: dict[int, Any]) -> None:
+    """Adds to the memo of a copy what another one has, with what that keeps alive for the sake of its id."""
+    kept = other.pop(id(other), [])
+    memo.update(other)
+    memo.setdefault(id(memo), []).extend(kept)
+
+
 class DeepCopy:
     """A deep copy of objects.
 
@@ -75,6 +82,8 @@ class DeepCopy:
     def began(self, value: Any, made: Any) -> None:
         """Called with a copy that may still be empty."""
         self.memo[id(value)] = made
+        # As in `copy.deepcopy`: what was made for the copy alone lives as long as its id is in the memo.
+        self.memo.setdefault(id(self.memo), []).append(value)
 
     def of_module(self, module: torch.nn.Module) -> Any:
         raise NotImplementedError

@@ -33,7 +33,7 @@ from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracing.user_code import note_made, of_user
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, bound_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
-from .deep_copy import DeepCopy, Uncopyable
+from .deep_copy import DeepCopy, Uncopyable, take_over
 from .fully_sharded import give_states, states_of
 from .scripted import bound_method
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
@@ -276,7 +276,7 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
         copying.freeze(list(named_tensors(module).values()))
     if is_split:
         give_states(module, copying.memo)
-    memo.update(copying.memo)
+    take_over(memo, copying.memo)
     return result
 
 
@@ -347,7 +347,7 @@ class _StructureCopy(DeepCopy):
                 raise
             memo = {**{id(x): x for x in shared}, **self.memo}
             made = copy.deepcopy(module, memo)
-        self.memo.update(memo)
+        take_over(self.memo, memo)
         return made
 
 
