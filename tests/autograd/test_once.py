@@ -16,6 +16,7 @@ import torch
 
 from tests.control.programs import once
 from torch2jax import BranchError, t2j
+from torch2jax.autograd.runs import Execution
 
 WRITTEN = [name for name in once.names() if not name.startswith("random")]
 REFUSED = {
@@ -55,6 +56,31 @@ def test_how_often_the_code_runs(name, eager, jit):
     for way, runs in (("eager", eager), ("jit", jit)):
         found = once.ended(once.made(name), way)
         assert (found.kind, found.first, found.later) == ("right", runs, 0 if way == "jit" else 1)
+
+
+def test_later_calls_of_code_that_asks_run_once(monkeypatch):
+    """The first one has found out that it asks; objects from outside are left as one run leaves them each time."""
+    runs, begin = [], Execution.begin
+    monkeypatch.setattr(Execution, "begin", lambda self: (runs.append(self), begin(self))[1])
+    kept = types.SimpleNamespace(n=0)
+
+    def function(x):
+        kept.n += 1
+        y = x * kept.n
+        if y.sum() > 0:
+            y = y * 2
+        kept.n += 1
+        return y
+
+    translated = t2j(function)
+    for call in range(4):
+        found = (jax.jit(lambda x: translated(x)) if call % 2 else jax.vmap(translated))(jnp.ones((2, 3)))
+        assert (found == 2 * (2 * call + 1)).all()
+        assert kept.n == 2 * (call + 1)
+        assert len(runs) == (1 if call else 2)
+        runs.clear()
+    assert (translated(X) == 18).all()
+    assert len(runs) == 1
 
 
 def test_a_derivative_after_the_call_leaves_objects_as_they_are():

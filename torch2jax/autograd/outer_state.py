@@ -163,8 +163,6 @@ class OuterState:
         """The number of runs that have begun."""
         self.was_cut = self.saw_condition = False
         """True if the last run ended early, but for loops; and if that was at a condition on a traced value."""
-        self.follows = False
-        """True if a run has met a condition on a traced value."""
 
     def begin(self) -> None:
         """Called before each run: notes the state before the first one, and restores it before each later one."""

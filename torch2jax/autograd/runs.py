@@ -1,8 +1,9 @@
 """The runs of a function: each finds out something for the next one, until a run reaches the end.
 
-A call begins without a tape, unless its code names one (`foreseen.py`), without knowledge of its inputs, and as plain
-Python. What needs one of them abandons the run, and the function runs again with it, from then on at once. So code that
-asks for none of it pays nothing.
+A call begins without a tape, unless its code names one and no JAX program is traced (`foreseen.py`), without knowledge
+of its inputs, and as plain Python. What needs one of them abandons the run, and the function runs again with it. So code
+that asks for none of it pays nothing. `Runs` lives as long as the translated function: later calls begin at once with
+what earlier ones have lacked.
 
     plain ── asks nothing ──────────────────────────────────────────────────────────────> end
       │
@@ -196,6 +197,8 @@ class Runs:
         self._foreseen: int | None = None
         """The depth of the tape that eager runs begin with. A traced program begins without one that it may not use:
         its graph would differ."""
+        self._follows = False
+        """True if a run has met a condition on a traced value: later calls that JAX traces begin converted."""
         self._is_settled = False
         """True if the first run of a call has reached its end: outside of transformations, later ones do not look for
         state that they might have to restore.
@@ -325,18 +328,21 @@ class Runs:
         while True:
             bookmark = Bookmark()
             try:
-                if not outer.runs:
+                is_first = not outer.runs
+                if is_first and not (self._follows and is_transforming()):
                     return execute(Path(self._policy, current_trace()))
-                # In a program most conditions are on traced values. But derivatives are not seen in a trace within, and
-                # neither is what loops put aside.
+                # Both runs are converted. A followed one stages the code in a trace of its own, which a condition needs;
+                # a journaled one runs it where it is. Code of a program that has been cut short will mostly come to a
+                # condition as well, so it is followed at once. But not where the run has to see what a trace of its own
+                # hides: which inputs are differentiated, and the arrays that loops put aside.
                 is_seen = inputs is not self._inputs or not outer.was_cut
                 may_ask = not is_seen and program_of(current_trace()) is not None
                 runs = converting_runs()
-                run = runs.converted_run if outer.follows or may_ask else runs.journaled_run
-                return run(execute, self._policy, outer.has, outer.saw_condition)
+                run = runs.converted_run if self._follows or may_ask else runs.journaled_run
+                return run(execute, self._policy, outer.has, None if is_first else outer.saw_condition)
             except Restart as need:
                 if 0 < need.tape <= self._depth:
                     raise
-                self._depth, outer.follows = max(self._depth, need.tape), outer.follows or need.follows
+                self._depth, self._follows = max(self._depth, need.tape), self._follows or need.follows
             self._tracks_lengths = True  # which costs nothing where there are none
             bookmark.return_to()

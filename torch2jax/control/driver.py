@@ -36,7 +36,7 @@ def journaled_run(
     execute: Callable[[Path, UserCode], Any],
     policy: BranchPolicy,
     restored: Callable[[Any], bool],
-    ended_at_condition: bool,
+    ended_at_condition: bool | None,
 ) -> Any:
     """See `ConvertingRuns.journaled_run`."""
 
@@ -59,7 +59,11 @@ def journaled_run(
 
 
 def _sure_of_outside(code: Callable[[Run], Any]) -> Any:
-    """The result of a run, or of a second one, if the first has written to objects that may be from outside."""
+    """The result of a run, or of a second one, if the first has written to objects that may be from outside.
+
+    An object that code has made which is not converted is not known to be made. If the second run, before which all is
+    put back, writes to the same object, it is from outside; else that run has made another one.
+    """
     kept = Run()
     try:
         with running(kept):
@@ -78,7 +82,7 @@ def converted_run(
     execute: Callable[[Path, UserCode], Any],
     policy: BranchPolicy,
     restored: Callable[[Any], bool],
-    ended_at_condition: bool,
+    ended_at_condition: bool | None,
 ) -> Any:
     """See `ConvertingRuns.converted_run`."""
     split = Split()
@@ -91,10 +95,14 @@ def converted_run(
         except Refused as refused:
             if not refused.other_paths or not split.add(refused):
                 raise BranchError(refused.reason) from None
+            ended_at_condition = ended_at_condition is not False  # there is a run before now, which has met one
 
 
 def _computed(function: Callable[[], Any]) -> Any:
-    """The tree that a function gives, computed by a program in which all is where it is used."""
+    """The tree that a function gives, computed by a program in which all is where it is used.
+
+    It is staged as a whole: only when the last condition is known is it known what sinks into a side (`sink.py`).
+    """
     around, left = current_trace(), []
 
     def staged() -> list:
@@ -119,7 +127,7 @@ class _Ways:
         policy: BranchPolicy,
         restored: Callable[[Any], bool],
         split: Split,
-        ended_at_condition: bool,
+        ended_at_condition: bool | None,
     ):
         self._execute, self._policy, self._restored, self._split = execute, policy, restored, split
         self._ended_at_condition = ended_at_condition
@@ -136,8 +144,9 @@ class _Ways:
 
     def _run_once(self, way: Way, kept: Run) -> Any:
         restored = self._restored
-        kept.outside, kept.was_restored, kept.way = ObjectJournal(), restored, way
-        kept.ended_at_condition = self._ended_at_condition
+        kept.outside, kept.way = ObjectJournal(), way
+        if self._ended_at_condition is not None:
+            kept.was_restored, kept.ended_at_condition = restored, self._ended_at_condition
         try:
             result = self._execute(PathOfSource(self._policy, current_trace(), self._split.is_used), _CONVERTED)
             expect_restored_at_end()

@@ -73,14 +73,14 @@ class LaterRun(Protocol):
         execute: Callable[[Path, UserCode], Any],
         policy: BranchPolicy,
         restored: Callable[[Any], bool],
-        ended_at_condition: bool,
+        ended_at_condition: bool | None,
     ) -> Any:
         """The result of the run.
 
         Args:
             execute: runs the code on a path; gives a tree.
             restored: tells of an object whether it is as it was before the first run.
-            ended_at_condition: whether the run before has ended at a condition.
+            ended_at_condition: whether the run before has ended at a condition; None if there was none.
 
         Raises:
             BaseException: to `Runs`, a journaled run asks for a traced value.
