@@ -1,9 +1,9 @@
 """The runs of a function: each finds out something for the next one, until a run reaches the end.
 
 A call begins without a tape, unless its code names one and no JAX program is traced (`foreseen.py`), without knowledge
-of its inputs, and as plain Python. What needs one of them abandons the run, and the function runs again with it. So code
-that asks for none of it pays nothing. `Runs` lives as long as the translated function: later calls begin at once with
-what earlier ones have lacked.
+of its inputs, and as plain Python. What needs one of them abandons the run, and the function runs again with it. So
+code that asks for none of it pays nothing. `Runs` lives as long as the translated function: later calls begin at once
+with what earlier ones have lacked.
 
     plain ── asks nothing ──────────────────────────────────────────────────────────────> end
       │
@@ -331,10 +331,10 @@ class Runs:
                 is_first = not outer.runs
                 if is_first and not (self._follows and is_transforming()):
                     return execute(Path(self._policy, current_trace()))
-                # Both runs are converted. A followed one stages the code in a trace of its own, which a condition needs;
-                # a journaled one runs it where it is. Code of a program that has been cut short will mostly come to a
-                # condition as well, so it is followed at once. But not where the run has to see what a trace of its own
-                # hides: which inputs are differentiated, and the arrays that loops put aside.
+                # Both runs are converted. A followed one has the code in a trace of its own, as a condition needs; a
+                # journaled one has it where it is. Code of a program that was cut short mostly comes to a condition as
+                # well, so it is followed at once. But not where a trace of its own hides what the run is to see: which
+                # inputs are differentiated, and the arrays that loops put aside.
                 is_seen = inputs is not self._inputs or not outer.was_cut
                 may_ask = not is_seen and program_of(current_trace()) is not None
                 runs = converting_runs()

@@ -209,13 +209,13 @@ class Operators(Calls):
         ending = _WaysOut(variables, flags)
         items = self.iterated(items)
         if type(items) is lengths.TracedRange:
-            items = TracedRange(items.start, items.stop, items.step, lengths.known_or_hinted_bound(items.number))
+            items = CountedRange(items.start, items.stop, items.step, lengths.known_or_hinted_bound(items.number))
             self._count(items, items.goes_on(self), body, variables, ending, location)
             return
         is_range, is_alone = isinstance(items, RANGE), sys.getrefcount(items) <= _REFERENCES_OF_ITEMS
         following, run, traced_conditions = iter(items), current_run(), 0
         if type(following) is lengths.Counted:  # the rows of a tensor whose length data decide
-            rows = TracedRange(0, following.number, 1, following.bound)
+            rows = CountedRange(0, following.number, 1, following.bound)
             give = lambda at: body(following.give(at))
             self._count(rows, rows.goes_on(self), give, variables, ending, location)
             return
@@ -237,7 +237,7 @@ class Operators(Calls):
                 continue
             if is_range:
                 left = items[number + 1 :]
-                rest = TracedRange(left.start, left.stop, left.step, len(left))
+                rest = CountedRange(left.start, left.stop, left.step, len(left))
                 with retried(TracedValueError) as tries:
                     if left:
                         self._count(rest, goes_on, body, variables, ending, location)
@@ -271,7 +271,13 @@ class Operators(Calls):
         condition(deciding_array(goes_on), rest, _nothing, variables)
 
     def _count(
-        self, left: "TracedRange", first: Any, body: Callable, variables: list, ending: "_WaysOut", location: SourceLine
+        self,
+        left: "CountedRange",
+        first: Any,
+        body: Callable,
+        variables: list,
+        ending: "_WaysOut",
+        location: SourceLine,
     ) -> None:
         """A loop over a range that ends on data, as one loop of the graph."""
         way = splitting(location)
@@ -299,7 +305,7 @@ class Operators(Calls):
         loop(step, deciding_array(first), [*variables, number], location, min(bounds, default=None))
 
     def _go_through(
-        self, left: "TracedRange", goes_on: Any, body: Callable, ending: "_WaysOut", way: Any, location: SourceLine
+        self, left: "CountedRange", goes_on: Any, body: Callable, ending: "_WaysOut", way: Any, location: SourceLine
     ) -> None:
         """The same, iteration by iteration: whether there is another is split."""
         at = left.start
@@ -546,7 +552,7 @@ class _WaysOut:
         return [x.read() for x in self.flags]
 
 
-class TracedRange:
+class CountedRange:
     """A range whose bounds data decide, as a loop goes through it.
 
     Args:

@@ -78,7 +78,7 @@ def name_of(value: Any) -> str:
 
 
 class Run:
-    """One run of converted code."""
+    """The state of one run of converted code, of which a thread has one (`current_run`)."""
 
     def __init__(self):
         self.way: Way | None = None
@@ -137,6 +137,11 @@ class Run:
         """Whether the code is in a loop that carries an integer which may leave its bits."""
         self.assumed = 0
         """How many have one answer, as the other side raises, or as the user has said."""
+
+    @property
+    def kept(self) -> "ObjectJournal | None":
+        """The journal that writes are noted in: of the side that the code is on, else of the run, if that has one."""
+        return self.outside if self.journal is None else self.journal
 
 
 class _Thread(threading.local):

@@ -258,9 +258,6 @@ class ObjectJournal:
     def __exit__(self, *exc_info: object) -> None:
         current_run().journal = self.outer
 
-    def __bool__(self) -> bool:
-        return True
-
     def note(self, slot: JournaledSlot) -> None:
         if id(slot.owner) not in self.made and slot.key not in self.slots:
             self.slots[slot.key], self.before[slot.key] = slot, slot.read()
@@ -377,9 +374,9 @@ def note(slot: JournaledSlot) -> None:
     run = current_run()
     if run.pairs:
         _expect_single(run.pairs, slot.owner)
-    journal = run.journal or run.outside
-    if journal is not None:
-        journal.note(slot)
+    kept = run.kept
+    if kept is not None:
+        kept.note(slot)
 
 
 def note_attribute(owner: Any, name: str) -> None:
@@ -387,9 +384,9 @@ def note_attribute(owner: Any, name: str) -> None:
     run = current_run()
     if run.pairs:
         _expect_single(run.pairs, owner)
-    journal = run.journal or run.outside
-    if journal is not None and id(owner) not in journal.made:
-        journal.note(Attribute(owner, name))
+    kept = run.kept
+    if kept is not None and id(owner) not in kept.made:
+        kept.note(Attribute(owner, name))
 
 
 def note_gradient(tensor: Any) -> bool:
@@ -421,8 +418,8 @@ def note_contents(owner: Any) -> None:
     run = current_run()
     if run.pairs:
         _expect_single(run.pairs, owner)
-    journal = run.journal or run.outside
-    if journal is None or id(owner) in journal.made:
+    kept = run.kept
+    if kept is None or id(owner) in kept.made:
         return
     if run.journal is not None and type(owner) is dict and (id(owner) in run.dicts or "__builtins__" in owner):
         raise Refused("the attributes of an object, or globals, are changed as a dictionary", other_paths=True)
@@ -432,8 +429,8 @@ def note_contents(owner: Any) -> None:
         while isinstance(owner.base, np.ndarray):  # a view is written where its memory is
             owner = owner.base
     if isinstance(owner, CONTAINERS):
-        if ("contents", id(owner)) not in journal.slots:  # whose name is looked for on the stack
-            journal.note(Contents(owner))
+        if ("contents", id(owner)) not in kept.slots:  # whose name is looked for on the stack
+            kept.note(Contents(owner))
     elif not isinstance(owner, torch.Tensor) and run.journal is not None:
         raise Refused(f"nobody knows what a write to a {type(owner).__name__} changes")
 
@@ -463,16 +460,14 @@ def is_paired(value: Any) -> bool:
 
 def made(value: Any) -> Any:
     """The value, which nobody has that is older than the side."""
-    run = current_run()
-    journal = run.journal or run.outside
-    if journal is not None:
+    kept = current_run().kept
+    if kept is not None:
         # Who holds a generator besides the code has it from outside (`calls/rng.py`).
-        journal.made[id(value)] = weakref.ref(value) if isinstance(value, torch.Generator) else value
+        kept.made[id(value)] = weakref.ref(value) if isinstance(value, torch.Generator) else value
     return value
 
 
 def is_made(value: Any) -> bool:
     """True if nobody outside of the side can have a value; where the code is on no side, outside of the run."""
-    run = current_run()
-    journal = run.journal or run.outside
-    return journal is None or id(value) in journal.made
+    kept = current_run().kept
+    return kept is None or id(value) in kept.made
