@@ -81,7 +81,7 @@ class Calls(Access):
             return self._builtin(function, args, kwargs)
         expect_there(function)
         if function is range or function is RANGE:
-            found = _SPECIAL[RANGE](self, *args)
+            found = SPECIAL[RANGE](self, *args)
             return function(*args) if found is NotImplemented else found
         if isinstance(function, type):
             return self._construct(function, args, kwargs)
@@ -104,7 +104,7 @@ class Calls(Access):
         if is_wrapped_for_compilers(function.__code__) and self._is_followed(getattr(function, "__wrapped__", None)):
             return self.call(function.__wrapped__, *args, **kwargs)  # pyright: ignore[reportFunctionMemberAccess]
         if function in _REPLACEMENTS:
-            found = _SPECIAL[_REPLACEMENTS[function]](self, *args, **kwargs)
+            found = SPECIAL[_REPLACEMENTS[function]](self, *args, **kwargs)
             if found is not NotImplemented:
                 return found
         around = replacement_around(function.__code__)
@@ -121,7 +121,7 @@ class Calls(Access):
                     f"nobody knows what {function.__qualname__} changes, which is called on one side of a condition "
                     f"and is not converted: {why_unconverted(function)}"
                 )
-            _expect_fresh(args)
+            expect_fresh(args)
         if run.pairs:
             _expect_unpaired(args, function.__qualname__)
         if function in FIRST_IS_WRITTEN:
@@ -169,7 +169,7 @@ class Calls(Access):
             expect_there(args[0])
             return _CONVERSIONS[cls](self, args[0])
         if cls is super or (cls.__module__.split(".")[0] in _LIBRARIES and not self._is_followed(cls.__init__)):
-            _expect_fresh(args)
+            expect_fresh(args)
             found = cls(*map(self.given, args), **{name: self.given(x) for name, x in kwargs.items()})
             return found if isinstance(found, torch.Tensor) else made(found)
         new, init = cls.__new__, getattr(cls, "__init__")  # noqa: B009 - of any type
@@ -179,7 +179,7 @@ class Calls(Access):
         if not is_new_pythons and not is_init_pythons:
             for x in (*args, *kwargs.values()):
                 expect_there(x)
-            _expect_fresh(args)
+            expect_fresh(args)
             give: Callable = self._given_to_iterator if cls in CALLING_TYPES else _itself
             return made(cls(*map(give, args), **{name: give(x) for name, x in kwargs.items()}))
         if is_new_pythons and issubclass(cls, tuple) and not self.converts(new):
@@ -219,7 +219,7 @@ class Calls(Access):
     # Callables of C's.
 
     def _builtin(self, function: Any, args: tuple, kwargs: dict) -> Any:
-        special = _SPECIAL.get(function) if kind_is_hashable(function) else None
+        special = SPECIAL.get(function) if kind_is_hashable(function) else None
         if special is not None:
             found = special(self, *args, **kwargs)
             if found is not NotImplemented:
@@ -250,7 +250,7 @@ class Calls(Access):
         if run.caches and id(owner) in run.caches:
             raise Refused(f"the cache of {owner!r} holds nothing of one side of a condition, and {name} looks into it")
         if run.journal is None:
-            _expect_fresh(args)
+            expect_fresh(args)
         if run.journal is not None or run.outside is not None:
             self._expect_journaled(function, name, owner, args, rest, kwargs)
         if calls_its_arguments(function, name):
@@ -273,7 +273,7 @@ class Calls(Access):
         Raises:
             Refused: nobody knows.
         """
-        _expect_fresh(args)
+        expect_fresh(args)
         if isinstance(owner, contextvars.ContextVar) and name in ("set", "reset"):
             slot = ContextVariable(owner)
             if current_run().journal is not None and slot.read() is UNDEFINED:
@@ -354,7 +354,7 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _expect_fresh(args: Iterable[Any]) -> None:
+def expect_fresh(args: Iterable[Any]) -> None:
     """Refuses iterators from outside of a side: to read from one is to change it."""
     run = current_run()
     for x in args:
@@ -450,7 +450,7 @@ def _next(operators: Calls, iterator: Any, *default: Any) -> Any:
     own = getattr(type(iterator), "__next__", None)
     if type(own) is types.FunctionType and operators.converts(own):
         return operators.call(own, iterator)
-    _expect_fresh((iterator,))
+    expect_fresh((iterator,))
     return next(iterator, *default)
 
 
@@ -495,7 +495,7 @@ def _sum(operators: Calls, items: Any, /, start: Any = 0) -> Any:
     return start
 
 
-_SPECIAL: dict[Any, Callable] = {
+SPECIAL: dict[Any, Callable] = {
     **{function: _math(name) for name, (function, _) in MATH.items()},
     **{x: _of_numbers(functools.partial(refused, f"{x.__name__}()")) for x in (hex, oct, bin, chr)},
     **{x: _of_numbers(text) for x in (repr, ascii)},

@@ -24,8 +24,9 @@ from ..values.lengths import expect_to_fit
 from ..values.selected_at_axis import leading_of, padded_to, with_length
 from ..values.traced_numbers import CarriedFloat, start_of
 from .collectives import loop_on_devices
+from .encoding import Encoder
 from .loop_bounds import most_iterations, uniform
-from .merge import Build, Encoder, Growth, Merge, Pick
+from .merge import Build, Growth, Merge, Pick
 from .overflow import bounds_of, unbounded
 from .sides import Side, expect_one_of_each, leave_storage, put, run_side
 from .state import Refused, current_run, summing, within

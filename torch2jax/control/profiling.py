@@ -77,5 +77,6 @@ def _is_of_collector(frame: FrameType | None) -> bool:
     return False
 
 
+_FILES = ("access.py", "asking.py", "calls.py", "expressions.py", "operators.py")
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_OPERATORS = tuple(os.path.join(_HERE, name) for name in ("access.py", "calls.py", "operators.py"))
+_OPERATORS = tuple(os.path.join(_HERE, name) for name in _FILES)

@@ -28,7 +28,8 @@ from ..tensors.storage import Storage, lose_traced
 from ..tracing.conditions import BranchPolicy
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from .collectives import expect_no_collectives
-from .merge import Build, Encoder, Leaf, Merge, Node, Pick, Tree, Unmergeable, bool_spec
+from .encoding import Encoder, Leaf, Node, Tree
+from .merge import Build, Merge, Pick, Unmergeable, bool_spec
 from .profiling import watching
 from .sink import sunk
 from .state import PathOfSource, Refused, current_run, splitting, text_of, within

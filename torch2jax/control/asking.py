@@ -1,0 +1,110 @@
+"""Python's functions that ask numbers and tensors, as converted code calls them: `any`, `max`, `range` and others."""
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import TracedValueError
+from ..tracing.conditions import deciding_array
+from ..values import lengths
+from ..values.item import Item
+from .calls import RANGE, is_data
+from .expressions import Expressions
+from .numbers import is_extreme_of_tensors
+from .sides import condition, short_circuit
+from .state import Refused, current_run
+
+
+def _range(operators: Expressions, *bounds: Any) -> Any:
+    if not any(type(x) is Item for x in bounds):
+        return NotImplemented
+    start, stop, *step = bounds if len(bounds) > 1 else (0, *bounds)
+    if type(step[0] if step else 1) is not int or step == [0]:
+        raise TracedValueError("the step of a range")
+    return lengths.TracedRange(start, stop, step[0] if step else 1)
+
+
+def _isinstance(operators: Expressions, value: Any, kinds: Any) -> Any:
+    if type(value) is Item:
+        return isinstance(value.python_type(), kinds)
+    if id(value) in current_run().unsure:
+        raise Refused("data decide whether something is a tensor or a number, which is asked here", other_paths=True)
+    return NotImplemented
+
+
+def _any(operators: Expressions, items: Any) -> Any:
+    return _first(operators, items, stops_at=True)
+
+
+def _all(operators: Expressions, items: Any) -> Any:
+    return _first(operators, items, stops_at=False)
+
+
+def _first(operators: Expressions, items: Any, stops_at: bool) -> Any:
+    if isinstance(items, torch.Tensor):
+        return NotImplemented
+    is_pure, following = type(items) in (list, tuple), iter(operators.iterated(items))
+
+    def rest(out: Any) -> Any:
+        """Whether one of those that follow stops it, as if all were looked at."""
+        for x in following:
+            flag = operators.truth(x)
+            if flag is stops_at:
+                return stops_at
+            if not isinstance(flag, bool):
+                out = flag if isinstance(out, bool) else (out | flag if stops_at else out & flag)
+        return out if isinstance(out, bool) else Item.of(out)
+
+    if is_pure:
+        return rest(not stops_at)
+    for x in following:
+        flag = operators.truth(x)
+        if flag is stops_at:
+            return stops_at
+        if not isinstance(flag, bool):
+            return _stops_early(flag, rest, stops_at)
+    return not stops_at
+
+
+def _stops_early(flag: Any, rest: Callable[[Any], Any], stops_at: bool) -> Any:
+    own = Item.of(flag)
+    return short_circuit(
+        deciding_array(flag), lambda: rest(not stops_at), lambda: own, not stops_at, False, is_pure=True
+    )
+
+
+def _extreme(kind: str) -> Callable:
+    def choose(operators: Expressions, *values: Any, key: Any = None, **options: Any) -> Any:
+        if len(values) == 1 and type(values[0]) in (list, tuple):
+            values = tuple(values[0])
+        if len(values) < 2 or options:
+            return NotImplemented
+        keys = values if key is None else [operators.call(key, x) for x in values]
+        if not any(map(is_data, keys)):
+            return NotImplemented
+        best, best_key = values[0], keys[0]
+        for x, its_key in zip(values[1:], keys[1:], strict=True):
+            if key is None and is_extreme_of_tensors(best, x):
+                best = best_key = (lengths.largest if kind == "Gt" else lengths.smallest)(best, x)
+                continue
+            flag = operators.truth(operators.compare(kind, its_key, best_key))
+            if isinstance(flag, bool):
+                best, best_key = (x, its_key) if flag else (best, best_key)
+            else:
+                new, old = (x, its_key), (best, best_key)
+                best, best_key = condition(deciding_array(flag), lambda new=new: new, lambda old=old: old, [])
+        return best
+
+    return choose
+
+
+ASKING: dict[Any, Callable] = {
+    builtins.any: _any,
+    builtins.all: _all,
+    builtins.isinstance: _isinstance,
+    builtins.max: _extreme("Gt"),
+    builtins.min: _extreme("Lt"),
+    RANGE: _range,
+}
