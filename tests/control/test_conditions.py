@@ -1036,3 +1036,20 @@ def test_settings_of_one_side_are_refused(function):
     with pytest.raises(BranchError, match="a setting or a generator of PyTorch's is changed on one side"):
         jax.jit(t2j(function))(np.ones((3, 3), np.float32))
     assert (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")) == before
+
+
+def _fails_on_one_side(x, options=None):
+    if x.sum() > 0:
+        return x * 2
+    return x * options["scale"]
+
+
+def test_an_error_on_a_side_tells_of_the_condition():
+    with pytest.raises(TypeError, match="not subscriptable") as raised:
+        jax.jit(t2j(_fails_on_one_side))(np.ones(3, np.float32))
+    (note,) = [x for x in raised.value.__notes__ if "both of its sides are traced" in x]
+    line = _fails_on_one_side.__code__.co_firstlineno + 1
+    assert f"test_conditions.py:{line} in _fails_on_one_side is False" in note
+    always = {f"test_conditions.py:{line}": True}
+    found = jax.jit(t2j(_fails_on_one_side, branches=always))(np.ones(3, np.float32))
+    np.testing.assert_array_equal(found, np.full(3, 2, np.float32))

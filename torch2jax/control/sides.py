@@ -5,7 +5,9 @@ to Python objects and to tensors, is noted where it ends, and undone: the code a
 `lax.cond` runs the two programs, and what is merged is put where it belongs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +19,9 @@ from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Literal
 
 from ..calls.settings import AutocastState
+from ..errors import BranchError, TracedValueError
 from ..errors.locations import SourceLine, user_line
+from ..errors.tracebacks import add_note
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
 from ..runtime.translation import this_call
@@ -265,8 +269,12 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
     if way is not None:
         return then() if way.ask(flag, location) else orelse()
     with within(location):
-        one = run_side(then, variables)
-        two = one if one.raised is not None else run_side(orelse, variables)
+        with _explaining(location, True):
+            one = run_side(then, variables)
+        two = one
+        if one.raised is None:
+            with _explaining(location, False):
+                two = run_side(orelse, variables)
         if two.raised is None:
             return joined(flag, one, two, location)
     if one.raised is not None:
@@ -274,6 +282,27 @@ def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], var
         return orelse()
     _check(flag, two.raised, location)
     return then()
+
+
+@contextlib.contextmanager
+def _explaining(location: SourceLine, side: bool) -> Iterator[None]:
+    """A context of one side. An exception that it ends with, which is no check of the code's own, tells of the side."""
+    try:
+        yield
+    except (BranchError, TracedValueError):
+        raise
+    except Exception as error:
+        if not any(note.startswith(_BOTH) for note in getattr(error, "__notes__", ())):
+            name = f"{os.path.basename(location.file)}:{location.line}"
+            add_note(
+                error,
+                f"{_BOTH}: it was raised where the condition at {location} is {side}. If that is never so, say so: "
+                f"t2j(..., branches={{{name!r}: {not side}}})",
+            )
+        raise
+
+
+_BOTH = "Data decide a condition, so that both of its sides are traced"
 
 
 def short_circuit(

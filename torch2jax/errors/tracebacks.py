@@ -99,7 +99,7 @@ def add_location(error: Exception) -> None:
         return
     if line is not None and line[0] not in given:
         note += f", at {line[0]} in {line[1]}"
-    _add_note(error, note)
+    add_note(error, note)
 
 
 def _described(module: Any) -> str:
@@ -163,11 +163,11 @@ def _tell_user(error: Exception, function: Callable, args: tuple, kwargs: dict) 
     """Prepares an error for the user who called `function`."""
     called = (args[0], args[1:]) if function.__name__ == "__call__" else (function, args)
     for hint in hints_at(error, *called, kwargs):
-        _add_note(error, hint)
+        add_note(error, hint)
     if hides_frames():
         without_frames(error)
         if not any(_SWITCH in str(note) for note in getattr(error, "__notes__", ())):  # JAX has told of it
-            _add_note(error, _NOTE)
+            add_note(error, _NOTE)
 
 
 def _steps(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
@@ -186,7 +186,7 @@ def _shown(step: types.TracebackType | None) -> Iterator[types.TracebackType]:
             yield each
 
 
-def _add_note(error: Exception, note: str) -> None:
+def add_note(error: Exception, note: str) -> None:
     try:
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
