@@ -159,6 +159,8 @@ class _Node:
         self.location: SourceLine | None = None
         self.flag: Any = None
         self.sides: dict[bool, _Node] = {}
+        self.joined: End | Raised | None = None
+        """The end that all ways from here on have together; None while some have not been gone."""
         self.end: _Ended | Raised | None = None
         self.results: list = []
 
@@ -184,7 +186,7 @@ class Rest:
             Exception: what the code raises on all of them.
         """
         self._go()
-        found = self._side(self._root)
+        found: Any = self._root.joined
         if isinstance(found, Raised):
             raise found.error
         results = iter(evaluated(pruned(found.program), self._values))
@@ -196,7 +198,8 @@ class Rest:
         while pending:
             given = pending.pop()
             run = self._run_once(given)
-            self._insert(run)
+            for node in reversed(self._insert(run)):
+                self._join(node)
             is_check = isinstance(run.end, Raised) and run.end.is_check
             ended, raised = ended + (not is_check), raised + is_check
             decisions = tuple([x.decision for x in run.decisions])
@@ -226,8 +229,8 @@ class Rest:
         consts = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
         return _Run(way.decisions, end, program.jaxpr.eqns, program.jaxpr.outvars, consts)  # pyright: ignore
 
-    def _insert(self, run: _Run) -> None:
-        """Puts a run into the tree, in terms of the variables that the tree has already."""
+    def _insert(self, run: _Run) -> "list[_Node]":
+        """Puts a run into the tree, in terms of the variables that the tree has already; gives its nodes."""
         names: dict[Var, Any] = {}
 
         def named(atom: Any) -> Any:
@@ -238,6 +241,7 @@ class Rest:
             return names[atom]
 
         node, decisions = self._root, iter(run.decisions)
+        way = [node]
         steps: list = []
         for step in run.steps:
             if step.primitive is not condition_p:
@@ -250,8 +254,10 @@ class Rest:
             elif node.location != condition.location:
                 raise _uneven(condition.location)
             node = node.sides.setdefault(condition.decision, _Node())
+            way.append(node)
         self._enter(node, steps, names, named, run)
         node.end, node.results = run.end, [named(x) for x in run.results]
+        return way
 
     def _enter(self, node: _Node, steps: list, names: dict, named: Callable, run: _Run) -> None:
         """Gives a node some equations, or compares them with those that it has."""
@@ -288,14 +294,17 @@ class Rest:
             numbers.size > _SMALL and np.array_equal(numbers, _numbers_of(value))
         )
 
-    def _side(self, node: _Node) -> End | Raised:
-        """The end that the ways from a node on have together."""
+    def _join(self, node: _Node) -> None:
+        """Brings the ways from a node on into one form, if all have been gone: what cannot be is an error at once."""
         if isinstance(node.end, Raised):
-            return node.end
-        if node.end is not None:
-            return End(Program(node.steps or [], node.results), node.end.leaves, node.end.structure)
+            node.joined = node.end
+        elif node.end is not None:
+            node.joined = End(Program(node.steps or [], node.results), node.end.leaves, node.end.structure)
+        elif len(node.sides) == 2 and all(x.joined is not None for x in node.sides.values()):
+            node.joined = self._both(node, node.sides[True].joined, node.sides[False].joined)
+
+    def _both(self, node: _Node, yes: Any, no: Any) -> End | Raised:
         location: Any = node.location
-        yes, no = self._side(node.sides[True]), self._side(node.sides[False])
         if isinstance(yes, Raised) and isinstance(no, Raised) and yes.is_check and no.is_check:
             return yes
         for wanted, side, other in ((True, yes, no), (False, no, yes)):
