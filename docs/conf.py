@@ -20,6 +20,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "results",  # one list of all that was measured
+    "site_search",  # what people type, and pages that the search leaves out
 ]
 exclude_patterns = ["_build", "_extensions"]
 templates_path = ["_templates"]
@@ -64,7 +65,8 @@ html_js_files = ["filter.js"]
 html_show_sphinx = False
 html_domain_indices = False  # one module is no index; every name is in the index of names
 maximum_signature_line_length = 80
-html_copy_source = False
+html_copy_source = True  # a page can be downloaded, and a notebook run with jupytext
+html_search_scorer = str(Path(__file__).parent / "_extensions/scorer.js")
 html_sidebars = {"**": ["navbar-logo.html", "site-version.html", "search-button-field.html", "sbt-sidebar-nav.html"]}
 html_theme_options = {
     "show_navbar_depth": 1,
@@ -72,7 +74,7 @@ html_theme_options = {
     "logo": {"text": "torch2jax"},
     "show_toc_level": 2,
     "home_page_in_toc": True,
-    "use_download_button": False,
+    "use_download_button": True,
     "use_fullscreen_button": False,
     "navigation_with_keys": False,
     "show_prev_next": True,

@@ -1,4 +1,4 @@
-"""Runs PyTorch's operator database and writes `docs/coverage.md`: how much of it passes, by family and dtype.
+"""Runs PyTorch's operator database and writes `docs/tested/coverage.md`: how much of it passes, by family and dtype.
 
 The outcome of each entry is appended to a file, so that a run that was interrupted goes on where it stopped; an entry
 that ended the process is a failure, and is not tried again. Failures are listed in a second file.
@@ -35,7 +35,7 @@ from torch2jax import t2j
 from torch2jax.calls.modes import observing
 from torch2jax.rules import registry
 
-PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "coverage.md"
 COLUMNS = {
     "values": "tree, shapes, values, and the dtypes that the code sees, with 64-bit types stored in 32 bits",
     "x64": "the same with `jax_enable_x64`",
@@ -220,7 +220,7 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, default=Path("coverage.jsonl"), help="default: coverage.jsonl")
     parser.add_argument("--failures", type=Path, default=Path("failures.md"), help="default: failures.md")
-    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/coverage.md")
+    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/tested/coverage.md")
     parser.add_argument("--memory", type=float, default=4, help="GB at which compiled code is let go (default: 4)")
     parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Runs typical uses of libraries that build on PyTorch and writes `docs/libraries.md`: which agree with PyTorch.
+"""Runs typical uses of libraries that build on PyTorch and writes `docs/tested/libraries.md`: which agree with PyTorch.
 
 The uses are in `scripts/uses/`; a use whose library is not installed is left out. Libraries that the tests of this
 package do not need belong in an environment of their own, with the versions of `constraints.txt`:
@@ -23,7 +23,7 @@ from scripts.uses.outcome import Results
 from scripts.uses.use import Use, all_uses
 from scripts.uses.worker import outcomes
 
-PAGE = Path(__file__).parents[1] / "docs" / "libraries.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "libraries.md"
 
 
 def wanted(results: Results, uses: dict[str, Use], only: str, again: str | None) -> list[Use]:
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds for a use (default: 300)")
     parser.add_argument("--again", choices=["failed", "all"], help="run again, although there are results")
     parser.add_argument("--results", type=Path, default=Path("build/libraries.jsonl"))
-    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/libraries.md)")
+    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/tested/libraries.md)")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page")
     parser.add_argument("--show", metavar="TEXT", help="run nothing, print failures of uses with it in their name")
     return parser

@@ -3,7 +3,7 @@
 Each option is a module with one keyword of its constructor set. Its outputs, the buffers after the step, and the
 gradients of all parameters and inputs are compared with PyTorch's. It takes some minutes.
 
-    python -m scripts.module_options                 # all, and docs/module-options.md
+    python -m scripts.module_options                 # all, and docs/tested/module-options.md
     python -m scripts.module_options BatchNorm       # those whose name contains a text, without the page
 """
 
@@ -22,7 +22,7 @@ from tests.ops.database.exceptions import excluded
 from tests.ops.database.modules import check_module
 from tests.ops.database.options import options
 
-PAGE = Path(__file__).parents[1] / "docs" / "module-options.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "module-options.md"
 
 
 class Outcome(NamedTuple):

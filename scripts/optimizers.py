@@ -1,4 +1,4 @@
-"""Compares fifty jitted steps of published optimizers with PyTorch's; writes the last part of docs/optimizers.md.
+"""Compares fifty jitted steps of published optimizers with PyTorch's: the end of docs/tested/optimizers.md.
 
     pip install --target FOLDER --no-deps pytorch_optimizer torch_optimizer heavyball schedulefree prodigyopt ...
     python -m scripts.optimizers FOLDER [--package NAME] [--only NAME]
@@ -28,7 +28,7 @@ import torch
 from torch2jax import t2j
 
 STEPS = 50
-PAGE = Path(__file__).parent.parent / "docs" / "optimizers.md"
+PAGE = Path(__file__).parent.parent / "docs" / "tested" / "optimizers.md"
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 PACKAGES = (
     "schedulefree",

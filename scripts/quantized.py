@@ -1,4 +1,4 @@
-"""Runs models that others have quantized through `t2j`, and writes `docs/quantized-models.md`.
+"""Runs models that others have quantized through `t2j`, and writes `docs/tested/quantized-models.md`.
 
 torchao, compressed-tensors and transformers belong in an environment of their own, with the versions of
 `constraints.txt`:
@@ -37,11 +37,11 @@ from torch2jax import j2t, t2j
 from torch2jax.tools.models import define_vision_operators
 
 SQUARE = 128  # rows and columns of a weight that have one scale in FP8Linear
-PAGE = Path(__file__).parents[1] / "docs" / "quantized-models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "quantized-models.md"
 _HEAD = """# Quantized models that were run
 
-`python -m scripts.quantized` compares these models with PyTorch on the CPU. [](quantized.md) explains how to translate
-your own.
+`python -m scripts.quantized` compares these models with PyTorch on the CPU. [](../quantized.md) explains how to
+translate your own.
 Versions: {versions}.
 
 - **Models.** The perceptron has three layers (128, 256, 256, 64) and 16 rows of input. Llama is the transformers model

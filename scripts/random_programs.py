@@ -1,4 +1,4 @@
-"""Runs random programs in PyTorch and translated, and writes `docs/random-programs.md`: how many agree.
+"""Runs random programs in PyTorch and translated, and writes `docs/tested/random-programs.md`: how many agree.
 
 The programs are those that the tests draw a few of: of aliases, writes and gradients, of branches on data, of
 loops, of lengths that data decide. A seed stands for some `PER_SEED` programs of a kind. The counts of each seed are
@@ -38,7 +38,7 @@ from torch2jax.errors import TracedValueError
 
 __all__ = ["KINDS", "OUTCOMES", "PAGE", "Kind", "counted"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "random-programs.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "random-programs.md"
 PER_SEED = 20
 OUTCOMES = {
     "equal": "values, and where they are compared gradients, metadata and exceptions, are PyTorch's",
@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--minutes", type=float, help="begin none after so many minutes")
     parser.add_argument("--results", type=Path, default=Path("build/random_programs.jsonl"))
-    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/random-programs.md)")
+    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/tested/random-programs.md)")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page")
     options = parser.parse_args()
     set_flags()

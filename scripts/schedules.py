@@ -2,7 +2,7 @@
 
 Each takes 50 steps, in PyTorch and under `jax.jit`.
 
-    python -m scripts.schedules            # all, and docs/optimizers.md
+    python -m scripts.schedules            # all, and docs/tested/optimizers.md
     python -m scripts.schedules cosine     # those whose names have a word in them, without the page
 """
 
@@ -25,7 +25,7 @@ from torch.optim import lr_scheduler, swa_utils
 
 from torch2jax import t2j
 
-PAGE = Path(__file__).parents[1] / "docs" / "optimizers.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "optimizers.md"
 STEPS, TOTAL, WARMUP = 50, 60, 5
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 

@@ -5,7 +5,7 @@ arguments. One table of the page is of the operator database, in double precisio
 minute is left where it is. The other is of losses, activations, distances, norms and other functions with their
 options (tests/ops/database/functionals.py), in single precision too.
 
-    python -m scripts.special_points                          # all, and docs/special-points.md
+    python -m scripts.special_points                          # all, and docs/tested/special-points.md
     python -m scripts.special_points --table functionals      # one table, and its part of the page
     python -m scripts.special_points 'nn.functional.*'        # some, without the page
 """
@@ -27,7 +27,7 @@ from tests.ops.database.exceptions import excluded, has_values, is_drawn
 from tests.ops.database.functionals import FUNCTIONALS, Functional
 from tests.ops.database.special import Found, compared, points
 
-PAGE = Path(__file__).parents[1] / "docs" / "special-points.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "special-points.md"
 SAMPLES = 2
 LARGEST = 600  # elements of a sample's tensors
 SECONDS = 60

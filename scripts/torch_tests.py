@@ -1,4 +1,4 @@
-"""Runs PyTorch's own tests within translated calls and writes `docs/torch-tests.md`: how many pass, and why not.
+"""Runs PyTorch's own tests within translated calls and writes `docs/tested/torch-tests.md`: how many pass, and why not.
 
 Each test is run in PyTorch first and, if it passes there and does not stand apart (`scripts/suite/apart.py`), as
 `t2j(lambda: test())(rng=key)`. The tests are the folder `test/` of a PyTorch source tree
@@ -30,7 +30,7 @@ from scripts.suite import worker
 from scripts.suite.outcomes import MODES, Mode, Outcome, Results
 from tests.compiling import set_flags
 
-PAGE = Path(__file__).parents[1] / "docs" / "torch-tests.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "torch-tests.md"
 FILES = (
     "test_autograd.py",
     "functorch/test_eager_transforms.py",
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--again", choices=["failed", "all", "pytorch"], help="run again, although there are results")
     parser.add_argument("--results", type=Path, default=Path("build/torch_tests.jsonl"))
     parser.add_argument("--cache", type=lambda text: Path(text).resolve(), default=Path("build/xla").resolve())
-    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/torch-tests.md)")
+    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/tested/torch-tests.md)")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page")
     parser.add_argument("--show", metavar="PATTERN", help="run nothing, print the failures that it is found in")
     parser.add_argument("-v", "--verbose", action="store_true", help="print failures as they come")

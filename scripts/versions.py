@@ -26,7 +26,7 @@ from typing import Any
 from scripts import tests
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "versions.md"
+PAGE = ROOT / "docs" / "tested" / "versions.md"
 RECORD = ROOT / ".ci" / "versions.sha256"
 _NEWEST = ["torch", "jax"]
 _DECIDES = ("torch2jax/internals", "constraints.txt", "scripts/versions.py", "tests/test_contract.py")

@@ -1,4 +1,4 @@
-"""Compares models of torchvision, timm, transformers and diffusers with PyTorch, and writes `docs/models.md`.
+"""Compares models of torchvision, timm, transformers and diffusers with PyTorch, and writes `docs/tested/models.md`.
 
 The page is what is kept: models that it has are not run again, unless asked for, so that an interrupted run goes on
 where it stopped. Models run in processes of their own, which are started anew after one that hangs or ends one.
@@ -22,7 +22,7 @@ from scripts.models.families import FAMILIES
 from scripts.models.page import SECTIONS, page, read, read_rows, summary
 from scripts.models.worker import outcomes, rows
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tested" / "models.md"
 
 
 def wanted(specs: list[str], found: dict, only: str, again: str | None) -> list[str]:
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--most", type=int, metavar="N", help="how many to run (default: all)")
     parser.add_argument("--again", choices=["failed", "all"], help="run again what the page has")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], metavar="PAGE", help="pages to take in first")
-    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/models.md)")
+    parser.add_argument("--output", type=Path, default=PAGE, help="the page (default: docs/tested/models.md)")
     return parser
 
 

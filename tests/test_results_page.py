@@ -19,13 +19,13 @@ def extension():
 
 def test_counts_are_those_of_the_pages(extension):
     found = Counter((result.kind, result.mark) for result in extension.results(DOCS))
-    models = next(row for _, row in extension._tables(DOCS / "models.md") if row["library"] == "all")
+    models = next(row for _, row in extension._tables(DOCS / "tested/models.md") if row["library"] == "all")
     assert found["model", "yes"] + found["model", "but"] == int(models["agree"])
     assert found["model", "no"] == int(models["run in PyTorch"]) - int(models["agree"])
     assert found["model", "-"] == int(models["tried"]) - int(models["run in PyTorch"])
-    uses = (DOCS / "libraries.md").read_text()
+    uses = (DOCS / "tested/libraries.md").read_text()
     assert f"{found['library', 'yes'] + found['library', 'no']} uses: {found['library', 'yes']} agree" in uses
-    options = (DOCS / "module-options.md").read_text()
+    options = (DOCS / "tested/module-options.md").read_text()
     assert f"options of {found['module', 'yes'] + found['module', 'but']} modules" in options
 
 

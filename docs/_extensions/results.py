@@ -62,7 +62,7 @@ def _plain(text: str) -> str:
 
 def _operators(docs: Path) -> Iterator[Result]:
     """The operator database: an entry passes if no column misses one and nothing of it is left out."""
-    rows = list(_tables(docs / "coverage.md"))
+    rows = list(_tables(docs / "tested/coverage.md"))
     left_out = [(_plain(row["entries"]), row) for _, row in rows if "entries" in row]
     everything = next(row for heading, row in rows if heading == "By dtype" and row["dtype"] == "all")
     counts = [cell.split("/") for cell in everything.values() if "/" in cell]
@@ -78,7 +78,7 @@ def _operators(docs: Path) -> Iterator[Result]:
             text = "agrees with PyTorch in all that was compared"
             for row in exceptions:
                 text += f"; not compared ({row['dtypes']}: {row['columns']}): {row['reason']}"
-        yield Result("operator", _public(name), mark, _plain(text), _link("coverage"))
+        yield Result("operator", _public(name), mark, _plain(text), _link("tested/coverage"))
 
 
 def _public(name: str) -> str:
@@ -96,46 +96,50 @@ def _names(pattern: str, name: str) -> bool:
 
 
 def _models(docs: Path) -> Iterator[Result]:
-    for heading, row in _tables(docs / "models.md"):
+    for heading, row in _tables(docs / "tested/models.md"):
         if "what fails" not in row or "forward" not in row:
             continue
         fails, name = _plain(row["what fails"]), _plain(row["model"])
         if fails.startswith("PyTorch:"):
-            yield Result("model", name, "-", "PyTorch does not run it here", _link("models", heading))
+            yield Result("model", name, "-", "PyTorch does not run it here", _link("tested/models", heading))
         elif fails.startswith("but") or not fails:
             text = f"outputs differ by {row['forward']}, gradients by {row['gradients']}"
             text += f"; {fails}" if fails else ""
-            yield Result("model", name, "but" if fails else "yes", text, _link("models", heading))
+            yield Result("model", name, "but" if fails else "yes", text, _link("tested/models", heading))
         else:
-            yield Result("model", name, "no", fails, _link("models", heading))
+            yield Result("model", name, "no", fails, _link("tested/models", heading))
 
 
 def _uses(docs: Path) -> Iterator[Result]:
-    for heading, row in _tables(docs / "libraries.md"):
+    for heading, row in _tables(docs / "tested/libraries.md"):
         if "e" in row.get("gradients", "") and "fails" not in row.values():  # what fails has a table of its own
             text = f"outputs differ by {row['forward']}, gradients by {row['gradients']}"
-            yield Result("library", _plain(f"{row['library']}: {row['use']}"), "yes", text, _link("libraries"))
+            yield Result("library", _plain(f"{row['library']}: {row['use']}"), "yes", text, _link("tested/libraries"))
         elif "reason" in row:
             name = _plain(f"{row['library']}: {row['use']}")
-            yield Result("library", name, "no", _plain(row["reason"]), _link("libraries", heading))
+            yield Result("library", name, "no", _plain(row["reason"]), _link("tested/libraries", heading))
 
 
 def _modules(docs: Path) -> Iterator[Result]:
-    for heading, row in _tables(docs / "module-options.md"):
+    for heading, row in _tables(docs / "tested/module-options.md"):
         if "option" in row:
-            yield Result("module", _plain(row["option"]), "no", _plain(row["why"]), _link("module-options", heading))
+            yield Result(
+                "module", _plain(row["option"]), "no", _plain(row["why"]), _link("tested/module-options", heading)
+            )
         elif "module" in row:
             agree = row["agree"] == row["options"]
             text = f"{row['agree']} of {row['options']} options of its constructor agree, in training under jit"
-            yield Result("module", f"torch.{row['module']}", "yes" if agree else "but", text, _link("module-options"))
+            yield Result(
+                "module", f"torch.{row['module']}", "yes" if agree else "but", text, _link("tested/module-options")
+            )
 
 
 def _files(docs: Path) -> Iterator[Result]:
-    for _, row in _tables(docs / "torch-tests.md"):
+    for _, row in _tables(docs / "tested/torch-tests.md"):
         if "pass translated" in row and row["%"] and row["file"] != "all":
             text = f"{row['pass translated']} of {row['the rest']} tests pass translated ({row['%']} %)"
             mark = "yes" if row["pass translated"] == row["the rest"] else "but"
-            yield Result("PyTorch's tests", _plain(row["file"]), mark, text, _link("torch-tests"))
+            yield Result("PyTorch's tests", _plain(row["file"]), mark, text, _link("tested/torch-tests"))
 
 
 def _differences(docs: Path) -> Iterator[Result]:

@@ -30,7 +30,7 @@ _ROUNDING = 1e-5
 
 @dataclasses.dataclass
 class Loading:
-    """What became of a program in a process without PyTorch, as a line of `docs/models.md`.
+    """What became of a program in a process without PyTorch, as a line of `docs/tested/models.md`.
 
     Attributes:
         spec: the model, as ``torch2jax check`` takes it.

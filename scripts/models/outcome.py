@@ -1,4 +1,4 @@
-"""What became of a model, as a line of `docs/models.md`, which is where outcomes are kept."""
+"""What became of a model, as a line of `docs/tested/models.md`, which is where outcomes are kept."""
 
 import dataclasses
 

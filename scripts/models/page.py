@@ -1,4 +1,4 @@
-"""`docs/models.md` from outcomes, and outcomes from it."""
+"""`docs/tested/models.md` from outcomes, and outcomes from it."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -37,9 +37,9 @@ SECTIONS = {
         "## Programs without PyTorch",
         exports.HEAD,
         (
-            "[`export`](export.md) makes one program of the forward pass for CPU, CUDA and TPU, in a file; the weights",
-            "are in another. A process in which PyTorch and torch2jax cannot be imported loads both and runs the",
-            "program on the CPU. The difference is from the results of the translated model; zero is bit for bit.",
+            "[`export`](../export.md) makes one program of the forward pass for CPU, CUDA and TPU, in a file; the",
+            "weights are in another. A process in which PyTorch and torch2jax cannot be imported loads both and runs",
+            "the program on the CPU. The difference is from the results of the translated model; zero is bit for bit.",
             "Written by `python -m scripts.zoo --load --only torchvision`.",
         ),
     ),

@@ -1,4 +1,4 @@
-"""`docs/torch-tests.md` from outcomes."""
+"""`docs/tested/torch-tests.md` from outcomes."""
 
 import collections
 import re

@@ -1,4 +1,4 @@
-"""`docs/libraries.md` from outcomes."""
+"""`docs/tested/libraries.md` from outcomes."""
 
 from collections.abc import Iterator, Mapping
 

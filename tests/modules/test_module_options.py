@@ -1,6 +1,6 @@
 """Every option of the constructors of PyTorch's modules, in training under ``jit``: a sample of a few each.
 
-``python -m scripts.module_options`` runs them all and writes `docs/module-options.md`.
+``python -m scripts.module_options`` runs them all and writes `docs/tested/module-options.md`.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 The sample is for the time of CI; what it takes is `FIRST`, `HALVES`, `BY_TURNS` and `EAGER`.
 
 ``python -m tests.ops.database NAME --columns all -v`` shows more of one entry, and ``scripts/coverage.py`` runs
-everything and writes ``docs/coverage.md``.
+everything and writes ``docs/tested/coverage.md``.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """Derivatives at ties, zeros, kinks, bounds and infinities are PyTorch's: a sample, and all that ever differed.
 
-``python -m scripts.special_points`` runs every entry of the operator database and writes `docs/special-points.md`.
+``python -m scripts.special_points`` runs every entry of the database and writes `docs/tested/special-points.md`.
 """
 
 import itertools
@@ -72,7 +72,7 @@ REVERSE_ONLY = {
     "digamma": (torch.digamma, [0.0, -0.0, 1.0]),
     "ndtri": (torch.special.ndtri, [0.0, 0.5, 1.0]),
 }
-# Those of the database whose derivatives are PyTorch's at all points; docs/special-points.md has the others.
+# Those of the database whose derivatives are PyTorch's at all points; docs/tested/special-points.md has the others.
 SAMPLED = ("abs", "max.binary", "norm", "linalg.vector_norm", "sqrt", "amax", "sign")
 SAMPLED += (
     "logsumexp",

@@ -1,6 +1,6 @@
 """Schedules within jitted steps have PyTorch's rates, and optimizers in double precision PyTorch's steps.
 
-``python -m scripts.schedules`` has all optimizers with all options, and writes `docs/optimizers.md`.
+``python -m scripts.schedules`` has all optimizers with all options, and writes `docs/tested/optimizers.md`.
 """
 
 import math

@@ -502,7 +502,7 @@ def _dtype_of_state(failure: _Failure) -> str | None:
 
 
 _OF_JAGGED = (
-    "Of a jagged tensor, give it x.values(), x.to_padded_tensor(0.0), or each of the rows, x.unbind(): docs/jagged.md "
+    "Of a jagged tensor, give it x.values(), x.to_padded_tensor(0.0), or each of the rows, x.unbind(): docs/sparse.md "
     "lists what they can do"
 )
 _ADVICE = {

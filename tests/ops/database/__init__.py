@@ -5,7 +5,7 @@
 - `exceptions`: the one list of looser tolerances and of what is left out, with reasons
 - `outcome`: what PyTorch gives for a case, and the comparison with it
 - `programs`: runs checks that compile, alone or many together
-- `checks`, `derivatives`: one check for each column of ``docs/coverage.md``
+- `checks`, `derivatives`: one check for each column of ``docs/tested/coverage.md``
 - `trials`: which checks of which samples an entry has, and what comes of them
 - `modules`: the same for PyTorch's database of modules
 

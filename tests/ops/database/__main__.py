@@ -14,7 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.ops.database", description=__doc__)
     parser.add_argument("patterns", nargs="+")
     parser.add_argument("--dtype", default="float32", help="one or several, with commas")
-    parser.add_argument("--columns", default="values", help="one or several of docs/coverage.md, or 'all'")
+    parser.add_argument("--columns", default="values", help="one or several of docs/tested/coverage.md, or 'all'")
     parser.add_argument("--limit", type=int, default=None)
     parser.add_argument("--grad", action="store_true", help="the column gradients as well")
     parser.add_argument("--jit", action="store_true", help="the column jit as well")

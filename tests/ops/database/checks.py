@@ -1,4 +1,4 @@
-"""One check of one case for each column of ``docs/coverage.md``; it raises what is wrong, or returns."""
+"""One check of one case for each column of ``docs/tested/coverage.md``; it raises what is wrong, or returns."""
 
 import functools
 from collections.abc import Callable, Generator

@@ -1,0 +1,86 @@
+"""The documentation's order: what its search finds, its table of options, and what a newcomer needs first."""
+
+import inspect
+import re
+import runpy
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.test_readme import README, anchors, blocks
+from torch2jax import t2j
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FIRST = [
+    ROOT / "README.md",
+    *(DOCS / f"{name}.md" for name in ("index", "install", "getting-started", "key-ideas", "faq")),
+]
+
+
+@pytest.fixture(scope="module")
+def search():
+    return SimpleNamespace(**runpy.run_path(str(DOCS / "_extensions/site_search.py")))
+
+
+def test_words_lead_to_headings(search):
+    for word, place in search.WORDS.items():
+        page, _, anchor = place.partition("#")
+        assert (DOCS / f"{page}.md").exists(), word
+        assert not anchor or anchor in anchors((DOCS / f"{page}.md").read_text()), (word, place)
+        assert not search.is_table(page), word
+
+
+def test_tables_are_left_out_of_the_search(search):
+    tables = {page.stem for page in (DOCS / "tested").glob("*.md")} - {"index"}
+    assert all(search.is_table(f"tested/{name}") for name in tables)
+    assert not search.is_table("tested/index")
+    linked = (DOCS / "tested/index.md").read_text()
+    assert all(f"]({name}.md)" in linked for name in tables), tables
+
+
+def test_the_table_of_options_has_each_of_them():
+    table = (DOCS / "reference/translate.md").read_text().partition("## Options")[2].partition("\n## ")[0]
+    options = [name for name in inspect.signature(t2j).parameters if name != "thing"]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == sorted(options)
+
+
+def test_the_first_command_installs_what_the_readme_imports():
+    command = blocks("bash")[0]
+    groups = command.partition(".[")[2].partition("]")[0].split(",")
+    asked = [*PROJECT["dependencies"], *(x for group in groups for x in PROJECT["optional-dependencies"][group])]
+    names = {re.split("[><]", requirement)[0] for requirement in asked} | {"torch2jax"}
+    imported = re.findall(r"^(?:import|from) (\w+)", "\n".join(blocks("python")), flags=re.MULTILINE)
+    assert set(imported) <= names, set(imported) - names
+
+
+def test_torchvision_is_installed_in_the_command_that_installs_torch():
+    for page in FIRST[:4]:
+        commands = [line for block in blocks("bash", page.read_text()) for line in block.splitlines()]
+        installs = [line for line in commands if "pip install" in line and "dev" not in line]
+        with_torch = [line for line in installs if re.search(r" '?torch['< ]", line)]
+        assert with_torch, page
+        assert all(" torchvision" in line for line in with_torch), page
+
+
+def test_the_line_for_cpus_asks_for_a_supported_pytorch():
+    (bound,) = (x.partition(",")[2] for x in PROJECT["dependencies"] if x.startswith("torch>="))
+    assert set(re.findall(r"'torch(<.*?)'", (DOCS / "install.md").read_text())) == {bound}
+
+
+@pytest.mark.parametrize("page", FIRST, ids=lambda page: page.name)
+def test_first_pages_have_no_words_of_the_house(page: Path):
+    words = r"known values?|selections?|journal|shadow|Torchish|compiled parts?|parts of a model|restarts?\b"
+    assert not re.findall(rf"\b({words})", page.read_text())
+
+
+@pytest.mark.parametrize("page", FIRST[:4], ids=lambda page: page.name)
+def test_first_pages_warn_of_the_name_on_pypi(page: Path):
+    assert "another project" in page.read_text().partition("```python")[0]
+
+
+def test_the_readme_names_the_doctor():
+    assert "torch2jax doctor" in README.partition("## A first program")[0]
