@@ -7,10 +7,11 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from tests.test_readme import README, anchors, blocks
-from torch2jax import t2j
+from torch2jax import sharding, t2j
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -84,3 +85,17 @@ def test_first_pages_warn_of_the_name_on_pypi(page: Path):
 
 def test_the_readme_names_the_doctor():
     assert "torch2jax doctor" in README.partition("## A first program")[0]
+
+
+@pytest.mark.models
+@pytest.mark.usefixtures("eight_devices")
+def test_the_picture_of_a_sharded_weight(capsys):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=96, **sizes))
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    params = sharding.put(model.state_dict(), sharding.specs(model, mesh, tensor="model", fsdp="data"), mesh)
+    jax.debug.visualize_array_sharding(params["model.layers.0.mlp.up_proj.weight"], use_color=False)
+    lines = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
+    assert "\n".join(lines) in (DOCS / "large-models.md").read_text()
