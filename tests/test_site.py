@@ -88,6 +88,7 @@ def test_the_readme_names_the_doctor():
 
 
 @pytest.mark.models
+@pytest.mark.slow("imports transformers")
 @pytest.mark.usefixtures("eight_devices")
 def test_the_picture_of_a_sharded_weight(capsys):
     from transformers import LlamaConfig, LlamaForCausalLM
