@@ -1,30 +1,36 @@
 """PyTorch's operator database of mask selections, against PyTorch: ``python -m tests.ops.chosen_database``.
 
 Each sample's tensors are what a traced mask chooses of longer ones, along the first dimension or along the last. What
-is not chosen is nan, or an integer far from all others: it may be in no value and in no gradient. An operator that is
+is not chosen is nan, or an integer far from all others: it may be in no value and in no derivative. An operator that is
 refused is counted by its message. `squeeze` of a dimension that data decide keeps it, as docs/lengths.md says.
 
     python -m tests.ops.chosen_database                # all entries, their first two samples
     python -m tests.ops.chosen_database softmax amax --samples 20 --show
+    python -m tests.ops.chosen_database --rows all --x64    # each kind of rows of `hidden_rows`, in double precision
 """
 
 import argparse
 import collections
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import torch
 
 from tests.compiling import keep_context, set_flags
 from tests.ops.database.samples import Case, cases, entries
-from torch2jax import Padded, TracedValueError, t2j
+from tests.ops.hidden_rows import KINDS, Given, compare, given, masks, spread
 
 Tensor = torch.Tensor
 _RANDOM = ("bernoulli", "dropout", "multinomial", "normal", "rand", "uniform", "rrelu", "cauchy", "exponential")
 _RANDOM += ("geometric", "log_normal", "empty", "new_empty", "scaled_dot_product_attention")
+_CRASHES = ("nn.functional.pdist", "_segment_reduce")
+"""PyTorch's derivatives of no row end the process."""
+_ILL_POSED = {
+    "equal": ("svd_lowrank", "pca_lowrank"),  # derivatives for singular values that are all but zero
+    "none": ("nn.functional.layer_norm",),  # a sample has eps=-0.5: nan times zero in derivatives for weights
+}
 
 
 class Trial(NamedTuple):
@@ -40,104 +46,36 @@ class Trial(NamedTuple):
         is_squeezed = any(word in self.case.name for word in ("squeeze", "corrcoef", "cov"))
         return is_squeezed and self.case.tensors[0].shape[self.dim] == 1
 
-    def run(self) -> str:
-        """What is wrong: nothing, where the text is empty; or that it is refused."""
+    def run(self, kinds: Sequence[str] = ("nan",)) -> dict[str, str]:
+        """What is wrong for each kind of rows: nothing, where the text is empty; or that it is refused."""
+        return compare(self.function, {kind: self._given(kind) for kind in kinds})
+
+    def function(self, mask, wholes: list) -> list:
+        """The case's function of what a mask chooses."""
+        by_mask = (slice(None),) * (self.dim % self.case.tensors[0].ndim)
+        operands = [x[(*by_mask, mask)] if is_it else x for x, is_it in zip(wholes, self.chosen, strict=True)]
+        found = self.case.comparable(self.case.function(*operands), *operands)
+        return [found] if isinstance(found, Tensor) else list(found)
+
+    def _given(self, kind: str) -> Given | None:
+        if (kind == "none" and self.case.op.name in _CRASHES) or self.case.op.name in _ILL_POSED.get(kind, ()):
+            return None
         tensors = [x.detach() for x in self.case.tensors]
-        count = tensors[0].shape[self.dim]
-        mask = _mask(count)
-        wholes = [_spread(x, mask, self.dim) if is_it else x for x, is_it in zip(tensors, self.chosen, strict=True)]
-        trained = [x for x in wholes if x.is_floating_point()]
-
-        def function(mask, wholes):
-            by_mask = (slice(None),) * (self.dim % tensors[0].ndim)
-            operands = [x[(*by_mask, mask)] if is_it else x for x, is_it in zip(wholes, self.chosen, strict=True)]
-            found = self.case.comparable(self.case.function(*operands), *operands)
-            return found if isinstance(found, Tensor) else list(found)
-
-        try:
-            wanted = function(mask, [x.clone() for x in wholes])
-        except Exception:
-            return "left out"  # samples that PyTorch takes with their own strides only
-
-        def loss(trained, mask, wholes):
-            at = iter(trained)
-            found = t2j(function)(mask, [next(at) if x.dtype.kind == "f" else x for x in wholes])
-            leaves = jax.tree.leaves(found, is_leaf=lambda x: isinstance(x, Padded))
-            arrays = [x.values if isinstance(x, Padded) else x for x in leaves]
-            return sum(
-                [(x * 1.0).sum() for x in arrays if jnp.issubdtype(x.dtype, jnp.floating)], jnp.zeros(())
-            ), leaves
-
-        slopes = self._slopes(function, mask, wholes)
-        given = [t2j(x) for x in trained], t2j(mask), [t2j(x) for x in wholes]
-        try:
-            if slopes is None:
-                (_, leaves), gradients = jax.jit(loss)(*given), []
-            else:
-                compiled = jax.jit(jax.value_and_grad(loss, has_aux=True, allow_int=True))
-                (_, leaves), gradients = compiled(*given)
-        except TracedValueError as error:
-            return f"refused: {str(error)[:110]}"
-        except RuntimeError as error:
-            if not any(
-                words in str(error) for words in ("mask selection", "mask selected", "data-dependent", "data decide")
-            ):
-                raise
-            return f"refused: {str(error)[:110]}"
-        for one, other in zip(leaves, jax.tree.leaves(wanted), strict=True):
-            one = np.asarray(one.compact() if isinstance(one, Padded) else one)
-            if one.shape != tuple(other.shape):
-                return f"got the shape {one.shape}; wanted {tuple(other.shape)}"
-            if not _close(one, other):
-                return f"got {one.ravel()[:8]}; wanted {other.ravel()[:8]}"
-        for one, other in zip(gradients, slopes or (), strict=True):
-            if not np.allclose(one, other.numpy(), 1e-3, 1e-3, equal_nan=True):
-                return f"gradient {np.asarray(one).ravel()[:12]}; wanted {other.ravel()[:12]}"
-        return ""
-
-    def _slopes(self, function, mask: Tensor, wholes: list[Tensor]) -> list[Tensor] | None:
-        """PyTorch's gradients; None where it has none."""
-        leaves = [x.clone().requires_grad_() if x.is_floating_point() else x for x in wholes]
-        trained = [x for x in leaves if x.requires_grad]
-        try:
-            results = [x for x in jax.tree.leaves(function(mask, leaves)) if x.requires_grad]
-            if not results:
-                return None
-            wanted = torch.autograd.grad(sum(x.sum() for x in results), trained, allow_unused=True)
-        except Exception:
-            return None  # of an operator that is not differentiated
-        return [torch.zeros_like(x) if slope is None else slope for x, slope in zip(trained, wanted, strict=True)]
+        places, mask = masks(tensors[0].shape[self.dim], kind)
+        wholes = [
+            spread(x, places, self.dim, kind) if is_it else x for x, is_it in zip(tensors, self.chosen, strict=True)
+        ]
+        dims = [self.dim if is_it else None for is_it in self.chosen]
+        return given(self.function, mask, wholes, dims, 2 if self.case.op.supports_gradgrad else 1)
 
 
-def _close(one: np.ndarray, other: Tensor) -> bool:
-    if other.dtype == torch.bfloat16:  # which NumPy has not
-        one, other = one.astype(np.float32), other.float()
-    return np.allclose(one, other.numpy(), 1e-3, 1e-4, equal_nan=True)
-
-
-def _mask(count: int) -> Tensor:
-    """A mask that chooses so many, with others before, between and behind them."""
-    mask = torch.ones(count, dtype=torch.bool)
-    nothing = torch.zeros(1, dtype=torch.bool)
-    return torch.cat([nothing, mask[:1], nothing, mask[1:], nothing])
-
-
-def _spread(tensor: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """A longer tensor of which the mask chooses this one."""
-    front = tensor.movedim(dim, 0)
-    whole = torch.full((len(mask), *front.shape[1:]), 0, dtype=tensor.dtype)
-    whole[:] = float("nan") if tensor.is_floating_point() else 1 if tensor.dtype == torch.bool else 101
-    whole[mask] = front
-    return whole.movedim(0, dim).contiguous()
-
-
-def trials(name: str, samples: int) -> list[Trial]:
+def trials(name: str, samples: int, precision: torch.dtype = torch.float32) -> list[Trial]:
     """Of each sample: its first tensor chosen, and all tensors that are as long."""
     found = []
     for op in entries(name):
         if any(word in op.name for word in _RANDOM) or torch.float32 not in op.supported_dtypes("cpu"):
             continue
-        few = [x for x in cases(op, torch.float32, 60) if _may_be_chosen(x)]
+        few = [x.in_precision(precision) for x in cases(op, torch.float32, 60) if _may_be_chosen(x)]
         for case in few[:samples]:
             first = case.tensors[0]
             for dim in (0, -1)[: first.ndim]:
@@ -160,30 +98,33 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=["*"])
     parser.add_argument("--samples", type=int, default=2, help="how many samples of each entry")
     parser.add_argument("--part", default="0/1", help="which part of the entries, as 2/8")
+    parser.add_argument("--rows", nargs="*", default=["nan"], help=f"kinds of rows: {', '.join(KINDS)}, or all")
+    parser.add_argument("--x64", action="store_true", help="in double precision")
     parser.add_argument("--show", action="store_true", help="what is refused, too")
     options = parser.parse_args()
     set_flags()
     keep_context()
+    jax.config.update("jax_enable_x64", options.x64)
+    kinds = list(KINDS) if options.rows == ["all"] else options.rows
     part, parts = map(int, options.part.split("/"))
-    kinds: collections.Counter[str] = collections.Counter()
+    outcomes = {kind: collections.Counter[str]() for kind in kinds}
     names = list(dict.fromkeys(op.name for name in options.names for op in entries(name)))[part::parts]
     for name in names:
-        for trial in trials(name, options.samples):
+        for trial in trials(name, options.samples, torch.float64 if options.x64 else torch.float32):
             if trial.is_other:
                 continue
-            try:
-                wrong = trial.run()
-            except Exception as error:
-                wrong = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            kind = wrong.partition(":")[0] if wrong.startswith(("refused", "left out")) else "differ"
-            kinds[kind if wrong else "agree"] += 1
-            if wrong and (kind == "differ" or options.show):
-                which = f"{list(trial.chosen)} along {trial.dim}"
-                print(f"{kind}: {trial.case.name} {[tuple(x.shape) for x in trial.case.tensors]} {which}: {wrong}")
-                if kind == "differ":
-                    print(f"    {str(trial.case.sample)[:300]}", flush=True)
-    print(dict(kinds))
-    return int(kinds["differ"] > 0)
+            for kind, wrong in trial.run(kinds).items():
+                outcome = wrong.partition(":")[0] if wrong.startswith(("refused", "left out")) else "differ"
+                outcomes[kind][outcome if wrong else "agree"] += 1
+                if wrong and (outcome == "differ" or options.show):
+                    which = f"{list(trial.chosen)} along {trial.dim}"
+                    shapes = [tuple(x.shape) for x in trial.case.tensors]
+                    print(f"{outcome} ({kind}): {trial.case.name} {shapes} {which}: {wrong}")
+                    if outcome == "differ":
+                        print(f"    {str(trial.case.sample)[:300]}", flush=True)
+    for kind, found in outcomes.items():
+        print(f"{kind} ({KINDS[kind]}): {dict(found)}")
+    return int(any(found["differ"] for found in outcomes.values()))
 
 
 if __name__ == "__main__":

@@ -413,7 +413,7 @@ def _entering(call: Call, padded: Padded) -> torch.Tensor:
         for axis, length in padded.lengths.items():
             positions = torch.arange(values.shape[axis])
             by_dim[axis] = first(positions, call.constants.given(length, torch.int64))
-        return nested(values, by_dim, is_safe=False)
+        return nested(values, by_dim)
 
 
 def _leaving(call: Call, chosen: Chosen) -> Padded:

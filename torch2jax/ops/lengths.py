@@ -57,7 +57,7 @@ def _sized(make, shape, what: str) -> Any:
         if is_traced_number(size):
             sizes[at], length = bounded(size, what)
             by_dim[at] = first(torch.arange(sizes[at]), length)
-    return nested(make(tuple(sizes)), by_dim, is_safe=False)
+    return nested(make(tuple(sizes)), by_dim)
 
 
 def _filled(function, leads: int):
@@ -193,7 +193,7 @@ def _as_long(chosen, dim: int, size: int) -> Any:
     """A selection of length one or `size`, as `size` rows."""
     leading = packed(with_leading(chosen, dim))
     positions = torch.where(leading.length == 1, 0, torch.arange(size).clamp(max=max(len(leading.rows) - 1, 0)))
-    rows: Any = leading.safe()
+    rows: Any = leading.copied()
     return (rows[positions] if len(rows) else rows.new_zeros((size, *rows.shape[1:]))).movedim(0, dim)
 
 
@@ -214,7 +214,7 @@ def _expand_chosen(self, sizes: tuple) -> Any:
         tensor, by_dim = unnested(self)
         shape = [new.get(i, size) for i, size in enumerate(tensor.shape)]
         shape = [old if size == -1 else size for size, old in zip(shape, tensor.shape, strict=True)]
-        return nested(tensor.expand(shape), by_dim)
+        return nested(tensor.expand(shape), by_dim, True)
     shape = [1 if type(size) is int and size == -1 else new.get(i, 1) for i, size in enumerate(sizes)]
     return torch.where(torch.ones(shape, dtype=torch.bool), self, torch.zeros((), dtype=self.dtype))
 

@@ -116,7 +116,7 @@ for _function in (
 def linear(input, weight, bias=None):
     if isinstance(weight, Selected) or isinstance(bias, Selected) or input.row_ndim == 0:
         raise TracedValueError("torch.nn.functional.linear of weights that a boolean mask selected")
-    return map_rows(lambda rows: F.linear(rows, weight, bias), (input,), {}, "torch.nn.functional.linear")
+    return like(F.linear(torch.where(input.spread_mask(), input.rows, 0), weight, bias), input)
 
 
 def _norm_of_rows(function):
@@ -126,7 +126,11 @@ def _norm_of_rows(function):
         if len(normalized_shape) > input.row_ndim:
             raise TracedValueError(f"torch.{function.__name__} over a boolean-mask selection")
         return map_rows(
-            lambda rows: function(rows, normalized_shape, *args, **kwargs), (input,), {}, f"torch.{function.__name__}"
+            lambda rows: function(rows, normalized_shape, *args, **kwargs),
+            (input,),
+            {},
+            f"torch.{function.__name__}",
+            copies=True,
         )
 
     return norm
@@ -140,7 +144,9 @@ for _function in (F.layer_norm, F.rms_norm):
 def embedding(input, weight, *args, **kwargs):
     if isinstance(weight, Selected):
         raise TracedValueError("torch.nn.functional.embedding of weights that a boolean mask selected")
-    return map_rows(lambda rows: F.embedding(rows, weight, *args, **kwargs), (input,), {}, "torch.embedding")
+    return map_rows(
+        lambda rows: F.embedding(rows, weight, *args, **kwargs), (input,), {}, "torch.embedding", copies=True
+    )
 
 
 @implements_selected(Tensor.dtype.__get__)
@@ -293,12 +299,13 @@ def squeeze(input, dim=None):
     return input
 
 
-def along(function, of_chosen=None):
+def along(function, of_chosen=None, copies: bool = False):
     """A function along one dimension: applied to each row, or, along the selection's own, by `of_chosen`.
 
     Args:
         function: takes the tensor and the dimension first.
         of_chosen: takes what was chosen, and the other arguments; None where nothing can be said of that.
+        copies: as `map_rows` has it.
     """
 
     def along(input, dim=-1, *args, **kwargs):
@@ -310,13 +317,17 @@ def along(function, of_chosen=None):
             raise TracedValueError(f"torch.{function.__name__} along a boolean-mask selection")
         what = f"torch.{function.__name__}"
         return map_rows(
-            lambda rows, *args, **kwargs: function(rows, dim - ndim, *args, **kwargs), (input, *args), kwargs, what
+            lambda rows, *args, **kwargs: function(rows, dim - ndim, *args, **kwargs),
+            (input, *args),
+            kwargs,
+            what,
+            copies=copies,
         )
 
     return along
 
 
-implements_selected(torch.gather, Tensor.gather)(along(Tensor.gather))
+implements_selected(torch.gather, Tensor.gather)(along(Tensor.gather, copies=True))
 
 
 @implements_selected(torch.cat, torch.concat, torch.concatenate)
@@ -353,7 +364,7 @@ def _together(tensors) -> Selected:
             return lead.to(dtype)
         more = torch.cat(others)
         together = _PUT_BEHIND((lead.rows.to(dtype), more, lead.length), {})
-        return first_of(together, lead.length + len(more), lead.is_safe)
+        return first_of(together, lead.length + len(more))
     rows, masks = [], []
     for x in tensors:
         if isinstance(x, Selected):
@@ -384,7 +395,7 @@ def _changed_row(function, input: Selected, dim: int, ndim: int):
 def getitem(self, index):
     if isinstance(index, Selected):
         if not isinstance(self, Selected) and index.dtype in (torch.int64, torch.int32):
-            return select(self[index.safe()], index.mask, True)
+            return select(self[index.within(self.shape[0])], index.mask)
         if isinstance(index.rows, Chosen) and index.dtype == torch.bool and isinstance(self, Selected):
             return chosen_of(self, index)
         if isinstance(self, Selected) and index.dtype == torch.bool:
@@ -411,7 +422,8 @@ def _at_indices(chosen: Selected, index: Selected) -> Selected:
     """The rows at indices into a selection."""
     if index.indices_in is not None and is_same_mask(index.indices_in, chosen.mask):
         return like(chosen.rows.clone(), index)
-    return like(packed(chosen).safe()[index.safe()], index, True)
+    rows = packed(chosen).rows
+    return like(rows[index.within(len(rows))], index)
 
 
 def _of_each_row(chosen: Selected, index) -> tuple | None:
@@ -460,7 +472,7 @@ def _write_rows(chosen: Selected, index, value) -> None:
         raise TracedValueError("writing by this subscript to a boolean-mask selection")
     rows = chosen.rows.clone()
     rows[at] = in_order_of(value, chosen.mask) if isinstance(value, Selected) else value
-    chosen.overwrite(rows, False)
+    chosen.overwrite(rows)
 
 
 def _write_where(chosen: Selected, index: Selected, value) -> None:
@@ -470,7 +482,7 @@ def _write_where(chosen: Selected, index: Selected, value) -> None:
     if isinstance(value, Tensor) and value.ndim > row_ndim:
         value = in_order_of(value, mask) if isinstance(value, Selected) or len(value) != 1 else value[0]
     spread = mask.reshape(*mask.shape, *[1] * row_ndim)
-    chosen.overwrite(torch.where(spread, value, chosen.rows).to(chosen.dtype), chosen.is_safe)
+    chosen.overwrite(torch.where(spread, value, chosen.rows).to(chosen.dtype))
 
 
 @implements_selected(torch.masked_scatter, Tensor.masked_scatter)
@@ -542,12 +554,21 @@ def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
         return reduced(lambda x, dims, keep: x.var(dims, correction=correction, keepdim=keep), input, dims, keepdim, 0)
     centre = mean(input, dims, keepdim=True)
     free = (count_of(input, dims) - correction).clamp(min=0)
-    return sum((input - centre.squeeze(0)).abs().square(), dims, keepdim) / free
+    distances = input - centre.squeeze(0)
+    return sum((distances.abs() if distances.is_complex() else distances).square(), dims, keepdim) / free
 
 
 @implements_selected(torch.std, Tensor.std)
 def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
-    return var(input, dim, unbiased, keepdim, correction=correction).sqrt()
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    dims = dims_of(input, dim)
+    correction = int(unbiased) if correction is None else correction
+    if 0 not in dims:
+        return reduced(lambda x, dims, keep: x.std(dims, correction=correction, keepdim=keep), input, dims, keepdim, 0)
+    variance = var(input, dims, keepdim=keepdim, correction=correction)
+    is_constant = variance == 0  # of which PyTorch says that the derivative is zero
+    return torch.where(is_constant, 0, torch.where(is_constant, 1, variance).sqrt())
 
 
 @implements_selected(torch.amax, Tensor.amax)
@@ -626,7 +647,7 @@ def _of_classes(function):
         input, target = aligned([input, target], what)
         lead = input.mask.ndim
         classes = torch.where(target.spread_mask(), target.rows, ignore_index).flatten(0, lead - 1)
-        rows = input.safe().flatten(0, lead - 1)
+        rows = torch.where(input.spread_mask(), input.rows, 0).flatten(0, lead - 1)
         found = function(rows, classes, weight, ignore_index=ignore_index, reduction=reduction, **options)
         return like(found.unflatten(0, tuple(input.mask.shape)), input) if reduction == "none" else found
 

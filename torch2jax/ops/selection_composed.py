@@ -59,11 +59,12 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
 
 @implements_chosen(torch.corrcoef, Tensor.corrcoef)
 def corrcoef(input):
-    rows = input if input.ndim > 1 else input.unsqueeze(0)
-    rows = rows - rows.mean(1, keepdim=True)
-    rows = rows / torch.linalg.vector_norm(rows, 2, 1, True)
-    found = (rows @ rows.transpose(0, 1).conj()).clamp(-1, 1)
-    return found.squeeze()
+    found = cov(input)
+    if not found.ndim:
+        return found / found
+    spread = found.diagonal().real.sqrt()
+    found = found / spread[:, None] / spread
+    return found if found.is_complex() else found.clamp(-1, 1)
 
 
 @implements_chosen(F.cosine_similarity)
@@ -340,8 +341,8 @@ def of_examples(function, chosen: Selected, what: str) -> Any:
     """``function(tensor)`` of a batch with the selection's number of examples, or a tuple of such results."""
     if chosen.mask.ndim > 1:
         chosen = packed(chosen)
-    made = function(chosen.safe())
-    found = tuple(like(x, chosen, True) for x in (made if isinstance(made, tuple) else (made,)))
+    made = function(chosen.copied())
+    found = tuple(like(x, chosen) for x in (made if isinstance(made, tuple) else (made,)))
     if any(len(x.rows) != chosen.mask.numel() for x in found):
         raise TracedValueError(f"{what} of a boolean-mask selection")
     return found if isinstance(made, tuple) else found[0]
@@ -387,7 +388,7 @@ def grid_sample(input, grid, *args, **kwargs):
         raise TracedValueError("torch.nn.functional.grid_sample of, or by, a boolean-mask selection")
     what = "torch.nn.functional.grid_sample"
     images, grids = aligned([packed(input), packed(grid)], what)
-    return of_examples(lambda rows: F.grid_sample(rows, grids.safe(), *args, **kwargs), images, what)
+    return of_examples(lambda rows: F.grid_sample(rows, grids.copied(), *args, **kwargs), images, what)
 
 
 @implements_selected(F.batch_norm)

@@ -175,7 +175,8 @@ def getitem(self, index):
     if _is_where_mask_is(self, indices):
         chosen = select(lift(self).clone(), indices[0].mask)
     else:
-        chosen = select(self[tuple(position.safe() for position in indices)], indices[0].mask, True)
+        positions = tuple(position.within(self.shape[dim]) for dim, position in enumerate(indices))
+        chosen = select(self[positions], indices[0].mask)
     return getitem_of_mask(chosen, (slice(None), *rest)) if rest else chosen
 
 
@@ -277,7 +278,7 @@ def _write(target, result):
     """Writes a function's result for a target to that target."""
     if not isinstance(target, Selected):
         return write_in_place(target, result)
-    target.overwrite(in_order_of(result, target.mask), result.is_safe)
+    target.assign(result)
     return target
 
 
@@ -301,7 +302,8 @@ def _scattering(function, what: str):
                 f"{what} along a later dimension, or of tensors one of which is a boolean-mask selection,"
             )
         index, *given = aligned([index, src] if isinstance(src, Selected) else [index], what)
-        src = given[0].rows.flatten(0, index.mask.ndim - 1) if given else src
+        if given:  # of rows that were not chosen ones, as products of zeros have no derivatives
+            src = torch.where(given[0].spread_mask(), given[0].rows, 1).flatten(0, index.mask.ndim - 1)
         indices = torch.where(index.spread_mask(), index.rows, len(input)).flatten(0, index.mask.ndim - 1)
         target = torch.cat([input, input.new_zeros((1, *input.shape[1:]))])
         return function(target, 0, indices, src, *args, **kwargs)[: len(input)]

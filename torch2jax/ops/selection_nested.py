@@ -49,7 +49,7 @@ def viewed(input: Selected, shape: tuple) -> Any:
     if _between(sizes, positions) != _between(tensor.shape, dims):
         return None
     found = nested(
-        tensor.reshape(sizes), {position: by_dim[dim] for position, dim in zip(positions, dims, strict=True)}
+        tensor.reshape(sizes), {position: by_dim[dim] for position, dim in zip(positions, dims, strict=True)}, True
     )
     leading_of(found)[0].refuses_writes = True
     return found
@@ -77,7 +77,7 @@ def chosen_of(input: Any, mask: Any) -> Selected:
         is_shared = dim in unknown_dims(input)
         input, mask = aligned_along([input, mask], [dim if is_shared else None, dim], "a subscript by a mask")
     found = merged(input, mask.ndim)
-    return select(found.rows, found.mask & unnested(mask)[0], True)
+    return select(found.rows, found.mask & unnested(mask)[0])
 
 
 def indices_in(condition: Any) -> tuple[Selected, ...]:
@@ -108,7 +108,7 @@ def by_indices(chosen: Any, indices: list, rest: list) -> Any:
     if any(isinstance(index, Chosen) and len(unknown_dims(index)) > 1 for index in indices):
         raise TracedValueError("a subscript by such places of boolean-mask selections")
     indices = [_from_start(index, by_dim.get(dim)) for dim, index in enumerate(indices)]
-    found = nested(found, {dim: leading for dim, leading in by_dim.items() if dim >= count})
+    found = nested(found, {dim: leading for dim, leading in by_dim.items() if dim >= count}, True)
     return found[(*indices, *rest)]
 
 
@@ -132,7 +132,7 @@ def write(target: Any, items: list, value: Any) -> None:
         found, by_dim = unnested(in_compact_order(target))
         found = found.clone()
         found[tuple(_from_start(item, by_dim.get(dim)) for dim, item in enumerate(items))] = value
-        target.copy_(nested(found, by_dim, is_safe=False))
+        target.copy_(nested(found, by_dim))
         return
     is_it: Any = torch.ones((), dtype=torch.bool)
     for dim, item in enumerate(items):

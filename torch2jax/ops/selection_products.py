@@ -47,7 +47,7 @@ def _contracted(function, what: str, letters: list[str], result: str, operands: 
         operands = aligned_along(operands, [each.get(letter) for each in dims], what)
     tensors, by_dim = [], {}
     for names, x in zip(letters, operands, strict=True):
-        tensor, found = unnested(x, [dim for dim in range(len(names)) if names[dim] not in result])
+        tensor, found = unnested(x, range(len(names)))
         tensors.append(tensor)
         by_dim.update({names[dim]: leading for dim, leading in found.items()})
     made = function(*tensors)

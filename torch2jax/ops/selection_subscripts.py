@@ -79,7 +79,7 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
         if step > 1:
             is_there &= (rank - lower) % step == 0
         mask: Any = chosen.mask & is_there.reshape(chosen.mask.shape)
-        part = select(chosen.rows, mask, chosen.is_safe)
+        part = select(chosen.rows, mask)
         part.shares_memory, part.refuses_writes = True, chosen.refuses_writes
         return part
     found = ((upper - lower).clamp(min=0) + (step - 1)) // step
@@ -122,7 +122,7 @@ def _in_compact_order(chosen: Selected, count: torch.Tensor, positions: slice, b
             capacity = len(range(positions.start, positions.stop, positions.step))
             index = index[(begin + torch.arange(capacity) * positions.step).clamp(max=max(positions.stop - 1, 0))]
         rows = flat[index] if isinstance(flat, Chosen) else rows_at(flat, index, count)
-    part = first(rows, count, chosen.is_safe)
+    part = first(rows, count)
     part.shares_memory = True
     part.refuses_writes = chosen.refuses_writes or not is_view(flat, chosen.rows)
     return part
@@ -190,9 +190,9 @@ def _by_tensors(chosen, items: list):
     found = aligned(selections, "a subscript")
     if found[0].mask.ndim > 1:
         found = [packed(x) for x in found]
-    safe = iter([x.safe() for x in found])
-    indices = [next(safe) if isinstance(x, Selected) else x for x in indices]
-    return like(base[(*indices, *rest)], found[0], True)
+    copied = iter([x.copied() for x in found])
+    indices = [next(copied) if isinstance(x, Selected) else x for x in indices]
+    return like(base[(*indices, *rest)], found[0])
 
 
 @implements_selected(Tensor.__getitem__)
@@ -263,12 +263,12 @@ def _write_at(chosen: Selected, index: Selected, value) -> None:
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if not chosen.is_compact:
         at = packed(first(torch.arange(len(rows)), torch.tensor(len(rows)))).rows
-        at = packed(select(at, mask)).rows[index.safe()]
+        at = packed(select(at, mask)).rows[index.copied()]
     else:
-        at = index.safe()
+        at = index.copied()
     written = rows.clone()
     setitem_by_indices(written, like(at, index, True), value)
-    chosen.overwrite(written.reshape(chosen.rows.shape), False)
+    chosen.overwrite(written.reshape(chosen.rows.shape))
 
 
 def _write_part(chosen: Selected, item: slice, value) -> None:
@@ -283,7 +283,7 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
     if isinstance(value, Tensor) and value.ndim > chosen.row_ndim:
         value = value[(rank - lower).clamp(0, max(len(value) - 1, 0))].reshape(*chosen.mask.shape, *value.shape[1:])
     where = is_there.reshape(*chosen.mask.shape, *[1] * chosen.row_ndim)
-    chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype), False)
+    chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype))
 
 
 def _write_element(chosen: Selected, position, value) -> None:
@@ -292,7 +292,7 @@ def _write_element(chosen: Selected, position, value) -> None:
     position = torch.where(position < 0, chosen.length + position, position)
     mask = chosen.mask.reshape(-1)
     where = ((mask.cumsum(0) - 1 == position) & mask).reshape(*chosen.mask.shape, *[1] * chosen.row_ndim)
-    chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype), False)
+    chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype))
 
 
 # Of tensors.

@@ -22,7 +22,7 @@ from ..tensors.storage import View
 from ..tensors.tensor import geometry, make_view
 from ..tensors.view_kind import ViewKind
 from ..values.lengths import expect_to_fit, is_multiple, is_same_number, is_traced_number, tensor_of
-from ..values.selected import Chosen, Selected, first, in_order_of, positions_of
+from ..values.selected import Chosen, Selected, first, positions_of
 from ..values.selected_at_axis import at_axis, leading_of, with_leading
 
 aten = torch.ops.aten
@@ -134,7 +134,7 @@ def _at_positions(flat: Selected, positions: torch.Tensor, shape: tuple[int, ...
     positions = positions.clamp(0, max(len(rows) - 1, 0))
     if not flat.is_compact:
         positions = positions_of(flat, flat.mask.numel())[positions]
-    found = first(rows_at(rows, positions, flat.length).reshape(shape), length, flat.is_safe)
+    found = first(rows_at(rows, positions, flat.length).reshape(shape), length)
     found.shares_memory, found.refuses_writes = True, flat.refuses_writes or not is_view(rows, flat.rows)
     return found
 
@@ -159,7 +159,7 @@ def zero_(self):
 @implements_chosen(Tensor.fill_)
 def fill_(self, value):
     leading, _ = leading_of(self)
-    leading.overwrite(torch.zeros_like(leading.rows).fill_(value), True)
+    leading.overwrite(torch.zeros_like(leading.rows).fill_(value))
     return self
 
 
@@ -169,7 +169,7 @@ def copy_(self, src, non_blocking=False):
     everywhere = torch.ones((), dtype=torch.bool)
     found, (target, at) = torch.where(everywhere, src.to(self.dtype), self), leading_of(self)
     found = with_leading(found, at)
-    target.overwrite(in_order_of(found, target.mask), found.is_safe)
+    target.assign(found)
     return self
 
 

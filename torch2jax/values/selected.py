@@ -6,6 +6,10 @@ the mask is ``arange(n) < length``: what needs an order, or a smaller bound, mak
 cumulative sum and a gather. Invariants: the length is the number of ones in the mask; the bound, how many there are
 room for, is the number of its elements; nothing that is not chosen is ever seen in a value or a derivative.
 
+Rows that were not chosen may be anything: nan, infinite, equal to others. What is elementwise is computed of them too.
+Where its derivatives may be infinite, it has none with respect to them (`safe`), nor through them with respect to what
+is beside the rows: infinity times zero is not zero. Nothing need be known of their values.
+
 The rows of a selection may themselves be chosen along a dimension of theirs, by another mask, which is the same for
 all of them: the selection is *nested*, and a tensor with several data-dependent dimensions, as ``x[m] @ x[m].T``. A
 function of rows is then one of what was chosen, and is served as any other.
@@ -35,6 +39,7 @@ from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import is_same_value, range_of
 from .item import Item
 from .lengths import Counted, expect_capacity, hinted_bound, is_same_number, track_lengths
+from .traced_numbers import Number
 
 _MULTIPLES = frozenset((Tag.PRODUCT, Tag.QUOTIENT))
 
@@ -107,9 +112,7 @@ class Chosen(torch.Tensor):
 class Selected(Chosen):
     """``tensor[mask]``, held as the whole tensor and the mask over its first dimensions.
 
-    What acts on each row acts on all of them. Those that were not chosen must not make trouble on the way: infinite
-    derivatives times zero are not zero. They become copies of the first that was chosen (`safe`) before anything but
-    sums and multiples is computed of them.
+    What acts on each row acts on all of them.
     """
 
     len_depends_on_values = True
@@ -169,7 +172,7 @@ class Selected(Chosen):
 
     @property
     def is_safe(self) -> bool:
-        """True if the rows that were not chosen have harmless values: nobody has written to them since they had."""
+        """True if no derivative goes through the rows that were not chosen, and nobody has written to them since."""
         return self._safe_version == self._version
 
     @is_safe.setter
@@ -184,8 +187,12 @@ class Selected(Chosen):
         """Returns True if one mask chose both."""
         return is_same_mask(self.mask, other.mask)
 
-    def overwrite(self, rows: torch.Tensor, is_safe: bool) -> None:
-        """Writes to all rows, chosen or not."""
+    def assign(self, other: "Selected") -> None:
+        """Writes the rows of another selection of the same length."""
+        self.overwrite(in_order_of(other, self.mask))
+
+    def overwrite(self, rows: torch.Tensor) -> None:
+        """Writes to all rows, chosen or not; where no gradients are recorded, derivatives go through as before."""
         if self.refuses_writes:
             raise TracedValueError("writing to a part of a boolean-mask selection, which others see,")
         if self.shares_memory:
@@ -194,7 +201,7 @@ class Selected(Chosen):
             self.rows = rows
         else:
             self.rows.copy_(rows)
-        self.is_safe = is_safe
+        self.is_safe = False
 
     def descend_from(self, other: "Selected") -> None:
         """Takes over who else sees the rows, if these are a view of another's."""
@@ -206,13 +213,30 @@ class Selected(Chosen):
         return self.mask.reshape(*self.mask.shape, *[1] * self.row_ndim)
 
     def safe(self) -> torch.Tensor:
-        """All rows, with a chosen one in place of those not chosen; if none is chosen, ones (zeros for integers)."""
-        if self.is_safe or not self.mask.numel():
+        """All rows, without derivatives with respect to those that were not chosen."""
+        if self.is_safe or not self.mask.numel() or not _has_derivatives(self.rows):
+            return self.rows
+        return torch.where(self.spread_mask(), self.rows, self.rows.detach())
+
+    def copied(self) -> torch.Tensor:
+        """All rows, with a chosen one in place of those not chosen; if none is chosen, ones (zeros for integers).
+
+        For functions that want finite values, or integers within bounds.
+        """
+        if not self.mask.numel():
             return self.rows
         flat = self.mask.reshape(-1)
-        first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()]
+        first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()].detach()
         harmless = self.base.new_full((), int(not is_integral(self.dtype)))
         return torch.where(self.spread_mask(), self.rows, torch.where(flat.any(), first, harmless))
+
+    def within(self, size: Any) -> torch.Tensor:
+        """All rows, of which also those that were not chosen are indices of so many elements."""
+        if type(size) is int and not isinstance(self.rows, Chosen):
+            low, high = range_of(self.rows.read())  # pyright: ignore[reportAttributeAccessIssue]
+            if -size <= low and high < size:
+                return self.rows
+        return self.copied()
 
 
 def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Origin | None = None) -> Selected:
@@ -277,7 +301,7 @@ def packed(chosen: Selected, size: int | None = None) -> Selected:
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if not chosen.is_compact and count:
         rows = rows.index_select(0, positions_of(chosen, size))
-    return first(rows[:size], chosen.length, chosen.is_safe)
+    return first(rows[:size], chosen.length, chosen.is_safe and chosen.is_compact)
 
 
 def aligned(chosen: list[Selected], what: str) -> list[Selected]:
@@ -299,7 +323,7 @@ def aligned(chosen: list[Selected], what: str) -> list[Selected]:
     index, found = torch.arange(size), []
     for each, length in zip(chosen, lengths, strict=True):
         rows = packed(each).rows
-        found.append(first(rows[torch.where(length == 1, 0, index.clamp(max=len(rows) - 1))], common, each.is_safe))
+        found.append(first(rows[torch.where(length == 1, 0, index.clamp(max=len(rows) - 1))], common))
     return found
 
 
@@ -350,7 +374,20 @@ def refuse_length(chosen: Selected) -> TracedValueError:
     return TracedValueError(chosen.origin.words, location=str(chosen.origin.location))
 
 
-def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: bool = True) -> Any:
+def _has_derivatives(rows: torch.Tensor) -> bool:
+    return rows.is_floating_point() or rows.is_complex()
+
+
+def _has_shared_derivatives(x: Any) -> bool:
+    """Returns True if what is beside the rows of a selection may have derivatives."""
+    if not isinstance(x, torch.Tensor) or isinstance(x, Number) or getattr(x, "known", None) is not None:
+        return False
+    return _has_derivatives(x)
+
+
+def map_rows(
+    function: Callable, args: tuple, kwargs: dict, what: str, *, safe: bool = True, copies: bool = False
+) -> Any:
     """A function of each row, applied to all rows of selections by one mask.
 
     Args:
@@ -359,30 +396,42 @@ def map_rows(function: Callable, args: tuple, kwargs: dict, what: str, *, safe: 
             fewer dimensions than others.
         kwargs: as `args`.
         what: names the function in errors.
-        safe: whether rows that were not chosen could be singular for it.
+        safe: whether derivatives may be infinite for rows that were not chosen.
+        copies: whether it has parameters besides, or indices, so that these must be finite, or within bounds.
     """
     chosen = [x for x in (*args, *kwargs.values()) if isinstance(x, Selected)]
     row_ndim = max(x.row_ndim for x in chosen)
     chosen = [x for x in chosen if x.row_ndim == row_ndim]
     found = aligned(chosen, what)
     of = dict(zip(map(id, chosen), found, strict=True))
+    is_safe = not copies and (safe or all(x.is_safe for x in found))
 
     def rows_of(x: Any):
+        nonlocal is_safe
         if isinstance(x, Selected) and x.row_ndim == row_ndim:
             x = of[id(x)]
-            return x.safe() if safe else x.rows
+            return x.copied() if copies else x.safe() if safe else x.rows
         if isinstance(x, Torchish) and x.ndim == row_ndim + 1 and x.shape[0] == 1:
-            return x[0]  # as what keeps a reduced dimension
+            x = x[0]  # as what keeps a reduced dimension
         if isinstance(x, torch.Tensor) and x.ndim > row_ndim:
             raise _mismatch(what, f"a tensor of {x.ndim} dimensions")
-        return x
+        if not _has_shared_derivatives(x):
+            return x
+        is_safe = is_safe and safe
+        return _for_each_row(x, found[0]) if safe and not copies else x
 
-    is_safe, origin = safe or all(x.is_safe for x in chosen), chosen[0].origin
-    found[0].origin = origin
+    found[0].origin = chosen[0].origin
     args, kwargs = map_arguments(rows_of, (args, kwargs))
     return map_arguments(
         lambda x: like(x, found[0], is_safe) if isinstance(x, torch.Tensor) else x, function(*args, **kwargs)
     )
+
+
+def _for_each_row(tensor: torch.Tensor, chosen: Selected) -> torch.Tensor:
+    """What is beside the rows of a selection, without derivatives through those that were not chosen."""
+    if not tensor.ndim:
+        tensor = tensor.to(torch.result_type(chosen.base, tensor))  # as dtypes are promoted, of no dimension
+    return torch.where(chosen.spread_mask(), tensor, tensor.detach())
 
 
 def like(rows: torch.Tensor, other: Selected, is_safe: bool = False) -> Selected:
@@ -414,8 +463,7 @@ def write_elementwise(rule: InPlace, args: tuple, kwargs: dict, of_rows: Callabl
         raise TracedValueError(f"torch.{rule.name} into a tensor of a boolean-mask selection")
     result = apply_elementwise(rule.rule, args, kwargs, of_rows)
     check_cast(result.rows, target.rows)
-    rows = result.rows.to(target.dtype)
-    target.overwrite(in_order_of(like(rows, result), target.mask), result.is_safe)
+    target.assign(like(result.rows.to(target.dtype), result))
     return target
 
 

@@ -136,14 +136,14 @@ def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selecte
     rows = (
         torch.where(leading.spread_mask(), leading.rows, torch.zeros((), dtype=x.dtype))
         if at in zero
-        else leading.safe()
+        else leading.copied()
     )
     rows, inner = unnested(rows, [dim if dim > at else dim + 1 for dim in zero])
     by_dim = {at: leading, **{dim if dim > at else dim - 1: each for dim, each in inner.items()}}
     return rows.movedim(0, at) if at else rows, by_dim
 
 
-def nested(tensor: Any, by_dim: dict[int, Selected], is_safe: bool = True) -> Any:
+def nested(tensor: Any, by_dim: dict[int, Selected], is_safe: bool = False) -> Any:
     """A tensor with the masks of selections applied along several of its dimensions."""
     if not by_dim:
         return tensor
@@ -165,7 +165,7 @@ def merged(x: Any, count: int | None = None) -> Selected:
     for dim, leading in by_dim.items():
         if dim < count:
             mask = mask & leading.mask.reshape(-1, *[1] * (count - 1 - dim))
-    rows = nested(tensor, {dim: leading for dim, leading in by_dim.items() if dim >= count})
+    rows = nested(tensor, {dim: leading for dim, leading in by_dim.items() if dim >= count}, True)
     chosen = select(rows, mask.expand(tensor.shape[:count]), True, x.origin)
     lengths = [by_dim[dim].length if dim in by_dim else tensor.shape[dim] for dim in range(count)]
     chosen._length = functools.reduce(lambda one, other: one * other, lengths)

@@ -57,7 +57,7 @@ class Capacities:
 def _closed(kind: _PaddedDims, tensors: list) -> Any:
     tensor, *lengths = tensors
     by_dim = {dim: first(torch.arange(tensor.shape[dim]), x) for dim, x in zip(kind.dims, lengths, strict=True)}
-    return nested(tensor, by_dim, is_safe=False)
+    return nested(tensor, by_dim)
 
 
 class Tensors:

@@ -137,8 +137,8 @@ def _of_each(function, *operands):
         return function(*operands)
     found = aligned(list(operands), "torchvision")
     found = found if found[0].mask.ndim == 1 else [packed(x) for x in found]
-    made = function(*(x.safe() for x in found))
-    return tuple(like(x, found[0], True) for x in made) if isinstance(made, tuple) else like(made, found[0], True)
+    made = function(*(x.copied() for x in found))
+    return tuple(like(x, found[0]) for x in made) if isinstance(made, tuple) else like(made, found[0])
 
 
 # Keypoints.
