@@ -214,7 +214,7 @@ def _expand_chosen(self, sizes: tuple) -> Any:
         tensor, by_dim = unnested(self)
         shape = [new.get(i, size) for i, size in enumerate(tensor.shape)]
         shape = [old if size == -1 else size for size, old in zip(shape, tensor.shape, strict=True)]
-        return nested(tensor.expand(shape), by_dim, True)
+        return nested(tensor.expand(shape), by_dim)
     shape = [1 if type(size) is int and size == -1 else new.get(i, 1) for i, size in enumerate(sizes)]
     return torch.where(torch.ones(shape, dtype=torch.bool), self, torch.zeros((), dtype=self.dtype))
 

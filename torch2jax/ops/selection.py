@@ -258,7 +258,7 @@ def reshape(input, *shape):
     if joined == 0:
         return map_rows(lambda rows: rows.reshape(*mask.shape, *rest), (input,), {}, "a view", safe=False)
     spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
-    found = select(input.rows.reshape(*spread.shape, *rest), spread, input.is_safe)
+    found = select(input.rows.reshape(*spread.shape, *rest), spread)
     found.descend_from(input)
     return found
 
@@ -285,7 +285,7 @@ def unflatten(input, dim, sizes):
     dim = canonicalize_dim(input.ndim, dim)
     if dim == 0:
         return reshape(input, *sizes, *input.shape[1:])
-    return like(input.rows.unflatten(dim + input.mask.ndim - 1, sizes), input, input.is_safe)
+    return like(input.rows.unflatten(dim + input.mask.ndim - 1, sizes), input)
 
 
 @implements_selected(torch.squeeze, Tensor.squeeze)
@@ -374,7 +374,7 @@ def _together(tensors) -> Selected:
             rows.append(x.to(dtype))
             masks.append(torch.ones(len(x), dtype=torch.bool))
     mask: Any = torch.cat(masks)
-    joined = select(torch.cat(rows), mask, all(x.is_safe for x in tensors if isinstance(x, Selected)))
+    joined = select(torch.cat(rows), mask)
     lengths = [x.length if isinstance(x, Selected) else len(x) for x in tensors if x.ndim > 1 or len(x.shape) == 1]
     joined._length = functools.reduce(lambda one, other: one + other, lengths)
     return joined

@@ -69,7 +69,7 @@ def diagonal(input, offset=0, dim1=0, dim2=1):
         is_square = not offset and all(leading is not None for leading in both) and both[0].is_like(both[1])
         count = both[0].length if is_square else torch.minimum(*ends).clamp(min=0)
         by_dim[found.ndim - 1] = first(torch.arange(found.shape[-1]), count)
-    return nested(found, by_dim, True)
+    return nested(found, by_dim)
 
 
 @implements_chosen(torch.diag_embed, Tensor.diag_embed)

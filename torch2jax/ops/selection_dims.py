@@ -128,7 +128,7 @@ def _permuted(input, order: list[int]):
     lead = leading.mask.ndim
     others = [_leading_dim(dim, at) + lead - 1 for dim in order if dim != at]
     if others != sorted(others):
-        leading = like(leading.rows.permute(*range(lead), *others), leading, leading.is_safe)
+        leading = like(leading.rows.permute(*range(lead), *others), leading)
     return at_axis(leading, order.index(at))
 
 
@@ -193,7 +193,7 @@ def unsqueeze(input, dim):
     leading, at = leading_of(input)
     dim = canonicalize_dim(input.ndim + 1, dim)
     of_rows = leading.mask.ndim + (dim if dim <= at else dim - 1)
-    return at_axis(like(leading.rows.unsqueeze(of_rows), leading, leading.is_safe), at + (dim <= at))
+    return at_axis(like(leading.rows.unsqueeze(of_rows), leading), at + (dim <= at))
 
 
 @implements_at_axis(torch.squeeze, Tensor.squeeze)
@@ -207,7 +207,7 @@ def squeeze(input, dim=None):
         if dropped
         else input.leading.rows
     )
-    return at_axis(like(rows, input.leading, input.leading.is_safe), at - len([dim for dim in dropped if dim < at]))
+    return at_axis(like(rows, input.leading), at - len([dim for dim in dropped if dim < at]))
 
 
 def joined(input) -> Selected:
@@ -220,7 +220,7 @@ def joined(input) -> Selected:
     before = tuple(leading.rows.shape[lead : lead + at])
     order = [*range(lead, lead + at), *range(lead), *range(lead + at, leading.rows.ndim)]
     mask: Any = leading.mask.expand(*before, *leading.mask.shape)
-    found = select(leading.rows.permute(order), mask, leading.is_safe)
+    found = select(leading.rows.permute(order), mask)
     found.descend_from(leading)
     return found
 
@@ -233,7 +233,7 @@ def reshape(input, *shape):
     found = view(input, *shape)
     if isinstance(found, Selected) and math.prod(input.shape[: leading_of(input)[1]]) != 1:
         # In PyTorch it is a view or a copy: that depends on an order in memory which is not known here.
-        found = like(found.rows.clone(), found, found.is_safe)
+        found = like(found.rows.clone(), found)
         found.refuses_writes = True
     return found
 
@@ -258,7 +258,7 @@ def view(input, *shape):
             rows = leading.rows.reshape(
                 *leading.mask.shape, *_sizes(shape[:position], before), *_sizes(shape[position + 1 :], behind)
             )
-            return at_axis(like(rows, leading, leading.is_safe), position)
+            return at_axis(like(rows, leading), position)
     return _reshape(joined(input), *shape)
 
 
@@ -342,7 +342,7 @@ def of_dims(chosen, items: list):
             of_row.append(item)
         dim += item is not None
     if any(not (isinstance(x, slice) and x == slice(None)) for x in of_row):
-        found = like(found.rows[(*[slice(None)] * found.mask.ndim, *of_row)], found, found.is_safe)
+        found = like(found.rows[(*[slice(None)] * found.mask.ndim, *of_row)], found)
     if not (isinstance(of_chosen, slice) and of_chosen == slice(None)):
         found = found[of_chosen]
         if not _leads(of_chosen):

@@ -27,7 +27,7 @@ def index_along(x: Any, dim: int) -> Any:
         index = torch.arange(x.shape[dim])
     else:
         leading = with_leading(x, dim)
-        index = like((leading.mask.reshape(-1).cumsum(0) - 1).reshape(leading.mask.shape), leading, True)
+        index = like((leading.mask.reshape(-1).cumsum(0) - 1).reshape(leading.mask.shape), leading)
     for _ in range(x.ndim - 1 - dim):
         index = index.unsqueeze(-1)
     return index
@@ -49,7 +49,7 @@ def viewed(input: Selected, shape: tuple) -> Any:
     if _between(sizes, positions) != _between(tensor.shape, dims):
         return None
     found = nested(
-        tensor.reshape(sizes), {position: by_dim[dim] for position, dim in zip(positions, dims, strict=True)}, True
+        tensor.reshape(sizes), {position: by_dim[dim] for position, dim in zip(positions, dims, strict=True)}
     )
     leading_of(found)[0].refuses_writes = True
     return found
@@ -108,7 +108,7 @@ def by_indices(chosen: Any, indices: list, rest: list) -> Any:
     if any(isinstance(index, Chosen) and len(unknown_dims(index)) > 1 for index in indices):
         raise TracedValueError("a subscript by such places of boolean-mask selections")
     indices = [_from_start(index, by_dim.get(dim)) for dim, index in enumerate(indices)]
-    found = nested(found, {dim: leading for dim, leading in by_dim.items() if dim >= count}, True)
+    found = nested(found, {dim: leading for dim, leading in by_dim.items() if dim >= count})
     return found[(*indices, *rest)]
 
 

@@ -210,7 +210,7 @@ def getitem(self, index):
             return row if len(items) == 1 else row[tuple(items[1:])]
         others = [x for x in items[1:] if isinstance(x, Tensor)]
         if _is_full_slice(lead) and others and not any(map(_is_unknown_in_row, others)):
-            return like(self.rows[(*[slice(None)] * self.mask.ndim, *items[1:])], self, self.is_safe)
+            return like(self.rows[(*[slice(None)] * self.mask.ndim, *items[1:])], self)
     is_by_mask = isinstance(lead, Tensor) and not is_integer_index(lead)
     if isinstance(lead, Tensor) and lead.ndim and not is_by_mask:
         is_plain = isinstance(self, Selected) != isinstance(lead, Selected)
@@ -267,7 +267,7 @@ def _write_at(chosen: Selected, index: Selected, value) -> None:
     else:
         at = index.copied()
     written = rows.clone()
-    setitem_by_indices(written, like(at, index, True), value)
+    setitem_by_indices(written, like(at, index), value)
     chosen.overwrite(written.reshape(chosen.rows.shape))
 
 
@@ -344,7 +344,7 @@ def _full_length(tensor):
 @implements_selected(torch.narrow, Tensor.narrow)
 def narrow(input, dim, start, length):
     if dim % input.ndim:
-        return like(input.rows.narrow(dim % input.ndim + input.mask.ndim - 1, start, length), input, input.is_safe)
+        return like(input.rows.narrow(dim % input.ndim + input.mask.ndim - 1, start, length), input)
     return part(input, start, start + length)
 
 
@@ -371,7 +371,7 @@ def _split(tensor, sizes, dim: int, cut) -> tuple:
     if dim % tensor.ndim:
         if isinstance(tensor, Selected) and not any(map(is_traced_number, sizes if type(sizes) is list else [sizes])):
             parts = tensor.rows.split(sizes, dim % tensor.ndim - tensor.ndim)
-            return tuple(like(rows, tensor, tensor.is_safe) for rows in parts)
+            return tuple(like(rows, tensor) for rows in parts)
         raise TracedValueError("torch.split, along a later dimension, by data-dependent numbers")
     if not isinstance(sizes, (tuple, list)):
         raise TracedValueError("torch.split into parts of one size, of a data-dependent length,")
@@ -387,4 +387,4 @@ def unbind(input, dim=0):
     if dim % input.ndim == 0:
         raise TracedValueError("torch.unbind of a boolean-mask selection", instead="iterate over the tensor itself")
     rows = input.rows.unbind(dim % input.ndim + input.mask.ndim - 1)
-    return tuple(like(each, input, input.is_safe) for each in rows)
+    return tuple(like(each, input) for each in rows)

@@ -170,19 +170,6 @@ class Selected(Chosen):
             self._length = length = length.clamp(0, capacity)
         return Item.of(length)
 
-    @property
-    def is_safe(self) -> bool:
-        """True if no derivative goes through the rows that were not chosen, and nobody has written to them since."""
-        return self._safe_version == self._version
-
-    @is_safe.setter
-    def is_safe(self, is_safe: bool) -> None:
-        self._safe_version = self._version if is_safe else None
-
-    @property
-    def _version(self) -> int:
-        return self.base._node.storage.memory.version  # pyright: ignore[reportAttributeAccessIssue]
-
     def is_like(self, other: "Selected") -> bool:
         """Returns True if one mask chose both."""
         return is_same_mask(self.mask, other.mask)
@@ -201,7 +188,6 @@ class Selected(Chosen):
             self.rows = rows
         else:
             self.rows.copy_(rows)
-        self.is_safe = False
 
     def descend_from(self, other: "Selected") -> None:
         """Takes over who else sees the rows, if these are a view of another's."""
@@ -214,7 +200,7 @@ class Selected(Chosen):
 
     def safe(self) -> torch.Tensor:
         """All rows, without derivatives with respect to those that were not chosen."""
-        if self.is_safe or not self.mask.numel() or not _has_derivatives(self.rows):
+        if not self.mask.numel() or not _has_derivatives(self.rows):
             return self.rows
         return torch.where(self.spread_mask(), self.rows, self.rows.detach())
 
@@ -239,19 +225,19 @@ class Selected(Chosen):
         return self.copied()
 
 
-def select(rows: torch.Tensor, mask: Torchish, is_safe: bool = False, origin: Origin | None = None) -> Selected:
+def select(rows: torch.Tensor, mask: Torchish, origin: Origin | None = None) -> Selected:
     """The rows of a tensor that a mask over its first dimensions chooses."""
     shape = (0, *(rows.sizes if isinstance(rows, Chosen) else rows.shape)[mask.ndim :])
     chosen = make_wrapper_subclass(Selected, shape, dtype=rows.dtype)
-    chosen.rows, chosen.mask, chosen.is_safe, chosen.origin = rows, mask, is_safe, origin
+    chosen.rows, chosen.mask, chosen.origin = rows, mask, origin
     chosen._length = None
     return chosen
 
 
-def first(rows: torch.Tensor, length: torch.Tensor, is_safe: bool = False) -> Selected:
+def first(rows: torch.Tensor, length: torch.Tensor) -> Selected:
     """The first rows of a tensor, `length` of them, which must not exceed their number."""
     mask: Any = torch.arange(len(rows)) < length
-    chosen = select(rows, mask, is_safe)
+    chosen = select(rows, mask)
     chosen._length, chosen.is_compact = length, True
     return chosen
 
@@ -301,7 +287,7 @@ def packed(chosen: Selected, size: int | None = None) -> Selected:
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     if not chosen.is_compact and count:
         rows = rows.index_select(0, positions_of(chosen, size))
-    return first(rows[:size], chosen.length, chosen.is_safe and chosen.is_compact)
+    return first(rows[:size], chosen.length)
 
 
 def aligned(chosen: list[Selected], what: str) -> list[Selected]:
@@ -353,8 +339,7 @@ def begin(chosen: Selected, words: str = "a boolean-mask selection") -> Selected
 def _within(chosen: Selected, bound: int) -> Selected:
     """A selection cut to the bound that the user gave."""
     length = expect_capacity(chosen.length, bound)
-    found = packed(chosen, bound)
-    return first(found.rows, length, found.is_safe)
+    return first(packed(chosen, bound).rows, length)
 
 
 def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
@@ -404,10 +389,8 @@ def map_rows(
     chosen = [x for x in chosen if x.row_ndim == row_ndim]
     found = aligned(chosen, what)
     of = dict(zip(map(id, chosen), found, strict=True))
-    is_safe = not copies and (safe or all(x.is_safe for x in found))
 
     def rows_of(x: Any):
-        nonlocal is_safe
         if isinstance(x, Selected) and x.row_ndim == row_ndim:
             x = of[id(x)]
             return x.copied() if copies else x.safe() if safe else x.rows
@@ -415,16 +398,11 @@ def map_rows(
             x = x[0]  # as what keeps a reduced dimension
         if isinstance(x, torch.Tensor) and x.ndim > row_ndim:
             raise _mismatch(what, f"a tensor of {x.ndim} dimensions")
-        if not _has_shared_derivatives(x):
-            return x
-        is_safe = is_safe and safe
-        return _for_each_row(x, found[0]) if safe and not copies else x
+        return _for_each_row(x, found[0]) if safe and not copies and _has_shared_derivatives(x) else x
 
     found[0].origin = chosen[0].origin
     args, kwargs = map_arguments(rows_of, (args, kwargs))
-    return map_arguments(
-        lambda x: like(x, found[0], is_safe) if isinstance(x, torch.Tensor) else x, function(*args, **kwargs)
-    )
+    return map_arguments(lambda x: like(x, found[0]) if isinstance(x, torch.Tensor) else x, function(*args, **kwargs))
 
 
 def _for_each_row(tensor: torch.Tensor, chosen: Selected) -> torch.Tensor:
@@ -434,9 +412,9 @@ def _for_each_row(tensor: torch.Tensor, chosen: Selected) -> torch.Tensor:
     return torch.where(chosen.spread_mask(), tensor, tensor.detach())
 
 
-def like(rows: torch.Tensor, other: Selected, is_safe: bool = False) -> Selected:
+def like(rows: torch.Tensor, other: Selected) -> Selected:
     """Rows with the mask of another selection."""
-    chosen = select(rows, other.mask, is_safe, other.origin)
+    chosen = select(rows, other.mask, other.origin)
     chosen._length, chosen.is_compact = other._length, other.is_compact
     chosen.descend_from(other)
     return chosen

@@ -117,8 +117,8 @@ def with_leading(x: Any, dim: int) -> Selected:
     inner = with_leading(leading.rows, lead + (dim if dim < at else dim - 1))
     count = inner.mask.ndim
     of_inner = [*range(count, count + lead), *range(count), *range(count + lead, inner.rows.ndim)]
-    outer = like(inner.rows.permute(of_inner), leading, leading.is_safe)
-    return like(at_axis(outer, count + at - (dim < at)), inner, inner.is_safe)
+    outer = like(inner.rows.permute(of_inner), leading)
+    return like(at_axis(outer, count + at - (dim < at)), inner)
 
 
 def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selected]]:
@@ -143,14 +143,14 @@ def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selecte
     return rows.movedim(0, at) if at else rows, by_dim
 
 
-def nested(tensor: Any, by_dim: dict[int, Selected], is_safe: bool = False) -> Any:
+def nested(tensor: Any, by_dim: dict[int, Selected]) -> Any:
     """A tensor with the masks of selections applied along several of its dimensions."""
     if not by_dim:
         return tensor
     at = min(by_dim)
     rows = tensor.movedim(at, 0) if at else tensor
-    rows = nested(rows, {dim: each for dim, each in by_dim.items() if dim != at}, is_safe)
-    return at_axis(like(rows, by_dim[at], is_safe), at)
+    rows = nested(rows, {dim: each for dim, each in by_dim.items() if dim != at})
+    return at_axis(like(rows, by_dim[at]), at)
 
 
 def merged(x: Any, count: int | None = None) -> Selected:
@@ -165,8 +165,8 @@ def merged(x: Any, count: int | None = None) -> Selected:
     for dim, leading in by_dim.items():
         if dim < count:
             mask = mask & leading.mask.reshape(-1, *[1] * (count - 1 - dim))
-    rows = nested(tensor, {dim: leading for dim, leading in by_dim.items() if dim >= count}, True)
-    chosen = select(rows, mask.expand(tensor.shape[:count]), True, x.origin)
+    rows = nested(tensor, {dim: leading for dim, leading in by_dim.items() if dim >= count})
+    chosen = select(rows, mask.expand(tensor.shape[:count]), x.origin)
     lengths = [by_dim[dim].length if dim in by_dim else tensor.shape[dim] for dim in range(count)]
     chosen._length = functools.reduce(lambda one, other: one * other, lengths)
     return chosen
@@ -237,7 +237,7 @@ def _aligned(args: tuple, kwargs: dict, what: str) -> tuple[tuple, dict, int]:
             rows = leading.rows
             for _ in range(missing):
                 rows = rows.unsqueeze(leading.mask.ndim)
-            return like(rows, leading, leading.is_safe) if missing else leading
+            return like(rows, leading) if missing else leading
         if not isinstance(x, torch.Tensor) or ndim_of(x) < position:
             return x
         if x.shape[-position] != 1:
