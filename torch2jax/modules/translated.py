@@ -37,7 +37,7 @@ from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.rolling import Rolling
 from ..values.selected import Chosen, first
-from ..values.selected_at_axis import in_compact_order, nested, unnested
+from ..values.selected_at_axis import in_compact_order, nested, unnested, zeroed
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
@@ -418,7 +418,7 @@ def _entering(call: Call, padded: Padded) -> torch.Tensor:
 
 def _leaving(call: Call, chosen: Chosen) -> Padded:
     with call.inside():
-        values, by_dim = unnested(in_compact_order(chosen), range(chosen.ndim))
+        values, by_dim = unnested(in_compact_order(chosen), zeroed)
         by_dim = {axis: by_dim[axis] for axis in sorted(by_dim)}
         lengths = [leading.length for leading in by_dim.values()]
         if (fits := _fits(call)) is not None:

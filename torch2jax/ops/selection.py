@@ -116,7 +116,7 @@ for _function in (
 def linear(input, weight, bias=None):
     if isinstance(weight, Selected) or isinstance(bias, Selected) or input.row_ndim == 0:
         raise TracedValueError("torch.nn.functional.linear of weights that a boolean mask selected")
-    return like(F.linear(torch.where(input.spread_mask(), input.rows, 0), weight, bias), input)
+    return like(F.linear(input.filled(0), weight, bias), input)
 
 
 def _norm_of_rows(function):
@@ -513,7 +513,7 @@ def reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neut
     if 0 not in dims:
         rows = [dim + lead - 1 for dim in dims]
         return map_rows(lambda x: reduce(x, rows, keepdim), (chosen,), {}, "a reduction")
-    rows = torch.where(chosen.spread_mask(), chosen.rows, neutral)
+    rows = chosen.filled(neutral)
     result = reduce(rows, [*range(lead), *(dim + lead - 1 for dim in dims if dim > 0)], False)
     for dim in dims if keepdim else ():
         result = result.unsqueeze(dim)
@@ -646,8 +646,8 @@ def _of_classes(function):
             raise TracedValueError(f"{what} of a boolean-mask selection, but not of rows and their classes")
         input, target = aligned([input, target], what)
         lead = input.mask.ndim
-        classes = torch.where(target.spread_mask(), target.rows, ignore_index).flatten(0, lead - 1)
-        rows = torch.where(input.spread_mask(), input.rows, 0).flatten(0, lead - 1)
+        classes = target.filled(ignore_index).flatten(0, lead - 1)
+        rows = input.filled(0).flatten(0, lead - 1)
         found = function(rows, classes, weight, ignore_index=ignore_index, reduction=reduction, **options)
         return like(found.unflatten(0, tuple(input.mask.shape)), input) if reduction == "none" else found
 

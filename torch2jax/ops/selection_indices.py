@@ -303,8 +303,8 @@ def _scattering(function, what: str):
             )
         index, *given = aligned([index, src] if isinstance(src, Selected) else [index], what)
         if given:  # of rows that were not chosen ones, as products of zeros have no derivatives
-            src = torch.where(given[0].spread_mask(), given[0].rows, 1).flatten(0, index.mask.ndim - 1)
-        indices = torch.where(index.spread_mask(), index.rows, len(input)).flatten(0, index.mask.ndim - 1)
+            src = given[0].filled(1).flatten(0, index.mask.ndim - 1)
+        indices = index.filled(len(input)).flatten(0, index.mask.ndim - 1)
         target = torch.cat([input, input.new_zeros((1, *input.shape[1:]))])
         return function(target, 0, indices, src, *args, **kwargs)[: len(input)]
 

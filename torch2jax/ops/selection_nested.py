@@ -121,7 +121,7 @@ def gather(input: Any, dim: int, index: Any) -> Any:
         index = at_axis(packed(with_leading(index, each), input.shape[each]), each)
     for each in shared:
         input, index = aligned_along([input, index], [each, each], "torch.gather")
-    positions, by_dim = unnested(index)
+    positions, by_dim = unnested(index, Selected.copied)
     return nested(torch.gather(unnested(input)[0], dim, positions), by_dim)
 
 

@@ -25,7 +25,7 @@ Tensor = torch.Tensor
 
 def _flat(chosen: Selected, fill=None) -> torch.Tensor:
     """All rows, one after the other, with `fill`, if it is given, in place of those that were not chosen."""
-    rows = chosen.rows if fill is None else torch.where(chosen.spread_mask(), chosen.rows, fill)
+    rows = chosen.rows if fill is None else chosen.filled(fill)
     return rows.flatten(0, chosen.mask.ndim - 1)
 
 

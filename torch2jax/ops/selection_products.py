@@ -7,7 +7,7 @@ import torch
 from ..errors import TracedValueError
 from ..errors.locations import user_location
 from ..rules.registry import implements_chosen
-from ..values.selected_at_axis import aligned_along, ndim_of, nested, unknown_dims, unnested
+from ..values.selected_at_axis import aligned_along, ndim_of, nested, unknown_dims, unnested, zeroed
 
 Tensor = torch.Tensor
 
@@ -47,7 +47,7 @@ def _contracted(function, what: str, letters: list[str], result: str, operands: 
         operands = aligned_along(operands, [each.get(letter) for each in dims], what)
     tensors, by_dim = [], {}
     for names, x in zip(letters, operands, strict=True):
-        tensor, found = unnested(x, range(len(names)))
+        tensor, found = unnested(x, zeroed)
         tensors.append(tensor)
         by_dim.update({names[dim]: leading for dim, leading in found.items()})
     made = function(*tensors)

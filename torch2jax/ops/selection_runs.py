@@ -244,7 +244,7 @@ def counted(numbers, weights, minlength: int):
     elif weights.dtype != torch.float32:
         weights = weights.double()
     counts = torch.zeros(bound, dtype=weights.dtype).index_add(0, numbers.long(), weights)
-    held = torch.where(numbers.spread_mask(), rows, -1) if is_selected else rows
+    held = numbers.filled(-1) if is_selected else rows
     largest = held.max().long() + 1 if held.numel() else torch.tensor(0)
     largest = largest if hinted is None else expect_capacity(largest, hinted)
     return first(counts, largest.clamp(min=minlength))

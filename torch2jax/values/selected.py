@@ -202,7 +202,11 @@ class Selected(Chosen):
         """All rows, without derivatives with respect to those that were not chosen."""
         if not self.mask.numel() or not _has_derivatives(self.rows):
             return self.rows
-        return torch.where(self.spread_mask(), self.rows, self.rows.detach())
+        return self.filled(self.rows.detach())
+
+    def filled(self, value: Any) -> torch.Tensor:
+        """All rows, with a value in place of those not chosen."""
+        return torch.where(self.spread_mask(), self.rows, value)
 
     def copied(self) -> torch.Tensor:
         """All rows, with a chosen one in place of those not chosen; if none is chosen, ones (zeros for integers).
@@ -214,7 +218,7 @@ class Selected(Chosen):
         flat = self.mask.reshape(-1)
         first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()].detach()
         harmless = self.base.new_full((), int(not is_integral(self.dtype)))
-        return torch.where(self.spread_mask(), self.rows, torch.where(flat.any(), first, harmless))
+        return self.filled(torch.where(flat.any(), first, harmless))
 
     def within(self, size: Any) -> torch.Tensor:
         """All rows, of which also those that were not chosen are indices of so many elements."""

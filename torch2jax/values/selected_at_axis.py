@@ -6,8 +6,9 @@ several tensors by such dimensions: elementwise functions.
 """
 
 import functools
+import operator
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -121,24 +122,19 @@ def with_leading(x: Any, dim: int) -> Selected:
     return like(at_axis(outer, count + at - (dim < at)), inner)
 
 
-def unnested(x: Any, zero: Collection[int] = ()) -> tuple[Any, dict[int, Selected]]:
+def unnested(x: Any, held: Callable[[Selected], Any] = operator.attrgetter("rows")) -> tuple[Any, dict[int, Selected]]:
     """A plain tensor with room for the bounds, and the selection along each data-dependent dimension.
 
     The mask of each has one dimension.
 
     Args:
-        zero: the dimensions along which what was not chosen is zero. It is harmless along others.
+        held: gives all rows of a selection, if those that were not chosen are to be zero, or copies.
     """
     if not isinstance(x, Chosen):
         return x, {}
     leading, at = leading_of(x)
     leading = packed(leading) if leading.mask.ndim > 1 else leading
-    rows = (
-        torch.where(leading.spread_mask(), leading.rows, torch.zeros((), dtype=x.dtype))
-        if at in zero
-        else leading.copied()
-    )
-    rows, inner = unnested(rows, [dim if dim > at else dim + 1 for dim in zero])
+    rows, inner = unnested(held(leading), held)
     by_dim = {at: leading, **{dim if dim > at else dim - 1: each for dim, each in inner.items()}}
     return rows.movedim(0, at) if at else rows, by_dim
 
@@ -172,6 +168,11 @@ def merged(x: Any, count: int | None = None) -> Selected:
     return chosen
 
 
+def zeroed(chosen: Selected) -> torch.Tensor:
+    """All rows of a selection, with zeros in place of those not chosen."""
+    return chosen.filled(torch.zeros((), dtype=chosen.dtype))
+
+
 def in_compact_order(x: Any) -> Any:
     """The same with each data-dependent dimension in compact order."""
     for dim in unknown_dims(x):
@@ -194,10 +195,10 @@ def aligned_along(operands: list, dims: list[int | None], what: str) -> list:
 def over_padded(function: Callable, *operands: Any) -> Any:
     """A function of tensors with room for all that there may be, whose results have the dimensions of the first.
 
-    None of them is one that the function acts along.
+    None of them is one that the function acts along. What was not chosen is a copy.
     """
-    tensor, by_dim = unnested(operands[0])
-    made = function(tensor, *(unnested(x)[0] for x in operands[1:]))
+    tensor, by_dim = unnested(operands[0], Selected.copied)
+    made = function(tensor, *(unnested(x, Selected.copied)[0] for x in operands[1:]))
     return map_arguments(lambda x: nested(x, by_dim) if isinstance(x, torch.Tensor) else x, made)
 
 
