@@ -29,7 +29,7 @@ from ..values.selected import (
     packed,
     select,
 )
-from ..values.selected_at_axis import broadcast, merged, needs_broadcast
+from ..values.selected_at_axis import broadcast, leading_of, merged, ndim_of, needs_broadcast
 from .arrays import highest, lowest
 from .selection_nested import chosen_of, flattened, viewed
 from .selection_views import filled_with_zeros, in_parts, in_rows, shown
@@ -41,75 +41,48 @@ Tensor = torch.Tensor
 
 
 def _on_rows(function, what: str, safe: bool):
-    return lambda *args, **kwargs: map_rows(function, args, kwargs, what, safe=safe)
+    """A function of each element, whichever dimensions of its operands were chosen."""
+    of_rows = lambda *args, **kwargs: map_rows(function, args, kwargs, what, safe=safe)
+
+    def on_rows(*args, **kwargs):
+        return broadcast(of_rows, args, kwargs, what) if needs_broadcast(args, kwargs) else of_rows(*args, **kwargs)
+
+    return on_rows
 
 
-for _function in (
-    torch.where,
-    Tensor.where,
-    torch.clone,
-    Tensor.clone,
-    torch.detach,
-    Tensor.detach,
-    Tensor.contiguous,
-    Tensor.float,
-    Tensor.double,
-    Tensor.half,
-    Tensor.bfloat16,
-    Tensor.cfloat,
-    Tensor.cdouble,
-    Tensor.byte,
-    Tensor.char,
-    Tensor.short,
-    Tensor.int,
-    Tensor.long,
-    Tensor.bool,
-    torch.zeros_like,
-    torch.ones_like,
-    torch.full_like,
-    torch.real,
-    torch.imag,
-    torch.conj,
-    Tensor.conj,
-    torch.conj_physical,
-    Tensor.conj_physical,
-    torch.isreal,
-    Tensor.isreal,
-):
-    implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}", safe=False))
+_LINEAR = (
+    *(torch.where, Tensor.where, torch.clone, Tensor.clone, torch.detach, Tensor.detach, Tensor.contiguous),
+    *(Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.cfloat, Tensor.cdouble),
+    *(Tensor.byte, Tensor.char, Tensor.short, Tensor.int, Tensor.long, Tensor.bool),
+    *(torch.zeros_like, torch.ones_like, torch.full_like, torch.real, torch.imag, torch.isreal, Tensor.isreal),
+    *(torch.conj, Tensor.conj, torch.conj_physical, Tensor.conj_physical),
+)
+_SINGULAR = (
+    *(torch.frexp, Tensor.frexp, torch.special.ndtr, torch.special.entr, torch.polygamma, Tensor.polygamma),
+    *(torch.mvlgamma, Tensor.mvlgamma, F.one_hot, F.dropout, F.alpha_dropout),
+)
+for _functions, _is_singular in ((_LINEAR, False), (_SINGULAR, True)):
+    for _function in _functions:
+        _rule_of_rows = _on_rows(_function, f"torch.{_function.__name__}", safe=_is_singular)
+        implements_chosen(_function)(_rule_of_rows)
 
 _to = _on_rows(Tensor.to, "torch.to", safe=False)
 
 
-@implements_selected(Tensor.to)
+@implements_chosen(Tensor.to)
 def to(self, *args, **kwargs):
     """`Tensor.to` of a selection, or to its dtype, if the other tensor is one."""
     args = tuple(x.dtype if isinstance(x, Tensor) else x for x in args)
     kwargs = {"dtype" if name == "other" else name: x.dtype if name == "other" else x for name, x in kwargs.items()}
-    return _to(self, *args, **kwargs) if isinstance(self, Selected) else self.to(*args, **kwargs)
+    return _to(self, *args, **kwargs) if isinstance(self, Chosen) else self.to(*args, **kwargs)
 
 
-@implements_selected(Tensor.type_as)
+@implements_chosen(Tensor.type_as)
 def type_as(self, other):
     return self.to(other.dtype)
 
 
-implements_selected(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
-
-for _function in (
-    torch.frexp,
-    Tensor.frexp,
-    torch.special.ndtr,
-    torch.special.entr,
-    torch.polygamma,
-    Tensor.polygamma,
-    torch.mvlgamma,
-    Tensor.mvlgamma,
-    F.one_hot,
-    F.dropout,
-    F.alpha_dropout,
-):
-    implements_selected(_function)(_on_rows(_function, f"torch.{_function.__name__}", safe=True))
+implements_chosen(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
 
 
 @implements_selected(F.linear)
@@ -149,47 +122,23 @@ def embedding(input, weight, *args, **kwargs):
     )
 
 
-@implements_selected(Tensor.dtype.__get__)
-def dtype(self):
-    return self.rows.dtype
-
-
-@implements_selected(Tensor.device.__get__)
-def device(self):
-    return self.rows.device
-
+# What it is.
 
 for _name in (
-    "is_quantized",
-    "is_sparse",
-    "is_cuda",
-    "is_cpu",
-    "is_meta",
-    "is_mps",
-    "layout",
-    "requires_grad",
-    "itemsize",
+    *("dtype", "device", "layout", "requires_grad", "itemsize"),
+    *("is_quantized", "is_sparse", "is_cuda", "is_cpu", "is_meta", "is_mps"),
 ):
     _function = getattr(Tensor, _name).__get__
-    implements_selected(_function)(lambda self, _function=_function: _function(self.rows))
-for _name in ("element_size", "is_contiguous", "is_signed", "get_device", "is_conj", "is_neg"):
+    _of_base: Any = lambda self, _function=_function: _function(self.base)
+    implements_chosen(_function)(_of_base)
+for _name in (
+    *("element_size", "is_contiguous", "is_signed", "get_device", "is_conj", "is_neg"),
+    *("is_floating_point", "is_complex"),
+):
     _function = getattr(Tensor, _name)
-    implements_selected(_function)(lambda self, *args, _function=_function: _function(self.rows, *args))
-
-
-@implements_selected(Tensor.is_floating_point, torch.is_floating_point)
-def is_floating_point(input):
-    return input.rows.is_floating_point()
-
-
-@implements_selected(Tensor.is_complex, torch.is_complex)
-def is_complex(input):
-    return input.rows.is_complex()
-
-
-@implements_selected(Tensor.dim, Tensor.ndimension, Tensor.ndim.__get__)
-def dim(self):
-    return self.row_ndim + 1
+    _of_base = lambda self, *args, _function=_function: _function(self.base, *args)
+    implements_chosen(_function, *(x for x in (getattr(torch, _name, None),) if x is not None))(_of_base)
+implements_chosen(Tensor.dim, Tensor.ndimension, Tensor.ndim.__get__)(ndim_of)
 
 
 class Shape(tuple):
@@ -210,9 +159,9 @@ def shape(self):
     return Shape((self.number, *self.rows.shape[self.mask.ndim :]))
 
 
-@implements_selected(Tensor.size)
+@implements_chosen(Tensor.size)
 def size(self, dim=None):
-    return shape(self) if dim is None else shape(self)[dim]
+    return self.shape if dim is None else self.shape[dim]
 
 
 @implements_selected(Tensor.__len__)
@@ -222,9 +171,10 @@ def length(self):
     raise TracedValueError("the length of a boolean-mask selection")
 
 
-@implements_selected(Tensor.numel, Tensor.nelement, torch.numel)
+@implements_chosen(Tensor.numel, Tensor.nelement, torch.numel)
 def numel(input):
-    return input.number * math.prod(input.rows.shape[input.mask.ndim :])
+    leading, _ = leading_of(input)
+    return leading.number * math.prod(leading.rows.shape[leading.mask.ndim :])
 
 
 # Shapes.

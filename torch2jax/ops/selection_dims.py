@@ -30,7 +30,6 @@ from ..values.selected_at_axis import (
     broadcast,
     leading_of,
     merged,
-    needs_broadcast,
     unknown_dims,
     with_leading,
 )
@@ -51,72 +50,15 @@ def _leading_dim(dim: int, at: int) -> int:
 # What it is.
 
 
-for _function in (
-    *(getattr(Tensor, name).__get__ for name in ("dtype", "device", "is_cuda", "is_cpu", "is_meta", "layout")),
-    *(getattr(Tensor, name).__get__ for name in ("requires_grad", "itemsize", "is_sparse", "is_quantized", "ndim")),
-    *(Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, torch.numel, Tensor.element_size),
-    *(Tensor.is_floating_point, torch.is_floating_point, Tensor.is_complex, torch.is_complex, Tensor.is_contiguous),
-):
-    implements_at_axis(_function)(lambda self, *args, _function=_function: _function(self.leading, *args))
-
-
 @implements_at_axis(Tensor.shape.__get__)
 def shape(self):
     sizes = self.others
     return Shape((*sizes[: self.at], self.leading.number, *sizes[self.at :]))
 
 
-@implements_at_axis(Tensor.size)
-def size(self, dim=None):
-    return shape(self) if dim is None else shape(self)[dim]
-
-
 @implements_at_axis(Tensor.__len__)
 def length(self):
     return self.others[0]
-
-
-# Of each element, with operands broadcast.
-
-
-def _of_rows(function):
-    rule: Any = lookup_selected(function)
-
-    def of_rows(*args, **kwargs):
-        if not needs_broadcast(args, kwargs):
-            return rule(*args, **kwargs)
-        return broadcast(rule, args, kwargs, f"torch.{function.__name__}")
-
-    return of_rows
-
-
-for _function in (
-    *(torch.clone, Tensor.clone, torch.detach, Tensor.detach, Tensor.contiguous),
-    *(Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.long, Tensor.int, Tensor.bool),
-    *(Tensor.cfloat, Tensor.cdouble, Tensor.byte, Tensor.char, Tensor.short),
-    *(torch.real, torch.imag, torch.conj, Tensor.conj, torch.conj_physical, Tensor.conj_physical),
-    *(torch.isreal, Tensor.isreal, torch.frexp, Tensor.frexp, torch.special.ndtr, torch.special.entr),
-    *(torch.polygamma, Tensor.polygamma, torch.mvlgamma, Tensor.mvlgamma),
-    *(torch.zeros_like, torch.ones_like, torch.full_like, F.one_hot, F.dropout, F.alpha_dropout),
-):
-    implements_at_axis(_function)(_of_rows(_function))
-for _function in (torch.where, Tensor.where):
-    _broadcasting = _of_rows(_function)
-    implements_chosen(_function)(_broadcasting)
-
-
-@implements_at_axis(Tensor.to)
-def to(self, *args, **kwargs):
-    args = tuple(x.dtype if isinstance(x, Tensor) else x for x in args)
-    kwargs = {name: x.dtype if isinstance(x, Tensor) else x for name, x in kwargs.items()}
-    if not isinstance(self, SelectedAtAxis):
-        return self.to(*args, **{"dtype" if name == "other" else name: x for name, x in kwargs.items()})
-    return at_axis(self.leading.to(*args, **kwargs), self.at)
-
-
-@implements_at_axis(Tensor.type_as)
-def type_as(self, other):
-    return self.to(other.dtype)
 
 
 # In another order.

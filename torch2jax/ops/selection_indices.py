@@ -81,14 +81,14 @@ def argwhere(input):
 _where_of_three = lookup_selected(torch.where)
 
 
-@implements_selected(torch.where)
+@implements_chosen(torch.where)
 def where(condition, *others, **named):
     if others or named:
         return _where_of_three(condition, *others, **named)
     return _indices_of_chosen(condition)
 
 
-def _indices_of_chosen(condition: Selected) -> tuple[Selected, ...]:
+def _indices_of_chosen(condition: Chosen) -> tuple[Selected, ...]:
     """As `_indices_of`, for a selection: indices into it."""
     if not isinstance(condition, Selected) or isinstance(condition.rows, Chosen):
         return indices_in(condition)
