@@ -5,11 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.ops.hidden_rows import KINDS, compare, given, masks, spread
+from torch2jax import Padded, t2j
 
 ROWS = torch.tensor([[0.0, 0.5, 0.25], [0.75, 0.25, 0.875], [0.5, 0.5, 0.5], [0.125, 0.875, 0.0]])
 WEIGHTS = torch.tensor([0.5, 1.0, 0.25])
@@ -67,6 +70,7 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "numbers": lambda y, w: (y / w[0], w[0] / y, torch.atan2(y.log(), w[0].double())),
     "products": lambda y, w: (y.atanh() * w, (y + 1).acosh() * w, F.linear(y.log(), w[None]), y.log().T @ (y / w)),
     "layer norm": lambda y, w: F.layer_norm(y, (3,), w),
+    "a gradient inside": lambda y, w: torch.func.grad(lambda w: ((y * w)[1:].log() * w).sum())(w),
     # pairs
     "distances": lambda y, w: 1 / torch.cdist(y, y).fill_diagonal_(math.inf),
     "nearby": lambda y, w: (1 / (y[:, None] - y).norm(dim=-1).fill_diagonal_(math.inf)) @ y,
@@ -114,6 +118,25 @@ def _wrong(program: Callable, rows: torch.Tensor, weights: torch.Tensor) -> dict
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program(name):
     assert not _wrong(PROGRAMS[name], ROWS, WEIGHTS)
+
+
+def _loss_of_padded(rows, w):
+    found = t2j(lambda y, w: (PROGRAMS["part"](y, w), (y / w).prod(0), y.std(1)))(rows, w)
+    return sum([(x.values if isinstance(x, Padded) else x).sum() for x in found], jnp.zeros(()))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
+def test_rows_beyond_a_length(value):
+    """Padding may be anything."""
+    rows = t2j(ROWS)
+    padded = jnp.concatenate([rows, jnp.full((2, 3), value)])
+    slopes = jax.value_and_grad(lambda x, w, n: _loss_of_padded(x if n is None else Padded(x, n), w), (0, 1))
+    loss, (of_rows, of_weights) = jax.jit(slopes)(padded, t2j(WEIGHTS), len(rows))
+    wanted, (of_rows_alone, of_weights_alone) = slopes(rows, t2j(WEIGHTS), None)
+    np.testing.assert_allclose(loss, wanted, 1e-5)
+    np.testing.assert_allclose(of_rows[:4], of_rows_alone, 1e-5)
+    np.testing.assert_array_equal(of_rows[4:], 0)
+    np.testing.assert_allclose(of_weights, of_weights_alone, 1e-5)
 
 
 @pytest.mark.parametrize("name", ["part", "shared operands", "numbers", "std", "scatter of products"])
