@@ -147,7 +147,8 @@ class HostFunctions(HostTensors, Feature):
             return NEXT
         return self.run_at_once(function, args, kwargs)
 
-    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        del rule
         return self.dispatch(call, function, args, kwargs) if self.is_active else NEXT
 
     def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:

@@ -4,6 +4,9 @@ A call without any takes each function by its plan, and asks nobody. With some i
 there, in the order of their ranks, the outermost first. The call knows none of them: what a feature does stands in its
 own file, as a class that goes on from `Feature`.
 
+A few features are *standing*: every call has them, from the beginning to the end (`in_every_call`). They act where no
+plan serves, and agree with plans where one does: a standing feature alone leaves operators to their plans.
+
 Not on the stack are PyTorch's own switches, autocast and modes of dispatch, which PyTorch has for each thread and tells
 in one call of C, and what is decided by the types of arguments.
 
@@ -25,6 +28,7 @@ Handler = Callable[[Any, Any, tuple, dict], Any]
 """Returns a function's result, given the call, the function, its arguments and keywords; or `Changed`."""
 S = TypeVar("S", bound=Handler)
 W = TypeVar("W", bound=Callable[..., Any])
+F = TypeVar("F", bound="Feature")
 
 _handlers: list[tuple[int, type, Handler]] = []
 _without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
@@ -53,6 +57,10 @@ def handles(kind: type, rank: int) -> Callable[[S], S]:
 def handlers_of(types: tuple[type, ...]) -> tuple[Handler, ...]:
     """The functions that handle arguments of these classes, in the order of precedence."""
     return tuple(handler for _, kind, handler in _handlers if any(issubclass(x, kind) for x in types))
+
+
+class InFakeMode(WithoutValuesError):
+    """A function is called within a ``FakeTensorMode``, where no tensor has values."""
 
 
 def handles_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
@@ -101,9 +109,18 @@ class Feature:
         del call, function, types, args, kwargs
         return NEXT
 
-    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_mixed(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+        """The result of a function whose arguments are not plain tensors of the call alone; or `NEXT`.
+
+        Args:
+            types: their classes that override functions; none where PyTorch asks modes alone.
+        """
+        del call, function, types, args, kwargs
+        return NEXT
+
+    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
         """The result of a function in place of its rule, where no class of its arguments handles it; or `NEXT`."""
-        del call, function, args, kwargs
+        del call, function, rule, args, kwargs
         return NEXT
 
     def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
@@ -120,6 +137,26 @@ class Feature:
         del call, function, rule, args, kwargs
         return NEXT
 
+    def run_missing(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
+        """The result of an ATen operator for which nothing leads to JAX; or `NEXT`."""
+        del call, operator, args, kwargs
+        return NEXT
+
+    def run_again(
+        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
+    ) -> Any:
+        """The result of a function that has refused its arguments with `error`, for others; or `NEXT`.
+
+        Args:
+            run: gives the result for arguments and keywords.
+        """
+        del call, function, args, kwargs, error, run
+        return NEXT
+
+    def explain(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+        """Raises a better error than that of a rule, or of PyTorch's decomposition where `rule` is None."""
+        del call, function, rule, args, kwargs, error
+
     def concerns(self, function: Any) -> bool:
         """Returns True if `run_operator` may handle a function."""
         del function
@@ -131,10 +168,16 @@ class Features(list[Feature]):
 
     first: tuple[Feature, ...] = ()
     """The features that override `Feature.run_first`; the other attributes list those of the other methods."""
+    mixed: tuple[Feature, ...] = ()
     instead: tuple[Feature, ...] = ()
     operators: tuple[Feature, ...] = ()
     past_overrides: tuple[Feature, ...] = ()
     rules: tuple[Feature, ...] = ()
+    missing: tuple[Feature, ...] = ()
+    again: tuple[Feature, ...] = ()
+    explaining: tuple[Feature, ...] = ()
+    sees_operators = False
+    """True if a feature that code has entered may see operators, or what rules give."""
 
     def push(self, feature: Feature) -> None:
         """Adds a feature, if it is not there."""
@@ -159,16 +202,49 @@ class Features(list[Feature]):
             if feature.is_shared:
                 outer.push(feature)
 
+    def explain(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+        """Raises a better error than `error`, if a feature has one."""
+        for feature in self.explaining:
+            feature.explain(call, function, rule, args, kwargs, error)
+
     def _sort(self) -> None:
-        self.sort(key=operator.attrgetter("rank"))
-        for name, method in _METHODS.items():
-            setattr(self, name, tuple([feature for feature in self if method in feature.overridden]))
+        self.sort(key=_rank)
+        _list(self, sorted([*self, *_standing], key=_rank))
+        self.sees_operators = False
+        for feature in self:
+            if not _SEEING.isdisjoint(feature.overridden):
+                self.sees_operators = True
 
 
 _METHODS = {
     "first": "run_first",
+    "mixed": "run_mixed",
     "instead": "run_instead",
     "operators": "run_operator",
     "past_overrides": "run_past_overrides",
     "rules": "run_rule",
+    "missing": "run_missing",
+    "again": "run_again",
+    "explaining": "explain",
 }
+_SEEING = frozenset(("run_operator", "run_rule"))
+_standing: list[Feature] = []
+_rank = operator.attrgetter("rank")
+
+
+def _list(owner: Features | type[Features], features: list[Feature]) -> None:
+    """Notes for each event which features act on it."""
+    for name, method in _METHODS.items():
+        acting = []
+        for feature in features:  # no comprehension, which is a call of its own for each event
+            if method in feature.overridden:
+                acting.append(feature)
+        setattr(owner, name, tuple(acting))
+
+
+def in_every_call(kind: type[F]) -> type[F]:
+    """Declares the decorated class as a standing feature, which acts in every call."""
+    _standing.append(kind())
+    _standing.sort(key=_rank)
+    _list(Features, _standing)
+    return kind

@@ -24,7 +24,7 @@ from ..errors import EndedCallError, NoRuleError, WithoutValuesError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
-from ..rules.features import handles, handles_without_values
+from ..rules.features import NEXT, Feature, handles, handles_without_values, in_every_call
 from ..rules.rule import MetadataRule
 from ..runtime.translation import Call, current, lift, this_call
 from ..tensors.sparse_arrays import (
@@ -186,6 +186,18 @@ def lifted_sparse(tensor: torch.Tensor) -> Sparse:
         lifted._gradient = lifted_sparse(gradient) if gradient.layout is not torch.strided else lift(gradient)
     call.constants.sparse[id(tensor)] = tensor, lifted
     return lifted
+
+
+@in_every_call
+class _Strided(Feature):
+    """The standing feature that looks for the reason where strided tensors were refused: a sparse one from outside."""
+
+    def run_again(
+        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
+    ) -> Any:
+        del call, function, error, run
+        expect_strided(args, kwargs)
+        return NEXT
 
 
 def expect_strided(args: tuple, kwargs: dict) -> None:
