@@ -18,12 +18,11 @@ from ..runtime.translation import lift, this_call
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
+from ..tracing.execution import Execution, Pass
 from ..tracing.traces import is_float
 from ..tracing.user_code import set_gradient
 from .backward import Backward, is_source
 from .engine import BackwardPass, accumulate
-from .inputs import Pass
-from .runs import Execution
 from .tape import Tape, recorded
 
 

@@ -54,8 +54,6 @@ class Constants:
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
-        self.sparse: dict[int, tuple[torch.Tensor, Sparse]] = {}
-        """The call's tensor for each sparse tensor from outside, by id, with that one to keep it alive."""
         self.host: HostFunctions | None = None
         """The functions around compiled parts; None if there are none."""
         self._noted: dict[int, torch.Tensor] | None = None

@@ -19,7 +19,6 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..autograd.runs import Execution
 from ..errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..internals.dispatch import (
     AutoDispatchBelowADInplaceOrView,
@@ -47,10 +46,8 @@ from ..runtime.translation import CallMode, current, enter, leave, this_call
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.ended import force_within
 from ..tensors.tensor import Torchish, is_foreign
+from ..tracing.execution import Execution
 from ..tracing.traces import current_trace
-from ..values.lengths import track_lengths, track_ranges
-from ..values.python_functions import track_numbers
-from ..values.valueless import Placeholders
 from .library_kernels import Kernels, decomposition_of, functional_of, has_kernel, outputs_of
 from .modes import AtenMode, body_of, observer
 from .nesting import Nesting, Session
@@ -82,6 +79,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         Nesting.__init__(self, outer, execution.depth, len(execution.passes))
         session = self._session = Session(execution) if outer is None else outer._session
         self.execution, self.constants, self.settings = session.execution, session.constants, session.settings
+        self.kept = session.kept
         self.registered, self.transformations, self.passes = session.registered, session.transformations, session.passes
         self.paths, self.ends = session.paths, session.ends
         self.is_top_level = outer is None
@@ -126,10 +124,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self._leave(*sys.exc_info())
             raise
         if self.is_top_level and self.execution.tracks_lengths:
-            track_lengths()
-            track_ranges()
-        if self.is_top_level and self.execution.number_modules:
-            track_numbers(self.execution.number_modules)
+            for feature in self.features.later:
+                feature.begin_later(self)
         self.top_level = self._session.top_level
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
@@ -187,16 +183,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     def kernels(self) -> Kernels:
         """The kernels that run, and the libraries that code makes."""
         return self._session.kernels
-
-    @property
-    def placeholders(self) -> Placeholders:
-        """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
-        return self._session.placeholders
-
-    @property
-    def pickled(self) -> dict[int, torch.Tensor]:
-        """Copies of the tensors that pickles of its code refer to, by their numbers there."""
-        return self._session.pickled
 
     def inside(self) -> "_Inside":
         """A context in which functions are intercepted again, where PyTorch has suspended that."""

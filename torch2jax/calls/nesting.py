@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..autograd.forward_ad import DualLevel
-from ..autograd.runs import Execution
 from ..autograd.tape import Tape
 from ..errors import StaleGradientError
 from ..functional.func import Transformation
@@ -21,8 +20,8 @@ from ..tensors.history import Source
 from ..tensors.journal import journal, suspended
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
+from ..tracing.execution import Execution
 from ..tracing.traces import current_trace, running, without_tangents
-from ..values.valueless import Placeholders
 from .constants import Constants
 from .library_kernels import Kernels
 from .settings import ChangedSettings
@@ -47,6 +46,8 @@ class Session:
         self.transformations: list = []
         self.paths: list = [execution.path]
         self.passes: list = []
+        self.kept: dict[type, Any] = {}
+        """The objects that features keep as long as it lasts, one of each class: see `translation.kept`."""
         self.registered: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.top_level: Any = None
@@ -57,16 +58,6 @@ class Session:
     @functools.cached_property
     def kernels(self) -> Kernels:
         return Kernels()
-
-    @functools.cached_property
-    def placeholders(self) -> Placeholders:
-        """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
-        return Placeholders()
-
-    @functools.cached_property
-    def pickled(self) -> dict[int, torch.Tensor]:
-        """Copies of the tensors that pickles of its code refer to, by their numbers there."""
-        return {}
 
     def begin(self, trace: object, tape: Tape | None) -> None:
         self.top_level = trace, tape
@@ -128,6 +119,8 @@ class Nesting:
     """The run of the function."""
     constants: Constants
     """The call's tensors for tensors from outside."""
+    kept: dict[type, Any]
+    """The objects that features keep for this call and those around it, by their classes."""
     transformations: list[Transformation]
     """The transformations that its code is inside of, the innermost last."""
     top_level: tuple[Any, Tape | None]

@@ -16,8 +16,8 @@ from jax import lax
 from jax.core import Tracer
 
 from ..autograd.hooks import finished
-from ..autograd.inputs import Inputs
-from ..autograd.runs import Execution, Runs
+from ..autograd.inputs import UnaskedInputs
+from ..autograd.runs import Runs
 from ..calls import optimizers as optimizers  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
@@ -35,6 +35,7 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
+from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
 from ..values.selected import Chosen, first
 from ..values.selected_at_axis import in_compact_order, nested, unnested
@@ -95,7 +96,7 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
         logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
     ):
-        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling)
+        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, UnaskedInputs(), rolling)
         self._logical_dtypes = logical_dtypes
         functools.update_wrapper(self, function, updated=())
 
@@ -142,7 +143,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         rolling: Rolling | None = None,
     ):
         self._module, self._method, self._last_resort = module, method, last_resort
-        self._runs, self._parts, self._logical_dtypes = Runs(policy, Inputs(), rolling), parts, logical_dtypes
+        self._runs, self._parts, self._logical_dtypes = Runs(policy, UnaskedInputs(), rolling), parts, logical_dtypes
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__

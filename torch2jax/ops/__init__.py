@@ -13,6 +13,7 @@ from ..values import (
     at_once as at_once,
     known as known,
     pickled as pickled,
+    python_functions as python_functions,
     sparse as sparse_values,  # noqa: F401
     valueless as valueless,
     wrapper_subclasses as wrapper_subclasses,

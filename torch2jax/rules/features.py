@@ -104,6 +104,10 @@ class Feature:
             name for name in _METHODS.values() if getattr(cls, name) is not getattr(Feature, name)
         )
 
+    def begin_later(self, call: Any) -> None:
+        """Sees that a run begins which is not the first of its function: it may need what an earlier one has missed."""
+        del call
+
     def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
         """The result of a function, before anything else is asked; or `NEXT`."""
         del call, function, types, args, kwargs
@@ -166,8 +170,9 @@ class Feature:
 class Features(list[Feature]):
     """The stack of a call: empty as long as its code uses no feature."""
 
+    later: tuple[Feature, ...] = ()
+    """The features that override `Feature.begin_later`; the other attributes list those of the other methods."""
     first: tuple[Feature, ...] = ()
-    """The features that override `Feature.run_first`; the other attributes list those of the other methods."""
     mixed: tuple[Feature, ...] = ()
     instead: tuple[Feature, ...] = ()
     operators: tuple[Feature, ...] = ()
@@ -217,6 +222,7 @@ class Features(list[Feature]):
 
 
 _METHODS = {
+    "later": "begin_later",
     "first": "run_first",
     "mixed": "run_mixed",
     "instead": "run_instead",

@@ -34,6 +34,7 @@ class _CallsOfThread(threading.local):
 
 
 C = TypeVar("C", bound="Call")
+T = TypeVar("T")
 calls_of_thread = _CallsOfThread()
 
 
@@ -80,6 +81,17 @@ def lift(value: Any) -> "Torchish":
 def lift_own(tensor: "torch.Tensor") -> "Torchish":
     """As `lift`, for a tensor that the call may write to, since nothing outside refers to it."""
     return this_call().constants.lift_own(tensor)
+
+
+def kept(kind: type[T]) -> T:
+    """The object of a class that the call in progress has once, with the calls around it; made when first needed.
+
+    So a feature has its own state for the time of a call, which the call does not know.
+    """
+    objects = this_call().kept
+    if kind not in objects:
+        objects[kind] = kind()
+    return objects[kind]
 
 
 @contextlib.contextmanager

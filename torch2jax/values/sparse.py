@@ -26,7 +26,7 @@ from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
 from ..rules.features import NEXT, Feature, handles, handles_without_values, in_every_call
 from ..rules.rule import MetadataRule
-from ..runtime.translation import Call, current, lift, this_call
+from ..runtime.translation import Call, current, kept, lift, this_call
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
     SparseParts,
@@ -166,12 +166,15 @@ def no_matrix(kind: torch.layout, size: Sequence[int]) -> RuntimeError:
     )
 
 
+class _Constants(dict[int, tuple[torch.Tensor, "Sparse"]]):
+    """The call's tensor for each sparse tensor from outside, by id, with that one to keep it alive."""
+
+
 def lifted_sparse(tensor: torch.Tensor) -> Sparse:
     """The call's tensor for a sparse tensor from outside: a constant."""
     if isinstance(tensor, Sparse):
         return tensor
-    call = this_call()
-    known = call.constants.sparse.get(id(tensor))
+    known = kept(_Constants).get(id(tensor))
     if known is not None:
         return known[1]
     with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
@@ -184,7 +187,7 @@ def lifted_sparse(tensor: torch.Tensor) -> Sparse:
         lifted.elements.start_history()  # pyright: ignore[reportAttributeAccessIssue]
     if gradient is not None:
         lifted._gradient = lifted_sparse(gradient) if gradient.layout is not torch.strided else lift(gradient)
-    call.constants.sparse[id(tensor)] = tensor, lifted
+    kept(_Constants)[id(tensor)] = tensor, lifted
     return lifted
 
 
@@ -237,7 +240,7 @@ def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
     bound = given_sparse(array)
     if tensor.requires_grad:
         bound.elements.start_history()  # pyright: ignore[reportAttributeAccessIssue]
-    this_call().constants.sparse[id(tensor)] = tensor, bound
+    kept(_Constants)[id(tensor)] = tensor, bound
     return bound
 
 

@@ -34,7 +34,7 @@ from ..internals.dispatch import (
 from ..internals.tensors import FakeTensorMode
 from ..rules.features import NEXT, Feature, InFakeMode, handles_without_values, in_every_call
 from ..runtime.patches import runs_instead_of
-from ..runtime.translation import Call, CallMode, current, hidden, this_call
+from ..runtime.translation import Call, CallMode, current, hidden, kept, this_call
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.journal import Memory
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region
@@ -57,7 +57,7 @@ def run_natively(
     """
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "meta" and _takes_form_alone(func):
         return call.dispatch(func, *map_arguments(functools.partial(_filled, call), (args, kwargs)))
-    placeholders = call.placeholders if values == "none" or made is not None else Placeholders(values)
+    placeholders = kept(Placeholders) if values == "none" or made is not None else Placeholders(values)
     args, kwargs = placeholders.of((args, kwargs))
     with natively(call):
         result = func(*args, **kwargs)
