@@ -48,9 +48,9 @@ from ..tensors.ended import force_within
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.execution import Execution
 from ..tracing.traces import current_trace
-from .library_kernels import Kernels, decomposition_of, functional_of, has_kernel, outputs_of
 from .modes import AtenMode, body_of, observer
 from .nesting import Nesting, Session
+from .overloads import decomposition_of, functional_of, outputs_of
 from .plans import NOT_PLANNED, PLAIN, run_planned
 from .rng import Stream
 
@@ -179,11 +179,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self._aten_mode = AtenMode(self)
         return self._aten_mode
 
-    @property
-    def kernels(self) -> Kernels:
-        """The kernels that run, and the libraries that code makes."""
-        return self._session.kernels
-
     def inside(self) -> "_Inside":
         """A context in which functions are intercepted again, where PyTorch has suspended that."""
         return _Inside(self)
@@ -258,8 +253,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return self.run_rule(func, rule, args, kwargs)
             if isinstance(func, types.FunctionType) and not self.is_own_body(func, args):
                 return self.run_body(func, args, kwargs)
-            if isinstance(func, HigherOrderOperator) and has_kernel(func):
-                return self.kernels.run_higher(func, args, kwargs)
+            if isinstance(func, HigherOrderOperator):
+                for feature in self.features.unruled:
+                    result = feature.run_unruled(self, func, args, kwargs)
+                    if result is not NEXT:
+                        return result
             return self.run_compiled(func, args, kwargs)
         except WithoutValuesError as error:
             if isinstance(func, OpOverload):
@@ -303,8 +301,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             rule = None if is_divided else registry.lookup_aten(func)
             if rule is not None:
                 return self.run_rule(func, rule, args, kwargs)
-            if self._has_kernel(func):
-                return self.kernels.run(func, args, kwargs)
+            for feature in self.features.unruled:
+                result = feature.run_unruled(self, func, args, kwargs)
+                if result is not NEXT:
+                    return result
             registry.check_decomposed(func, args)
             decomposition = decomposition_of(func)
             if decomposition is not None:
@@ -351,9 +351,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     def is_plain(self) -> bool:
         """True if no feature or dispatch mode sees the functions, and autocast is off."""
         return not (self.features.sees_operators or is_any_autocast_enabled() or len_torch_dispatch_stack())
-
-    def _has_kernel(self, func: Any) -> bool:
-        return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
 
     def run_below_modes(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         """Runs a function where the code is within dispatch modes, which must see the operators."""

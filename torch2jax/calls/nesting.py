@@ -4,7 +4,6 @@ It may be within transformations that it has begun, on a tape, and in a trace of
 """
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ from ..tensors.tensor import Torchish
 from ..tracing.execution import Execution
 from ..tracing.traces import current_trace, running, without_tangents
 from .constants import Constants
-from .library_kernels import Kernels
 from .settings import ChangedSettings
 
 _NO_TRACE: Any = object()
@@ -52,12 +50,6 @@ class Session:
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.top_level: Any = None
         """The trace and the tape outside of all transformations that the code has entered."""
-
-    # What few calls need is made for those alone.
-
-    @functools.cached_property
-    def kernels(self) -> Kernels:
-        return Kernels()
 
     def begin(self, trace: object, tape: Tape | None) -> None:
         self.top_level = trace, tape

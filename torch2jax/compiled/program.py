@@ -29,7 +29,7 @@ from ..tensors.journal import Journal, Uncontained
 from ..tensors.rebinding import alias_of, set_geometry
 from ..tensors.storage import Storage, lose_traced
 from ..tensors.tensor import Torchish, make_tensor
-from ..tracing.scope import StreamState
+from ..tracing.execution import StreamState
 from ..tracing.traces import current_trace, ending_with_errors
 from .captured import CapturedState
 from .effects import Effects, Rebuilt, Restoration

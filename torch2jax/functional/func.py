@@ -103,15 +103,15 @@ class Transformation(ABC):
         """The context in which the transformation was entered, for code that runs there."""
         call = this_call()
         position = call.transformations.index(self)
-        inner, mapped = call.transformations[position:], call.stream.mapped
+        inner, drawing = call.transformations[position:], call.stream.drawing
         del call.transformations[position:]
-        call.stream.mapped = [x for x in mapped if x.level not in inner]
+        call.stream.drawing = [x for x in drawing if x.level not in inner]
         try:
             with running(self._outer_trace), call.at(self._outer_tape):
                 yield
         finally:
             call.transformations.extend(inner)
-            call.stream.mapped = mapped
+            call.stream.drawing = drawing
 
     def give(self, outer: Torchish, inner: Torchish) -> Torchish:
         """Notes that the function gets `inner` for the argument `outer`."""

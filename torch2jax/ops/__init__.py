@@ -6,7 +6,11 @@ What else acts on PyTorch's functions registers itself, too, and is imported her
 import importlib.util
 
 from ..autograd import engine as engine, forward_ad as forward_ad, function as function
-from ..calls import logical_dtypes as logical_dtypes, pytorch_errors as pytorch_errors
+from ..calls import (
+    library_kernels as library_kernels,
+    logical_dtypes as logical_dtypes,
+    pytorch_errors as pytorch_errors,
+)
 from ..functional import func as func, vmap as vmap
 from ..rules.tables import PROVIDED
 from ..values import (

@@ -141,6 +141,11 @@ class Feature:
         del call, function, rule, args, kwargs
         return NEXT
 
+    def run_unruled(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
+        """The result of an operator without a rule, before PyTorch takes it apart; or `NEXT`."""
+        del call, operator, args, kwargs
+        return NEXT
+
     def run_missing(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
         """The result of an ATen operator for which nothing leads to JAX; or `NEXT`."""
         del call, operator, args, kwargs
@@ -178,6 +183,7 @@ class Features(list[Feature]):
     operators: tuple[Feature, ...] = ()
     past_overrides: tuple[Feature, ...] = ()
     rules: tuple[Feature, ...] = ()
+    unruled: tuple[Feature, ...] = ()
     missing: tuple[Feature, ...] = ()
     again: tuple[Feature, ...] = ()
     explaining: tuple[Feature, ...] = ()
@@ -229,6 +235,7 @@ _METHODS = {
     "operators": "run_operator",
     "past_overrides": "run_past_overrides",
     "rules": "run_rule",
+    "unruled": "run_unruled",
     "missing": "run_missing",
     "again": "run_again",
     "explaining": "explain",

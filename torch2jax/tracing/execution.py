@@ -1,4 +1,4 @@
-"""One run of a function, as the call that it runs in knows it: its path, its inputs, and how it ends.
+"""One run of a function, as the call that it runs in knows it: its path, its inputs and keys, and how it ends.
 
 `autograd/runs.py` says which runs there are, and `autograd/inputs.py` what one may know of its inputs.
 """
@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import torch
 from jax import lax
@@ -59,6 +60,35 @@ class Inputs:
 
     def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
         """Called before code registers hooks on the gradient of a tensor, or of a node."""
+
+
+class StreamState(NamedTuple):
+    """The state from which a random stream continues."""
+
+    key: jax.Array | None
+    taken: int
+    """The number of keys derived from that one."""
+    seed: int | None
+    before: Any = 0
+    """The number of keys derived before, where that number is traced."""
+
+
+class Drawing:
+    """An interpreter of the keys that some code draws, which lies on their stream: it leaves them, by default."""
+
+    level: Any = None
+    """The transformation that it belongs to."""
+
+    def expect_allowed(self) -> None:
+        """Called before a key is drawn.
+
+        Raises:
+            RuntimeError: the code may draw none.
+        """
+
+    def key(self, key: jax.Array) -> jax.Array:
+        """The key that the code gets for one from below."""
+        return key
 
 
 class Execution:
