@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 
+from ..rules.features import Feature, in_every_call
 from ..runtime.translation import lift, this_call
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
@@ -50,15 +50,17 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
     return tape.hooked(end, history).hooks
 
 
-def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
-    """Takes over the hooks of a tensor from outside to the leaf of the call that stands for it."""
-    if tensor._backward_hooks:
-        hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
-    accumulated = tensor._post_accumulate_grad_hooks
-    if accumulated:
-        this_call().execution.expect_hook(dict(accumulated), lifted)
-        history: Any = lifted.history
-        history.accumulated.update(accumulated)
+@in_every_call
+class _Hooks(Feature):
+    """The standing feature that takes over the hooks of a tensor from outside to the leaf that stands for it."""
+
+    def take_hooks(self, tensor: Any, lifted: Any) -> None:
+        if tensor._backward_hooks:
+            hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
+        accumulated = tensor._post_accumulate_grad_hooks
+        if accumulated:
+            this_call().execution.expect_hook(dict(accumulated), lifted)
+            lifted.history.accumulated.update(accumulated)
 
 
 def finished(execution: Execution, tree: object) -> Any:

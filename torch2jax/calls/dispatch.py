@@ -142,7 +142,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         finally:
             self._leave(*exc_info)
         if exc_info[0] is None:
-            if self._owns_stream and self.constants.host is None:  # parts hold generators for longer
+            if self._owns_stream:
                 self.stream.report()
             if self._reports:
                 self.last_resort.report()

@@ -40,6 +40,8 @@ class Stream:
         self._taken, self._before = 0, 0
         self.seed: int | None = None
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        self.reports = True
+        """False where something else than the code may hold generators: then nobody knows whose they are."""
         self.drawing: list[Drawing] = []
         """What acts on the keys that are drawn, the innermost last."""
 
@@ -122,6 +124,8 @@ class Stream:
 
     def report(self) -> None:
         """Warns if the code has drawn from a generator that outlives it: one that it was given, and has not made."""
+        if not self.reports:
+            return
         if any(sys.getrefcount(generator) > _OWN_REFERENCES for generator, _ in self._generators.values()):
             warnings.warn(
                 "translated code draws from a torch.Generator from outside the call: each call draws the same numbers "

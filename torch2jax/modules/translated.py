@@ -23,11 +23,12 @@ from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
-from ..compiled.host_functions import HostFunctions
+from ..compiled.host_functions import HostFunctions, begin_parts
 from ..compiled.part import Parts
 from ..errors.hints import hint_at_axes, hint_at_symbols
 from ..errors.locations import SourceLine, user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
+from ..rules.features import Incoming, comes_in
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
@@ -37,8 +38,8 @@ from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
-from ..values.selected import Chosen, first
-from ..values.selected_at_axis import in_compact_order, nested, unnested
+from ..values.selected import Chosen, first, refuse_length
+from ..values.selected_at_axis import in_compact_order, leading_of, nested, unnested
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
@@ -186,8 +187,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
             state = names.given(unstack_layers(given_state)) if is_stacked else given_state
             with torch.enable_grad(), Call(rng, self._last_resort, execution) as call:
                 if self._parts is not None:
-                    call.constants.host = HostFunctions(call)
-                    call.features.push(call.constants.host)
+                    begin_parts(call)
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._logical_dtypes)
@@ -311,6 +311,17 @@ def _warn_of_dropped_gradient(location: SourceLine, given: Any, result: Any) -> 
         )
 
 
+@comes_in
+class _Selections(Incoming):
+    """Selections, whose length data decide: they have no array."""
+
+    def takes(self, kind: type) -> bool:
+        return issubclass(kind, Chosen)
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        raise refuse_length(leading_of(tensor)[0])
+
+
 def run_on_arrays(
     call: Call, function: Callable, args: tuple, kwargs: dict, logical_dtypes: LogicalDtypes | None = None
 ):
@@ -318,7 +329,7 @@ def run_on_arrays(
 
     A function that is called by translated code gets its tensors, and gives tensors.
     """
-    is_inner = False
+    is_inner, host = False, call.kept.get(HostFunctions)
 
     def enter(value: Any, parameter: str | None = None):
         nonlocal is_inner
@@ -329,7 +340,7 @@ def run_on_arrays(
         if isinstance(value, torch.Tensor) and is_wrapper(value):
             is_inner = is_inner or is_of_call(value)
             return entering(call, value)
-        is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or call.constants.is_host(value)
+        is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or (host is not None and host.owns(value))
         if logical_dtypes is not None and isinstance(value, (jax.Array, np.ndarray)):
             dtype = logical_dtypes.of(value, parameter)
             if dtype is not None:

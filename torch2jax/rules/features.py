@@ -29,6 +29,7 @@ Handler = Callable[[Any, Any, tuple, dict], Any]
 S = TypeVar("S", bound=Handler)
 W = TypeVar("W", bound=Callable[..., Any])
 F = TypeVar("F", bound="Feature")
+N = TypeVar("N", bound="Incoming")
 
 _handlers: list[tuple[int, type, Handler]] = []
 _without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
@@ -57,6 +58,51 @@ def handles(kind: type, rank: int) -> Callable[[S], S]:
 def handlers_of(types: tuple[type, ...]) -> tuple[Handler, ...]:
     """The functions that handle arguments of these classes, in the order of precedence."""
     return tuple(handler for _, kind, handler in _handlers if any(issubclass(x, kind) for x in types))
+
+
+class Incoming:
+    """Tensors of some classes as they come in from outside of a call: each as a constant of its own, by default."""
+
+    def takes(self, kind: type) -> bool:
+        """Returns True for the classes that this is for."""
+        del kind
+        return False
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        """The call's tensor for one from outside; or `NEXT`.
+
+        Raises:
+            Exception: there is none.
+        """
+        del call, tensor
+        return NEXT
+
+    def array(self, tensor: Any, array: Any) -> Any:
+        """The array that stands for a tensor, of one that a caller gives for it."""
+        del tensor
+        return array
+
+    def made(self, tensor: Any, lifted: Any) -> Any:
+        """The call's tensor for one from outside, on the memory of `lifted`, which has its values."""
+        del tensor
+        return lifted
+
+
+PLAIN_INCOMING = Incoming()
+_incoming: list[Incoming] = []
+
+
+def comes_in(kind: type[N]) -> type[N]:
+    """Declares how tensors of some classes come in from outside."""
+    _incoming.append(kind())
+    incoming_of.cache_clear()
+    return kind
+
+
+@remembered(1024)
+def incoming_of(kind: type) -> Incoming:
+    """The way in of tensors of a class."""
+    return next((found for found in _incoming if found.takes(kind)), PLAIN_INCOMING)
 
 
 class InFakeMode(WithoutValuesError):
@@ -166,6 +212,15 @@ class Feature:
         """Raises a better error than that of a rule, or of PyTorch's decomposition where `rule` is None."""
         del call, function, rule, args, kwargs, error
 
+    def bring_in(self, call: Any, tensor: Any) -> Any:
+        """The call's tensor for a constant, a tensor that code has and the call has not met yet; or `NEXT`."""
+        del call, tensor
+        return NEXT
+
+    def take_hooks(self, tensor: Any, lifted: Any) -> None:
+        """Sees the call's tensor for one from outside with hooks on its gradient."""
+        del tensor, lifted
+
     def concerns(self, function: Any) -> bool:
         """Returns True if `run_operator` may handle a function."""
         del function
@@ -185,6 +240,8 @@ class Features(list[Feature]):
     rules: tuple[Feature, ...] = ()
     unruled: tuple[Feature, ...] = ()
     missing: tuple[Feature, ...] = ()
+    bringing: tuple[Feature, ...] = ()
+    hooking: tuple[Feature, ...] = ()
     again: tuple[Feature, ...] = ()
     explaining: tuple[Feature, ...] = ()
     sees_operators = False
@@ -237,6 +294,8 @@ _METHODS = {
     "rules": "run_rule",
     "unruled": "run_unruled",
     "missing": "run_missing",
+    "bringing": "bring_in",
+    "hooking": "take_hooks",
     "again": "run_again",
     "explaining": "explain",
 }

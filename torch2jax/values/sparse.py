@@ -20,15 +20,16 @@ from typing import Any
 
 import torch
 
-from ..errors import EndedCallError, NoRuleError, WithoutValuesError
+from ..errors import EndedCallError, NoRuleError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
-from ..rules.features import NEXT, Feature, handles, handles_without_values, in_every_call
+from ..rules.features import NEXT, Feature, Incoming, comes_in, handles, handles_without_values, in_every_call
 from ..rules.rule import MetadataRule
 from ..runtime.translation import Call, current, kept, lift, this_call
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
+    HasSparse,
     SparseParts,
     array_of_parts,
     is_sparse_array,
@@ -43,13 +44,6 @@ BLOCKED = frozenset((torch.sparse_bsr, torch.sparse_bsc))
 """The layouts whose values are blocks."""
 COLUMNS = frozenset((torch.sparse_csc, torch.sparse_bsc))
 """The layouts that compress columns."""
-
-
-class HasSparse(WithoutValuesError):
-    """A sparse tensor was given to code for strided ones: the sparse rules run instead."""
-
-    def __init__(self):
-        super().__init__("got a tensor of a sparse layout; wanted a strided one: tensor.to_dense()")
 
 
 class Sparse(torch.Tensor):
@@ -201,6 +195,17 @@ class _Strided(Feature):
         del call, function, error, run
         expect_strided(args, kwargs)
         return NEXT
+
+
+@comes_in
+class _IncomingSparse(Incoming):
+    """The call's own sparse tensors, which have no array."""
+
+    def takes(self, kind: type) -> bool:
+        return issubclass(kind, Sparse)
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        raise HasSparse
 
 
 def expect_strided(args: tuple, kwargs: dict) -> None:
