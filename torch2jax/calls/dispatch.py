@@ -120,6 +120,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self._recording = recording
             if self.is_top_level:
                 self._session.begin(current_trace(), self.tape)
+                for feature in self.features.beginning:
+                    feature.begin(self)
         except BaseException:
             self._leave(*sys.exc_info())
             raise
@@ -136,7 +138,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._below_autograd.__exit__(*exc_info)
         try:
             if self.is_top_level and self.execution.ended_by is not None:
-                self._session.discard()
+                for feature in self.features.discarding:
+                    feature.discard(self)
+                self.execution.discard()
             elif self.is_top_level and self.execution.path.is_one_of_several:
                 self.execution.discard()
         finally:
@@ -168,7 +172,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                             stack.callback(end)
         finally:
             if self.is_top_level:
-                self.execution.stays = self.settings.restore()
+                for feature in self.features.ending:
+                    feature.end(self)
             self._aten_mode = None  # it has the call, whose arrays would live until Python looks for cycles
             remove_patches()
 

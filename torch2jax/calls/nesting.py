@@ -22,10 +22,31 @@ from ..tensors.tensor import Torchish
 from ..tracing.execution import Execution
 from ..tracing.traces import current_trace, running, without_tangents
 from .constants import Constants
-from .settings import ChangedSettings
 
 _NO_TRACE: Any = object()
 _NOTHING = contextlib.nullcontext()
+
+
+class Settings:
+    """The settings that hold for the time of a call, and what undoes its changes when it ends."""
+
+    modules: Any
+    """The modules from outside that the call has met, which are put back: `outer_modules.OuterModules`."""
+
+    def __init__(self):
+        self.default_dtype: torch.dtype | None = None
+        """The default dtype that the call has set; None for that of the process."""
+        self.changes: list[Callable[[], None]] = []
+        """Functions that each undo a change of an object from outside the call, and leave this list."""
+
+    def undo_later(self, undo: Callable[[], None]) -> None:
+        """Registers a function that undoes a change of an object from outside when the call ends."""
+
+        def undone() -> None:
+            self.changes.remove(undone)
+            undo()
+
+        self.changes.append(undone)
 
 
 class Session:
@@ -38,7 +59,7 @@ class Session:
 
     def __init__(self, execution: Execution):
         self.execution = execution
-        self.constants, self.settings = Constants(), ChangedSettings()
+        self.constants, self.settings = Constants(), Settings()
         self.ends: list[Callable[[], None]] = []
         """Functions to call at the end."""
         self.transformations: list = []
@@ -54,11 +75,6 @@ class Session:
     def begin(self, trace: object, tape: Tape | None) -> None:
         self.top_level = trace, tape
         self.execution.begin()
-
-    def discard(self) -> None:
-        """Prepares for another run, with a deeper tape."""
-        self.settings.put_back(everything=True)
-        self.execution.discard()
 
 
 class FeatureSlot:

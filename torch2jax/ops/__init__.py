@@ -10,6 +10,7 @@ from ..calls import (
     library_kernels as library_kernels,
     logical_dtypes as logical_dtypes,
     pytorch_errors as pytorch_errors,
+    settings as settings,
 )
 from ..functional import func as func, vmap as vmap
 from ..rules.tables import PROVIDED

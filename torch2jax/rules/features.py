@@ -150,8 +150,20 @@ class Feature:
             name for name in _METHODS.values() if getattr(cls, name) is not getattr(Feature, name)
         )
 
+    def begin(self, call: Any) -> None:
+        """Sees that the code of an outermost call begins."""
+        del call
+
     def begin_later(self, call: Any) -> None:
         """Sees that a run begins which is not the first of its function: it may need what an earlier one has missed."""
+        del call
+
+    def discard(self, call: Any) -> None:
+        """Sees that a run is over which another one follows: that has to find all as this one did."""
+        del call
+
+    def end(self, call: Any) -> None:
+        """Sees that an outermost call has ended."""
         del call
 
     def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
@@ -230,8 +242,11 @@ class Feature:
 class Features(list[Feature]):
     """The stack of a call: empty as long as its code uses no feature."""
 
+    beginning: tuple[Feature, ...] = ()
+    """The features that override `Feature.begin`; the other attributes list those of the other methods."""
     later: tuple[Feature, ...] = ()
-    """The features that override `Feature.begin_later`; the other attributes list those of the other methods."""
+    discarding: tuple[Feature, ...] = ()
+    ending: tuple[Feature, ...] = ()
     first: tuple[Feature, ...] = ()
     mixed: tuple[Feature, ...] = ()
     instead: tuple[Feature, ...] = ()
@@ -285,7 +300,10 @@ class Features(list[Feature]):
 
 
 _METHODS = {
+    "beginning": "begin",
     "later": "begin_later",
+    "discarding": "discard",
+    "ending": "end",
     "first": "run_first",
     "mixed": "run_mixed",
     "instead": "run_instead",
