@@ -7,7 +7,7 @@ backward pass itself as the call ends, on a level of its tape that is below thos
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
     """
     call = this_call()
     call.execution.expect_hook(added, tensor)
-    tape, history = call.tape, tensor.history
+    tape, history = cast("Tape | None", call.tape), tensor.history
     if tape is None or history is None:
         return OrderedDict()  # which nobody calls
     if isinstance(history, Source) and history.has_parts and history.variable is tensor:

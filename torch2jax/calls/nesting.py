@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..autograd.forward_ad import DualLevel
-from ..autograd.tape import Tape
 from ..errors import StaleGradientError
-from ..functional.func import Transformation
 from ..rules.features import Feature, Features
 from ..rules.inline import Scalars
 from ..tensors.history import Source
 from ..tensors.journal import journal, suspended
+from ..tensors.levels import ForwardLevel, Level, Recorder
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
 from ..tracing.execution import Execution
@@ -62,7 +60,7 @@ class Session:
         self.constants, self.settings = Constants(), Settings()
         self.ends: list[Callable[[], None]] = []
         """Functions to call at the end."""
-        self.transformations: list = []
+        self.transformations: list[Level] = []
         self.paths: list = [execution.path]
         self.passes: list = []
         self.kept: dict[type, Any] = {}
@@ -72,7 +70,7 @@ class Session:
         self.top_level: Any = None
         """The trace and the tape outside of all transformations that the code has entered."""
 
-    def begin(self, trace: object, tape: Tape | None) -> None:
+    def begin(self, trace: object, tape: Recorder | None) -> None:
         self.top_level = trace, tape
         self.execution.begin()
 
@@ -102,7 +100,7 @@ class _WithoutTape(contextlib.AbstractContextManager):
 
     __slots__ = ("_opened",)
 
-    def __init__(self, opened: list[Tape | None]):
+    def __init__(self, opened: list[Recorder | None]):
         self._opened = opened
 
     def __enter__(self) -> None:
@@ -129,16 +127,16 @@ class Nesting:
     """The call's tensors for tensors from outside."""
     kept: dict[type, Any]
     """The objects that features keep for this call and those around it, by their classes."""
-    transformations: list[Transformation]
+    transformations: list[Level]
     """The transformations that its code is inside of, the innermost last."""
-    top_level: tuple[Any, Tape | None]
+    top_level: tuple[Any, Recorder | None]
     """The trace and the tape outside of all transformations that the code has entered."""
     is_backward = False
     """True if it runs the backward of a custom function, in which PyTorch records nothing by default."""
     if TYPE_CHECKING:
-        tape: Tape | None
+        tape: Recorder | None
         """What its own derivatives are taken from; None as long as the code asks for none."""
-        dual: DualLevel | None
+        dual: ForwardLevel | None
         """The tangents of forward mode, while a level of them is open."""
         scalars: Scalars | None
         """What has been computed of scalars, while that serves again."""
@@ -154,7 +152,7 @@ class Nesting:
             self.tape, self.on_result = outer.tape, outer.on_result
         self._below = below if outer is None else 0
         self._depth = max(depth, min(self._below, 1)) if self.tape is None else self.tape.depth
-        self._opened: list[Tape | None] = []
+        self._opened: list[Recorder | None] = []
         self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
 
     def nested(self) -> contextlib.AbstractContextManager[None]:
@@ -162,10 +160,11 @@ class Nesting:
         outer = self.tape
         if self._depth == 0 or (outer is not None and outer.is_current):
             return _WithoutTape(self._opened)
-        return self._recorded(Tape(self._depth, outer, self._below if outer is None else 0))
+        below = self._below if outer is None else 0
+        return self._recorded(self.features.recording[0].record(self._depth, outer, below))
 
     @contextlib.contextmanager
-    def _recorded(self, tape: Tape):
+    def _recorded(self, tape: Recorder):
         outer = self.tape
         self._opened.append(tape)
         try:
@@ -178,7 +177,7 @@ class Nesting:
             self._opened.pop()
 
     @contextlib.contextmanager
-    def at(self, tape: Tape | None):
+    def at(self, tape: Recorder | None):
         """A context for code of this call that runs outside of some `nested`, on the tape of that place."""
         before, self.tape = self.tape, tape
         self._opened.append(None)

@@ -229,6 +229,16 @@ class Feature:
         del call, tensor
         return NEXT
 
+    def record(self, depth: int, outer: Any, below: int) -> Any:
+        """A record of what code in a trace of its own computes, to take derivatives of: see `tensors/levels.py`.
+
+        Args:
+            depth: how many derivatives of derivatives the code takes.
+            outer: the record of the code around, or None.
+            below: how many are taken from outside.
+        """
+        raise NotImplementedError
+
     def take_hooks(self, tensor: Any, lifted: Any) -> None:
         """Sees the call's tensor for one from outside with hooks on its gradient."""
         del tensor, lifted
@@ -256,6 +266,7 @@ class Features(list[Feature]):
     unruled: tuple[Feature, ...] = ()
     missing: tuple[Feature, ...] = ()
     bringing: tuple[Feature, ...] = ()
+    recording: tuple[Feature, ...] = ()
     hooking: tuple[Feature, ...] = ()
     again: tuple[Feature, ...] = ()
     explaining: tuple[Feature, ...] = ()
@@ -313,6 +324,7 @@ _METHODS = {
     "unruled": "run_unruled",
     "missing": "run_missing",
     "bringing": "bring_in",
+    "recording": "record",
     "hooking": "take_hooks",
     "again": "run_again",
     "explaining": "explain",

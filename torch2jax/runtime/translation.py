@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import torch
 
-    from ..autograd.tape import Tape as Tape
     from ..calls.dispatch import Call as Call
     from ..tensors.tensor import Torchish
 else:
-    Call = Tape = Any
+    Call = Any
 
 
 class CallMode:
