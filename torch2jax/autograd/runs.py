@@ -25,8 +25,9 @@ import torch
 
 from ..errors.tracebacks import add_location
 from ..errors.unwinding import Restart, Unwind
+from ..rules.features import Incoming, comes_in, handles
 from ..runtime.translation import calls_of_thread, current
-from ..tensors.ended import end, keep, made_by_call
+from ..tensors.ended import Ended, end, keep, made_by_call, refuse_ended
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.execution import Execution, Inputs
@@ -38,6 +39,23 @@ from .inputs import NeedsInputs, RunKnowledge, run_with_inputs
 from .outer_state import OuterState
 
 T = TypeVar("T")
+
+
+@handles(Ended, rank=0)
+def _refuse_ended(call: object, func: Any, args: tuple, kwargs: dict):
+    del call
+    raise refuse_ended(func, args, kwargs)
+
+
+@comes_in
+class _EndedTensors(Incoming):
+    """Tensors of calls that have ended, which nobody may use."""
+
+    def takes(self, kind: type) -> bool:
+        return kind is Ended
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        raise refuse_ended("the function", (tensor,), {})
 
 
 class Runs:

@@ -20,21 +20,18 @@ from jax import lax
 
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..rules.features import NEXT, Incoming, handles, incoming_of
+from ..rules.features import NEXT, HasSparse, Incoming, incoming_of
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
-from ..tensors.dtypes import DOUBLES, canonical, dtype_j2t, tell_of_narrowing
-from ..tensors.ended import Ended, refuse_ended
+from ..tensors.dtypes import DOUBLES, SPARSE_LAYOUTS, canonical, dtype_j2t, tell_of_narrowing
 from ..tensors.history import Source
 from ..tensors.interop import array_of_values, dense_strides, is_dense, region_of, values_of
 from ..tensors.journal import next_number
 from ..tensors.known import LazyConstant, is_small
 from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.sparse_arrays import SPARSE_LAYOUTS, HasSparse
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region, make_view, wrap, wrap_buffer
 from ..tensors.traced import evaluating, is_traced
-from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming
 
 
@@ -297,17 +294,10 @@ class Constants:
         return lifted
 
 
-@handles(Ended, rank=0)
-def _refuse_ended(call: object, func: Any, args: tuple, kwargs: dict):
-    del call
-    raise refuse_ended(func, args, kwargs)
-
-
 def _expect_data(tensor: torch.Tensor) -> None:
     """Refuses a tensor without memory of its own, from which anything might be read.
 
     Raises:
-        EndedCallError: it is of a call that has ended.
         OnMetaError: it is on the meta device, or a fake one.
         HasSparse: it is sparse.
         StridedNestedError: it is nested, in PyTorch's older layout.
@@ -315,10 +305,6 @@ def _expect_data(tensor: torch.Tensor) -> None:
         WrapsOthersError: it wraps other tensors.
     """
     is_plain = type(tensor) in OF_NO_SUBCLASS
-    if type(tensor) is Ended:
-        raise refuse_ended("the function", (tensor,), {})
-    if not is_plain and is_wrapper(tensor):
-        raise WrapsOthersError(type(tensor))
     if tensor.layout in SPARSE_LAYOUTS:
         raise HasSparse
     if tensor.is_nested:

@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 from ..errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..internals.dispatch import (
     AutoDispatchBelowADInplaceOrView,
-    DisableAutocast,
     DisableTorchFunction,
     EnableTorchFunction,
     HigherOrderOperator,
@@ -35,8 +34,8 @@ from ..internals.dispatch import (
     len_torch_dispatch_stack,
 )
 from ..internals.transforms import is_any_autocast_enabled
-from ..rules import autocast, registry
-from ..rules.features import NEXT, Changed, InFakeMode, handlers_of, run_without_values
+from ..rules import registry
+from ..rules.features import DIVIDED, NEXT, Changed, InFakeMode, handlers_of, run_without_values
 from ..rules.inplace import with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import DROPPED, by_schema, is_in_old_order, run_named, with_dropped
 from ..rules.operands import has_numpys, without_numpys
@@ -44,13 +43,11 @@ from ..rules.rule import MetadataRule
 from ..runtime.patches import apply_patches, remove_patches
 from ..runtime.translation import CallMode, current, enter, leave, this_call
 from ..tensors.dtypes import dtype_of_type
-from ..tensors.ended import force_within
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.execution import Execution
 from ..tracing.traces import current_trace
-from .modes import AtenMode, body_of, observer
+from .modes import AtenMode, body_of, decomposition_of, functional_of, observer, outputs_of
 from .nesting import Nesting, Session
-from .overloads import decomposition_of, functional_of, outputs_of
 from .plans import NOT_PLANNED, PLAIN, run_planned
 from .rng import Stream
 
@@ -237,13 +234,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if isinstance(func, OpOverload):
                 return self.dispatch_aten(func, args, kwargs)
             rule = registry.lookup(func)
-            device = autocast.region()
-            if device is not None and (rule is not None or any(x.concerns(func) for x in self.features.operators)):
-                treatment = autocast.of_function(func, rule, device)
-                if treatment.is_operator:
-                    with DisableAutocast():
-                        return self.dispatch(func, *treatment.cast(args, kwargs))
-                rule = None if treatment.is_divided else rule
+            if is_any_autocast_enabled() and (
+                rule is not None or any(x.concerns(func) for x in self.features.operators)
+            ):
+                for feature in self.features.casting:
+                    result = feature.run_cast(self, func, rule, args, kwargs)
+                    if result is DIVIDED:
+                        rule = None
+                    elif result is not NEXT:
+                        return result
             for feature in self.features.operators:
                 result = feature.run_operator(self, func, args, kwargs)
                 if result is not NEXT:
@@ -277,13 +276,14 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     def dispatch_aten(self, func: Any, args: tuple, kwargs: dict) -> Any:
         try:
-            device, is_divided = autocast.region(), False
-            if device is not None:
-                treatment = autocast.of_operator(func, device)
-                if treatment.is_operator:
-                    with DisableAutocast():
-                        return self.dispatch_aten(func, *treatment.cast(args, kwargs))
-                is_divided = treatment.is_divided
+            is_divided = False
+            if is_any_autocast_enabled():
+                for feature in self.features.casting:
+                    result = feature.run_cast(self, func, None, args, kwargs)
+                    if result is DIVIDED:
+                        is_divided = True
+                    elif result is not NEXT:
+                        return result
             for feature in self.features.operators:
                 result = feature.run_operator(self, func, args, kwargs)
                 if result is not NEXT:
@@ -387,7 +387,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     def runs_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         """Returns True if a function without a rule is run by its own body, wherever the call is."""
-        is_plain = autocast.region() is None and not any(x.concerns(func) for x in self.features.operators)
+        is_plain = not is_any_autocast_enabled() and not any(x.concerns(func) for x in self.features.operators)
         return is_plain and not self.is_own_body(func, args)
 
     def run_body(
@@ -431,9 +431,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):
             return type(value)(self._lift_argument(item) for item in value)
         return value
-
-
-force_within(Call)
 
 
 class _Inside:

@@ -29,6 +29,7 @@ from ..errors.hints import hint_at_axes, hint_at_symbols
 from ..errors.locations import SourceLine, user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.features import Incoming, comes_in
+from ..tensors.ended import force_within
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
@@ -309,6 +310,9 @@ def _warn_of_dropped_gradient(location: SourceLine, given: Any, result: Any) -> 
             "jax.lax.stop_gradient(x)",
             stacklevel=user_level(),
         )
+
+
+force_within(Call)
 
 
 @comes_in

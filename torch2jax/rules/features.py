@@ -7,10 +7,11 @@ own file, as a class that goes on from `Feature`.
 A few features are *standing*: every call has them, from the beginning to the end (`in_every_call`). They act where no
 plan serves, and agree with plans where one does: a standing feature alone leaves operators to their plans.
 
-Not on the stack are PyTorch's own switches, autocast and modes of dispatch, which PyTorch has for each thread and tells
-in one call of C, and what is decided by the types of arguments.
+Not on the stack are PyTorch's own switches: whether a region of autocast or a mode of dispatch is entered is PyTorch's
+for each thread, and it tells in one call of C.
 
-Also here: the kinds of tensors, classes of arguments that handle a function before its rule is looked up.
+Also here: the kinds of tensors, classes of arguments that handle a function before its rule is looked up, and classes
+of tensors from outside that come in otherwise than as a constant with an array.
 
 The classes are a call's own (a mask selection, a number that is not known, a parameter without a shape), or no tensors
 with values at all: where one of these is met, an error is raised, which leads to what serves it. Each kind is served in
@@ -105,6 +106,13 @@ def incoming_of(kind: type) -> Incoming:
     return next((found for found in _incoming if found.takes(kind)), PLAIN_INCOMING)
 
 
+class HasSparse(WithoutValuesError):
+    """A sparse tensor was given to code for strided ones: the sparse rules run instead."""
+
+    def __init__(self):
+        super().__init__("got a tensor of a sparse layout; wanted a strided one: tensor.to_dense()")
+
+
 class InFakeMode(WithoutValuesError):
     """A function is called within a ``FakeTensorMode``, where no tensor has values."""
 
@@ -127,6 +135,8 @@ def run_without_values(error: WithoutValuesError, call: Any, function: Any, args
     return _without_values[type(error)](error, call, function, args, kwargs)
 
 
+DIVIDED: Any = object()
+"""The result of `Feature.run_cast` for a function whose rule does not serve: what PyTorch composes it of does."""
 NEXT: Any = object()
 """The result of a feature that does not handle a function: the next feature is asked, then the rule."""
 
@@ -182,6 +192,15 @@ class Feature:
 
     def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
         """The result of a function in place of its rule, where no class of its arguments handles it; or `NEXT`."""
+        del call, function, rule, args, kwargs
+        return NEXT
+
+    def run_cast(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        """The result of a function or an operator while PyTorch casts operands; or `NEXT`, or `DIVIDED`.
+
+        Args:
+            rule: that of a function; None for an operator.
+        """
         del call, function, rule, args, kwargs
         return NEXT
 
@@ -260,6 +279,7 @@ class Features(list[Feature]):
     first: tuple[Feature, ...] = ()
     mixed: tuple[Feature, ...] = ()
     instead: tuple[Feature, ...] = ()
+    casting: tuple[Feature, ...] = ()
     operators: tuple[Feature, ...] = ()
     past_overrides: tuple[Feature, ...] = ()
     rules: tuple[Feature, ...] = ()
@@ -318,6 +338,7 @@ _METHODS = {
     "first": "run_first",
     "mixed": "run_mixed",
     "instead": "run_instead",
+    "casting": "run_cast",
     "operators": "run_operator",
     "past_overrides": "run_past_overrides",
     "rules": "run_rule",

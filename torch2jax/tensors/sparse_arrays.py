@@ -8,18 +8,9 @@ import jax
 import numpy as np
 import torch
 
-from ..errors import WithoutValuesError
+from .dtypes import SPARSE_LAYOUTS as SPARSE_LAYOUTS
 from .interop import array_to_tensor, tensor_to_array
 from .traced import is_traced
-
-SPARSE_LAYOUTS = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
-
-
-class HasSparse(WithoutValuesError):
-    """A sparse tensor was given to code for strided ones: the sparse rules run instead."""
-
-    def __init__(self):
-        super().__init__("got a tensor of a sparse layout; wanted a strided one: tensor.to_dense()")
 
 
 class SparseParts(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
 from ..calls.library_kernels import has_kernel
-from ..calls.overloads import decomposition_of, functional_of
+from ..calls.modes import decomposition_of, functional_of
 from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_op_names, dispatch_has_kernel
 from ..rules import registry
 from ..rules.rule import MetadataRule

@@ -140,7 +140,7 @@ _WRITERS = frozenset((torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor
 
 
 @functools.cache
-def _writes(function: Any, rule: Any) -> bool:
+def _writes(function: Callable, rule: Any) -> bool:
     """Returns True if a function only writes to its first argument what it computes of all, as PyTorch does."""
     if isinstance(rule, InPlace):
         return not isinstance(function, OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values

@@ -24,12 +24,20 @@ from ..errors import EndedCallError, NoRuleError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
-from ..rules.features import NEXT, Feature, Incoming, comes_in, handles, handles_without_values, in_every_call
+from ..rules.features import (
+    NEXT,
+    Feature,
+    HasSparse,
+    Incoming,
+    comes_in,
+    handles,
+    handles_without_values,
+    in_every_call,
+)
 from ..rules.rule import MetadataRule
 from ..runtime.translation import Call, current, kept, lift, this_call
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
-    HasSparse,
     SparseParts,
     array_of_parts,
     is_sparse_array,

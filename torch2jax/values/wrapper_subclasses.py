@@ -38,11 +38,11 @@ from ..internals.dispatch import (
     is_torch_function_enabled,
 )
 from ..internals.tensors import tree_leaves, tree_map, tree_map_only
-from ..rules.features import NEXT, Feature, handles, handles_without_values, in_every_call
+from ..rules.features import NEXT, Feature, Incoming, comes_in, handles, handles_without_values, in_every_call
 from ..runtime.patches import exchange
 from ..runtime.translation import Call, current, lift, lift_own
 from ..tensors.derived import as_class, have_a_say, in_call
-from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
+from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, wraps_others
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import NestedTensor, Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, values_of, wrapped
 from ..tracing.shadows import cut, shadow_of, uncut
@@ -139,6 +139,17 @@ def _new(cls: type[Any], *args: Any, **kwargs: Any):
     if current() is None or cls is torch.Tensor or not (args and isinstance(args[0], Torchish)):
         return _originals["__new__"](cls, *args, **kwargs)
     return as_class(args[0], cls)
+
+
+@comes_in
+class _Wrappers(Incoming):
+    """Tensors that wrap others, which have no values of their own."""
+
+    def takes(self, kind: type) -> bool:
+        return wraps_others(kind)
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        raise WrapsOthersError(type(tensor))
 
 
 _of_calls: weakref.WeakKeyDictionary[Any, list[tuple[Any, int, torch.Tensor]]] = weakref.WeakKeyDictionary()
