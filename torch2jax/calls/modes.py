@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..internals.dispatch import OpOverload, TorchDispatchMode, pop_torch_dispatch_stack, push_on_torch_dispatch_stack
-from ..internals.transforms import autocast_region
+from ..internals.transforms import is_any_autocast_enabled
 from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..runtime.translation import CallMode
+from ..tensors.dtypes import autocast_region
 
 if TYPE_CHECKING:
     from .dispatch import Call
@@ -117,7 +118,7 @@ class AtenMode(TorchDispatchMode, CallMode):
     def __enter__(self):
         # The base class also sets flags of the whole process, which threads would leave behind.
         push_on_torch_dispatch_stack(self)
-        self._regions.append(autocast_region())
+        self._regions.append(autocast_region() if is_any_autocast_enabled() else None)
         return self
 
     def __exit__(self, *exc_info: object):

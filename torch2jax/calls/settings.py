@@ -76,21 +76,14 @@ class _Changed:
         """The cache of ``torch.nn.utils.parametrize.cached()`` within the call."""
         self.handles: list[RemovableHandle] = []
         """The handles of hooks that the call has registered, also on objects from outside."""
-        self._default_device = _default_device_context()
-        self._autocast: AutocastState | None = None
+        self.device = getattr(DEVICE_CONTEXT, "device_context", None)
+        """What `torch.set_default_device` has entered before the call, on this thread."""
+        self.autocast: AutocastState | None = None
 
     def keep_autocast(self) -> None:
         """Called before a setting of autocast changes."""
-        if self._autocast is None:
-            self._autocast = AutocastState.current()
-
-    def restore(self) -> None:
-        """Restores the settings as they were before the call."""
-        context = _default_device_context()
-        if context is not self._default_device:
-            torch.set_default_device(None if self._default_device is None else self._default_device.device)
-        if self._autocast is not None:
-            self._autocast.restore()
+        if self.autocast is None:
+            self.autocast = AutocastState.current()
 
     def put_back(self, settings: Settings, everything: bool) -> list[Change]:
         """Restores objects from outside, the last change first.
@@ -132,16 +125,16 @@ class _Restoring(Feature):
             return
         if settings.changes or settings.modules.visited or changed.handles:
             call.execution.stays = changed.put_back(settings, everything=False)
-        changed.restore()
+        device = getattr(DEVICE_CONTEXT, "device_context", None)
+        if device is not changed.device:
+            torch.set_default_device(None if changed.device is None else changed.device.device)
+        if changed.autocast is not None:
+            changed.autocast.restore()
 
 
 def _nesting() -> int:
     autocast_increment_nesting()
     return autocast_decrement_nesting()
-
-
-def _default_device_context():
-    return getattr(DEVICE_CONTEXT, "device_context", None)
 
 
 # Hooks.

@@ -150,10 +150,3 @@ autocast_increment_nesting = torch._C.autocast_increment_nesting
 
 autocast_decrement_nesting = torch._C.autocast_decrement_nesting
 """Leaves a region, and returns their number."""
-
-
-def autocast_region() -> str | None:
-    """The device that names the region of autocast in which this thread is, None outside of any."""
-    if not is_any_autocast_enabled():
-        return None
-    return next(device for device in autocast_supported_devices() if torch.is_autocast_enabled(device))

@@ -20,8 +20,8 @@ from ..internals.dispatch import (
     dispatch_has_kernel,
     dispatch_has_kernel_for_dispatch_key,
 )
-from ..internals.transforms import autocast_region as region
 from ..runtime.translation import this_call
+from ..tensors.dtypes import autocast_region as region
 from ..tensors.history import Source
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
