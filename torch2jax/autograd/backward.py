@@ -31,7 +31,7 @@ from .tape import Hooked, Tape
 def takes_parts(tensor: Torchish) -> bool:
     """Returns True if parts of a tensor may require grad in its place: it is a leaf on the recording tape."""
     call, source = this_call(), tensor.history
-    tape = call.tape
+    tape = cast("Tape | None", call.tape)
     if tape is None or not isinstance(source, Source) or source.variable is not tensor or source.is_given:
         return False
     if not torch.is_grad_enabled() or call.dual is not None or journal() is not None:

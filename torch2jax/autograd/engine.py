@@ -237,7 +237,7 @@ def _tape_of(outputs: list[Torchish]) -> Tape:
 
 def retain(tensor: Torchish) -> None:
     """Makes a tensor retain its gradients, unless it is a leaf."""
-    tape = this_call().tape
+    tape = cast("Tape | None", this_call().tape)
     if not is_source(tensor) and tape is not None:
         expect_no_journal("a tensor that retains its gradient")
         tape.retaining[id(tensor)] = tensor

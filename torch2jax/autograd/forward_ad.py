@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,15 @@ from ..rules.inplace import write_in_place
 from ..runtime.patches import replaces
 from ..runtime.translation import Call, this_call
 from ..tensors.array_buffer import ArrayBuffer
+from ..tensors.levels import ForwardLevel
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import Tangents, current_trace, running
+from .tape import Tape
 
 
-class DualLevel(Feature):
+class DualLevel(ForwardLevel, Feature):
     """A level of forward-mode AD: while it is entered, results computed from dual tensors have tangents."""
 
     def __init__(self):
@@ -105,8 +107,9 @@ class DualLevel(Feature):
         array = self._tangents.dual(
             self._lowered(tensor.buffer.array), self._lowered(tangent_array(given, tensor, spec))
         )
-        if spec.wants_grad and self._call.tape is not None:
-            array = self._call.tape.captured(tensor, array)
+        tape = cast("Tape | None", self._call.tape)
+        if spec.wants_grad and tape is not None:
+            array = tape.captured(tensor, array)
         result = _alias(tensor, array)
         result._node.storage.differentiable = True
         result.descend((tensor,), "MakeDual")
@@ -244,10 +247,10 @@ def _enter() -> int:
 @replaces(forward_mode_module("_exit_dual_level"), "_exit_dual_level")
 def _exit(level: object) -> None:
     del level
-    call = this_call()
-    if call.dual is None:
+    dual = cast("DualLevel | None", this_call().dual)
+    if dual is None:
         raise RuntimeError("Trying to exit a forward AD level, but none was entered in this call")
-    call.dual.leave()
+    dual.leave()
 
 
 def _open(call: Call) -> DualLevel:
@@ -256,11 +259,12 @@ def _open(call: Call) -> DualLevel:
     Raises:
         RuntimeError: none is open, as where one was that PyTorch counts outside of the call.
     """
-    if call.dual is None:
+    dual = cast("DualLevel | None", call.dual)
+    if dual is None:
         raise RuntimeError(
             "got make_dual or unpack_dual without an open level in this call; wanted them inside dual_level()"
         )
-    return call.dual
+    return dual
 
 
 @replaces(forward_mode_module("_make_dual"), "_make_dual")

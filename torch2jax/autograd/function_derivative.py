@@ -17,13 +17,14 @@ from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node
 from ..tensors.tensor import Torchish, wrap
+from ..tracing.execution import Execution
 from ..tracing.primitives import linear_call, once
 from ..tracing.tensor_spec import conjugate
 from ..tracing.traces import axes_in_types, varying
 from ..tracing.user_code import note_made, of_user
 from .function_residuals import Context, Residuals, Start
 from .linearization import matched, own_axes, reduced_axes
-from .runs import Execution, Runs
+from .runs import Runs
 
 _Function = torch.autograd.Function
 _ONCE = once_differentiable(lambda ctx: None).__code__

@@ -37,7 +37,8 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.traced import is_traced
 from ..tensors.trees import TensorSlot, map_arguments
 from ..tensors.wrapped import NestedTensor, Wrapped, is_wrapper, tensor_of, wrapped
-from ..tracing.scope import StreamState, closed_over
+from ..tracing.execution import StreamState
+from ..tracing.scope import closed_over
 from ..tracing.shadows import give_shadow, shadow_of, uncut
 from ..tracing.user_code import note_made, of_user
 

@@ -7,23 +7,22 @@ backward pass itself as the call ends, on a level of its tape that is below thos
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 
+from ..rules.features import Feature, in_every_call
 from ..runtime.translation import lift, this_call
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
+from ..tracing.execution import Execution, Pass
 from ..tracing.traces import is_float
 from ..tracing.user_code import set_gradient
 from .backward import Backward, is_source
 from .engine import BackwardPass, accumulate
-from .inputs import Pass
-from .runs import Execution
 from .tape import Tape, recorded
 
 
@@ -38,7 +37,7 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
     """
     call = this_call()
     call.execution.expect_hook(added, tensor)
-    tape, history = call.tape, tensor.history
+    tape, history = cast("Tape | None", call.tape), tensor.history
     if tape is None or history is None:
         return OrderedDict()  # which nobody calls
     if isinstance(history, Source) and history.has_parts and history.variable is tensor:
@@ -51,15 +50,17 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
     return tape.hooked(end, history).hooks
 
 
-def take_over_hooks(tensor: torch.Tensor, lifted: Torchish) -> None:
-    """Takes over the hooks of a tensor from outside to the leaf of the call that stands for it."""
-    if tensor._backward_hooks:
-        hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
-    accumulated = tensor._post_accumulate_grad_hooks
-    if accumulated:
-        this_call().execution.expect_hook(dict(accumulated), lifted)
-        history: Any = lifted.history
-        history.accumulated.update(accumulated)
+@in_every_call
+class _Hooks(Feature):
+    """The standing feature that takes over the hooks of a tensor from outside to the leaf that stands for it."""
+
+    def take_hooks(self, tensor: Any, lifted: Any) -> None:
+        if tensor._backward_hooks:
+            hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
+        accumulated = tensor._post_accumulate_grad_hooks
+        if accumulated:
+            this_call().execution.expect_hook(dict(accumulated), lifted)
+            lifted.history.accumulated.update(accumulated)
 
 
 def finished(execution: Execution, tree: object) -> Any:

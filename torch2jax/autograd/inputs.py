@@ -24,6 +24,7 @@ from ..runtime.translation import this_call
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
+from ..tracing.execution import Inputs, Pass
 from ..tracing.primitives import Undecided, undecided
 from ..tracing.scope import closed_over
 from ..tracing.traces import (
@@ -50,15 +51,6 @@ class NeedsArray(Unwind):
         self.array = array
 
 
-class Pass(NamedTuple):
-    """A backward pass that a run makes in place of JAX."""
-
-    wanted: list
-    """The arrays whose cotangents it computes."""
-    cotangents: list
-    """The cotangents of the floating-point results; None for zero."""
-
-
 class RunKnowledge:
     """Facts about some code that one run finds, for later runs."""
 
@@ -66,27 +58,8 @@ class RunKnowledge:
     """True if it has hooks on gradients that JAX takes."""
 
 
-class Inputs:
-    """The facts about the arrays from outside that a run begins with; this class has none yet."""
-
-    passes: tuple[Pass, ...] = ()
-    """The backward passes at the end of the run, each with respect to results of the one before."""
-    is_over = False
-    """True if the call has ended, and the run is for a derivative that JAX takes later."""
-    is_forwards = False
-    """True if the run is for a forward-mode derivative alone, which no hook sees."""
-
-    def begin(self) -> None:
-        """Called when a run begins."""
-
-    def entering(self, array: Any) -> Any:
-        """The array that the run uses in place of one from outside."""
-        return array
-
-    def is_differentiated(self, array: Any) -> bool:
-        """Returns True if JAX differentiates the array that the run uses in place of one from outside."""
-        del array
-        return False
+class UnaskedInputs(Inputs):
+    """The inputs of a first run, which has nothing about them: the first question ends it."""
 
     def ask(self, tensor: Torchish) -> None:
         """Called before code is told that a tensor requires no grad.

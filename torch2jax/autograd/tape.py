@@ -30,12 +30,13 @@ import torch
 from jax.core import Trace
 
 from ..errors.unwinding import Restart
-from ..rules.features import Feature
+from ..rules.features import Feature, in_every_call
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node, Source, made_beside, next_node, sources_among, used_beside
 from ..tensors.journal import Uncontained, expect_no_journal
+from ..tensors.levels import Recorder
 from ..tensors.tensor import Torchish
 from ..tracing.primitives import LevelEnd, constant_to, stop_levels
 from ..tracing.tensor_spec import TensorSpec
@@ -79,7 +80,7 @@ class Hooked:
     """The operations that computed the tensor; their hooks run after its own."""
 
 
-class Tape(Feature):
+class Tape(Recorder, Feature):
     """The record of computations on tensors that require grad, while it is entered.
 
     Args:
@@ -88,6 +89,8 @@ class Tape(Feature):
         below: the number of levels below those, for derivatives of the code that are taken from outside. What has no
             derivative to the code, as a gradient without `create_graph`, has one there.
     """
+
+    outer: "Tape | None"
 
     def __init__(self, depth: int, outer: "Tape | None" = None, below: int = 0):
         self.depth, self.outer, self._count = depth, outer, depth + below
@@ -228,7 +231,7 @@ class Tape(Feature):
                 "got a gradient with respect to one of several duals of a tensor; wanted a single dual, or the "
                 "gradient with respect to the tensor itself"
             )
-        within: Tape | None = this_call().tape
+        within = cast("Tape | None", this_call().tape)
         while within is not None and within is not self:
             if history in within._captured:
                 return
@@ -408,13 +411,21 @@ class Tape(Feature):
         return lambda _: self._used.pop(key, None)
 
 
+@in_every_call
+class _Tapes(Feature):
+    """The standing feature that makes tapes for code in a trace of its own."""
+
+    def record(self, depth: int, outer: Any, below: int) -> Any:
+        return Tape(depth, outer, below)
+
+
 def recorded() -> Tape:
     """The tape of the call, for code that is reached only if there is one.
 
     Raises:
         Restart: there is none.
     """
-    tape = this_call().tape
+    tape: Any = this_call().tape
     if tape is None:
         raise Restart(tape=1)
     return tape

@@ -18,33 +18,21 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..autograd.hooks import take_over_hooks
-from ..compiled.captured import CapturedState
-from ..compiled.host_functions import HostFunctions
 from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..rules.features import handles
+from ..rules.features import NEXT, HasSparse, Incoming, incoming_of
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
-from ..tensors.distributed import is_distributed
-from ..tensors.dtypes import DOUBLES, canonical, dtype_j2t, tell_of_narrowing
-from ..tensors.ended import Ended, refuse_ended
+from ..tensors.dtypes import DOUBLES, SPARSE_LAYOUTS, canonical, dtype_j2t, tell_of_narrowing
 from ..tensors.history import Source
-from ..tensors.interop import array_of_values, is_dense, region_of, values_of
+from ..tensors.interop import array_of_values, dense_strides, is_dense, region_of, values_of
 from ..tensors.journal import next_number
-from ..tensors.known import is_small
+from ..tensors.known import LazyConstant, is_small
 from ..tensors.regions import CONJUGATE, NEGATIVE
-from ..tensors.sparse_arrays import SPARSE_LAYOUTS
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region, make_view, wrap, wrap_buffer
 from ..tensors.traced import evaluating, is_traced
-from ..tensors.wrapped import is_wrapper
 from ..tracing.traces import current_trace, is_transforming
-from ..values.distributed import full_values, laid_out_as, part_alone, standing_for
-from ..values.known import constant
-from ..values.selected import Chosen, refuse_length
-from ..values.selected_at_axis import leading_of
-from ..values.sparse import HasSparse, Sparse
 
 
 class Constants:
@@ -54,18 +42,14 @@ class Constants:
         self._tensors: dict[int, tuple[torch.Tensor, Torchish]] = {}  # by id, with those from outside to keep these
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
-        self.sparse: dict[int, tuple[torch.Tensor, Sparse]] = {}
-        """The call's tensor for each sparse tensor from outside, by id, with that one to keep it alive."""
-        self.host: HostFunctions | None = None
-        """The functions around compiled parts; None if there are none."""
         self._noted: dict[int, torch.Tensor] | None = None
         self._is_graph: tuple[Any, bool] | None = None  # and of which trace
 
     def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
         """Binds an array to a real tensor (a parameter, a buffer) for this call; code may write to it."""
         execution = this_call().execution
-        is_split = type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor)
-        array = execution.entering(laid_out_as(tensor, array) if is_split else array)
+        incoming = incoming_of(type(tensor))
+        array = execution.entering(incoming.array(tensor, array))
         with DisableTorchFunction():
             dtype = tensor.dtype if array.dtype == canonical(tensor.dtype) else dtype_j2t(array.dtype)
             covers = _covers_storage(tensor)
@@ -78,7 +62,7 @@ class Constants:
             if lifted.history is None and execution.is_differentiated(array):
                 lifted.start_history(is_given=True)
             execution.note_given(array, lifted)
-            return self._distributed_for(tensor, lifted) if is_split else lifted
+            return self._made(tensor, lifted, incoming)
 
     def bind_alias(self, tensor: torch.Tensor, bound: Torchish) -> Torchish:
         """Binds a tensor to the call's tensor for another one with the same memory, offset and shape."""
@@ -96,33 +80,17 @@ class Constants:
             values = LazyArray(refuse, tuple(tensor.shape), canonical(tensor.dtype))
             lifted = wrap_buffer(values, tensor.dtype, None, tensor.stride() if is_dense(tensor) else None)
             self._remember(tensor, lifted, requires_grad=False)  # there is nothing to take a gradient of
-        is_split = type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor)
-        return self._distributed_for(tensor, lifted) if is_split else lifted
+        return self._made(tensor, lifted, incoming_of(type(tensor)))
 
-    def _distributed_for(self, tensor: torch.Tensor, lifted: Torchish) -> Torchish:
-        made = standing_for(tensor, lifted)
-        self._tensors[id(tensor)] = (tensor, made)
+    def _made(self, tensor: torch.Tensor, lifted: Torchish, incoming: Incoming) -> Torchish:
+        made = incoming.made(tensor, lifted)
+        if made is not lifted:
+            self._tensors[id(tensor)] = (tensor, made)
         return made
 
-    def _lift_distributed(self, tensor: torch.Tensor) -> Torchish:
-        """The call's tensor for a `DTensor`; if this process has a part of its values alone, their use is an error."""
-        with DisableTorchFunction():
-            values = full_values(tensor)
-        if values is None:
-            return self.bind_missing(tensor, part_alone(tensor))
+    def bind_copy(self, tensor: torch.Tensor, values: torch.Tensor) -> Torchish:
+        """Binds an array of a copy of `values` to a tensor from outside: a constant."""
         return self.bind(tensor, self._copied(values)[1])
-
-    def is_host(self, value: object) -> bool:
-        """Returns True if a value is a tensor of PyTorch's own that code around compiled parts has made."""
-        return self.host is not None and self.host.owns(value)
-
-    def lifting(self, reached: CapturedState) -> contextlib.AbstractContextManager:
-        """A context in which PyTorch's own tensors (`HostTensors`) are the call's tensors that were made for them."""
-        if self.host is None:
-            return contextlib.nullcontext()
-        pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
-        lifted = {id(x): (x, tensor) for x, tensor in pairs if x is not tensor}
-        return self.host.lifting(lifted)
 
     def lift_own(self, tensor: torch.Tensor) -> Torchish:
         """As `lift`, for a tensor that the call may write to, since nothing outside refers to it."""
@@ -171,9 +139,12 @@ class Constants:
             known = self._known(value)
             if known is not None:
                 return known
-            if self.host is not None and self.host.owns(value):
-                return self.host.lift(value)
-            with this_call().outside():
+            call = this_call()
+            for feature in call.features.bringing:
+                brought = feature.bring_in(call, value)
+                if brought is not NEXT:
+                    return brought
+            with call.outside():
                 lifted = self._lift_constant(value)
             self._known(value)
             return lifted
@@ -218,8 +189,10 @@ class Constants:
         return lifted
 
     def _lift_constant(self, tensor: torch.Tensor) -> Torchish:
-        if type(tensor) not in OF_NO_SUBCLASS and is_distributed(tensor):
-            return self._lift_distributed(tensor)
+        if type(tensor) not in OF_NO_SUBCLASS:
+            brought = incoming_of(type(tensor)).lift(this_call(), tensor)
+            if brought is not NEXT:
+                return brought
         with DisableTorchFunction(), DisableTorchDispatch(), torch.enable_grad():
             _expect_data(tensor)
             if tensor.dtype in DOUBLES:
@@ -271,7 +244,9 @@ class Constants:
         strides = tensor.stride() if is_dense(tensor) else None
         if this_call().is_lazy and is_small(tensor.numel()) and tensor.layout is torch.strided:
             canonical(tensor.dtype)  # says that JAX lacks it
-            lifted = constant(values_of(tensor).clone(), strides=strides, device=tensor.device)
+            values = values_of(tensor).clone()
+            strides = strides or dense_strides(values)
+            lifted = wrap_buffer(LazyConstant(values), values.dtype, values, strides, tensor.device)
         else:
             values, array = self._copied(tensor)
             known = values if self.stages else None
@@ -311,39 +286,26 @@ class Constants:
             if tensor.requires_grad if requires_grad is None else requires_grad:
                 lifted.start_history(is_alone=is_alone)
                 if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
-                    take_over_hooks(tensor, lifted)
+                    for feature in this_call().features.hooking:
+                        feature.take_hooks(tensor, lifted)
             if _covers_storage(tensor) if covers is None else covers:
                 self._storages.setdefault(tensor.untyped_storage()._cdata, (tensor.dtype, lifted))
             self._tensors[id(tensor)] = (tensor, lifted)
         return lifted
 
 
-@handles(Ended, rank=0)
-def _refuse_ended(call: object, func: Any, args: tuple, kwargs: dict):
-    del call
-    raise refuse_ended(func, args, kwargs)
-
-
 def _expect_data(tensor: torch.Tensor) -> None:
     """Refuses a tensor without memory of its own, from which anything might be read.
 
     Raises:
-        EndedCallError: it is of a call that has ended.
         OnMetaError: it is on the meta device, or a fake one.
         HasSparse: it is sparse.
         StridedNestedError: it is nested, in PyTorch's older layout.
         QuantizedError: it is of one of PyTorch's quantized dtypes.
         WrapsOthersError: it wraps other tensors.
-        TracedValueError: data decide its length.
     """
     is_plain = type(tensor) in OF_NO_SUBCLASS
-    if type(tensor) is Ended:
-        raise refuse_ended("the function", (tensor,), {})
-    if not is_plain and isinstance(tensor, Chosen):
-        raise refuse_length(leading_of(tensor)[0])
-    if not is_plain and is_wrapper(tensor):
-        raise WrapsOthersError(type(tensor))
-    if tensor.layout in SPARSE_LAYOUTS or isinstance(tensor, Sparse):
+    if tensor.layout in SPARSE_LAYOUTS:
         raise HasSparse
     if tensor.is_nested:
         raise StridedNestedError

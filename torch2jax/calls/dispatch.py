@@ -19,51 +19,39 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..autograd.runs import Execution
 from ..errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..internals.dispatch import (
     AutoDispatchBelowADInplaceOrView,
-    DisableAutocast,
     DisableTorchFunction,
     EnableTorchFunction,
     HigherOrderOperator,
     OpOverload,
+    TorchDispatchModeKey,
     dispatch_tls_local_exclude_set,
     get_current_dispatch_mode_stack,
+    get_dispatch_mode,
     is_torch_function_enabled,
     len_torch_dispatch_stack,
 )
 from ..internals.transforms import is_any_autocast_enabled
-from ..rules import autocast, registry
-from ..rules.features import NEXT, Changed, handlers_of, run_without_values
-from ..rules.inplace import InPlace, with_dtype_of_out, write_in_place, write_out
+from ..rules import registry
+from ..rules.features import DIVIDED, NEXT, Changed, InFakeMode, handlers_of, run_without_values
+from ..rules.inplace import with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import DROPPED, by_schema, is_in_old_order, run_named, with_dropped
 from ..rules.operands import has_numpys, without_numpys
-from ..rules.options import Tag
 from ..rules.rule import MetadataRule
 from ..runtime.patches import apply_patches, remove_patches
 from ..runtime.translation import CallMode, current, enter, leave, this_call
-from ..tensors.derived import have_a_say
 from ..tensors.dtypes import dtype_of_type
-from ..tensors.ended import force_within
-from ..tensors.journal import next_number
-from ..tensors.tensor import Torchish, are_constant, is_foreign, note_constants
+from ..tensors.tensor import Torchish, is_foreign
+from ..tracing.execution import Execution
 from ..tracing.traces import current_trace
-from ..values.at_once import run_at_once
-from ..values.known import run_known, write_known
-from ..values.lengths import track_lengths, track_ranges
-from ..values.python_functions import track_numbers
-from ..values.sparse import expect_strided
-from ..values.valueless import Placeholders, expect_known_to_pytorch, is_fake_mode_on, run_natively
-from ..values.wrapper_subclasses import MAKERS, expect_classes, run_by_classes, run_past_classes
-from .library_kernels import Kernels, decomposition_of, functional_of, has_kernel, outputs_of
-from .logical_dtypes import in_one_dtype
-from .modes import AtenMode, body_of, observer
+from .modes import AtenMode, body_of, decomposition_of, functional_of, observer, outputs_of
 from .nesting import Nesting, Session
 from .plans import NOT_PLANNED, PLAIN, run_planned
-from .pytorch_errors import explain_rule, refuse_as_pytorch, refuse_rule_as_pytorch
 from .rng import Stream
 
+_FAKE: Any = TorchDispatchModeKey.FAKE
 # What PyTorch's code promotes and broadcasts is for PyTorch to say, whatever a user wants of JAX code around the call.
 _PROMOTION = (
     ("jax_numpy_rank_promotion", "allow", jax.numpy_rank_promotion),
@@ -88,6 +76,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         Nesting.__init__(self, outer, execution.depth, len(execution.passes))
         session = self._session = Session(execution) if outer is None else outer._session
         self.execution, self.constants, self.settings = session.execution, session.constants, session.settings
+        self.kept = session.kept
         self.registered, self.transformations, self.passes = session.registered, session.transformations, session.passes
         self.paths, self.ends = session.paths, session.ends
         self.is_top_level = outer is None
@@ -111,8 +100,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self.features.push(self.last_resort)
         self._promotion: contextlib.ExitStack | None = None
         self._recording: contextlib.AbstractContextManager[None] | None = None
-        self.handles_classes = True
-        """True if the `__torch_function__` of tensor subclasses runs; see `values/wrapper_subclasses.py`."""
 
     run_planned = staticmethod(run_planned)  # for which a check of plans stands in
 
@@ -130,14 +117,14 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self._recording = recording
             if self.is_top_level:
                 self._session.begin(current_trace(), self.tape)
+                for feature in self.features.beginning:
+                    feature.begin(self)
         except BaseException:
             self._leave(*sys.exc_info())
             raise
         if self.is_top_level and self.execution.tracks_lengths:
-            track_lengths()
-            track_ranges()
-        if self.is_top_level and self.execution.number_modules:
-            track_numbers(self.execution.number_modules)
+            for feature in self.features.later:
+                feature.begin_later(self)
         self.top_level = self._session.top_level
         self._below_autograd.__enter__()
         TorchFunctionMode.__enter__(self)
@@ -148,13 +135,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         self._below_autograd.__exit__(*exc_info)
         try:
             if self.is_top_level and self.execution.ended_by is not None:
-                self._session.discard()
+                for feature in self.features.discarding:
+                    feature.discard(self)
+                self.execution.discard()
             elif self.is_top_level and self.execution.path.is_one_of_several:
                 self.execution.discard()
         finally:
             self._leave(*exc_info)
         if exc_info[0] is None:
-            if self._owns_stream and self.constants.host is None:  # parts hold generators for longer
+            if self._owns_stream:
                 self.stream.report()
             if self._reports:
                 self.last_resort.report()
@@ -180,7 +169,8 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                             stack.callback(end)
         finally:
             if self.is_top_level:
-                self.execution.stays = self.settings.restore()
+                for feature in self.features.ending:
+                    feature.end(self)
             self._aten_mode = None  # it has the call, whose arrays would live until Python looks for cycles
             remove_patches()
 
@@ -190,21 +180,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if self._aten_mode is None:
             self._aten_mode = AtenMode(self)
         return self._aten_mode
-
-    @property
-    def kernels(self) -> Kernels:
-        """The kernels that run, and the libraries that code makes."""
-        return self._session.kernels
-
-    @property
-    def placeholders(self) -> Placeholders:
-        """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
-        return self._session.placeholders
-
-    @property
-    def pickled(self) -> dict[int, torch.Tensor]:
-        """Copies of the tensors that pickles of its code refer to, by their numbers there."""
-        return self._session.pickled
 
     def inside(self) -> "_Inside":
         """A context in which functions are intercepted again, where PyTorch has suspended that."""
@@ -235,24 +210,21 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 if type(result) is not Changed:
                     return result
                 args, kwargs = result
-        if types != PLAIN and self.handles_classes:
-            if not is_torch_function_enabled():
-                return run_past_classes(self, func, args, kwargs or {})
-            if have_a_say(types):
-                return run_by_classes(self, func, args, kwargs or {})
+        if types != PLAIN and (types or not is_torch_function_enabled()):
+            for feature in self.features.mixed:
+                result = feature.run_mixed(self, func, types, args, kwargs or {})
+                if result is not NEXT:
+                    return result
+        rule = registry.lookup(func)
+        metadata = rule if type(rule) is MetadataRule and not kwargs and self.is_plain else None
+        if metadata is not None and types:
+            return metadata(args, {})
         for feature in self.features.instead:
-            result = feature.run_instead(self, func, args, kwargs or {})
+            result = feature.run_instead(self, func, rule, args, kwargs or {})
             if result is not NEXT:
                 return result
-        if not kwargs:
-            rule = registry.lookup(func)
-            if type(rule) is MetadataRule:
-                if self.is_plain:
-                    return rule(args, {})
-            elif rule is not None:
-                result = run_at_once(self, func, rule, args)
-                if result is not None:
-                    return result
+        if metadata is not None:
+            return metadata(args, {})
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
@@ -262,13 +234,15 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if isinstance(func, OpOverload):
                 return self.dispatch_aten(func, args, kwargs)
             rule = registry.lookup(func)
-            device = autocast.region()
-            if device is not None and (rule is not None or any(x.concerns(func) for x in self.features.operators)):
-                treatment = autocast.of_function(func, rule, device)
-                if treatment.is_operator:
-                    with DisableAutocast():
-                        return self.dispatch(func, *treatment.cast(args, kwargs))
-                rule = None if treatment.is_divided else rule
+            if is_any_autocast_enabled() and (
+                rule is not None or any(x.concerns(func) for x in self.features.operators)
+            ):
+                for feature in self.features.casting:
+                    result = feature.run_cast(self, func, rule, args, kwargs)
+                    if result is DIVIDED:
+                        rule = None
+                    elif result is not NEXT:
+                        return result
             for feature in self.features.operators:
                 result = feature.run_operator(self, func, args, kwargs)
                 if result is not NEXT:
@@ -283,8 +257,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return self.run_rule(func, rule, args, kwargs)
             if isinstance(func, types.FunctionType) and not self.is_own_body(func, args):
                 return self.run_body(func, args, kwargs)
-            if isinstance(func, HigherOrderOperator) and has_kernel(func):
-                return self.kernels.run_higher(func, args, kwargs)
+            if isinstance(func, HigherOrderOperator):
+                for feature in self.features.unruled:
+                    result = feature.run_unruled(self, func, args, kwargs)
+                    if result is not NEXT:
+                        return result
             return self.run_compiled(func, args, kwargs)
         except WithoutValuesError as error:
             if isinstance(func, OpOverload):
@@ -293,21 +270,20 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     def dispatch_past_overrides(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Dispatches functions that PyTorch's C++ calls without a look for overrides."""
-        if func in MAKERS:
-            expect_classes()
         for feature in self.features.past_overrides:
             feature.run_past_overrides(self, func, args)
         return self.dispatch_aten(func, args, kwargs)
 
     def dispatch_aten(self, func: Any, args: tuple, kwargs: dict) -> Any:
         try:
-            device, is_divided = autocast.region(), False
-            if device is not None:
-                treatment = autocast.of_operator(func, device)
-                if treatment.is_operator:
-                    with DisableAutocast():
-                        return self.dispatch_aten(func, *treatment.cast(args, kwargs))
-                is_divided = treatment.is_divided
+            is_divided = False
+            if is_any_autocast_enabled():
+                for feature in self.features.casting:
+                    result = feature.run_cast(self, func, None, args, kwargs)
+                    if result is DIVIDED:
+                        is_divided = True
+                    elif result is not NEXT:
+                        return result
             for feature in self.features.operators:
                 result = feature.run_operator(self, func, args, kwargs)
                 if result is not NEXT:
@@ -324,14 +300,16 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 try:
                     written = write_out(result, out, (*args, *inputs.values()))
                 except RuntimeError as error:
-                    refuse_as_pytorch(self, func, args, kwargs, error)
+                    self.features.explain(self, func, None, args, kwargs, error)
                     raise
                 return written if func._schema.returns else None
             rule = None if is_divided else registry.lookup_aten(func)
             if rule is not None:
                 return self.run_rule(func, rule, args, kwargs)
-            if self._has_kernel(func):
-                return self.kernels.run(func, args, kwargs)
+            for feature in self.features.unruled:
+                result = feature.run_unruled(self, func, args, kwargs)
+                if result is not NEXT:
+                    return result
             registry.check_decomposed(func, args)
             decomposition = decomposition_of(func)
             if decomposition is not None:
@@ -347,39 +325,22 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             return run_without_values(error, self, func, args, kwargs)
 
     def run_rule(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict) -> Any:
-        for feature in self.features.rules:
-            result = feature.run_rule(self, func, rule, args, kwargs)
-            if result is not NEXT:
-                return result
-        stages = self.stages
         try:
-            if rule.is_pure and (stages or (self.tape is not None and rule.concrete)):
-                return run_known(func, rule, args, kwargs)
-            if not rule.is_pure and stages and _writes(func, rule) and write_known(func, args, kwargs):
-                return None if func is torch.Tensor.__setitem__ else args[0]
-            if not stages and are_constant(args) and (not kwargs or are_constant(kwargs.values())):
-                return self._run_on_constants(func, rule, args, kwargs)
+            for feature in self.features.rules:
+                result = feature.run_rule(self, func, rule, args, kwargs)
+                if result is not NEXT:
+                    return result
             return run_named(func, rule, args, kwargs)
         except WithoutValuesError:
             raise
         except REFUSALS as error:
-            expect_strided(args, kwargs)
-            again = in_one_dtype(func, args, kwargs, error)
-            if again is not None:
-                with contextlib.suppress(*REFUSALS):
-                    return self.run_rule(func, rule, *again)
-            refuse_rule_as_pytorch(self, func, rule, args, kwargs, error)
-            explain_rule(error, func, rule)
+            run = functools.partial(self.run_rule, func, rule)
+            for feature in self.features.again:
+                result = feature.run_again(self, func, args, kwargs, error, run)
+                if result is not NEXT:
+                    return result
+            self.features.explain(self, func, rule, args, kwargs, error)
             raise
-
-    def _run_on_constants(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict) -> Any:
-        """Runs a rule on arguments that depend on no input of the call, and marks its results and writes as such."""
-        number = next_number()
-        result = run_named(func, rule, args, kwargs)
-        if Tag.RANDOM not in rule.tags and Tag.RANDOM not in registry.tags_of(func):
-            note_constants((result,), number)
-            note_constants((args, *kwargs.values()))
-        return result
 
     def run_decomposition(self, func: Callable[..., Any], decomposition: Callable, args: tuple, kwargs: dict):
         try:
@@ -388,22 +349,18 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         except WithoutValuesError:
             raise
         except REFUSALS as error:
-            refuse_rule_as_pytorch(self, func, None, args, kwargs, error)
+            self.features.explain(self, func, None, args, kwargs, error)
             raise
 
     @property
     def is_plain(self) -> bool:
         """True if no feature or dispatch mode sees the functions, and autocast is off."""
-        features = self.features
-        return not (features.operators or features.rules or is_any_autocast_enabled() or len_torch_dispatch_stack())
-
-    def _has_kernel(self, func: Any) -> bool:
-        return has_kernel(func) and (self.last_resort is None or not self.last_resort.calls_missing)
+        return not (self.features.sees_operators or is_any_autocast_enabled() or len_torch_dispatch_stack())
 
     def run_below_modes(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         """Runs a function where the code is within dispatch modes, which must see the operators."""
-        if is_fake_mode_on():
-            return run_natively(self, func, args, kwargs, values="none")
+        if get_dispatch_mode(_FAKE) is not None:
+            return run_without_values(InFakeMode(), self, func, args, kwargs)
         with DisableTorchFunction():
             return func(*map(self._lift_argument, args), **kwargs)
 
@@ -413,13 +370,13 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         Raises:
             NoRuleError: the user does not, or it cannot be.
         """
-        if self.last_resort is None:
-            try:
-                expect_known_to_pytorch(self, func, args, kwargs)
-            except NotImplementedError as error:
-                raise NoRuleError(f"torch.ops.{func}", unknown=str(error).partition("\n")[0]) from error
-            raise NoRuleError(f"torch.ops.{func}")
-        return self.last_resort.missing(func, args, kwargs)
+        if self.last_resort is not None:
+            return self.last_resort.missing(func, args, kwargs)
+        for feature in self.features.missing:
+            result = feature.run_missing(self, func, args, kwargs)
+            if result is not NEXT:
+                return result
+        raise NoRuleError(f"torch.ops.{func}")
 
     def is_own_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         """Returns True if the body of a function is running and calls the function again, which would never end.
@@ -430,7 +387,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     def runs_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         """Returns True if a function without a rule is run by its own body, wherever the call is."""
-        is_plain = autocast.region() is None and not any(x.concerns(func) for x in self.features.operators)
+        is_plain = not is_any_autocast_enabled() and not any(x.concerns(func) for x in self.features.operators)
         return is_plain and not self.is_own_body(func, args)
 
     def run_body(
@@ -458,11 +415,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         except WithoutValuesError:
             raise
         except RuntimeError as error:
-            expect_strided(args, kwargs)
-            again = in_one_dtype(func, args, kwargs, error)
-            if again is not None:
-                with contextlib.suppress(*REFUSALS):
-                    return self.run_compiled(func, *again)
+            run = functools.partial(self.run_compiled, func)
+            for feature in self.features.again:
+                again = feature.run_again(self, func, args, kwargs, error, run)
+                if again is not NEXT:
+                    return again
             raise
         if isinstance(result, torch.Tensor) and not (isinstance(result, Torchish) or handlers_of((type(result),))):
             return self.constants.lift_own(result)  # PyTorch made it just now
@@ -474,9 +431,6 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):
             return type(value)(self._lift_argument(item) for item in value)
         return value
-
-
-force_within(Call)
 
 
 class _Inside:
@@ -495,17 +449,6 @@ class _Inside:
     def __exit__(self, *exc_info: object):
         TorchFunctionMode.__exit__(self._call, None, None, None)
         self._enabled.__exit__(*exc_info)
-
-
-_WRITERS = frozenset((torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor.fill_, torch.Tensor.zero_))
-
-
-@functools.cache
-def _writes(func: OpOverload, rule: Any) -> bool:
-    """Returns True if a function only writes to its first argument what it computes of all, as PyTorch does."""
-    if isinstance(rule, InPlace):
-        return not isinstance(func, OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values
-    return func in _WRITERS and registry.is_provided(rule)
 
 
 def _is_seen_by_modes() -> bool:

@@ -1,14 +1,9 @@
-"""Operators of ``torch.library``, by their own kernels if these are written in Python.
+"""Operators of ``torch.library``, by their own kernels if these are written in Python."""
 
-Also here: PyTorch's metadata of an ATen overload: the arguments that it writes to, its decomposition, its functional
-form.
-"""
-
-import functools
 import re
 from collections.abc import Callable, Iterator
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -24,56 +19,11 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import tree_leaves
 from ..internals.transforms import autograd_function, pyfunctorch
-from ..rules import registry
+from ..rules.features import NEXT, Feature, in_every_call
 from ..runtime.patches import replaces, runs_instead_of
-from ..runtime.translation import lift, this_call
+from ..runtime.translation import kept, lift, this_call
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-
-
-class _Outputs(NamedTuple):
-    """The arguments that an overload writes its results to, and the overload that returns them instead."""
-
-    names: tuple[str, ...]
-    functional: OpOverload
-
-
-@functools.cache
-def outputs_of(func: OpOverload) -> _Outputs | None:
-    """The functional operator to call in place of an ``out`` overload without a rule of its own, or None."""
-    names = tuple(argument.name for argument in func._schema.arguments if argument.is_out)
-    if not names or (names == ("out",) and registry.lookup_aten(func) is not None):
-        return None
-    inputs = [(argument.name, argument.type) for argument in func._schema.arguments if not argument.is_out]
-    for name in func.overloadpacket.overloads():
-        functional = getattr(func.overloadpacket, name)
-        if [(argument.name, argument.type) for argument in functional._schema.arguments] == inputs:
-            return _Outputs(names, functional)
-    return None
-
-
-@functools.cache
-def decomposition_of(func: OpOverload):
-    """The Python decomposition that PyTorch has of an operator, or None."""
-    from ..internals.decompositions import decomposition_table
-
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        return None  # PyTorch's own generator must never be asked
-    return decomposition_table.get(func)
-
-
-@functools.cache
-def functional_of(func: OpOverload):
-    """The operator whose result an in-place operator writes, or None."""
-    name = func.overloadpacket.__name__
-    if func.namespace != "aten" or not name.endswith("_") or name.endswith("__"):
-        return None
-    written = [str(argument.type) for argument in func._schema.arguments if argument.is_write]
-    if written != ["Tensor"] or not func._schema.arguments[0].is_write:
-        return None  # a list, or several
-    packet = getattr(torch.ops.aten, name[:-1], None)
-    return getattr(packet, func._overloadname, None)
-
 
 # In the order of PyTorch's dispatcher.
 _OF_BATCHES = "FuncTorchBatched"
@@ -109,7 +59,18 @@ def _kernels_of(operator: HigherOrderOperator) -> list[Callable]:
     return [operator.py_kernels[key] for key in keys if key in operator.py_kernels]
 
 
-class Kernels:
+@in_every_call
+class _Libraries(Feature):
+    """The standing feature that runs the kernels which libraries have written in Python."""
+
+    def run_unruled(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
+        if isinstance(operator, HigherOrderOperator):
+            return kept(_Kernels).run_higher(operator, args, kwargs) if has_kernel(operator) else NEXT
+        is_elsewhere = call.last_resort is not None and call.last_resort.calls_missing
+        return kept(_Kernels).run(operator, args, kwargs) if not is_elsewhere and has_kernel(operator) else NEXT
+
+
+class _Kernels:
     """The kernels that a call is running."""
 
     def __init__(self):
@@ -191,7 +152,7 @@ def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
 @replaces(OpOverload, "redispatch")
 def _redispatch(operator: Any, keyset: object, *args: Any, **kwargs: Any):
     del keyset  # what is registered with torch.library.register_autograd goes on so
-    return this_call().kernels.run_below(operator, args, kwargs)
+    return kept(_Kernels).run_below(operator, args, kwargs)
 
 
 @replaces(torch._C, "_any_requires_grad")

@@ -7,6 +7,7 @@ of doubles gets arrays that were doubles before JAX narrowed them. One rule for 
 made once more with the dtype of the first operand for all that are held alike.
 """
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
@@ -14,10 +15,11 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
+from ..errors import REFUSALS, TracedValueError
 from ..errors.names import nearest
 from ..internals.dispatch import OpOverload
 from ..rules import registry
+from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.options import Tag
 from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical, dtype_j2t, has_doubles
@@ -98,6 +100,22 @@ def _parameters(function: Callable) -> list[inspect.Parameter]:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return [inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)]
+
+
+@in_every_call
+class _OneDtype(Feature):
+    """The standing feature that calls a refused function once more, with one dtype for what is held alike."""
+
+    rank = 60
+
+    def run_again(
+        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
+    ) -> Any:
+        again = in_one_dtype(function, args, kwargs, error)
+        if again is not None:
+            with contextlib.suppress(*REFUSALS):
+                return run(*again)
+        return NEXT
 
 
 def in_one_dtype(func: Any, args: tuple, kwargs: dict, error: Exception) -> tuple[tuple, dict] | None:

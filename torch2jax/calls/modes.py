@@ -1,5 +1,7 @@
 """PyTorch's own code within a call: bodies of Python functions, operators from C++, and observers of both.
 
+What an operator writes to, its decomposition, and its functional form are asked of PyTorch's metadata.
+
 Bodies of Python functions run in a call without their check for overrides. Operators that PyTorch's C++ calls come back
 to a call through a mode. Observers see the functions that translated calls dispatch.
 """
@@ -9,17 +11,69 @@ import functools
 import types
 from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ..internals.dispatch import OpOverload, TorchDispatchMode, pop_torch_dispatch_stack, push_on_torch_dispatch_stack
-from ..rules import autocast
+from ..internals.transforms import is_any_autocast_enabled
+from ..rules import registry
 from ..rules.features import NEXT, Feature
 from ..runtime.translation import CallMode
+from ..tensors.dtypes import autocast_region
 
 if TYPE_CHECKING:
     from .dispatch import Call
+
+
+# PyTorch's metadata of an ATen overload.
+
+
+class _Outputs(NamedTuple):
+    """The arguments that an overload writes its results to, and the overload that returns them instead."""
+
+    names: tuple[str, ...]
+    functional: OpOverload
+
+
+@functools.cache
+def outputs_of(func: OpOverload) -> _Outputs | None:
+    """The functional operator to call in place of an ``out`` overload without a rule of its own, or None."""
+    names = tuple(argument.name for argument in func._schema.arguments if argument.is_out)
+    if not names or (names == ("out",) and registry.lookup_aten(func) is not None):
+        return None
+    inputs = [(argument.name, argument.type) for argument in func._schema.arguments if not argument.is_out]
+    for name in func.overloadpacket.overloads():
+        functional = getattr(func.overloadpacket, name)
+        if [(argument.name, argument.type) for argument in functional._schema.arguments] == inputs:
+            return _Outputs(names, functional)
+    return None
+
+
+@functools.cache
+def decomposition_of(func: OpOverload):
+    """The Python decomposition that PyTorch has of an operator, or None."""
+    from ..internals.decompositions import decomposition_table
+
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return None  # PyTorch's own generator must never be asked
+    return decomposition_table.get(func)
+
+
+@functools.cache
+def functional_of(func: OpOverload):
+    """The operator whose result an in-place operator writes, or None."""
+    name = func.overloadpacket.__name__
+    if func.namespace != "aten" or not name.endswith("_") or name.endswith("__"):
+        return None
+    written = [str(argument.type) for argument in func._schema.arguments if argument.is_write]
+    if written != ["Tensor"] or not func._schema.arguments[0].is_write:
+        return None  # a list, or several
+    packet = getattr(torch.ops.aten, name[:-1], None)
+    return getattr(packet, func._overloadname, None)
+
+
+# Python functions, modes and observers.
 
 
 class _Overlay(dict):
@@ -64,7 +118,7 @@ class AtenMode(TorchDispatchMode, CallMode):
     def __enter__(self):
         # The base class also sets flags of the whole process, which threads would leave behind.
         push_on_torch_dispatch_stack(self)
-        self._regions.append(autocast.region())
+        self._regions.append(autocast_region() if is_any_autocast_enabled() else None)
         return self
 
     def __exit__(self, *exc_info: object):

@@ -4,31 +4,47 @@ It may be within transformations that it has begun, on a tape, and in a trace of
 """
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..autograd.forward_ad import DualLevel
-from ..autograd.runs import Execution
-from ..autograd.tape import Tape
 from ..errors import StaleGradientError
-from ..functional.func import Transformation
 from ..rules.features import Feature, Features
 from ..rules.inline import Scalars
 from ..tensors.history import Source
 from ..tensors.journal import journal, suspended
+from ..tensors.levels import ForwardLevel, Level, Recorder
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
+from ..tracing.execution import Execution
 from ..tracing.traces import current_trace, running, without_tangents
-from ..values.valueless import Placeholders
 from .constants import Constants
-from .library_kernels import Kernels
-from .settings import ChangedSettings
 
 _NO_TRACE: Any = object()
 _NOTHING = contextlib.nullcontext()
+
+
+class Settings:
+    """The settings that hold for the time of a call, and what undoes its changes when it ends."""
+
+    modules: Any
+    """The modules from outside that the call has met, which are put back: `outer_modules.OuterModules`."""
+
+    def __init__(self):
+        self.default_dtype: torch.dtype | None = None
+        """The default dtype that the call has set; None for that of the process."""
+        self.changes: list[Callable[[], None]] = []
+        """Functions that each undo a change of an object from outside the call, and leave this list."""
+
+    def undo_later(self, undo: Callable[[], None]) -> None:
+        """Registers a function that undoes a change of an object from outside when the call ends."""
+
+        def undone() -> None:
+            self.changes.remove(undone)
+            undo()
+
+        self.changes.append(undone)
 
 
 class Session:
@@ -41,41 +57,22 @@ class Session:
 
     def __init__(self, execution: Execution):
         self.execution = execution
-        self.constants, self.settings = Constants(), ChangedSettings()
+        self.constants, self.settings = Constants(), Settings()
         self.ends: list[Callable[[], None]] = []
         """Functions to call at the end."""
-        self.transformations: list = []
+        self.transformations: list[Level] = []
         self.paths: list = [execution.path]
         self.passes: list = []
+        self.kept: dict[type, Any] = {}
+        """The objects that features keep as long as it lasts, one of each class: see `translation.kept`."""
         self.registered: dict[int, Any] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.top_level: Any = None
         """The trace and the tape outside of all transformations that the code has entered."""
 
-    # What few calls need is made for those alone.
-
-    @functools.cached_property
-    def kernels(self) -> Kernels:
-        return Kernels()
-
-    @functools.cached_property
-    def placeholders(self) -> Placeholders:
-        """The real tensors that PyTorch has seen in place of the call's, where it needs no values."""
-        return Placeholders()
-
-    @functools.cached_property
-    def pickled(self) -> dict[int, torch.Tensor]:
-        """Copies of the tensors that pickles of its code refer to, by their numbers there."""
-        return {}
-
-    def begin(self, trace: object, tape: Tape | None) -> None:
+    def begin(self, trace: object, tape: Recorder | None) -> None:
         self.top_level = trace, tape
         self.execution.begin()
-
-    def discard(self) -> None:
-        """Prepares for another run, with a deeper tape."""
-        self.settings.put_back(everything=True)
-        self.execution.discard()
 
 
 class FeatureSlot:
@@ -103,7 +100,7 @@ class _WithoutTape(contextlib.AbstractContextManager):
 
     __slots__ = ("_opened",)
 
-    def __init__(self, opened: list[Tape | None]):
+    def __init__(self, opened: list[Recorder | None]):
         self._opened = opened
 
     def __enter__(self) -> None:
@@ -128,16 +125,18 @@ class Nesting:
     """The run of the function."""
     constants: Constants
     """The call's tensors for tensors from outside."""
-    transformations: list[Transformation]
+    kept: dict[type, Any]
+    """The objects that features keep for this call and those around it, by their classes."""
+    transformations: list[Level]
     """The transformations that its code is inside of, the innermost last."""
-    top_level: tuple[Any, Tape | None]
+    top_level: tuple[Any, Recorder | None]
     """The trace and the tape outside of all transformations that the code has entered."""
     is_backward = False
     """True if it runs the backward of a custom function, in which PyTorch records nothing by default."""
     if TYPE_CHECKING:
-        tape: Tape | None
+        tape: Recorder | None
         """What its own derivatives are taken from; None as long as the code asks for none."""
-        dual: DualLevel | None
+        dual: ForwardLevel | None
         """The tangents of forward mode, while a level of them is open."""
         scalars: Scalars | None
         """What has been computed of scalars, while that serves again."""
@@ -153,7 +152,7 @@ class Nesting:
             self.tape, self.on_result = outer.tape, outer.on_result
         self._below = below if outer is None else 0
         self._depth = max(depth, min(self._below, 1)) if self.tape is None else self.tape.depth
-        self._opened: list[Tape | None] = []
+        self._opened: list[Recorder | None] = []
         self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
 
     def nested(self) -> contextlib.AbstractContextManager[None]:
@@ -161,10 +160,11 @@ class Nesting:
         outer = self.tape
         if self._depth == 0 or (outer is not None and outer.is_current):
             return _WithoutTape(self._opened)
-        return self._recorded(Tape(self._depth, outer, self._below if outer is None else 0))
+        below = self._below if outer is None else 0
+        return self._recorded(self.features.recording[0].record(self._depth, outer, below))
 
     @contextlib.contextmanager
-    def _recorded(self, tape: Tape):
+    def _recorded(self, tape: Recorder):
         outer = self.tape
         self._opened.append(tape)
         try:
@@ -177,7 +177,7 @@ class Nesting:
             self._opened.pop()
 
     @contextlib.contextmanager
-    def at(self, tape: Tape | None):
+    def at(self, tape: Recorder | None):
         """A context for code of this call that runs outside of some `nested`, on the tape of that place."""
         before, self.tape = self.tape, tape
         self._opened.append(None)

@@ -45,7 +45,6 @@ from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish
 from .memory_plans import is_view, part_write_of, traced_part_write_of, view_plan_of, write_plan_of
-from .pytorch_errors import explain_rule, refuse_rule_as_pytorch
 
 if TYPE_CHECKING:
     from .dispatch import Call
@@ -125,8 +124,7 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
                 _plans.pop(tuple(key), None)  # perhaps it has never run, and still has its first operands
     if refused is None:
         return _first(tuple(key), call, function, rule, types, args, kwargs or {}, tensors, is_eager)
-    refuse_rule_as_pytorch(call, function, rule, args, kwargs or {}, refused)
-    explain_rule(refused, function, rule)
+    call.features.explain(call, function, rule, args, kwargs or {}, refused)
     raise refused
 
 

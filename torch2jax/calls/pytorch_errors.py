@@ -20,6 +20,7 @@ from ..errors.locations import is_jax, is_translator
 from ..functional.vmap import Batch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.array_rule import ArrayRule
+from ..rules.features import Feature, in_every_call
 from ..rules.registry import is_provided
 from ..rules.rule import TensorRule
 from ..tensors.dtypes import has_doubles, is_integral
@@ -118,6 +119,15 @@ _OF_PYTORCHS_INSIDE = re.compile(
 """Words of messages that are about PyTorch's internals: the rule's own message is better."""
 
 
+@in_every_call
+class _Words(Feature):
+    """The standing feature that refuses arguments in PyTorch's words, or names the rule that does."""
+
+    def explain(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+        refuse_rule_as_pytorch(call, function, rule, args, kwargs, error)
+        explain_rule(error, function, rule)
+
+
 def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
     """As `refuse_as_pytorch`, where a rule raised `error`, unless that may be about values, or is JAX's own.
 
@@ -154,11 +164,13 @@ def explain_rule(error: Exception, func: Any, rule: Any) -> None:
         return
     body: Any = getattr(rule, "body", None)
     if isinstance(error, TypeError) and not is_provided(rule) and hasattr(body, "__code__"):
-        error.add_note(
+        note = (
             f"raised by the rule for {rule.name} at {body.__code__.co_filename}:{body.__code__.co_firstlineno}, which "
             f"takes {inspect.signature(body)}: wanted the parameters of PyTorch's function, by the names in its "
             "documentation"
         )
+        if note not in getattr(error, "__notes__", ()):  # a feature may have run the rule in its own way
+            error.add_note(note)
 
 
 def _is_raised_here(error: BaseException) -> bool:

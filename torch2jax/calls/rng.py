@@ -13,7 +13,6 @@ import torch
 from jax import lax
 
 from ..errors.locations import user_level, user_location
-from ..functional.vmap import Mapped
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..runtime.patches import exchange, replaces
 from ..runtime.translation import current, lift, this_call
@@ -21,7 +20,7 @@ from ..tensors.journal import expect_no_repetition
 from ..tensors.known import evaluate
 from ..tensors.tensor import wrap
 from ..tensors.traced import evaluating, is_traced
-from ..tracing.scope import StreamState
+from ..tracing.execution import Drawing, StreamState
 
 _OWN_REFERENCES = 3  # to a generator that a call has made, when it is over: of the stream, a loop and getrefcount
 
@@ -41,21 +40,19 @@ class Stream:
         self._taken, self._before = 0, 0
         self.seed: int | None = None
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
-        self.mapped: list[Mapped] = []
+        self.reports = True
+        """False where something else than the code may hold generators: then nobody knows whose they are."""
+        self.drawing: list[Drawing] = []
+        """What acts on the keys that are drawn, the innermost last."""
 
     @contextlib.contextmanager
-    def within(self, mapped: Mapped):
-        """Draws random numbers as within a function that ``torch.vmap`` maps."""
-        self.mapped.append(mapped)
+    def within(self, drawing: Drawing):
+        """A context in which `drawing` acts on keys, too."""
+        self.drawing.append(drawing)
         try:
             yield
         finally:
-            self.mapped.pop()
-
-    @property
-    def differing(self) -> list:
-        """The names of the dimensions whose examples draw something different, the innermost last."""
-        return [axis_name for randomness, axis_name, _ in self.mapped if randomness == "different"]
+            self.drawing.pop()
 
     @property
     def generators(self) -> list[torch.Generator]:
@@ -78,23 +75,14 @@ class Stream:
             RuntimeError: there is no key to derive one from, or nothing random is allowed.
         """
         key = self.next_common_key(generator)
-        for axis_name in self.differing:
-            key = jax.random.fold_in(key, lax.axis_index(axis_name))
+        for drawing in self.drawing:
+            key = drawing.key(key)
         return key
 
     def next_common_key(self, generator: torch.Generator | None = None):
         """As `next_key`, with one key for all examples."""
-        strict = next((mapped.level for mapped in self.mapped if mapped.randomness == "error"), None)
-        if strict is not None and not strict.is_functorchs:
-            raise RuntimeError(
-                "vmap: We do not yet support calling random operations inside of vmap. Please perform random "
-                "operations outside of vmap as a workaround"
-            )
-        if strict is not None:
-            raise RuntimeError(
-                "vmap: called random operation while in randomness error mode. Please either use the 'same' or "
-                "'different' randomness flags on vmap or perform the randomness operation out of vmap"
-            )
+        for drawing in self.drawing:
+            drawing.expect_allowed()
         return self._next_key(generator)
 
     def _next_key(self, generator: torch.Generator | None):
@@ -136,6 +124,8 @@ class Stream:
 
     def report(self) -> None:
         """Warns if the code has drawn from a generator that outlives it: one that it was given, and has not made."""
+        if not self.reports:
+            return
         if any(sys.getrefcount(generator) > _OWN_REFERENCES for generator, _ in self._generators.values()):
             warnings.warn(
                 "translated code draws from a torch.Generator from outside the call: each call draws the same numbers "

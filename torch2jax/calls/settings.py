@@ -26,9 +26,11 @@ from ..internals.transforms import (
     set_autocast_dtype,
     set_autocast_enabled,
 )
+from ..rules.features import Feature, in_every_call
 from ..runtime.patches import exchange, replaces, runs_instead_of
-from ..runtime.translation import current, this_call
+from ..runtime.translation import current, kept, this_call
 from ..tensors.dtypes import default_dtype
+from .nesting import Settings
 from .outer_modules import Change, OuterModules, refill
 
 _DEVICES = autocast_supported_devices()
@@ -64,53 +66,26 @@ class AutocastState(NamedTuple):
             autocast_increment_nesting()
 
 
-class ChangedSettings:
-    """The settings that a call has changed, and their values before."""
+class _Changed:
+    """The settings outside of a call that it has changed, and their values before."""
 
     def __init__(self):
-        self.default_dtype: torch.dtype | None = None
-        """The default dtype that the call has set; None for that of the process."""
         self.suspended: list[list[str]] = []
         """The devices whose regions were left when others began, for each that lasts."""
-        self.changes: list[Callable[[], None]] = []
-        """Functions that each undo a change of an object from outside the call, and leave this list."""
         self.parametrizations: dict[Any, torch.Tensor] = {}
         """The cache of ``torch.nn.utils.parametrize.cached()`` within the call."""
         self.handles: list[RemovableHandle] = []
         """The handles of hooks that the call has registered, also on objects from outside."""
-        self._default_device = _default_device_context()
-        self._autocast: AutocastState | None = None
-
-    @functools.cached_property
-    def modules(self) -> OuterModules:
-        """The modules from outside that the call has met."""
-        return OuterModules()
+        self.device = getattr(DEVICE_CONTEXT, "device_context", None)
+        """What `torch.set_default_device` has entered before the call, on this thread."""
+        self.autocast: AutocastState | None = None
 
     def keep_autocast(self) -> None:
         """Called before a setting of autocast changes."""
-        if self._autocast is None:
-            self._autocast = AutocastState.current()
+        if self.autocast is None:
+            self.autocast = AutocastState.current()
 
-    def undo_later(self, undo: Callable[[], None]) -> None:
-        """Registers a function that undoes a change of an object from outside when the call ends."""
-
-        def undone() -> None:
-            self.changes.remove(undone)
-            undo()
-
-        self.changes.append(undone)
-
-    def restore(self) -> list[Change]:
-        """Restores the state before the call; returns the changes in modules that stay."""
-        stays = self.put_back(everything=False)
-        context = _default_device_context()
-        if context is not self._default_device:
-            torch.set_default_device(None if self._default_device is None else self._default_device.device)
-        if self._autocast is not None:
-            self._autocast.restore()
-        return stays
-
-    def put_back(self, everything: bool) -> list[Change]:
+    def put_back(self, settings: Settings, everything: bool) -> list[Change]:
         """Restores objects from outside, the last change first.
 
         Args:
@@ -120,12 +95,12 @@ class ChangedSettings:
             What stays changed in modules.
         """
         stays: list[Change] = []
-        while self.changes:
-            self.changes[-1]()
-        if "modules" in vars(self) and self.modules.visited:
-            stays = self.modules.put_back(everything)
+        while settings.changes:
+            settings.changes[-1]()
+        if settings.modules.visited:
+            stays = settings.modules.put_back(everything)
         if self.handles:
-            own = [found for ref in self.modules.made.values() if (found := ref()) is not None]
+            own = [found for ref in settings.modules.made.values() if (found := ref()) is not None]
             kept = {id(hooks) for module in own for hooks in vars(module).values()}
             while self.handles:
                 handle = self.handles.pop()
@@ -134,13 +109,32 @@ class ChangedSettings:
         return stays
 
 
+@in_every_call
+class _Restoring(Feature):
+    """The standing feature that notes what a call may change outside of itself, and puts it back."""
+
+    def begin(self, call: Any) -> None:
+        call.kept[_Changed], call.settings.modules = _Changed(), OuterModules()
+
+    def discard(self, call: Any) -> None:
+        call.kept[_Changed].put_back(call.settings, everything=True)
+
+    def end(self, call: Any) -> None:
+        changed, settings = call.kept.get(_Changed), call.settings
+        if changed is None:  # the call has not begun
+            return
+        if settings.changes or settings.modules.visited or changed.handles:
+            call.execution.stays = changed.put_back(settings, everything=False)
+        device = getattr(DEVICE_CONTEXT, "device_context", None)
+        if device is not changed.device:
+            torch.set_default_device(None if changed.device is None else changed.device.device)
+        if changed.autocast is not None:
+            changed.autocast.restore()
+
+
 def _nesting() -> int:
     autocast_increment_nesting()
     return autocast_decrement_nesting()
-
-
-def _default_device_context():
-    return getattr(DEVICE_CONTEXT, "device_context", None)
 
 
 # Hooks.
@@ -152,7 +146,7 @@ def _noted_handle(self: RemovableHandle, *args: Any, **kwargs: Any):
     _make_handle(self, *args, **kwargs)
     call = current()
     if call is not None:
-        call.settings.handles.append(self)
+        kept(_Changed).handles.append(self)
 
 
 exchange(RemovableHandle, "__init__", _noted_handle)
@@ -161,12 +155,11 @@ exchange(RemovableHandle, "__init__", _noted_handle)
 @runs_instead_of(RemovableHandle.remove, with_original=True)
 def _remove_hook(original: Callable[[Any], None], self: RemovableHandle):
     """Removes a hook; one from outside of the call is there again when that ends."""
-    settings = this_call().settings
-    if not any(self is handle for handle in settings.handles):
+    if not any(self is handle for handle in kept(_Changed).handles):
         for reference in (self.hooks_dict_ref, *self.extra_dict_ref):
             hooks = reference()
             if hooks is not None:
-                settings.undo_later(functools.partial(refill, hooks, hooks.copy()))
+                this_call().settings.undo_later(functools.partial(refill, hooks, hooks.copy()))
     original(self)
 
 
@@ -178,7 +171,7 @@ def _noticing(change: Callable) -> Callable:
     def noticed(*args: Any):
         call = current()
         if call is not None:
-            call.settings.keep_autocast()
+            kept(_Changed).keep_autocast()
         return change(*args)
 
     return noticed
@@ -201,14 +194,14 @@ def _enter_region(self: torch.autocast):
     result = _enter(self)
     for device in others:
         torch.set_autocast_enabled(device, False)
-    this_call().settings.suspended.append(others)
+    kept(_Changed).suspended.append(others)
     return result
 
 
 @replaces(torch.autocast, "__exit__")
 def _leave_region(self: torch.autocast, *exc_info: object):
     result = _exit(self, *exc_info)
-    for device in this_call().settings.suspended.pop():
+    for device in kept(_Changed).suspended.pop():
         torch.set_autocast_enabled(device, True)
     return result
 
@@ -239,13 +232,11 @@ class _Parametrizations:
     """The cache of ``parametrize.cached()`` within a call: one for each call, because the tensors belong to it."""
 
     def get(self, key: Any):
-        call = current()
-        return None if call is None else call.settings.parametrizations.get(key)
+        return None if current() is None else kept(_Changed).parametrizations.get(key)
 
     def __setitem__(self, key: Any, tensor: torch.Tensor) -> None:
-        call = current()
-        if call is not None:
-            call.settings.parametrizations[key] = tensor
+        if current() is not None:
+            kept(_Changed).parametrizations[key] = tensor
 
 
 # A region around the call is none within it: what it keeps was computed from weights that the call does not have.

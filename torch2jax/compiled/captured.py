@@ -25,6 +25,7 @@ from ..tensors.history import Source
 from ..tensors.objects import codec_of, leaf_of
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region
+from .host_functions import HostFunctions
 from .reordered import Reordered, buffer_of, shown
 
 _SEEN = object()
@@ -225,10 +226,10 @@ class CapturedState:
 
     def _standing_for(self, value: torch.Tensor) -> tuple[Torchish, torch.Tensor | None]:
         """The call's tensor for another; for one of PyTorch's own also the tensor that owns its memory."""
-        constants = this_call().constants
-        host, memory = constants.host, value.untyped_storage()._cdata
+        call = this_call()
+        host, memory = call.kept.get(HostFunctions), value.untyped_storage()._cdata
         if host is None or not host.owns(value):
-            return constants.lift(value), None
+            return call.constants.lift(value), None
         entry = self._memory(memory)
         if entry is None and self._alone is not None and value.is_contiguous():
             if memory in self._alone:

@@ -18,6 +18,7 @@ from ..tensors.objects import ObjectCodec, codec_of
 from ..tensors.storage import Storage, View, steps_to
 from ..tensors.tensor import Torchish, make_tensor
 from .captured import CapturedState
+from .host_functions import HostFunctions
 
 
 class Restoration:
@@ -158,7 +159,7 @@ class _NewTensor:
 
     def _made(self, rebuilt: Rebuilt) -> Torchish:
         if isinstance(self._storage, int) and self._storage in rebuilt.host:
-            host: Any = this_call().constants.host  # it has made what is rebuilt
+            host: Any = this_call().kept.get(HostFunctions)  # it has made what is rebuilt
             shape, dtype, strides, offset, _ = self._geometry
             return host.view(rebuilt.host[self._storage], shape, strides, offset, dtype)
         node: Any = rebuilt.storages[self._storage] if isinstance(self._storage, int) else self._storage.make(rebuilt)

@@ -127,6 +127,13 @@ def is_of_autograd(function: Callable[..., Any]) -> bool:
     return Tag.AUTOGRAD in registry.tags_of(function)
 
 
+def begin_parts(call: Call) -> None:
+    """Lets PyTorch's own small tensors stand around the compiled parts of a call."""
+    host = call.kept[HostFunctions] = HostFunctions(call)
+    call.features.push(host)
+    call.stream.reports = False  # parts hold generators for longer
+
+
 NOT_RUN = NEXT
 _TENSOR = (torch.Tensor,)
 _MOST = 2**18  # elements that are worth a copy
@@ -147,8 +154,13 @@ class HostFunctions(HostTensors, Feature):
             return NEXT
         return self.run_at_once(function, args, kwargs)
 
-    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        del rule
         return self.dispatch(call, function, args, kwargs) if self.is_active else NEXT
+
+    def bring_in(self, call: Any, tensor: Any) -> Any:
+        del call
+        return self.lift(tensor) if self.owns(tensor) else NEXT
 
     def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:
         del call

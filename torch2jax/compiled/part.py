@@ -27,6 +27,7 @@ from ..tensors.dtypes import default_dtype
 from ..tensors.journal import Located, Uncontained
 from ..tensors.objects import Hidden, Identity, codec_of, has_attributes
 from .captured import Aliased, CapturedState, GuardedState
+from .host_functions import HostFunctions
 from .program import PartProgram
 
 _SHOWN = 3
@@ -299,7 +300,7 @@ class _Running(Hidden):
 
 def _may_compile(call: Call) -> bool:
     """True if a part may run by a program now: not where JAX, a tape or a mode must see its operators."""
-    host = call.constants.host
+    host = call.kept.get(HostFunctions)
     if host is None or not host.is_active:
         return False
     return all(isinstance(mode, CallMode) for mode in get_current_function_mode_stack())

@@ -10,6 +10,7 @@ undoes the writes, a `Restoration` the rest. Each run then does all of it to the
 - An input that is written, and has the same type afterwards, is donated; or a copy, if it may be needed elsewhere.
 """
 
+import contextlib
 import gc
 import itertools
 import sys
@@ -29,10 +30,11 @@ from ..tensors.journal import Journal, Uncontained
 from ..tensors.rebinding import alias_of, set_geometry
 from ..tensors.storage import Storage, lose_traced
 from ..tensors.tensor import Torchish, make_tensor
-from ..tracing.scope import StreamState
+from ..tracing.execution import StreamState
 from ..tracing.traces import current_trace, ending_with_errors
 from .captured import CapturedState
 from .effects import Effects, Rebuilt, Restoration
+from .host_functions import HostFunctions
 from .reordered import Reordered, RowOrder, buffer_of, references_alone, shown
 
 _MANY = 4  # ways to put what is given in order
@@ -62,6 +64,15 @@ def _standing(tensor: Torchish, storage: Storage) -> Torchish:
     set_geometry(tensor, make_tensor(storage, tensor.shape, tensor.dtype, tensor.stride(), 0, tensor._label))
     tensor._node = storage
     return before
+
+
+def _lifting(call: Call, reached: CapturedState) -> contextlib.AbstractContextManager:
+    """A context in which PyTorch's own tensors (`HostTensors`) are the call's tensors that were made for them."""
+    host = call.kept.get(HostFunctions)
+    if host is None:
+        return contextlib.nullcontext()
+    pairs = zip(reached.all_originals, reached.all_tensors, strict=True)
+    return host.lifting({id(x): (x, tensor) for x, tensor in pairs if x is not tensor})
 
 
 class PartProgram:
@@ -114,7 +125,7 @@ class PartProgram:
                     journal.written.clear()
                     if key is not None:
                         call.stream.state = stream._replace(key=key, taken=0, before=before)
-                    with call.inside(), constants.lifting(captured):
+                    with call.inside(), _lifting(call, captured):
                         result = function(*args, **kwargs)
                     if journal.changes_older:
                         raise Uncontained("a change of a tensor from outside itself, not of its values")
@@ -248,7 +259,7 @@ class PartProgram:
         """Runs the program, and applies the effects of the function."""
         if self._outer:
             captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
-        around: Any = call.constants.host  # which is there wherever parts are compiled
+        around: Any = call.kept.get(HostFunctions)  # which is there wherever parts are compiled
         storages: list[Any] = list(captured.all_storages)
         arrays: list[Any] = list(captured.all_arrays)
         given, orders, alone = [], self._taken(storages, arrays), references_alone()

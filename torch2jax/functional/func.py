@@ -36,6 +36,7 @@ from ..rules.inplace import write_in_place
 from ..runtime.patches import replaces
 from ..runtime.translation import Call, lift, this_call
 from ..tensors.journal import next_number
+from ..tensors.levels import Level
 from ..tensors.rebinding import alias_of
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import TensorSlot
@@ -43,27 +44,17 @@ from ..tracing.tensor_spec import TensorSpec, conjugate
 from ..tracing.traces import axes_in_types, current_trace, expect_unrecorded, running, varying
 
 
-class Transformation(ABC):
+class Transformation(Level, ABC):
     """One transformation that translated code has begun, while its function runs.
 
     What JAX computes from the level's own arrays must not outlive it. So it is not written to tensors that were there
     before: as in PyTorch that is an error, except for arguments, which get their new values from `write_back`.
     """
 
-    is_forward = False
-    """True if it is forward-mode: ``no_grad`` within the function makes no constants then."""
-
-    takes_gradients = False
-    """True if it is reverse-mode."""
-
-    is_functorchs = True
-    """True if it treats custom functions as `torch.func` does; False where autograd batches gradients."""
-
     def __init__(self, call: Call):
         expect_unrecorded("a transformation")
         self.call = call
         self._since = next_number()
-        self.tag: Any = None
         self.trace: Any = None
         self._outer_trace, self._outer_tape = current_trace(), self.call.tape
         self.given: list[tuple[Torchish, Torchish, int, Torchish]] = []
@@ -103,15 +94,15 @@ class Transformation(ABC):
         """The context in which the transformation was entered, for code that runs there."""
         call = this_call()
         position = call.transformations.index(self)
-        inner, mapped = call.transformations[position:], call.stream.mapped
+        inner, drawing = call.transformations[position:], call.stream.drawing
         del call.transformations[position:]
-        call.stream.mapped = [x for x in mapped if x.level not in inner]
+        call.stream.drawing = [x for x in drawing if x.level not in inner]
         try:
             with running(self._outer_trace), call.at(self._outer_tape):
                 yield
         finally:
             call.transformations.extend(inner)
-            call.stream.mapped = mapped
+            call.stream.drawing = drawing
 
     def give(self, outer: Torchish, inner: Torchish) -> Torchish:
         """Notes that the function gets `inner` for the argument `outer`."""

@@ -10,7 +10,7 @@ defines.
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import torch
@@ -38,6 +38,7 @@ from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish, make_region, make_view_of_shape
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import ViewKind
+from ..tracing.execution import Drawing
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import example_of, examples_in
 from .func import Transformation
@@ -137,39 +138,66 @@ def _geometry(outer: Torchish, dim: int, inner: Torchish, example: Torchish, out
     return tuple(strides), int(example.storage_offset()) + begin // width
 
 
-class Mapped(NamedTuple):
-    """One function that ``torch.vmap`` is mapping."""
+class Mapped(Drawing):
+    """The keys within one function that ``torch.vmap`` is mapping.
 
-    randomness: str
-    """``"same"`` for each example, ``"different"``, or ``"error"``."""
-    axis_name: str | None
-    """JAX's name of the dimension of the examples; needed where their random numbers must differ."""
-    level: Transformation
+    Args:
+        randomness: ``"same"`` for each example, ``"different"``, or ``"error"``.
+        axis_name: JAX's name of the dimension of the examples; needed where their random numbers must differ.
+        level: the transformation.
+    """
+
+    def __init__(self, randomness: str, axis_name: str | None, level: Transformation):
+        self.randomness, self.axis_name, self.level = randomness, axis_name, level
+
+    def expect_allowed(self) -> None:
+        if self.randomness == "error" and not self.level.is_functorchs:
+            raise RuntimeError(
+                "vmap: We do not yet support calling random operations inside of vmap. Please perform random "
+                "operations outside of vmap as a workaround"
+            )
+        if self.randomness == "error":
+            raise RuntimeError(
+                "vmap: called random operation while in randomness error mode. Please either use the 'same' or "
+                "'different' randomness flags on vmap or perform the randomness operation out of vmap"
+            )
+
+    def key(self, key: jax.Array) -> jax.Array:
+        return jax.random.fold_in(key, lax.axis_index(self.axis_name)) if self.randomness == "different" else key
 
 
-def check_operands(mapped: list[Mapped], arrays: list) -> None:
+def differing_axes() -> list[str | None]:
+    """The names of the dimensions whose examples draw something different, the innermost last."""
+    return [x.axis_name for x in _mapped() if x.randomness == "different"]
+
+
+def _mapped() -> list[Mapped]:
+    return [x for x in this_call().stream.drawing if isinstance(x, Mapped)]
+
+
+def check_operands(arrays: list) -> None:
     """Refuses to draw the same for each example from parameters that are not the same.
 
     Raises:
         RuntimeError: as PyTorch does.
     """
-    for randomness, _, level in mapped:
-        if randomness == "same" and any(level.owns(array) for array in arrays):
+    for mapped in _mapped():
+        if mapped.randomness == "same" and any(mapped.level.owns(array) for array in arrays):
             raise RuntimeError(
                 "vmap: Vmap does not currently support same randomness with a batched tensor input. Please file an "
                 "issue with functorch"
             )
 
 
-def check_target(mapped: list[Mapped], target: Any, arrays: list) -> None:
+def check_target(target: Any, arrays: list) -> None:
     """Refuses to draw something different for each example into one tensor from outside, that has no examples.
 
     Raises:
         RuntimeError: as PyTorch does.
     """
-    for randomness, _, level in mapped:
-        is_batched = any(level.owns(array) for array in (target.buffer.array, *arrays))
-        if randomness == "different" and not is_batched and not level.is_new(target):
+    for mapped in _mapped():
+        is_batched = any(mapped.level.owns(array) for array in (target.buffer.array, *arrays))
+        if mapped.randomness == "different" and not is_batched and not mapped.level.is_new(target):
             raise RuntimeError(
                 "vmap: Cannot ask for different inplace randomness on an unbatched tensor. This will appear like same "
                 "randomness. If this is necessary for your usage, please file an issue with functorch."

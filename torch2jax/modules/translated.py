@@ -16,18 +16,20 @@ from jax import lax
 from jax.core import Tracer
 
 from ..autograd.hooks import finished
-from ..autograd.inputs import Inputs
-from ..autograd.runs import Execution, Runs
+from ..autograd.inputs import UnaskedInputs
+from ..autograd.runs import Runs
 from ..calls import optimizers as optimizers  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
-from ..compiled.host_functions import HostFunctions
+from ..compiled.host_functions import HostFunctions, begin_parts
 from ..compiled.part import Parts
 from ..errors.hints import hint_at_axes, hint_at_symbols
 from ..errors.locations import SourceLine, user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
+from ..rules.features import Incoming, comes_in
+from ..tensors.ended import force_within
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
@@ -35,9 +37,10 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
+from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
-from ..values.selected import Chosen, first
-from ..values.selected_at_axis import in_compact_order, nested, unnested, zeroed
+from ..values.selected import Chosen, first, refuse_length
+from ..values.selected_at_axis import in_compact_order, leading_of, nested, unnested, zeroed
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
@@ -95,7 +98,7 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
         logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
     ):
-        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, Inputs(), rolling)
+        self._function, self._last_resort, self._runs = function, last_resort, Runs(policy, UnaskedInputs(), rolling)
         self._logical_dtypes = logical_dtypes
         functools.update_wrapper(self, function, updated=())
 
@@ -142,7 +145,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         rolling: Rolling | None = None,
     ):
         self._module, self._method, self._last_resort = module, method, last_resort
-        self._runs, self._parts, self._logical_dtypes = Runs(policy, Inputs(), rolling), parts, logical_dtypes
+        self._runs, self._parts, self._logical_dtypes = Runs(policy, UnaskedInputs(), rolling), parts, logical_dtypes
         named = module.forward if method is None else method
         functools.update_wrapper(self, named, updated=())
         self.__name__ = type(module).__name__ if method is None else method.__name__
@@ -185,8 +188,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
             state = names.given(unstack_layers(given_state)) if is_stacked else given_state
             with torch.enable_grad(), Call(rng, self._last_resort, execution) as call:
                 if self._parts is not None:
-                    call.constants.host = HostFunctions(call)
-                    call.features.push(call.constants.host)
+                    begin_parts(call)
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._logical_dtypes)
@@ -310,6 +312,20 @@ def _warn_of_dropped_gradient(location: SourceLine, given: Any, result: Any) -> 
         )
 
 
+force_within(Call)
+
+
+@comes_in
+class _Selections(Incoming):
+    """Selections, whose length data decide: they have no array."""
+
+    def takes(self, kind: type) -> bool:
+        return issubclass(kind, Chosen)
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        raise refuse_length(leading_of(tensor)[0])
+
+
 def run_on_arrays(
     call: Call, function: Callable, args: tuple, kwargs: dict, logical_dtypes: LogicalDtypes | None = None
 ):
@@ -317,7 +333,7 @@ def run_on_arrays(
 
     A function that is called by translated code gets its tensors, and gives tensors.
     """
-    is_inner = False
+    is_inner, host = False, call.kept.get(HostFunctions)
 
     def enter(value: Any, parameter: str | None = None):
         nonlocal is_inner
@@ -328,7 +344,7 @@ def run_on_arrays(
         if isinstance(value, torch.Tensor) and is_wrapper(value):
             is_inner = is_inner or is_of_call(value)
             return entering(call, value)
-        is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or call.constants.is_host(value)
+        is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or (host is not None and host.owns(value))
         if logical_dtypes is not None and isinstance(value, (jax.Array, np.ndarray)):
             dtype = logical_dtypes.of(value, parameter)
             if dtype is not None:

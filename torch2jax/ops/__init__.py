@@ -5,11 +5,21 @@ What else acts on PyTorch's functions registers itself, too, and is imported her
 
 import importlib.util
 
-from ..autograd import engine as engine, forward_ad as forward_ad, function as function
+from ..autograd import engine as engine, forward_ad as forward_ad, function as function, hooks as hooks
+from ..calls import (
+    library_kernels as library_kernels,
+    logical_dtypes as logical_dtypes,
+    pytorch_errors as pytorch_errors,
+    settings as settings,
+)
 from ..functional import func as func, vmap as vmap
 from ..rules.tables import PROVIDED
 from ..values import (
+    at_once as at_once,
+    distributed as distributed_values,  # noqa: F401
+    known as known,
     pickled as pickled,
+    python_functions as python_functions,
     sparse as sparse_values,  # noqa: F401
     valueless as valueless,
     wrapper_subclasses as wrapper_subclasses,

@@ -19,7 +19,7 @@ import torch
 from jax import lax
 
 from ..errors.locations import user_level
-from ..functional.vmap import check_operands, check_target, draw_for_each
+from ..functional.vmap import check_operands, check_target, differing_axes, draw_for_each
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
@@ -71,12 +71,12 @@ def sample(
     tensors = [x for x in lifted if isinstance(x, Torchish)]
     label = tensors[0].device if device is None and tensors else label_of(device)
     expect_values(label, dtype)
-    differing = call.stream.differing if pointwise and not differentiable else []
+    differing = differing_axes() if pointwise and not differentiable else []
     key = call.stream.next_common_key(generator) if differing else call.stream.next_key(generator)
     arrays = [x.read() if isinstance(x, Torchish) else x for x in lifted]
     if not differentiable:
         arrays = [lax.stop_gradient(x) if is_traced(x) else x for x in arrays]
-    check_operands(call.stream.mapped, arrays)
+    check_operands(arrays)
     given = (tuple(shape), canonical(dtype))
     if not differing and is_at_once(key, *arrays):
         array = call_inlined(body, (key, *given, *arrays), {}, "sample")
@@ -308,9 +308,9 @@ def _fills(functional, in_place, takes: Takes | None = None) -> Callable[[Callab
     def register(draw: Callable) -> Callable:
         def fill(self, *args, generator=None):
             call = current()
-            if call.stream.differing:
+            if differing_axes():
                 operands = [call.constants.lift(x).read() for x in args if isinstance(x, torch.Tensor)]
-                check_target(call.stream.mapped, call.constants.lift(self), operands)
+                check_target(call.constants.lift(self), operands)
             return write_in_place(self, draw(self, *args, generator=generator))
 
         implements_tensors(functional, takes=takes)(draw)

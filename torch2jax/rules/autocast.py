@@ -14,16 +14,18 @@ from typing import Any, NamedTuple
 import torch
 
 from ..internals.dispatch import (
+    DisableAutocast,
     DisableTorchFunction,
     OpOverload,
     dispatch_has_kernel,
     dispatch_has_kernel_for_dispatch_key,
 )
-from ..internals.transforms import autocast_supported_devices, is_any_autocast_enabled
 from ..runtime.translation import this_call
+from ..tensors.dtypes import autocast_region as region
 from ..tensors.history import Source
 from ..tensors.journal import journal
 from ..tensors.tensor import Torchish
+from .features import DIVIDED, NEXT, Feature, in_every_call
 
 
 class CastPolicy(Enum):
@@ -63,7 +65,6 @@ _RECURRENT = _names("gru lstm rnn_relu rnn_tanh")
 # Devices whose lists come with an extension of PyTorch's are taken for CUDA.
 _KEYS = {"cpu": "AutocastCPU", "maia": "AutocastMAIA", "mps": "AutocastMPS", "mtia": "AutocastMTIA"}
 _KEYS |= {"xpu": "AutocastXPU"}
-_DEVICES = autocast_supported_devices()
 
 
 class Treatment(NamedTuple):
@@ -108,11 +109,18 @@ class Treatment(NamedTuple):
         return _mapped(functools.partial(_cast, dtype=dtype), (args, kwargs))
 
 
-def region() -> str | None:
-    """The device that names the region in which this thread is, None outside of any."""
-    if not is_any_autocast_enabled():
-        return None
-    return next(device for device in _DEVICES if torch.is_autocast_enabled(device))
+@in_every_call
+class _Autocast(Feature):
+    """The standing feature that casts operands as PyTorch's dispatcher does, where a region is entered."""
+
+    def run_cast(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        device: Any = region()
+        is_operator = isinstance(function, OpOverload)
+        treatment = of_operator(function, device) if is_operator else of_function(function, rule, device)
+        if not treatment.is_operator:
+            return DIVIDED if treatment.is_divided else NEXT
+        with DisableAutocast():
+            return (call.dispatch_aten if is_operator else call.dispatch)(function, *treatment.cast(args, kwargs))
 
 
 def of_function(function: Callable[..., Any], rule: Any, device: str) -> Treatment:

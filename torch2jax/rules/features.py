@@ -4,10 +4,14 @@ A call without any takes each function by its plan, and asks nobody. With some i
 there, in the order of their ranks, the outermost first. The call knows none of them: what a feature does stands in its
 own file, as a class that goes on from `Feature`.
 
-Not on the stack are PyTorch's own switches, autocast and modes of dispatch, which PyTorch has for each thread and tells
-in one call of C, and what is decided by the types of arguments.
+A few features are *standing*: every call has them, from the beginning to the end (`in_every_call`). They act where no
+plan serves, and agree with plans where one does: a standing feature alone leaves operators to their plans.
 
-Also here: the kinds of tensors, classes of arguments that handle a function before its rule is looked up.
+Not on the stack are PyTorch's own switches: whether a region of autocast or a mode of dispatch is entered is PyTorch's
+for each thread, and it tells in one call of C.
+
+Also here: the kinds of tensors, classes of arguments that handle a function before its rule is looked up, and classes
+of tensors from outside that come in otherwise than as a constant with an array.
 
 The classes are a call's own (a mask selection, a number that is not known, a parameter without a shape), or no tensors
 with values at all: where one of these is met, an error is raised, which leads to what serves it. Each kind is served in
@@ -25,6 +29,8 @@ Handler = Callable[[Any, Any, tuple, dict], Any]
 """Returns a function's result, given the call, the function, its arguments and keywords; or `Changed`."""
 S = TypeVar("S", bound=Handler)
 W = TypeVar("W", bound=Callable[..., Any])
+F = TypeVar("F", bound="Feature")
+N = TypeVar("N", bound="Incoming")
 
 _handlers: list[tuple[int, type, Handler]] = []
 _without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
@@ -55,6 +61,62 @@ def handlers_of(types: tuple[type, ...]) -> tuple[Handler, ...]:
     return tuple(handler for _, kind, handler in _handlers if any(issubclass(x, kind) for x in types))
 
 
+class Incoming:
+    """Tensors of some classes as they come in from outside of a call: each as a constant of its own, by default."""
+
+    def takes(self, kind: type) -> bool:
+        """Returns True for the classes that this is for."""
+        del kind
+        return False
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        """The call's tensor for one from outside; or `NEXT`.
+
+        Raises:
+            Exception: there is none.
+        """
+        del call, tensor
+        return NEXT
+
+    def array(self, tensor: Any, array: Any) -> Any:
+        """The array that stands for a tensor, of one that a caller gives for it."""
+        del tensor
+        return array
+
+    def made(self, tensor: Any, lifted: Any) -> Any:
+        """The call's tensor for one from outside, on the memory of `lifted`, which has its values."""
+        del tensor
+        return lifted
+
+
+PLAIN_INCOMING = Incoming()
+_incoming: list[Incoming] = []
+
+
+def comes_in(kind: type[N]) -> type[N]:
+    """Declares how tensors of some classes come in from outside."""
+    _incoming.append(kind())
+    incoming_of.cache_clear()
+    return kind
+
+
+@remembered(1024)
+def incoming_of(kind: type) -> Incoming:
+    """The way in of tensors of a class."""
+    return next((found for found in _incoming if found.takes(kind)), PLAIN_INCOMING)
+
+
+class HasSparse(WithoutValuesError):
+    """A sparse tensor was given to code for strided ones: the sparse rules run instead."""
+
+    def __init__(self):
+        super().__init__("got a tensor of a sparse layout; wanted a strided one: tensor.to_dense()")
+
+
+class InFakeMode(WithoutValuesError):
+    """A function is called within a ``FakeTensorMode``, where no tensor has values."""
+
+
 def handles_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
     """Declares the decorated function as the handler of functions that met an argument without values.
 
@@ -73,6 +135,8 @@ def run_without_values(error: WithoutValuesError, call: Any, function: Any, args
     return _without_values[type(error)](error, call, function, args, kwargs)
 
 
+DIVIDED: Any = object()
+"""The result of `Feature.run_cast` for a function whose rule does not serve: what PyTorch composes it of does."""
 NEXT: Any = object()
 """The result of a feature that does not handle a function: the next feature is asked, then the rule."""
 
@@ -96,14 +160,48 @@ class Feature:
             name for name in _METHODS.values() if getattr(cls, name) is not getattr(Feature, name)
         )
 
+    def begin(self, call: Any) -> None:
+        """Sees that the code of an outermost call begins."""
+        del call
+
+    def begin_later(self, call: Any) -> None:
+        """Sees that a run begins which is not the first of its function: it may need what an earlier one has missed."""
+        del call
+
+    def discard(self, call: Any) -> None:
+        """Sees that a run is over which another one follows: that has to find all as this one did."""
+        del call
+
+    def end(self, call: Any) -> None:
+        """Sees that an outermost call has ended."""
+        del call
+
     def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
         """The result of a function, before anything else is asked; or `NEXT`."""
         del call, function, types, args, kwargs
         return NEXT
 
-    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_mixed(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+        """The result of a function whose arguments are not plain tensors of the call alone; or `NEXT`.
+
+        Args:
+            types: their classes that override functions; none where PyTorch asks modes alone.
+        """
+        del call, function, types, args, kwargs
+        return NEXT
+
+    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
         """The result of a function in place of its rule, where no class of its arguments handles it; or `NEXT`."""
-        del call, function, args, kwargs
+        del call, function, rule, args, kwargs
+        return NEXT
+
+    def run_cast(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        """The result of a function or an operator while PyTorch casts operands; or `NEXT`, or `DIVIDED`.
+
+        Args:
+            rule: that of a function; None for an operator.
+        """
+        del call, function, rule, args, kwargs
         return NEXT
 
     def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
@@ -120,6 +218,50 @@ class Feature:
         del call, function, rule, args, kwargs
         return NEXT
 
+    def run_unruled(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
+        """The result of an operator without a rule, before PyTorch takes it apart; or `NEXT`."""
+        del call, operator, args, kwargs
+        return NEXT
+
+    def run_missing(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
+        """The result of an ATen operator for which nothing leads to JAX; or `NEXT`."""
+        del call, operator, args, kwargs
+        return NEXT
+
+    def run_again(
+        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
+    ) -> Any:
+        """The result of a function that has refused its arguments with `error`, for others; or `NEXT`.
+
+        Args:
+            run: gives the result for arguments and keywords.
+        """
+        del call, function, args, kwargs, error, run
+        return NEXT
+
+    def explain(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+        """Raises a better error than that of a rule, or of PyTorch's decomposition where `rule` is None."""
+        del call, function, rule, args, kwargs, error
+
+    def bring_in(self, call: Any, tensor: Any) -> Any:
+        """The call's tensor for a constant, a tensor that code has and the call has not met yet; or `NEXT`."""
+        del call, tensor
+        return NEXT
+
+    def record(self, depth: int, outer: Any, below: int) -> Any:
+        """A record of what code in a trace of its own computes, to take derivatives of: see `tensors/levels.py`.
+
+        Args:
+            depth: how many derivatives of derivatives the code takes.
+            outer: the record of the code around, or None.
+            below: how many are taken from outside.
+        """
+        raise NotImplementedError
+
+    def take_hooks(self, tensor: Any, lifted: Any) -> None:
+        """Sees the call's tensor for one from outside with hooks on its gradient."""
+        del tensor, lifted
+
     def concerns(self, function: Any) -> bool:
         """Returns True if `run_operator` may handle a function."""
         del function
@@ -129,12 +271,27 @@ class Feature:
 class Features(list[Feature]):
     """The stack of a call: empty as long as its code uses no feature."""
 
+    beginning: tuple[Feature, ...] = ()
+    """The features that override `Feature.begin`; the other attributes list those of the other methods."""
+    later: tuple[Feature, ...] = ()
+    discarding: tuple[Feature, ...] = ()
+    ending: tuple[Feature, ...] = ()
     first: tuple[Feature, ...] = ()
-    """The features that override `Feature.run_first`; the other attributes list those of the other methods."""
+    mixed: tuple[Feature, ...] = ()
     instead: tuple[Feature, ...] = ()
+    casting: tuple[Feature, ...] = ()
     operators: tuple[Feature, ...] = ()
     past_overrides: tuple[Feature, ...] = ()
     rules: tuple[Feature, ...] = ()
+    unruled: tuple[Feature, ...] = ()
+    missing: tuple[Feature, ...] = ()
+    bringing: tuple[Feature, ...] = ()
+    recording: tuple[Feature, ...] = ()
+    hooking: tuple[Feature, ...] = ()
+    again: tuple[Feature, ...] = ()
+    explaining: tuple[Feature, ...] = ()
+    sees_operators = False
+    """True if a feature that code has entered may see operators, or what rules give."""
 
     def push(self, feature: Feature) -> None:
         """Adds a feature, if it is not there."""
@@ -159,16 +316,58 @@ class Features(list[Feature]):
             if feature.is_shared:
                 outer.push(feature)
 
+    def explain(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+        """Raises a better error than `error`, if a feature has one."""
+        for feature in self.explaining:
+            feature.explain(call, function, rule, args, kwargs, error)
+
     def _sort(self) -> None:
-        self.sort(key=operator.attrgetter("rank"))
-        for name, method in _METHODS.items():
-            setattr(self, name, tuple([feature for feature in self if method in feature.overridden]))
+        self.sort(key=_rank)
+        _list(self, sorted([*self, *_standing], key=_rank))
+        self.sees_operators = False
+        for feature in self:
+            if not _SEEING.isdisjoint(feature.overridden):
+                self.sees_operators = True
 
 
 _METHODS = {
+    "beginning": "begin",
+    "later": "begin_later",
+    "discarding": "discard",
+    "ending": "end",
     "first": "run_first",
+    "mixed": "run_mixed",
     "instead": "run_instead",
+    "casting": "run_cast",
     "operators": "run_operator",
     "past_overrides": "run_past_overrides",
     "rules": "run_rule",
+    "unruled": "run_unruled",
+    "missing": "run_missing",
+    "bringing": "bring_in",
+    "recording": "record",
+    "hooking": "take_hooks",
+    "again": "run_again",
+    "explaining": "explain",
 }
+_SEEING = frozenset(("run_operator", "run_rule"))
+_standing: list[Feature] = []
+_rank = operator.attrgetter("rank")
+
+
+def _list(owner: Features | type[Features], features: list[Feature]) -> None:
+    """Notes for each event which features act on it."""
+    for name, method in _METHODS.items():
+        acting = []
+        for feature in features:  # no comprehension, which is a call of its own for each event
+            if method in feature.overridden:
+                acting.append(feature)
+        setattr(owner, name, tuple(acting))
+
+
+def in_every_call(kind: type[F]) -> type[F]:
+    """Declares the decorated class as a standing feature, which acts in every call."""
+    _standing.append(kind())
+    _standing.sort(key=_rank)
+    _list(Features, _standing)
+    return kind

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import torch
 
-    from ..autograd.tape import Tape as Tape
     from ..calls.dispatch import Call as Call
     from ..tensors.tensor import Torchish
 else:
-    Call = Tape = Any
+    Call = Any
 
 
 class CallMode:
@@ -34,6 +33,7 @@ class _CallsOfThread(threading.local):
 
 
 C = TypeVar("C", bound="Call")
+T = TypeVar("T")
 calls_of_thread = _CallsOfThread()
 
 
@@ -80,6 +80,17 @@ def lift(value: Any) -> "Torchish":
 def lift_own(tensor: "torch.Tensor") -> "Torchish":
     """As `lift`, for a tensor that the call may write to, since nothing outside refers to it."""
     return this_call().constants.lift_own(tensor)
+
+
+def kept(kind: type[T]) -> T:
+    """The object of a class that the call in progress has once, with the calls around it; made when first needed.
+
+    So a feature has its own state for the time of a call, which the call does not know.
+    """
+    objects = this_call().kept
+    if kind not in objects:
+        objects[kind] = kind()
+    return objects[kind]
 
 
 @contextlib.contextmanager

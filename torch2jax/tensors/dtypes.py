@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ..errors.locations import user_level, user_location
+from ..internals.transforms import autocast_supported_devices, is_any_autocast_enabled
 from ..runtime.translation import current
 
 _NAMES = {
@@ -74,6 +75,7 @@ _TYPE_NAMES = {
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
 }
+SPARSE_LAYOUTS = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 DOUBLES = frozenset((torch.float64, torch.complex128))
 _NARROW = (np.dtype(np.int32), np.dtype(np.uint32))
 _KINDS = {"floating-point": FLOATS, "complex": COMPLEX, "integer": INTEGERS, "bool": BOOL}
@@ -347,3 +349,10 @@ def number_in_dtype(value: Any, array_dtype: np.dtype) -> np.ndarray:
         value = jnp.finfo(_POWERS).tiny
     with np.errstate(over="ignore"):  # infinity, as in PyTorch
         return np.asarray(value).astype(array_dtype)
+
+
+def autocast_region() -> str | None:
+    """The device that names the region of autocast in which this thread is, None outside of any."""
+    if not is_any_autocast_enabled():
+        return None
+    return next(device for device in autocast_supported_devices() if torch.is_autocast_enabled(device))

@@ -8,10 +8,9 @@ import jax
 import numpy as np
 import torch
 
+from .dtypes import SPARSE_LAYOUTS as SPARSE_LAYOUTS
 from .interop import array_to_tensor, tensor_to_array
 from .traced import is_traced
-
-SPARSE_LAYOUTS = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 
 
 class SparseParts(NamedTuple):

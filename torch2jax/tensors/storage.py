@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..runtime.translation import Tape, current
+from ..runtime.translation import current
 from .array_buffer import ArrayBuffer, LazyArray
 from .dtypes import canonical
 from .history import Node
@@ -43,6 +43,7 @@ from .known import (
     is_small,
     value_of_body,
 )
+from .levels import Recorder
 from .traced import evaluating, is_traced, lowered, with_derivatives_of
 from .view_kind import Gaps, ViewKind, beginning, flattening, spreading
 
@@ -576,7 +577,7 @@ class View(Journaled):
             self._version = self.storage.memory.version
         return self._array
 
-    def _is_as_it_was(self, tape: Tape) -> bool:
+    def _is_as_it_was(self, tape: Recorder) -> bool:
         """True if autograd sees no write since this was read, but perhaps to `Tensor.data`; notes the present state.
 
         A leaf is written to unseen alone, perhaps as another one on the same memory.
@@ -678,7 +679,7 @@ class View(Journaled):
         else:
             self._array, self._version = array, self.storage.memory.version
 
-    def _write_values(self, tape: Tape, buffer: ArrayBuffer, known: Known | None) -> None:
+    def _write_values(self, tape: Recorder, buffer: ArrayBuffer, known: Known | None) -> None:
         """Writes values alone, below derivatives that stay as they are."""
         full, buffer = self.parent.buffer, ArrayBuffer(tape.primal(buffer.array), buffer.layout)
         mine = self._with_values(tape, buffer)
@@ -693,7 +694,7 @@ class View(Journaled):
             self._take(mine)
             self._is_as_it_was(tape)
 
-    def _with_values(self, tape: Tape, values: ArrayBuffer) -> ArrayBuffer | None:
+    def _with_values(self, tape: Recorder, values: ArrayBuffer) -> ArrayBuffer | None:
         """The array after a write to a leaf whose history begins at this view, not at its parent; else None."""
         if self._version != self.storage.memory.version or not self._is_leaf():
             return None

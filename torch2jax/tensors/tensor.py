@@ -15,13 +15,14 @@ from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
 from ..internals.transforms import is_fwd_grad_enabled
 from ..runtime.caches import remembered
-from ..runtime.translation import Tape, calls_of_thread, current, this_call
+from ..runtime.translation import calls_of_thread, current, this_call
 from .array_buffer import ArrayBuffer, LazyArray
 from .distributed import is_split
 from .dtypes import canonical
 from .history import UNRECORDED, FromAfar, Node, Saved, Source
 from .journal import expect_contained, journal
 from .known import Geometry, Known, evaluate, in_pytorch, real
+from .levels import Recorder
 from .regions import region
 from .storage import Storage, View
 from .traced import without_gradient
@@ -210,7 +211,7 @@ class Torchish(torch.Tensor):
         else:
             self._begin_at(tape, Saved("Saved"))
 
-    def _begin_at(self, tape: Tape, node: Node, origins: Sequence[Array] = ()) -> None:
+    def _begin_at(self, tape: Recorder, node: Node, origins: Sequence[Array] = ()) -> None:
         """Records this tensor on the tape as the result of an operation."""
         self._node.storage.history = node
         self._node.storage.track(origins)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-from ..calls.library_kernels import decomposition_of, functional_of, has_kernel
+from ..calls.library_kernels import has_kernel
+from ..calls.modes import decomposition_of, functional_of
 from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_op_names, dispatch_has_kernel
 from ..rules import registry
 from ..rules.rule import MetadataRule

@@ -10,7 +10,7 @@ Also here: the tensors and arrays that code closes over, or that its objects hol
 import functools
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import torch
@@ -23,20 +23,10 @@ from ..tensors.objects import attributes_of, has_attributes
 from ..tensors.storage import Storage, View
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
+from .execution import StreamState
 from .traces import current_trace, ending_with_errors
 
 T = TypeVar("T")
-
-
-class StreamState(NamedTuple):
-    """The state from which a random stream continues."""
-
-    key: jax.Array | None
-    taken: int
-    """The number of keys derived from that one."""
-    seed: int | None
-    before: Any = 0
-    """The number of keys derived before, where that number is traced."""
 
 
 def closed_over(*values: Any, kind: type[T] = Torchish) -> list[T]:

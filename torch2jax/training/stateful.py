@@ -26,8 +26,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..autograd.hooks import finished
-from ..autograd.inputs import Inputs
-from ..autograd.runs import Execution, Runs
+from ..autograd.inputs import UnaskedInputs
+from ..autograd.runs import Runs
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import LogicalDtypes
 from ..errors.names import nearest
@@ -43,6 +43,7 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from ..tensors.wrapped import Wrapped, is_wrapper, wrapped
 from ..tracing.conditions import FOLLOWING, BranchPolicy
+from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
 from ..tracing.traces import alone
 from ..values.sparse import Sparse
@@ -94,7 +95,7 @@ class StatefulFunction(TellsOfArguments):
         self._function, self._objects, self._last_resort = function, tuple(objects), last_resort
         self._names = _names_of(function, len(self._objects))
         self._named = dict(zip(self._names, self._objects, strict=True))
-        self._runs = Runs(policy, Inputs(), rolling)
+        self._runs = Runs(policy, UnaskedInputs(), rolling)
         self._axes = [axis for _, axes in policy.groups for axis in axes]
         self.__name__, self.__doc__ = getattr(function, "__name__", "step"), function.__doc__
         self._forget()

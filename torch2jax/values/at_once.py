@@ -14,9 +14,10 @@ import torch
 from ..errors import REFUSALS
 from ..internals.dispatch import DisableTorchFunction, len_torch_function_stack
 from ..rules import registry
+from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.inplace import InPlace
 from ..rules.keywords import is_in_old_order
-from ..rules.rule import OverloadedRule, TensorRule
+from ..rules.rule import MetadataRule, OverloadedRule, TensorRule
 from ..runtime.translation import Call, lift
 from ..tensors.known import LazyConstant
 from ..tensors.storage import Storage, View
@@ -69,79 +70,87 @@ _TO = torch.Tensor.to
 _LOOK = _READERS | {_TO}
 
 
-def run_at_once(call: Call, function: Callable, rule: Any, args: tuple) -> Any:
-    """The result of a function of small known tensors and Python numbers; None where the general path must run."""
-    if type(rule) is TensorRule and function not in _LOOK:
-        if function is torch.Tensor.__getitem__:
-            return _element(call, rule, args)
-        return _tensor(call, rule, args) if function is torch.tensor else None
-    tensors: list[Torchish] = []
-    knowns: list[torch.Tensor] = []
-    reals = []
-    for value in args:
-        kind = type(value)
-        if kind is Torchish:
-            node = value._node
-            known = node.known
-            if type(known) is not _Tensor or node.storage.history is not None:
-                return None
-            if (value._label is not CPU and value._label.type != "cpu") or (known.ndim and known.numel() > _SMALL):
-                return None
-            tensors.append(value)
-            knowns.append(known)
-            value = known
-        elif kind not in _NUMBERS and not (kind is torch.dtype and function is _TO):
-            return None
-        reals.append(value)
-    if not tensors or not _is_plain(call) or is_in_old_order(function, args):
-        return None
-    if function in _LOOK:
-        return _looked_at(function, tensors[0], reals) if registry.is_provided(rule) else None
-    if type(rule) is OverloadedRule:
-        rule = rule.find(rule.choose(*args))
-    writes = type(rule) is InPlace
-    if not _is_pytorchs(rule.rule if writes else rule) or not (rule.elementwise or _are_small(args)):
-        return None
-    try:
-        with DisableTorchFunction():
-            if writes:
-                return _written(function, tensors[0], reals) if tensors[0] is args[0] else None
-            made = function(*reals)
-    except REFUSALS:  # with the words of the rule
-        return None
-    if type(made) is not _Tensor:
-        return None
-    if made.ndim == 0:
-        return _number(made)
-    return results_of(made, function, rule, tensors, knowns, args, {})
+@in_every_call
+class _AtOnce(Feature):
+    """The standing feature that computes functions of small known tensors and Python numbers."""
+
+    rank = 90
+
+    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        if kwargs or rule is None or type(rule) is MetadataRule:
+            return NEXT
+        if type(rule) is TensorRule and function not in _LOOK:
+            if function is torch.Tensor.__getitem__:
+                return _element(call, rule, args)
+            return _tensor(call, rule, args) if function is torch.tensor else NEXT
+        tensors: list[Torchish] = []
+        knowns: list[torch.Tensor] = []
+        reals = []
+        for value in args:
+            kind = type(value)
+            if kind is Torchish:
+                node = value._node
+                known = node.known
+                if type(known) is not _Tensor or node.storage.history is not None:
+                    return NEXT
+                if (value._label is not CPU and value._label.type != "cpu") or (known.ndim and known.numel() > _SMALL):
+                    return NEXT
+                tensors.append(value)
+                knowns.append(known)
+                value = known
+            elif kind not in _NUMBERS and not (kind is torch.dtype and function is _TO):
+                return NEXT
+            reals.append(value)
+        if not tensors or not _is_plain(call) or is_in_old_order(function, args):
+            return NEXT
+        if function in _LOOK:
+            return _looked_at(function, tensors[0], reals) if registry.is_provided(rule) else NEXT
+        if type(rule) is OverloadedRule:
+            rule = rule.find(rule.choose(*args))
+        writes = type(rule) is InPlace
+        if not _is_pytorchs(rule.rule if writes else rule) or not (rule.elementwise or _are_small(args)):
+            return NEXT
+        try:
+            with DisableTorchFunction():
+                if writes:
+                    return _written(function, tensors[0], reals) if tensors[0] is args[0] else NEXT
+                made = function(*reals)
+        except REFUSALS:  # with the words of the rule
+            return NEXT
+        if type(made) is not _Tensor:
+            return NEXT
+        if made.ndim == 0:
+            return _number(made)
+        return results_of(made, function, rule, tensors, knowns, args, {})
 
 
-def _tensor(call: Call, rule: Any, args: tuple) -> Torchish | None:
+def _tensor(call: Call, rule: Any, args: tuple) -> Any:
     """``torch.tensor`` of a Python number."""
     if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
-        return None
+        return NEXT
     if len_torch_function_stack():  # one may say on which device
-        return None
+        return NEXT
     with DisableTorchFunction():
         return _number(torch.tensor(args[0]))
 
 
-def _element(call: Call, rule: Any, args: tuple) -> Torchish | None:
+def _element(call: Call, rule: Any, args: tuple) -> Any:
     if not _is_plain(call) or not registry.is_provided(rule):
-        return None
-    return known_element(*args)
+        return NEXT
+    found = known_element(*args)
+    return NEXT if found is None else found
 
 
 def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
-    """The result of a function that only looks at a number or casts it; None where the general path must run."""
+    """The result of a function that only looks at a number or casts it; `NEXT` where the general path must run."""
     with DisableTorchFunction():
         real = reals[0]
         if real.ndim or real.dtype != tensor.dtype or len(reals) > 2:
-            return None
+            return NEXT
         if function is not _TO:
             return function(*reals)
         if type(reals[-1]) is not torch.dtype:
-            return None
+            return NEXT
         made = function(*reals)
         return tensor if made is real else _number(made)
 
@@ -151,10 +160,10 @@ def _are_small(args: tuple) -> bool:
     return all(type(value) is not int or abs(value) <= _SMALL for value in args)
 
 
-def _written(function: Callable, target: Torchish, reals: list) -> Torchish | None:
-    """The target after a write, if it is a number in memory of its own; else None."""
+def _written(function: Callable, target: Torchish, reals: list) -> Any:
+    """The target after a write, if it is a number in memory of its own; else NEXT."""
     if not is_free_number(target):
-        return None
+        return NEXT
     made = reals[0].clone()
     function(made, *reals[1:])
     target.write(LazyConstant(made), made)

@@ -76,7 +76,8 @@ class _BelowAutograd(Feature):
             return NEXT
         return run_named(function, rule, (held, *args[1:]), kwargs)
 
-    def run_instead(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        del rule
         return self.run_operator(call, function, args, kwargs)
 
     def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:

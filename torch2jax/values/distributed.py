@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import get_default_nowrap_functions
 
-from ..internals.dispatch import DisableTorchFunctionSubclass
+from ..internals.dispatch import DisableTorchFunction, DisableTorchFunctionSubclass
 from ..internals.tensors import tree_leaves, tree_map
 from ..rules.array_rule import InnerRule
+from ..rules.features import Incoming, comes_in
 from ..tensors.derived import Derived, as_class
-from ..tensors.distributed import class_of_calls, mesh_in_force, parts_over, spec_of
+from ..tensors.distributed import class_of_calls, is_split, mesh_in_force, parts_over, spec_of
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import laid_out
@@ -105,32 +106,39 @@ def placed(tensor: Torchish, mesh: Any, placements: tuple) -> Any:
         return distributed(_REDISTRIBUTE((tensor,), options), mesh, placements)
 
 
-def laid_out_as(tensor: Any, array: Any) -> Any:
-    """An array of a PyTorch `DTensor`'s values, with its sharding as a constraint."""
-    given = mesh_in_force(tensor.device_mesh)
-    if given is None:
-        return array
-    return laid_out(array, given, spec_of(given, tensor.device_mesh, tuple(tensor.placements), array.shape))
+@comes_in
+class _DTensors(Incoming):
+    """PyTorch's own `DTensor`s, which come in whole, with their sharding as a constraint."""
+
+    def takes(self, kind: type) -> bool:
+        return is_split(kind)
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        """The call's tensor; if this process has a part of the values alone, their use is an error."""
+        with DisableTorchFunction():
+            is_full = not any(parts_over(tensor.device_mesh, tensor.placements))
+            values = getattr(tensor, tensor.__tensor_flatten__()[0][0]).detach() if is_full else None
+        if values is None:
+            return call.constants.bind_missing(tensor, _part_alone(tensor))
+        return call.constants.bind_copy(tensor, values)
+
+    def array(self, tensor: Any, array: Any) -> Any:
+        given = mesh_in_force(tensor.device_mesh)
+        if given is None:
+            return array
+        return laid_out(array, given, spec_of(given, tensor.device_mesh, tuple(tensor.placements), array.shape))
+
+    def made(self, tensor: Any, lifted: Any) -> Any:
+        made = distributed(lifted, tensor.device_mesh, tuple(tensor.placements))
+        history = lifted.history
+        if isinstance(history, Source):
+            history.variable = made
+        if isinstance(tensor, torch.nn.Parameter):
+            made._is_param = True
+        return made
 
 
-def standing_for(tensor: Any, lifted: Torchish) -> Any:
-    """The call's tensor for a `DTensor` from outside, on the memory of a tensor that has its values."""
-    made = distributed(lifted, tensor.device_mesh, tuple(tensor.placements))
-    history = lifted.history
-    if isinstance(history, Source):
-        history.variable = made
-    if isinstance(tensor, torch.nn.Parameter):
-        made._is_param = True
-    return made
-
-
-def full_values(tensor: Any) -> torch.Tensor | None:
-    """All values of a `DTensor` of PyTorch's, if this process has them."""
-    is_full = not any(parts_over(tensor.device_mesh, tensor.placements))
-    return getattr(tensor, tensor.__tensor_flatten__()[0][0]).detach() if is_full else None
-
-
-def part_alone(tensor: Any) -> RuntimeError:
+def _part_alone(tensor: Any) -> RuntimeError:
     """The error for a `DTensor` of which this process has only a part."""
     return RuntimeError(
         f"got a DTensor of shape {tuple(tensor.shape)} with {tuple(tensor.placements)}, of which this process has a "

@@ -16,13 +16,18 @@ import torch
 from jax import lax
 
 from ..errors import REFUSALS
-from ..internals.dispatch import DisableAutocast, DisableTorchFunction
+from ..internals.dispatch import DisableAutocast, DisableTorchFunction, OpOverload
 from ..internals.transforms import is_any_autocast_enabled
+from ..rules import registry
+from ..rules.features import NEXT, Feature, in_every_call
+from ..rules.inplace import InPlace
 from ..rules.keywords import run_named
-from ..runtime.translation import lift, this_call
+from ..rules.options import Tag
+from ..runtime.translation import Call, lift, this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import canonical
 from ..tensors.interop import dense_strides
+from ..tensors.journal import next_number
 from ..tensors.known import (
     Deferred,
     LazyConstant,
@@ -36,7 +41,7 @@ from ..tensors.known import (
     real,
 )
 from ..tensors.storage import Storage
-from ..tensors.tensor import CPU, Torchish, wrap, wrap_buffer
+from ..tensors.tensor import CPU, Torchish, are_constant, note_constants, wrap, wrap_buffer
 from ..tensors.traced import evaluating, is_traced
 
 _MOST_WORK = 2**18
@@ -104,16 +109,53 @@ def _has_large(*values: object) -> bool:
     return False
 
 
-def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
+@in_every_call
+class _Known(Feature):
+    """The standing feature by which results of known values are known, and those of constants are constants."""
+
+    rank = 90
+
+    def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+        stages = call.stages
+        if rule.is_pure:
+            if stages or (call.tape is not None and rule.concrete):
+                if not kwargs:
+                    for value in args:
+                        if type(value) is Torchish and value._node.known is None:
+                            return NEXT
+                return _run_known(call, function, rule, args, kwargs)
+        elif stages and _writes(function, rule) and _write_known(call, function, args, kwargs):
+            return None if function is torch.Tensor.__setitem__ else args[0]
+        if stages or not are_constant(args) or (kwargs and not are_constant(kwargs.values())):
+            return NEXT
+        number = next_number()
+        result = run_named(function, rule, args, kwargs)
+        if Tag.RANDOM not in rule.tags and Tag.RANDOM not in registry.tags_of(function):
+            note_constants((result,), number)
+            note_constants((args, *kwargs.values()))
+        return result
+
+
+_WRITERS = frozenset((torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor.fill_, torch.Tensor.zero_))
+
+
+@functools.cache
+def _writes(function: Callable, rule: Any) -> bool:
+    """Returns True if a function only writes to its first argument what it computes of all, as PyTorch does."""
+    if isinstance(rule, InPlace):
+        return not isinstance(function, OpOverload) and rule.rule.is_pure and not rule.rule.has_own_values
+    return function in _WRITERS and registry.is_provided(rule)
+
+
+def _run_known(call: Call, function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     """The result of ``rule(args, kwargs)``, with known values if all tensors among the arguments have them.
 
     Args:
         function: PyTorch's, which `rule` stands for: it gives new tensors, and changes nothing.
     """
-    call = this_call()
     if kwargs.get("out") is not None:
         rest = {key: value for key, value in kwargs.items() if key != "out"}
-        return rule.write_out(run_known(function, rule, args, rest), kwargs["out"], args, rest)
+        return rule.write_out(_run_known(call, function, rule, args, rest), kwargs["out"], args, rest)
     for value in args:
         if type(value) is Torchish and value._node.known is None:
             return run_named(function, rule, args, kwargs)
@@ -123,7 +165,7 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
         return run_named(function, rule, args, kwargs)
     if not operands.tensors:
         if rule.elementwise and args:  # of numbers alone, which PyTorch lets a few functions take
-            return run_known(function, rule, (in_pytorch(torch.tensor, args[0]), *args[1:]), kwargs)
+            return _run_known(call, function, rule, (in_pytorch(torch.tensor, args[0]), *args[1:]), kwargs)
         return run_named(function, rule, args, kwargs)
     error = None
     by_rule = rule.has_own_values or call.settings.default_dtype is not None
@@ -149,13 +191,13 @@ def run_known(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
     return _with_known(run_named(function, rule, args, kwargs), known)
 
 
-def write_known(function: Callable, args: tuple, kwargs: dict) -> bool:
+def _write_known(call: Call, function: Callable, args: tuple, kwargs: dict) -> bool:
     """Writes to a known number: PyTorch computes on a copy, which replaces it. Returns False if that is not possible.
 
     Args:
         function: PyTorch's, which writes to its first argument and to nothing else.
     """
-    call, target = this_call(), args[0] if args else None
+    target = args[0] if args else None
     if type(target) is not Torchish or not is_free_number(target) or call.settings.default_dtype is not None:
         return False
     if not call.is_lazy or is_any_autocast_enabled():

@@ -16,7 +16,7 @@ import torch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import rebuilding
 from ..runtime.patches import replaces, runs_instead_of
-from ..runtime.translation import current, lift, lift_own, this_call
+from ..runtime.translation import current, kept, lift, lift_own, this_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from .sparse import Sparse
 
@@ -26,6 +26,10 @@ _rebuild_real = rebuilding._rebuild_tensor
 
 _numbers = itertools.count()
 _saves: ContextVar[bool] = ContextVar("saves", default=False)
+
+
+class _Copies(dict[int, torch.Tensor]):
+    """Copies of the tensors that pickles of a call's code refer to, by their numbers there."""
 
 
 class _Held:
@@ -47,7 +51,7 @@ class _Held:
                 "where its copy would have no gradient: pickle tensor.detach(), or copy it by copy.deepcopy"
             )
         number = next(_numbers)
-        this_call().pickled[number] = tensor.clone()
+        kept(_Copies)[number] = tensor.clone()
         return _held, (number,)
 
 
@@ -57,13 +61,12 @@ def _held(number: int) -> _Held:
     Raises:
         RuntimeError: another call made the pickle, or none is in progress.
     """
-    call = current()
-    if call is None or number not in call.pickled:
+    if current() is None or number not in kept(_Copies):
         raise RuntimeError(
             "a tensor that was pickled within a translated call is loaded outside of that call, where it has no "
             "values: return it from the call, and pickle the result"
         )
-    return _Held(call.pickled[number].clone())
+    return _Held(kept(_Copies)[number].clone())
 
 
 @runs_instead_of(torch.save, with_original=True)

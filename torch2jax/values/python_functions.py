@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..rules.features import Feature, in_every_call
 from ..runtime.translation import this_call
 from .item import Item
-from .lengths import track_extremes
+from .lengths import track_extremes, track_lengths, track_ranges
 from .traced_numbers import Number, as_float, is_caught, is_unknown, number_of, plain
 
 _ABSENT: Any = object()
@@ -111,7 +112,18 @@ class as_int(metaclass=_Int):
 _TYPES = {"float": as_float, "int": as_int}
 
 
-def track_numbers(modules: Iterable[tuple[dict[str, Any], bool]]) -> None:
+@in_every_call
+class _Numbers(Feature):
+    """The standing feature that lets functions of Python's take numbers and lengths that data decide, in later runs."""
+
+    def begin_later(self, call: Any) -> None:
+        track_lengths()
+        track_ranges()
+        if call.execution.number_modules:
+            _track_numbers(call.execution.number_modules)
+
+
+def _track_numbers(modules: Iterable[tuple[dict[str, Any], bool]]) -> None:
     """Makes functions of Python's `math` accept data-dependent numbers, until the call in progress ends.
 
     Args:

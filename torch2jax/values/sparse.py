@@ -20,13 +20,22 @@ from typing import Any
 
 import torch
 
-from ..errors import EndedCallError, NoRuleError, WithoutValuesError
+from ..errors import EndedCallError, NoRuleError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
-from ..rules.features import handles, handles_without_values
+from ..rules.features import (
+    NEXT,
+    Feature,
+    HasSparse,
+    Incoming,
+    comes_in,
+    handles,
+    handles_without_values,
+    in_every_call,
+)
 from ..rules.rule import MetadataRule
-from ..runtime.translation import Call, current, lift, this_call
+from ..runtime.translation import Call, current, kept, lift, this_call
 from ..tensors.sparse_arrays import (
     SPARSE_LAYOUTS,
     SparseParts,
@@ -43,13 +52,6 @@ BLOCKED = frozenset((torch.sparse_bsr, torch.sparse_bsc))
 """The layouts whose values are blocks."""
 COLUMNS = frozenset((torch.sparse_csc, torch.sparse_bsc))
 """The layouts that compress columns."""
-
-
-class HasSparse(WithoutValuesError):
-    """A sparse tensor was given to code for strided ones: the sparse rules run instead."""
-
-    def __init__(self):
-        super().__init__("got a tensor of a sparse layout; wanted a strided one: tensor.to_dense()")
 
 
 class Sparse(torch.Tensor):
@@ -166,12 +168,15 @@ def no_matrix(kind: torch.layout, size: Sequence[int]) -> RuntimeError:
     )
 
 
+class _Constants(dict[int, tuple[torch.Tensor, "Sparse"]]):
+    """The call's tensor for each sparse tensor from outside, by id, with that one to keep it alive."""
+
+
 def lifted_sparse(tensor: torch.Tensor) -> Sparse:
     """The call's tensor for a sparse tensor from outside: a constant."""
     if isinstance(tensor, Sparse):
         return tensor
-    call = this_call()
-    known = call.constants.sparse.get(id(tensor))
+    known = kept(_Constants).get(id(tensor))
     if known is not None:
         return known[1]
     with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
@@ -184,8 +189,31 @@ def lifted_sparse(tensor: torch.Tensor) -> Sparse:
         lifted.elements.start_history()  # pyright: ignore[reportAttributeAccessIssue]
     if gradient is not None:
         lifted._gradient = lifted_sparse(gradient) if gradient.layout is not torch.strided else lift(gradient)
-    call.constants.sparse[id(tensor)] = tensor, lifted
+    kept(_Constants)[id(tensor)] = tensor, lifted
     return lifted
+
+
+@in_every_call
+class _Strided(Feature):
+    """The standing feature that looks for the reason where strided tensors were refused: a sparse one from outside."""
+
+    def run_again(
+        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
+    ) -> Any:
+        del call, function, error, run
+        expect_strided(args, kwargs)
+        return NEXT
+
+
+@comes_in
+class _IncomingSparse(Incoming):
+    """The call's own sparse tensors, which have no array."""
+
+    def takes(self, kind: type) -> bool:
+        return issubclass(kind, Sparse)
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        raise HasSparse
 
 
 def expect_strided(args: tuple, kwargs: dict) -> None:
@@ -225,7 +253,7 @@ def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
     bound = given_sparse(array)
     if tensor.requires_grad:
         bound.elements.start_history()  # pyright: ignore[reportAttributeAccessIssue]
-    this_call().constants.sparse[id(tensor)] = tensor, bound
+    kept(_Constants)[id(tensor)] = tensor, bound
     return bound
 
 

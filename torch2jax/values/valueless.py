@@ -15,17 +15,15 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ..errors import OnMetaError, QuantizedError, TracedValueError
+from ..errors import NoRuleError, OnMetaError, QuantizedError, TracedValueError
 from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
     EnableTorchFunction,
     ForceDispatchKeyGuard,
     OpOverload,
-    TorchDispatchModeKey,
     dispatch_has_computed_kernel_for_dispatch_key,
     dispatch_tls_local_include_set,
-    get_dispatch_mode,
     len_torch_dispatch_stack,
     len_torch_function_stack,
     pop_torch_dispatch_stack,
@@ -34,21 +32,15 @@ from ..internals.dispatch import (
     push_on_torch_function_stack,
 )
 from ..internals.tensors import FakeTensorMode
-from ..rules.features import handles_without_values
+from ..rules.features import NEXT, Feature, InFakeMode, handles_without_values, in_every_call
 from ..runtime.patches import runs_instead_of
-from ..runtime.translation import Call, CallMode, current, hidden, this_call
+from ..runtime.translation import Call, CallMode, current, hidden, kept, this_call
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.journal import Memory
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
 
 Values = Literal["none", "shapes", "all"]
-_FAKE: Any = TorchDispatchModeKey.FAKE
-
-
-def is_fake_mode_on() -> bool:
-    """Returns True if code is within a ``FakeTensorMode``."""
-    return get_dispatch_mode(_FAKE) is not None
 
 
 def run_natively(
@@ -65,7 +57,7 @@ def run_natively(
     """
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "meta" and _takes_form_alone(func):
         return call.dispatch(func, *map_arguments(functools.partial(_filled, call), (args, kwargs)))
-    placeholders = call.placeholders if values == "none" or made is not None else Placeholders(values)
+    placeholders = kept(Placeholders) if values == "none" or made is not None else Placeholders(values)
     args, kwargs = placeholders.of((args, kwargs))
     with natively(call):
         result = func(*args, **kwargs)
@@ -231,12 +223,25 @@ def _from_tensor(original: Callable[..., Any], mode: Any, tensor: torch.Tensor, 
     return run_natively(call, original, (mode, tensor), options, values="none")
 
 
-def expect_known_to_pytorch(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> None:
-    """Raises PyTorch's error for an operator without a kernel."""
-    tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
-    key = "CPU" if tensors else "Undefined"
-    if not dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key):
-        run_natively(call, operator, args, kwargs, values="none")
+@handles_without_values(InFakeMode)
+def _run_in_fake_mode(error: InFakeMode, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+    del error
+    return run_natively(call, function, args, kwargs, values="none")
+
+
+@in_every_call
+class _Unknown(Feature):
+    """The standing feature that names operators which PyTorch does not have either."""
+
+    def run_missing(self, call: Any, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+        tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
+        key = "CPU" if tensors else "Undefined"
+        if not dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key):
+            try:
+                run_natively(call, operator, args, kwargs, values="none")
+            except NotImplementedError as error:
+                raise NoRuleError(f"torch.ops.{operator}", unknown=str(error).partition("\n")[0]) from error
+        return NEXT
 
 
 def _check_operator(

@@ -22,7 +22,7 @@ import sys
 import threading
 import types as python_types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,11 @@ from ..internals.dispatch import (
     is_torch_function_enabled,
 )
 from ..internals.tensors import tree_leaves, tree_map, tree_map_only
-from ..rules.features import handles, handles_without_values
+from ..rules.features import NEXT, Feature, Incoming, comes_in, handles, handles_without_values, in_every_call
 from ..runtime.patches import exchange
 from ..runtime.translation import Call, current, lift, lift_own
-from ..tensors.derived import as_class, in_call
-from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
+from ..tensors.derived import as_class, have_a_say, in_call
+from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, wraps_others
 from ..tensors.traced import is_traced
 from ..tensors.wrapped import NestedTensor, Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, values_of, wrapped
 from ..tracing.shadows import cut, shadow_of, uncut
@@ -51,20 +51,37 @@ from .wrapper_formulas import can_be_kept, differentiable, has_formula
 from .wrapper_gradients import by_formula, with_derivative
 
 # What the makers call of the tensor that they are given.
-MAKERS = frozenset((torch.ops.aten.alias.default, torch.ops.aten.detach.default))
+_MAKERS = frozenset((torch.ops.aten.alias.default, torch.ops.aten.detach.default))
 _HERE = __package__.partition(".")[0] if __package__ else ""
 _lock = threading.Lock()
 _stand_in = False
 
 
-def expect_classes() -> None:
+@in_every_call
+class _Classes(Feature):
+    """The standing feature by which the classes of arguments have their say, and new classes are noticed."""
+
+    def run_mixed(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+        if call in _past_classes:
+            return NEXT
+        if not is_torch_function_enabled():
+            return _run_past_classes(call, function, args, kwargs)
+        return _run_by_their_classes(call, function, args, kwargs) if types and have_a_say(types) else NEXT
+
+    def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:
+        del call, args
+        if function in _MAKERS:
+            _expect_classes()
+
+
+def _expect_classes() -> None:
     """Replaces the functions of PyTorch that make tensors of a user's classes.
 
     Raises:
         Restart: that was not so before; unless it is this package that asks for another tensor on some memory.
     """
     global _stand_in
-    if _stand_in or sys._getframe(3).f_globals.get("__name__", "").partition(".")[0] == _HERE:
+    if _stand_in or sys._getframe(4).f_globals.get("__name__", "").partition(".")[0] == _HERE:
         return
     with _lock:
         if not _stand_in:
@@ -80,7 +97,7 @@ def expect_classes() -> None:
 _originals = {name: getattr(torch.Tensor, name) for name in ("as_subclass", "_make_subclass", "__new__")}
 
 
-def run_by_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
+def _run_by_their_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
     """Leaves a function to the classes of its arguments; tensors from outside are of theirs too."""
     given = tree_map_only(torch.Tensor, functools.partial(in_call, call), (args, kwargs))
     if all(x is y for x, y in zip(tree_leaves((args, kwargs)), tree_leaves(given), strict=True)):
@@ -89,13 +106,16 @@ def run_by_classes(call: Call, function: Callable, args: tuple, kwargs: dict) ->
         return function(*given[0], **given[1])
 
 
-def run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
-    """Runs a function while the `__torch_function__` of classes is switched off."""
-    call.handles_classes = False
+_past_classes: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The calls whose code runs while the `__torch_function__` of classes is switched off."""
+
+
+def _run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
+    _past_classes.add(call)
     try:
         return call.dispatch(function, args, kwargs)
     finally:
-        call.handles_classes = True
+        _past_classes.discard(call)
 
 
 def _as_subclass(self: torch.Tensor, cls: type[Any]):
@@ -119,6 +139,17 @@ def _new(cls: type[Any], *args: Any, **kwargs: Any):
     if current() is None or cls is torch.Tensor or not (args and isinstance(args[0], Torchish)):
         return _originals["__new__"](cls, *args, **kwargs)
     return as_class(args[0], cls)
+
+
+@comes_in
+class _Wrappers(Incoming):
+    """Tensors that wrap others, which have no values of their own."""
+
+    def takes(self, kind: type) -> bool:
+        return wraps_others(kind)
+
+    def lift(self, call: Any, tensor: Any) -> Any:
+        raise WrapsOthersError(type(tensor))
 
 
 _of_calls: weakref.WeakKeyDictionary[Any, list[tuple[Any, int, torch.Tensor]]] = weakref.WeakKeyDictionary()
