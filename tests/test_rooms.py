@@ -68,6 +68,15 @@ def test_every_room_has_its_floor():
     assert found == set(FLOOR_OF)
 
 
+def test_the_map_of_rooms_is_in_the_order_of_floors():
+    page = (ROOT.parent / "docs/how-it-works.md").read_text()
+    _, _, table = page.partition("| room | what happens there |")
+    cells = [line.split("|")[1] for line in table.split("\n\n")[0].splitlines()[2:]]
+    rooms = [name.strip("` /").removesuffix(".py") for cell in cells for name in cell.split(",")]
+    assert sorted(rooms) == sorted(FLOOR_OF.keys() - {"__init__", "__main__"})
+    assert [FLOOR_OF[room] for room in rooms] == sorted(FLOOR_OF[room] for room in rooms)
+
+
 def _is_call(node: ast.AST) -> bool:
     match node:
         case ast.Call(func=ast.Name(id="current" | "this_call" | "_call")) | ast.Name(id="call"):
