@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from ..errors.locations import is_library, is_users
+from ..errors.unwinding import Unwind
 from ..runtime.caches import remembered
 from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
 from ..tensors.trees import flatten
@@ -174,14 +175,16 @@ class OuterState:
             self._roots = None
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Calls a function with the context variables from before the first run; those that it sets stay set."""
-        if self.runs == 1:
-            return function(*args)
+        """Calls a function with the context variables from before the first run; what the last run sets stays set."""
         context = self._context.copy()
+        is_last = True
         try:
             return context.run(function, *args)
+        except Unwind:
+            is_last = False
+            raise
         finally:
-            for variable, value in context.items():
+            for variable, value in context.items() if is_last else ():
                 if variable.get(NOTHING) is not value:
                     variable.set(value)
 

@@ -1,12 +1,14 @@
 """Python's functions that ask numbers and tensors, as converted code calls them: `any`, `max`, `range` and others."""
 
 import builtins
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..errors import TracedValueError
+from ..errors.locations import user_line
 from ..tracing.conditions import deciding_array
 from ..values import lengths
 from ..values.item import Item
@@ -14,7 +16,7 @@ from .calls import RANGE, is_data
 from .expressions import Expressions
 from .numbers import is_extreme_of_tensors
 from .sides import condition, short_circuit
-from .state import Refused, current_run
+from .state import Refused, current_run, splitting
 
 
 def _range(operators: Expressions, *bounds: Any) -> Any:
@@ -46,6 +48,7 @@ def _first(operators: Expressions, items: Any, stops_at: bool) -> Any:
     if isinstance(items, torch.Tensor):
         return NotImplemented
     is_pure, following = type(items) in (list, tuple), iter(operators.iterated(items))
+    is_own = not hasattr(type(items), "__next__") or _is_expression(items)
 
     def rest(out: Any) -> Any:
         """Whether one of those that follow stops it, as if all were looked at."""
@@ -63,9 +66,22 @@ def _first(operators: Expressions, items: Any, stops_at: bool) -> Any:
         flag = operators.truth(x)
         if flag is stops_at:
             return stops_at
-        if not isinstance(flag, bool):
+        if isinstance(flag, bool):
+            continue
+        location = user_line()
+        way = splitting(location)
+        if way is None and is_own:
             return _stops_early(flag, rest, stops_at)
+        if way is None:
+            raise Refused("any() or all() asks data how far an iterator is read", other_paths=True, location=location)
+        if way.ask(deciding_array(flag), location) is stops_at:
+            return stops_at
     return not stops_at
+
+
+def _is_expression(items: Any) -> bool:
+    """True of a generator expression, which nobody else has."""
+    return type(items) is types.GeneratorType and items.gi_code.co_name == "<genexpr>"
 
 
 def _stops_early(flag: Any, rest: Callable[[Any], Any], stops_at: bool) -> Any:

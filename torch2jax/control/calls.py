@@ -23,7 +23,7 @@ from ..values.lengths import TracedRange, largest, length, smallest, track_lengt
 from ..values.python_functions import MATH, TensorMath, as_int
 from ..values.traced_numbers import as_float
 from .access import Access, why_unconverted
-from .merge import expect_there, has_no_identity
+from .merge import expect_there, has_no_identity, is_one_of_two
 from .numbers import as_integer, as_real, divided, of_math, raised_to, refused, rounded, text
 from .purity import (
     CALLING_TYPES,
@@ -235,7 +235,7 @@ class Calls(Access):
         if (
             rest
             and (function in (builtins.id, builtins.hash) or _tells_apart(owner, name))
-            and has_no_identity(rest[0])
+            and (is_one_of_two if function is builtins.id else has_no_identity)(rest[0])
         ):
             raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
         if isinstance(owner, type) and name == "__new__":

@@ -17,7 +17,7 @@ from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
 from ..values.traced_numbers import Number
 from .calls import RANGE, Calls, expect_fresh, is_data, of_flag
-from .merge import expect_there, has_no_identity
+from .merge import expect_there, has_no_identity, is_one_of_two
 from .numbers import NUMBERS, beside_floats, computed
 from .sides import condition, short_circuit
 from .state import Refused, asking_way, current_run
@@ -231,7 +231,7 @@ class Expressions(Calls):
                 if type(constant) is bool and type(flag) is Item and flag.dtype == torch.bool:
                     return flag if constant == (kind == "Is") else self.not_(flag)
             if a is not b and a is not None and b is not None:
-                _expect_identity(a, b)
+                _expect_identity(a, b, is_one_of_two)
                 if Item in (type(a), type(b)) and all(type(x) in (int, float, bool, Item) for x in (a, b)):
                     raise Refused("data decide a number, and `is` asks which object it is", other_paths=True)
             return (a is b) == (kind == "Is")
@@ -324,10 +324,10 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes, types.NoneType, Torch
 _REFLECTED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def _expect_identity(*values: Any) -> None:
+def _expect_identity(one: Any, other: Any = None, has_none: Callable[[Any], bool] = has_no_identity) -> None:
     """Refuses to tell which object a value is, where data decide that."""
-    for x in values:
-        if has_no_identity(x):
+    for x in (one, other):
+        if has_none(x):
             raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
 
 

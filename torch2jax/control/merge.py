@@ -22,7 +22,7 @@ from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import TensorSpec
-from ..values.item import Item
+from ..values.item import Item, is_asked_by_user
 from ..values.selected import first
 from ..values.selected_at_axis import at_axis, padded_to
 from .encoding import Leaf, Node, Tree
@@ -49,11 +49,13 @@ class Unmergeable:
         raise Refused(why, other_paths=True, location=location)
 
     def __repr__(self) -> str:
+        if is_asked_by_user():
+            self._used()
         return f"something else on each side ({object.__getattribute__(self, 'why')})"
 
     __getattr__ = __call__ = __bool__ = __len__ = __iter__ = __getitem__ = __setitem__ = __str__ = __format__ = _used
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __float__ = __int__ = __index__ = _used  # pyright: ignore[reportAssignmentType]
-    __contains__ = __neg__ = __pos__ = __abs__ = __invert__ = __enter__ = __exit__ = _used
+    __next__ = __contains__ = __neg__ = __pos__ = __abs__ = __invert__ = __enter__ = __exit__ = _used
     for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
         locals()[f"__{_name}__"] = locals()[f"__r{_name}__"] = _used
 
@@ -65,12 +67,16 @@ def expect_there(*values: Any) -> None:
             value._used()
 
 
-def has_no_identity(value: Any) -> bool:
-    """True if data decide which object a value is, and code would tell: it is equal to itself alone."""
-    run = current_run()
+def is_one_of_two(value: Any) -> bool:
+    """True if data decide which object a value is, as `is` asks."""
     if isinstance(value, Torchish):
         return type(value) is Torchish and is_tied(value._node.storage.memory)
-    return bool(run.pairs) and id(value) in run.pairs and type(value).__eq__ is object.__eq__
+    return id(value) in current_run().pairs
+
+
+def has_no_identity(value: Any) -> bool:
+    """True if data decide which object a value is, and code would tell: it is equal to itself alone."""
+    return is_one_of_two(value) and (isinstance(value, Torchish) or type(value).__eq__ is object.__eq__)
 
 
 class Pick(NamedTuple):
@@ -326,7 +332,7 @@ class Merge:
                     self._older.append((box, node.value, f"{name} is made of two"))
 
         if a.kind == "tuple":
-            return _building(a, builders)
+            return self._tuple(_building(a, builders), f"{name} is made of two")
 
         def build(values: list) -> Any:
             if not box:
@@ -340,6 +346,17 @@ class Merge:
             return box[0]
 
         return build
+
+    @staticmethod
+    def _tuple(build: Build, why: str) -> Build:
+        """Builds a tuple that on one side may have been an older one: nobody writes to it, but code may ask by `is`."""
+
+        def built(values: list) -> Any:
+            found = build(values)
+            current_run().pairs.setdefault(id(found), (found, why))
+            return found
+
+        return built
 
     def alone(self, x: Tree, is_second: bool) -> Build:
         """The value of one side, where the other has none."""

@@ -37,6 +37,9 @@ def pad(input, pad, mode="constant", value=None):
             left[at : at + 2] = ends
     if not any(left):
         return found
+    if not isinstance(found, Chosen) and is_traced_number(value):
+        is_there = F.pad(torch.ones(found.shape, dtype=torch.bool), left)
+        return torch.where(is_there, F.pad(found, left), value)
     if not isinstance(found, Chosen):
         return F.pad(found, left, mode, value)
     leading, at = leading_of(found)

@@ -28,6 +28,7 @@ from ..tensors.tensor import Torchish, strides_of_shape
 from ..tensors.traced import is_traced
 from ..tensors.view_kind import reshape
 from ..values.at_once import known_element
+from ..values.item import has_item
 from ..values.selected import begin, select
 from .bounds import expect_within, known_values
 from .creation import filled
@@ -62,6 +63,8 @@ class _Fixed:
 
 @implements_tensors(Tensor.__getitem__, tags=[Tag.INDEXES, Tag.DATA])
 def _getitem(self, index):
+    if type(index) is list or type(index) is tuple:
+        index = _with_numbers_as_tensors(index)
     element = known_element(self, index)
     if element is not None:
         return element
@@ -89,12 +92,23 @@ def _by_unknown(self, index):
     return found
 
 
+def _with_numbers_as_tensors(index):
+    """A subscript in which lists that have traced numbers are tensors."""
+    if type(index) is list:
+        return torch.tensor(index) if has_item(index) else index
+    if list in map(type, index):
+        return tuple(torch.tensor(x) if type(x) is list and has_item(x) else x for x in index)
+    return index
+
+
 def _is_all(item) -> bool:
     return item is Ellipsis or (isinstance(item, slice) and item.start is item.stop is item.step is None)
 
 
 @implements_tensors(Tensor.__setitem__, tags=[Tag.WRITES, Tag.DATA])
 def _setitem(self, index, value):
+    if type(index) is list or type(index) is tuple:
+        index = _with_numbers_as_tensors(index)
     if type(value) in (int, float, bool):
         element = known_element(self, index)
         if element is not None:

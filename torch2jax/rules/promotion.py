@@ -78,6 +78,11 @@ def promoted(kind: Promotion, kinds: tuple[tuple[torch.dtype | type, bool], ...]
     return compute, result
 
 
+def _number_type(kind: type) -> type:
+    """Python's own class of a number whose class is derived from it, as of an `enum.IntEnum`."""
+    return next((x for x in (bool, int, float, complex) if issubclass(kind, x)), kind)
+
+
 @remembered(4096)
 def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     del default  # part of the key: the answer depends on it
@@ -90,7 +95,7 @@ def _promoted(kind: Promotion, kinds: tuple, default: torch.dtype) -> tuple[torc
         raise RuntimeError(f"Promotion for Float8 Types is not supported, got {names}: convert them to one dtype first")
     with DisableTorchFunction():
         examples = [
-            of(1) if isinstance(of, type) else torch.empty((() if is_scalar else (1,)), dtype=of)
+            _number_type(of)(1) if isinstance(of, type) else torch.empty((() if is_scalar else (1,)), dtype=of)
             for of, is_scalar in kinds
         ]
         try:

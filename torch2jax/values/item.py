@@ -1,6 +1,7 @@
 """The result of ``.item()`` on a traced tensor: a number that code may compute with and compare."""
 
 import dis
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import TracedValueError
-from ..errors.locations import is_library
+from ..errors.locations import is_library, is_users
 from ..errors.unwinding import Restart
 from ..rules import registry
 from ..rules.features import Changed, handles
@@ -54,6 +55,11 @@ class Item(Number):
     def __str__(self) -> str:
         raise _of_text()
 
+    def __repr__(self) -> str:  # as of a list that it is in
+        if is_asked_by_user():
+            raise _of_text()
+        return Torchish.__repr__(self)
+
     def __format__(self, spec: str) -> str:
         raise _of_text()
 
@@ -85,6 +91,17 @@ HOW_TO_PRINT = (
 
 def _of_text() -> TracedValueError:
     return TracedValueError("the text of a traced number", instead=HOW_TO_PRINT)
+
+
+def is_asked_by_user() -> bool:
+    """Returns True if code of the user's asks, be it converted: not a debugger, and no message of the package's own."""
+    frame = sys._getframe(2)
+    while frame is not None and _CONVERTED in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None and is_users(frame.f_code.co_filename)
+
+
+_CONVERTED = os.path.join("torch2jax", "control", "")
 
 
 def formats_text() -> bool:
@@ -194,6 +211,13 @@ _OF_LISTS = frozenset(getattr(torch, name) for name in dir(torch) if name.starts
 def _stays(number: "Item", *options: Any) -> bool:
     """Returns True if ``number.to(...)`` changes nothing: code takes the number for a tensor."""
     return all(isinstance(x, (torch.device, str)) or x is number.dtype for x in options)
+
+
+def has_item(index: list) -> bool:
+    """True if a list has nothing but numbers, and a traced one among them: of tensors, PyTorch would make indices."""
+    leaves, nested = [x for x in index if type(x) is not list], [x for x in index if type(x) is list]
+    are_numbers = all(type(x) in (bool, int) or (type(x) is Item and not x.is_floating_point()) for x in leaves)
+    return are_numbers and (any(type(x) is Item for x in leaves) or any(map(has_item, nested)))
 
 
 @handles(Item, 1)
