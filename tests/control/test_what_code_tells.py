@@ -2,6 +2,9 @@
 
 import contextvars
 import enum
+import json
+import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +132,32 @@ def context_variable_that_is_reset(x):
     return y * V.get()
 
 
+def set_of_a_chosen_tensor(x):
+    a = x * 2
+    b = a if x.sum() > 0 else x * 3
+    return sum({a, b}) * len({a: 1, b: 2})
+
+
+class Plain:
+    pass
+
+
+def set_of_a_chosen_object(x):
+    a, b = Plain(), Plain()
+    o = a if x.sum() > 0 else b
+    return x * len({a, o})
+
+
+def chosen_text_in_a_library(x):
+    s = "ab" if x.sum() > 0 else "cde"
+    return x * len(os.path.join("r", s)) * (2 if re.match("a", s) else 3) * len(json.dumps({"a": s}))
+
+
+def kind_of_a_chosen_value(x):
+    value = 1.5 if x.sum() > 0 else "a"
+    return x * (2 if np.isscalar(value) else 3)
+
+
 def chosen_iterator(x):
     it = iter([x, x * 2]) if x.sum() > 0 else iter([x * 3])
     return next(it)
@@ -157,6 +186,10 @@ PROGRAMS = [
     text_of_a_tuple,
     text_of_a_chosen_list,
     context_variable_that_is_reset,
+    set_of_a_chosen_tensor,
+    set_of_a_chosen_object,
+    chosen_text_in_a_library,
+    kind_of_a_chosen_value,
     chosen_iterator,
     padding_by_a_number,
 ]
@@ -190,3 +223,13 @@ def text_in_a_list(x):
 def test_text_of_a_number_in_a_list_is_an_error():
     with pytest.raises(TracedValueError, match="the text of a traced number"):
         jax.jit(t2j(text_in_a_list))(jnp.array(INPUTS[0]))
+
+
+def halved_until_small(x):
+    return x if x.abs().max() < 0.5 else halved_until_small(x * 0.5) + 1
+
+
+def test_recursion_until_a_condition_on_data_holds():
+    with pytest.raises(RecursionError) as raised:
+        jax.jit(t2j(halved_until_small))(jnp.array(INPUTS[0]))
+    assert any("write it as a `while` loop" in note for note in raised.value.__notes__)

@@ -290,8 +290,14 @@ class Access(Routes):
         note(Global(names, name))
         del names[name]
 
-    new = staticmethod(made)
-    """The operator of what a display, a comprehension or a definition has made."""
+    @staticmethod
+    def new(value: Any) -> Any:
+        """The operator of what a display, a comprehension or a definition has made."""
+        if type(value) is set or type(value) is dict:
+            for x in value:
+                if type(x) is not str and has_no_identity(x):
+                    raise Refused("data decide whether two items of a set, or two keys, are one", other_paths=True)
+        return made(value)
 
 
 def _looked_up(kind: type, name: str) -> Any:

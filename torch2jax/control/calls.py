@@ -112,9 +112,8 @@ class Calls(Access):
             original, body = around
             return body(functools.partial(self.call, original), *args, **kwargs)
         run = current_run()
-        for x in args:
-            if type(x) in (list, tuple):
-                expect_there(*x)
+        for x in (*args, *kwargs.values()):
+            expect_there(*(x if type(x) in (list, tuple) else x.values() if type(x) is dict else (x,)))
         if run.journal is not None:
             if not reads_only(function, args) and not (args and is_made(args[0])):  # as __init__ of a dataclass
                 raise Refused(

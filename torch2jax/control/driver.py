@@ -10,6 +10,7 @@ import torch
 from jax.core import eval_jaxpr
 
 from ..errors import BranchError, TracedValueError
+from ..errors.tracebacks import add_note
 from ..errors.unwinding import Restart
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy, Path
@@ -153,6 +154,9 @@ class _Ways:
         except Refused as refused:
             refused.other_paths = refused.other_paths and can_be_put_back(kept, restored)
             raise
+        except RecursionError as error:
+            add_note(error, _RECURSION)
+            raise
         except TypeError as error:
             if not isinstance(error, TracedValueError) and not is_of_translation(error):
                 raise
@@ -183,6 +187,12 @@ class _Ways:
                 raise Refused(
                     f"{self._split.reason}. So the code runs once for each side, and each leaves another {name}"
                 )
+
+
+_RECURSION = (
+    "Both sides of a condition on data are traced. So a function that calls itself until such a condition holds has no "
+    "end: write it as a `while` loop"
+)
 
 
 def _is_put_back(left: tuple[JournaledSlot, Any] | None) -> bool:
