@@ -148,6 +148,21 @@ def set_of_a_chosen_object(x):
     return x * len({a, o})
 
 
+def array_that_is_a_chosen_view(x):
+    a = np.zeros((2, 3))
+    row = a[0]
+    if x.sum() > 0:
+        row = a[1]
+    row[:] = 3
+    return x * float(a[0].sum()) + float(a[1].sum()) * 2
+
+
+def array_of_each_side(x):
+    row = np.ones(3) if x.sum() > 0 else np.zeros(3) + 1
+    row[0] = 2
+    return x * float(row.sum())
+
+
 def chosen_text_in_a_library(x):
     s = "ab" if x.sum() > 0 else "cde"
     return x * len(os.path.join("r", s)) * (2 if re.match("a", s) else 3) * len(json.dumps({"a": s}))
@@ -188,6 +203,8 @@ PROGRAMS = [
     context_variable_that_is_reset,
     set_of_a_chosen_tensor,
     set_of_a_chosen_object,
+    array_that_is_a_chosen_view,
+    array_of_each_side,
     chosen_text_in_a_library,
     kind_of_a_chosen_value,
     chosen_iterator,

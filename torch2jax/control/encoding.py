@@ -39,6 +39,8 @@ class Leaf(NamedTuple):
     """What the tensor is, with the number of the flag among the arrays."""
     is_leaf: bool = False
     """Whether it is a tensor that requires grad by itself."""
+    is_shared: bool = False
+    """Whether it is a NumPy array that may be written to elsewhere, too: an older one, or a view."""
 
 
 class Node(NamedTuple):
@@ -115,7 +117,7 @@ class Encoder:
             self._known[id(value)] = node, value  # which may refer to itself
             node.children.extend(left[x] if x in left else self(attributes[x]) for x in names)
             return node
-        return Leaf("object", value)
+        return Leaf("object", value, is_shared=isinstance(value, np.ndarray) and (is_older or value.base is not None))
 
     def _sized(self, value: Any) -> Tree:
         """A tensor of a length that data decide: its rows, with room for all, and how many there are."""

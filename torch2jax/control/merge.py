@@ -235,7 +235,8 @@ class Merge:
             return self._nodes(a, b, name, is_contents)
         if isinstance(a, Leaf) and isinstance(b, Leaf) and {a.kind, b.kind} <= {"number", "tensor", "item"}:
             return self._numbers(a, b, name)
-        if a.kind == b.kind == "object" and type(a.value) is type(b.value) and _are_equal(a.value, b.value):
+        are_equal = a.kind == b.kind == "object" and type(a.value) is type(b.value) and _are_equal(a.value, b.value)
+        if are_equal and (is_contents or _are_one(a, b)):
             return lambda _: a.value
         return self._unmergeable(a, b, name)
 
@@ -461,6 +462,13 @@ def _holds(dtype: torch.dtype, number: Leaf) -> bool:
 
 def _is_same_number(one: Any, other: Any) -> bool:
     return one == other or (one != one and other != other)
+
+
+def _are_one(one: Tree, other: Tree) -> bool:
+    """True of arrays if nobody can tell which one it is: both are the sides' own, or in one place of memory."""
+    if isinstance(one, Leaf) and isinstance(other, Leaf) and (one.is_shared or other.is_shared):
+        return one.value.__array_interface__ == other.value.__array_interface__
+    return True
 
 
 def _are_equal(one: Any, other: Any) -> bool:
