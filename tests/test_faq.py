@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from torch2jax import j2t, t2j
+from torch2jax.tensors import dtypes
 
 
 def _step(model, optimizer, x, y):
@@ -78,7 +79,8 @@ def test_what_pytorch_refuses_is_nan_under_jit():
         scaled(jnp.ones(()), -1.0)
 
 
-def test_a_module_in_float64_warns():
+def test_a_module_in_float64_warns(monkeypatch):
+    monkeypatch.setattr(dtypes, "_has_warned", False)  # it does so once in a process
     model = torch.nn.Linear(3, 2).double()
     with pytest.warns(UserWarning, match="float64"):
         assert t2j(model)(jnp.ones(3)).dtype == jnp.float32
