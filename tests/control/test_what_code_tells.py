@@ -102,12 +102,6 @@ def is_of_a_list_that_one_side_replaces(x):
     return x * (2 if b is D else 3)
 
 
-def is_of_a_chosen_tuple(x):
-    a = (x,)
-    b = a if x.sum() > 0 else (x * 2,)
-    return x * (2 if a is b else 3)
-
-
 def id_of_a_chosen_list(x):
     a = [1.0]
     b = [2.0]
@@ -196,7 +190,6 @@ PROGRAMS = [
     all_of_a_map,
     is_of_a_chosen_list,
     is_of_a_list_that_one_side_replaces,
-    is_of_a_chosen_tuple,
     id_of_a_chosen_list,
     text_of_a_tuple,
     text_of_a_chosen_list,

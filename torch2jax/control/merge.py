@@ -333,7 +333,7 @@ class Merge:
                     self._older.append((box, node.value, f"{name} is made of two"))
 
         if a.kind == "tuple":
-            return self._tuple(_building(a, builders), f"{name} is made of two")
+            return _building(a, builders)
 
         def build(values: list) -> Any:
             if not box:
@@ -347,17 +347,6 @@ class Merge:
             return box[0]
 
         return build
-
-    @staticmethod
-    def _tuple(build: Build, why: str) -> Build:
-        """Builds a tuple that on one side may have been an older one: nobody writes to it, but code may ask by `is`."""
-
-        def built(values: list) -> Any:
-            found = build(values)
-            current_run().pairs.setdefault(id(found), (found, why))
-            return found
-
-        return built
 
     def alone(self, x: Tree, is_second: bool) -> Build:
         """The value of one side, where the other has none."""
