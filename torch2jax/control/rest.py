@@ -9,7 +9,6 @@ in the graph; a ``lax.cond`` follows, whose branches have what remains.
 A way that ends in an exception that the code itself raises is a check: it is assumed not to be taken.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -121,12 +120,11 @@ class Way:
 
 def too_many(split: Split, location: SourceLine, most: int) -> str:
     """The text of the error about more ways than may be gone."""
-    name = f"{os.path.basename(location.file)}:{location.line}"
     return (
         f"{split.reason or 'the sides of a condition are not one'}. So the rest of the code goes into both sides, and "
         f"bool(tensor) at {location} leads to more than {most} paths through it. Make what the sides leave alike: keep "
         "a mask in place of a list that grows, choose with torch.where, or write the loop with torch.while_loop. If a "
-        f"condition always has the same answer, say so: t2j(..., branches={{{name!r}: False}}). Or allow more paths: "
+        f"condition always has the same answer, say so: {location.always(False)}. Or allow more paths: "
         "t2j(..., max_paths=...)"
     )
 
@@ -326,12 +324,11 @@ class Rest:
 
 
 def _obstacle(location: SourceLine, given: bool, error: Exception) -> BranchError:
-    name = f"{os.path.basename(location.file)}:{location.line}"
     text = str(error).partition("\nException raised from")[0].rstrip(".")  # what is left out is PyTorch's C++ stack
     return BranchError(
         f"bool(tensor) at {location} tests a traced value, so both branches are traced. Where it is {given}, the code "
         f"reaches something that cannot be translated: {type(error).__name__}: {text}. If the answer is never {given}, "
-        f"say so: t2j(..., branches={{{name!r}: {not given}}})"
+        f"say so: {location.always(not given)}"
     )
 
 

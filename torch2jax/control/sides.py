@@ -6,7 +6,6 @@ to Python objects and to tensors, is noted where it ends, and undone: the code a
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -293,11 +292,10 @@ def _explaining(location: SourceLine, side: bool) -> Iterator[None]:
         raise
     except Exception as error:
         if not any(note.startswith(_BOTH) for note in getattr(error, "__notes__", ())):
-            name = f"{os.path.basename(location.file)}:{location.line}"
             add_note(
                 error,
                 f"{_BOTH}: it was raised where the condition at {location} is {side}. If that is never so, say so: "
-                f"t2j(..., branches={{{name!r}: {not side}}})",
+                f"{location.always(not side)}",
             )
         raise
 

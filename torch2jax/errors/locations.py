@@ -62,6 +62,11 @@ class SourceLine(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}" if self.file else "<unknown location>"
 
+    def always(self, decision: bool) -> str:
+        """The call by which a user says that the condition in this line always has one answer."""
+        branches = {f"{os.path.basename(self.file)}:{self.line}": decision}
+        return f"t2j(..., branches={branches})"
+
 
 def _innermost(is_skipped: Callable[[str], bool]) -> SourceLine:
     frame = sys._getframe(2)
