@@ -237,12 +237,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             if is_any_autocast_enabled() and (
                 rule is not None or any(x.concerns(func) for x in self.features.operators)
             ):
-                for feature in self.features.casting:
-                    result = feature.run_cast(self, func, rule, args, kwargs)
-                    if result is DIVIDED:
-                        rule = None
-                    elif result is not NEXT:
-                        return result
+                result = self._run_cast(func, rule, args, kwargs)
+                if result is DIVIDED:
+                    rule = None
+                elif result is not NEXT:
+                    return result
             for feature in self.features.operators:
                 result = feature.run_operator(self, func, args, kwargs)
                 if result is not NEXT:
@@ -268,6 +267,17 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 raise
             return run_without_values(error, self, func, args, kwargs)
 
+    def _run_cast(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict) -> Any:
+        """The result of a function or an operator while PyTorch casts operands; or `NEXT`, or `DIVIDED`."""
+        found = NEXT
+        for feature in self.features.casting:
+            result = feature.run_cast(self, func, rule, args, kwargs)
+            if result is DIVIDED:
+                found, rule = DIVIDED, None
+            elif result is not NEXT:
+                return result
+        return found
+
     def dispatch_past_overrides(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Dispatches functions that PyTorch's C++ calls without a look for overrides."""
         for feature in self.features.past_overrides:
@@ -278,12 +288,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         try:
             is_divided = False
             if is_any_autocast_enabled():
-                for feature in self.features.casting:
-                    result = feature.run_cast(self, func, None, args, kwargs)
-                    if result is DIVIDED:
-                        is_divided = True
-                    elif result is not NEXT:
-                        return result
+                result = self._run_cast(func, None, args, kwargs)
+                is_divided = result is DIVIDED
+                if not is_divided and result is not NEXT:
+                    return result
             for feature in self.features.operators:
                 result = feature.run_operator(self, func, args, kwargs)
                 if result is not NEXT:
