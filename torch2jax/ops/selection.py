@@ -494,12 +494,16 @@ def mean(input, dim=None, keepdim=False, *, dtype=None):
     return sum(input, dims, keepdim, dtype=dtype) / count_of(input, dims)
 
 
-@implements_selected(torch.var, Tensor.var)
-def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+def _of_variance(input, dim, unbiased, correction):
+    """The dimensions and the correction of a variance; its first argument may be `unbiased`, as in older versions."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
-    dims = dims_of(input, dim)
-    correction = int(unbiased) if correction is None else correction
+    return dims_of(input, dim), int(unbiased) if correction is None else correction
+
+
+@implements_selected(torch.var, Tensor.var)
+def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    dims, correction = _of_variance(input, dim, unbiased, correction)
     if 0 not in dims:
         return reduced(lambda x, dims, keep: x.var(dims, correction=correction, keepdim=keep), input, dims, keepdim, 0)
     centre = mean(input, dims, keepdim=True)
@@ -510,10 +514,7 @@ def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
 
 @implements_selected(torch.std, Tensor.std)
 def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    dims = dims_of(input, dim)
-    correction = int(unbiased) if correction is None else correction
+    dims, correction = _of_variance(input, dim, unbiased, correction)
     if 0 not in dims:
         return reduced(lambda x, dims, keep: x.std(dims, correction=correction, keepdim=keep), input, dims, keepdim, 0)
     variance = var(input, dims, keepdim=keepdim, correction=correction)
