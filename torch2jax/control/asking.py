@@ -51,7 +51,7 @@ def _first(operators: Expressions, items: Any, stops_at: bool) -> Any:
     is_own = not hasattr(type(items), "__next__") or _is_expression(items)
 
     def rest(out: Any) -> Any:
-        """Whether one of those that follow stops it, as if all were looked at."""
+        """True if one of those that follow stops it, as if all were looked at."""
         for x in following:
             flag = operators.truth(x)
             if flag is stops_at:

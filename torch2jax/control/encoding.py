@@ -40,7 +40,7 @@ class Leaf(NamedTuple):
     is_leaf: bool = False
     """Whether it is a tensor that requires grad by itself."""
     is_shared: bool = False
-    """Whether it is a NumPy array that may be written to elsewhere, too: an older one, or a view."""
+    """True for a NumPy array that may be written to elsewhere, too: an older one, or a view."""
 
 
 class Node(NamedTuple):

@@ -162,7 +162,7 @@ def _one(step: JaxprEqn, operands: list[Any]) -> Sequence[Number | None]:
 
 
 def _branched(step: JaxprEqn, operands: list[Any]) -> Sequence[Number | None]:
-    """What a condition gives, of which the answer is known, or does not matter."""
+    """The results of a condition, if its answer is known, or does not matter."""
     which, *given = operands
     sides = step.params["branches"]
     found = []

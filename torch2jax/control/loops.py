@@ -296,7 +296,7 @@ def _settled(
 
 
 def _carried_by(side: Side, before: _Carried, location: SourceLine, capacities: dict[str, _Capacity]) -> _Carried:
-    """What an iteration has shown to be carried, beside what the one before it has."""
+    """The carry that an iteration has shown, beside that of the one before it."""
     now = _Carried()
     now.merge = Merge("where the loop begins", f"behind an iteration of the loop at {location}", True, capacities)
     encode = Encoder(None)

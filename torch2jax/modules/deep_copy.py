@@ -214,7 +214,7 @@ class DeepCopy:
         return made
 
     def _referent(self, value: Any) -> Any:
-        """What stands for an object that a weak container has."""
+        """The object that stands for one that a weak container has."""
         self.may_alias = True
         self._referents.append(value)
         return self.copied(value) if id(value) in self._within else value
