@@ -109,6 +109,29 @@ def id_of_a_chosen_list(x):
     return x * (2 if id(o) == id(a) else 3)
 
 
+def is_of_a_chosen_tuple(x):
+    a, b = (x, 1), (x * 2, 2)
+    c = a if x.sum() > 0 else b
+    return x + 1 if c is a else x - 1
+
+
+def equality_of_lists_of_objects(x):
+    a, b = Plain(), Plain()
+    found = [[a]] if x.sum() > 0 else [[b]]
+    return x + 1 if found == [[a]] else x - 1
+
+
+def memory_of_a_chosen_tensor(x):
+    a, b = torch.zeros(2), torch.ones(2)
+    c = a if x.sum() > 0 else b
+    return x + 1 if c.data_ptr() == a.data_ptr() else x - 1
+
+
+def any_of_a_generator_that_is_read_on(x):
+    g = (v > 0 for v in x)
+    return x + 1 + len(list(g)) if any(g) else x
+
+
 def text_of_a_tuple(x):
     k = 3 if x.sum() > 0 else 100
     return x * {"(3, 0)": 1.0, "(100, 0)": 2.0}.get(str((k, 0)), 50.0)
@@ -191,6 +214,10 @@ PROGRAMS = [
     is_of_a_chosen_list,
     is_of_a_list_that_one_side_replaces,
     id_of_a_chosen_list,
+    is_of_a_chosen_tuple,
+    equality_of_lists_of_objects,
+    memory_of_a_chosen_tensor,
+    any_of_a_generator_that_is_read_on,
     text_of_a_tuple,
     text_of_a_chosen_list,
     context_variable_that_is_reset,

@@ -544,7 +544,6 @@ REFUSED = {
         *('format(f, ".1f")', "print(n)\nr = n"),
     ),
     "a number looked up in a dictionary or set": ("hash(n)", "r = {1: 2, 3: 4}.get(n, 5)"),
-    "the index of a list": ("r = [10, 20, 30, 40][k]",),
     "a tensor used as an index": ('r = "abcd"[k]', "operator.index(i)"),
     r"(hex|bin|chr)\(\) of a traced number": ("hex(i)", "bin(i)", "chr(65 + i)"),
     r"(int|float)\.\w+\(\) of a traced number": (

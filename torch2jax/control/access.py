@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import TracedValueError
 from ..runtime.caches import Cache
 from ..values.item import Item
 from .convert import converted, is_converted
@@ -21,6 +20,7 @@ from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, n
 
 _ABSENT: Any = object()
 _TABLES = frozenset(vars(torch.nn.Module()))
+_LISTS = (collections.deque, torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 _OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
 
 
@@ -217,6 +217,14 @@ class Access(Routes):
 
     # Items.
 
+    def item_at(self, owner: Any, key: Any) -> Any:
+        """The item of a list or dictionary for a tensor or a number that data may decide."""
+        raise NotImplementedError
+
+    def set_item_at(self, value: Any, owner: list, key: Any) -> None:
+        """Sets it in a list."""
+        raise NotImplementedError
+
     def getitem(self, owner: Any, key: Any) -> Any:
         kind = type(owner)
         if kind is Item:
@@ -227,13 +235,10 @@ class Access(Routes):
             if kind is list and type(key) is slice:
                 return made(owner[key])
             expect_there(key)
-            if type(key) is Item and kind is not dict:
-                raise TracedValueError(
-                    f"the index of a {kind.__name__}",
-                    instead="index a tensor: torch.stack(tensors)[i], torch.tensor(numbers)[i]",
-                )
-            return owner[key]
+            return self.item_at(owner, key) if isinstance(key, torch.Tensor) else owner[key]
         expect_there(owner, key)
+        if kind in _LISTS and isinstance(key, torch.Tensor):
+            return self.item_at(owner, key)
         f = getattr(kind, "__getitem__", None)
         if type(f) is types.FunctionType and self.converts(f):
             return self.call(f, owner, key)
@@ -253,6 +258,9 @@ class Access(Routes):
             return
         if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
             raise Refused("data decide which of two objects a key is", other_paths=True)
+        if type(owner) is list and isinstance(key, torch.Tensor):
+            self.set_item_at(value, owner, key)
+            return
         self._note_item(owner, key)
         owner[key] = value
 

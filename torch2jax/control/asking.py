@@ -71,6 +71,8 @@ def _first(operators: Expressions, items: Any, stops_at: bool) -> Any:
         location = user_line()
         way = splitting(location)
         if way is None and is_own:
+            if isinstance(items, types.GeneratorType):
+                current_run().half_read[items] = location
             return _stops_early(flag, rest, stops_at)
         if way is None:
             raise Refused("any() or all() asks data how far an iterator is read", other_paths=True, location=location)
@@ -80,7 +82,7 @@ def _first(operators: Expressions, items: Any, stops_at: bool) -> Any:
 
 
 def _is_expression(items: Any) -> bool:
-    """True of a generator expression, which nobody else has."""
+    """True of a generator expression, which seldom has a name: who reads on is refused (`Run.half_read`)."""
     return type(items) is types.GeneratorType and items.gi_code.co_name == "<genexpr>"
 
 

@@ -237,6 +237,8 @@ class Calls(Access):
             and (is_one_of_two if function is builtins.id else has_no_identity)(rest[0])
         ):
             raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
+        if name in _OF_MEMORY and isinstance(owner, torch.Tensor) and is_one_of_two(owner):
+            raise Refused(f"data decide which memory a tensor has, which {name} asks", other_paths=True)
         if isinstance(owner, type) and name == "__new__":
             return (
                 made(function(*args, **kwargs)) if args and args[0].__new__ is function else function(*args, **kwargs)
@@ -344,6 +346,7 @@ _FRESH = frozenset(
     ("copy", "fromkeys", "sorted", "split", "rsplit", "tolist", "array", "zeros", "ones", "empty", "keys")
 )
 
+_OF_MEMORY = frozenset(("data_ptr", "untyped_storage", "storage", "typed_storage", "is_set_to"))
 _ITERATING = frozenset(("iter", "__iter__", "__reversed__", "finditer"))
 _WITH_ITERATORS = frozenset(("__reduce__", "__reduce_ex__", "tee"))
 """What gives a tuple that has new ones."""
@@ -357,6 +360,9 @@ def expect_fresh(args: Iterable[Any]) -> None:
     """Refuses iterators from outside of a side: to read from one is to change it."""
     run = current_run()
     for x in args:
+        if run.half_read and isinstance(x, types.GeneratorType) and x in run.half_read:
+            why = "any() or all() asks data how far a generator is read, and it is read on"
+            raise Refused(why, other_paths=True, location=run.half_read[x])
         if not is_iterator(x) or is_made(x):
             continue
         if run.journal is None:

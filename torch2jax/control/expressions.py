@@ -231,7 +231,8 @@ class Expressions(Calls):
                 if type(constant) is bool and type(flag) is Item and flag.dtype == torch.bool:
                     return flag if constant == (kind == "Is") else self.not_(flag)
             if a is not b and a is not None and b is not None:
-                _expect_identity(a, b, is_one_of_two)
+                if type(a) is type(b) or isinstance(a, torch.Tensor):  # data choose among objects of one class
+                    _expect_identity(a, b, is_one_of_two)
                 if Item in (type(a), type(b)) and all(type(x) in (int, float, bool, Item) for x in (a, b)):
                     raise Refused("data decide a number, and `is` asks which object it is", other_paths=True)
             return (a is b) == (kind == "Is")

@@ -71,11 +71,17 @@ def is_one_of_two(value: Any) -> bool:
     """True if data decide which object a value is, as `is` asks."""
     if isinstance(value, Torchish):
         return type(value) is Torchish and is_tied(value._node.storage.memory)
-    return id(value) in current_run().pairs
+    return id(value) in (current_run().tuples if isinstance(value, tuple) else current_run().pairs)
 
 
 def has_no_identity(value: Any) -> bool:
-    """True if data decide which object a value is, and code would tell: it is equal to itself alone."""
+    """True if data decide which object a value is, or has in it, and code would tell: it is equal to itself alone."""
+    if not current_run().pairs:
+        return isinstance(value, Torchish) and is_one_of_two(value)
+    if isinstance(value, (list, tuple, collections.deque)):
+        return any(map(has_no_identity, value))
+    if isinstance(value, dict):
+        return any(map(has_no_identity, value.values()))
     return is_one_of_two(value) and (isinstance(value, Torchish) or type(value).__eq__ is object.__eq__)
 
 
@@ -171,7 +177,13 @@ Build = Callable[[list], Any]
 
 def _building(x: Any, builders: list[Build]) -> Build:
     """What makes a tuple, which nobody writes to: so nobody keeps it, or what is in it."""
-    return lambda values: _rebuilt(x, [y(values) for y in builders])
+
+    def build(values: list) -> Any:
+        found = _rebuilt(x, [y(values) for y in builders])
+        current_run().tuples.add(id(found))
+        return found
+
+    return build
 
 
 class Merge:

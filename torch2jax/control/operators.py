@@ -19,6 +19,7 @@ from .asking import ASKING
 from .calls import RANGE, SPECIAL
 from .exits import RESULT
 from .expressions import Expressions, variables_of
+from .items import item_at, set_item_at
 from .loops import loop
 from .merge import expect_there
 from .overflow import fitting
@@ -35,6 +36,12 @@ _SHORT = 16  # iterations that are conditions one within another, where they can
 
 class Operators(Expressions):
     """The operators; converted code has their one object as a constant."""
+
+    def item_at(self, owner: Any, key: Any) -> Any:
+        return item_at(self, owner, key)
+
+    def set_item_at(self, value: Any, owner: list, key: Any) -> None:
+        set_item_at(self, value, owner, key)
 
     # Conditions and loops.
 

@@ -127,6 +127,10 @@ class Run:
         """The attributes of objects, by the ids of their dictionaries, of which data decide what they are."""
         self.pairs: dict[int, tuple[Any, str]] = {}
         """Containers and objects, by their ids, of which data decide what else they are: none may be written to."""
+        self.tuples: set[int] = set()
+        """Ids of tuples of which data decide what else they are. A later tuple may have such an id: `is` is refused."""
+        self.half_read: weakref.WeakKeyDictionary[Any, SourceLine] = weakref.WeakKeyDictionary()
+        """Generators of which data decide how far they are read, and where: all that they give is not looked at."""
         self.chosen: list[tuple[Any, Any, str]] = []
         """Objects that were made where data decide which older one is meant, each with one of those, and why."""
         self.conditions = 0
