@@ -1,4 +1,4 @@
-"""Items of lists, tuples, dictionaries and module lists at an index that data decide: as in PyTorch."""
+"""Items of lists, dictionaries and module lists at an index that data decide, and their methods: as in PyTorch."""
 
 import collections
 
@@ -157,7 +157,80 @@ def traced_back(x):
     return x + path[0] + 10 * path[1] + 100 * path[2] + 1000 * path[3]
 
 
+def popped(x):
+    items = [1.0, 2.0, 3.0]
+    return x * items.pop(int(x.argmax())) + sum(items) + len(items)
+
+
+def deleted_and_removed(x):
+    items = [1, 2, 3]
+    del items[int(x.argmax())]
+    others = [0, 1, 2]
+    others.remove(int(x.argmax()))
+    return x + items[0] + 10 * items[1] + 100 * others[0] + 1000 * others[1]
+
+
+def index_of_the_largest(x):
+    items = [v.item() for v in x]
+    return x + items.index(max(items)) + items.count(min(items)) * 10
+
+
+def index_of_what_may_be_missing(x):
+    try:
+        return x + (5, 7, 1).index(int(x.argmax()))
+    except ValueError:
+        return x - 1
+
+
+def value_or_a_default(x):
+    return x + {0: 5.0, 2: 7.0}.get(int(x.argmax()), 9.0)
+
+
+def members(x):
+    k = int(x.argmax())
+    return x + (1 if k in {0, 2} else 2) + (10 if k in {"a": 1, 2: 3} else 20) + (100 if k in [1, 2] else 200)
+
+
+def character_and_range(x):
+    k = int(x.argmax())
+    return x + ord("abc"[k]) + range(5, 10)[k]
+
+
+def number_of_an_array(x):
+    return x * np.array([1.0, 2.0, 3.0])[int(x.argmax())]
+
+
+def states_of_a_machine(x):
+    state, table = 0, {0: {True: 1, False: 0}, 1: {True: 1, False: 2}, 2: {True: 2, False: 2}}
+    for is_positive in (x > 0).tolist():
+        state = table[state][is_positive]
+    return x + state
+
+
+def confusion_matrix(x):
+    found = [[0, 0], [0, 0]]
+    for predicted, wanted in zip((x > 0).tolist(), [1, 0, 1], strict=True):
+        found[wanted][int(predicted)] += 1
+    return torch.tensor(found)
+
+
+def bools_that_are_asked(x):
+    flags = [[flag is True, not flag] for flag in (x > 0).tolist()]
+    return x + sum(a for a, _ in flags) + 10 * sum(b for _, b in flags)
+
+
 PROGRAMS = [
+    popped,
+    deleted_and_removed,
+    index_of_the_largest,
+    index_of_what_may_be_missing,
+    value_or_a_default,
+    members,
+    character_and_range,
+    number_of_an_array,
+    states_of_a_machine,
+    confusion_matrix,
+    bools_that_are_asked,
     expert,
     expert_by_a_tensor,
     number,

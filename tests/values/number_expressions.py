@@ -485,7 +485,11 @@ r = {1: 2, 3: 4}.get(n, 5)
 ---
 r = [10, 20, 30, 40][k]
 ---
-r = "abcd"[k]
+r = ord("abcd"[k])
+---
+r = [1, 2, 3][:k]
+---
+r = len({n, 1})
 ---
 match n:
     case 0:
@@ -543,8 +547,8 @@ REFUSED = {
         *("str(n)", "repr(f)", 'f"{n}"', 'f"{f:.2f}"', '"%d" % n', '"{}".format(n)', 'str(n) == "3"'),
         *('format(f, ".1f")', "print(n)\nr = n"),
     ),
-    "a number looked up in a dictionary or set": ("hash(n)", "r = {1: 2, 3: 4}.get(n, 5)"),
-    "a tensor used as an index": ('r = "abcd"[k]', "operator.index(i)"),
+    "a number looked up in a dictionary or set": ("hash(n)", "r = len({n, 1})"),
+    "a tensor used as an index": ("r = [1, 2, 3][:k]", "operator.index(i)"),
     r"(hex|bin|chr)\(\) of a traced number": ("hex(i)", "bin(i)", "chr(65 + i)"),
     r"(int|float)\.\w+\(\) of a traced number": (
         *("n.bit_length()", "i.bit_count()", "f.as_integer_ratio()", "f.hex()", "n.__index__()", "int.__add__(n, 1)"),

@@ -20,7 +20,7 @@ from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, n
 
 _ABSENT: Any = object()
 _TABLES = frozenset(vars(torch.nn.Module()))
-_LISTS = (collections.deque, torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
+_LISTS = (str, range, collections.deque, torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 _OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
 
 
@@ -237,7 +237,7 @@ class Access(Routes):
             expect_there(key)
             return self.item_at(owner, key) if isinstance(key, torch.Tensor) else owner[key]
         expect_there(owner, key)
-        if kind in _LISTS and isinstance(key, torch.Tensor):
+        if isinstance(key, torch.Tensor) and (kind in _LISTS or (kind is np.ndarray and owner.ndim == 1)):
             return self.item_at(owner, key)
         f = getattr(kind, "__getitem__", None)
         if type(f) is types.FunctionType and self.converts(f):
@@ -282,6 +282,9 @@ class Access(Routes):
         f = getattr(type(owner), "__delitem__", None)
         if type(f) is types.FunctionType:
             self.call(f, owner, key)
+            return
+        if type(owner) is list and isinstance(key, torch.Tensor):
+            self.call(owner.pop, key)
             return
         self._note_item(owner, key)
         del owner[key]

@@ -4,10 +4,12 @@ What is read is chosen among all that are there, as by conditions one behind ano
 is called, and a write to the tensor that is read is one to the list's. What is written is chosen into each item.
 """
 
+import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import TracedValueError
@@ -16,7 +18,6 @@ from ..runtime.translation import lift
 from ..tracing.conditions import deciding_array
 from ..values.item import Item
 from .calls import is_data
-from .numbers import is_integer
 from .sides import condition
 from .state import splitting
 
@@ -30,6 +31,8 @@ def item_at(operators: Any, owner: Any, key: Any) -> Any:
         return owner[key]
     if isinstance(owner, dict):
         return _value_of(operators, owner, key)
+    if isinstance(owner, np.ndarray):
+        owner = owner.tolist()
     items = owner if type(owner) in (list, tuple) else list(owner)
     at = _index(operators, key, len(items), "list" if type(owner) is list else type(owner).__name__)
     if items and len(items) <= _SIZE and len({*map(type, items)}) == 1 and type(items[0]) in _DTYPES:
@@ -60,6 +63,42 @@ def set_item_at(operators: Any, value: Any, owner: list, key: Any) -> None:
             operators.setitem(condition(deciding_array(flag), lambda: value, _giving(before), []), owner, i)
 
 
+def without_item(operators: Any, owner: list, key: Any) -> Any:
+    """Takes the item at an index that data decide out of a list, and gives it."""
+    at = _index(operators, key, len(owner), "pop")
+    found = item_at(operators, owner, at)
+    for i, following in enumerate(owner[1:]):
+        is_before = operators.compare("Lt", i, at)
+        operators.setitem(operators.choose(is_before, _giving(owner[i]), _giving(following)), owner, i)
+    operators.delitem(owner, -1)
+    return found
+
+
+def place_of(operators: Any, items: Sequence[Any], value: Any) -> Any:
+    """The index of a value in a list or tuple, as its method `index` gives it."""
+    flags = [operators.truth(True if x is value else operators.compare("Eq", x, value)) for x in items]
+    count = next((i + 1 for i, x in enumerate(flags) if x is True), len(flags))
+    places = [i for i in range(count) if flags[i] is not False]
+    if not places or flags[places[-1]] is not True:
+        is_there = functools.reduce(lambda x, y: x | y, [flags[i] for i in places]) if places else False
+        _expect(operators, is_there, lambda: ValueError("a value that data decide is not in the list"))
+    found: Any = places[-1] if places else 0
+    for i in places[-2::-1]:
+        found = operators.choose(Item.of(flags[i]), _giving(i), _giving(found))
+    return found
+
+
+def _counted(operators: Any, items: Sequence[Any], value: Any) -> Any:
+    found: Any = 0
+    for x in items:
+        found = operators.binary("Add", found, True if x is value else operators.compare("Eq", x, value))
+    return found
+
+
+def _without(operators: Any, owner: list, value: Any) -> None:
+    without_item(operators, owner, place_of(operators, owner, value))
+
+
 def _chosen(operators: Any, at: Any, keys: Sequence[Any], values: Sequence[Any]) -> Any:
     """The value of the key that a number is; it is one of them."""
     location, way = user_line(), splitting(user_line())
@@ -80,15 +119,49 @@ def _chosen(operators: Any, at: Any, keys: Sequence[Any], values: Sequence[Any])
 
 
 def _value_of(operators: Any, owner: dict, key: Any) -> Any:
-    keys = [x for x in owner if is_integer(x)]
-    if type(key) is not Item or not is_integer(key) or len(keys) < len(owner) or any(type(x) is Item for x in keys):
-        raise TracedValueError("a number looked up in a dictionary or set", instead="index a tensor")
-    _expect_few(keys, "a number looked up in a dictionary", "index a tensor")
-    is_there: Any = False
-    for x in keys:
-        is_there = operators.or_(is_there, lambda x=x: operators.compare("Eq", key, x))
-    _expect(operators, is_there, lambda: KeyError("a number that data decide"))
+    keys = [x for x in owner if type(x) in (int, float, bool)]
+    _expect(operators, is_among(operators, keys, key), lambda: KeyError("a number that data decide"))
     return _chosen(operators, key, keys, [owner[x] for x in keys])
+
+
+def value_or(operators: Any, owner: dict, key: Any, default: Any = None) -> Any:
+    """The result of a dictionary's `get` for a number that data decide."""
+    keys = [x for x in owner if type(x) in (int, float, bool)]
+    if not keys:
+        return default
+    is_there = is_among(operators, keys, key)
+    return operators.choose(is_there, lambda: _chosen(operators, key, keys, [owner[x] for x in keys]), _giving(default))
+
+
+METHODS: dict[tuple[type, str], Callable] = {
+    (list, "pop"): without_item,
+    (list, "index"): place_of,
+    (list, "count"): _counted,
+    (list, "remove"): _without,
+    (tuple, "index"): place_of,
+    (tuple, "count"): _counted,
+    (dict, "get"): value_or,
+}
+"""Methods of lists, tuples and dictionaries that compare with what data decide, or get an index of that."""
+
+
+def method_of_data(operators: Any, owner: Any, name: str, args: tuple) -> Any:
+    """The result of a method of a container, if data decide about it; else NotImplemented."""
+    method = METHODS.get((type(owner), name))
+    if method is None or len(args) != (1 if type(owner) is not dict else max(1, min(len(args), 2))):
+        return NotImplemented
+    is_decided = type(args[0]) is Item if name in ("pop", "get") else any(map(is_data, (args[0], *owner)))
+    return method(operators, owner, *args) if is_decided else NotImplemented
+
+
+def is_among(operators: Any, keys: Iterable[Any], number: Any) -> Any:
+    """The answer to ``number in keys``, for keys of a set or of a dictionary: what is no number is none of them."""
+    numbers = [x for x in keys if type(x) in (int, float, bool)]
+    _expect_few(numbers, "a number looked up in a dictionary or set", "index a tensor")
+    found: Any = False
+    for x in numbers:
+        found = operators.or_(found, lambda x=x: operators.compare("Eq", number, x))
+    return found
 
 
 def _index(operators: Any, key: Any, count: int, of: str) -> Any:

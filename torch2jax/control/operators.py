@@ -19,7 +19,7 @@ from .asking import ASKING
 from .calls import RANGE, SPECIAL
 from .exits import RESULT
 from .expressions import Expressions, variables_of
-from .items import item_at, set_item_at
+from .items import is_among, item_at, method_of_data, set_item_at
 from .loops import loop
 from .merge import expect_there
 from .overflow import fitting
@@ -42,6 +42,15 @@ class Operators(Expressions):
 
     def set_item_at(self, value: Any, owner: list, key: Any) -> None:
         set_item_at(self, value, owner, key)
+
+    def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+        found = NotImplemented if kwargs else method_of_data(self, owner, name, args)
+        return super().call_predicate(name, owner, args, kwargs) if found is NotImplemented else found
+
+    def _contains(self, container: Any, value: Any) -> Any:
+        if type(value) is Item and type(container) in (set, frozenset, dict):
+            return is_among(self, container, value)
+        return super()._contains(container, value)
 
     # Conditions and loops.
 

@@ -209,16 +209,21 @@ def tolist(self):
     try:
         return values(self, "Tensor.tolist()", leaves_pytorch=True).tolist()
     except TracedValueError:
-        tensor = lift(self)
-        if not 0 < tensor.numel() <= _MOST_NUMBERS or not _gives_numbers(tensor):
+        tensor, path = lift(self), current().paths[-1]
+        is_bool = tensor.dtype == torch.bool and path.can_decide(tensor)
+        if not 0 < tensor.numel() <= _MOST_NUMBERS or not (is_bool or _gives_numbers(tensor)):
             raise
+        if is_bool:  # of which other code may ask whether one is True
+            path.convert()
         track_lengths()
         return _listed(tensor.detach())
 
 
 def _listed(tensor) -> Any:
     """The elements of a traced tensor as numbers, in lists as its dimensions are."""
-    return [_listed(x) for x in tensor.unbind()] if tensor.ndim else Item.out_of(tensor)
+    if tensor.ndim:
+        return [_listed(x) for x in tensor.unbind()]
+    return Item.of(tensor) if tensor.dtype == torch.bool else Item.out_of(tensor)
 
 
 @implements_tensors(Tensor.numpy)
