@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from jax.experimental import checkify
+from jax.sharding import PartitionSpec
 from torch import nn
 
 from tests.control.test_conditions import QUICK
@@ -313,3 +315,16 @@ def test_what_is_refused():
         jax.jit(t2j(many))(jnp.zeros(100))
     with pytest.raises(TypeError, match="list indices must be integers or slices, not float"):
         jax.jit(t2j(by_a_float))(jnp.zeros(3))
+
+
+def by_rank(x):
+    rank = dist.get_rank()
+    return x.chunk(dist.get_world_size())[rank] * [1.0, 2.0, 3.0, 4.0][rank]
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_items_by_the_rank():
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mapped = jax.shard_map(t2j(by_rank), mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec("d"))
+    with jax.set_mesh(mesh):
+        np.testing.assert_array_equal(jax.jit(mapped)(jnp.arange(8.0)), np.arange(8.0) * np.repeat([1, 2, 3, 4], 2))
