@@ -146,3 +146,28 @@ def test_where_no_answer_can_be_followed():
 def test_other_tensors_stand_for_themselves():
     assert Torchish.python_type is None
     assert jax.jit(t2j(lambda x: (x[0].double() * x.half()[0]).dtype == torch.float64 and x))(INPUTS[0]) is not None
+
+
+def compared_with_floats(x):
+    v, w = x[0].item(), 0.1 if x.sum() > 0 else 0.01
+    answers = (
+        v > 0.3,
+        v >= 0.3,
+        v < 0.3,
+        v <= 0.3,
+        v == 0.3,
+        v != 0.3,
+        v > 0.1,
+        v <= 0.1,
+        v == 0.5,
+        v > 1e39,
+        w == 0.1,
+    )
+    return torch.tensor([int(answer) for answer in answers])
+
+
+@pytest.mark.parametrize("first", [0.3, 0.1, 0.5, 0.2, math.inf, math.nan, -1.0])
+def test_a_float32_is_compared_with_floats_of_pythons_exactly(first):
+    x = np.array([first, 1.0], np.float32)
+    got = jax.jit(t2j(compared_with_floats))(x)
+    np.testing.assert_array_equal(got, compared_with_floats(torch.from_numpy(x)))

@@ -1,6 +1,7 @@
 """Attributes, items and globals in converted code, and the choice of functions that run converted."""
 
 import collections
+import contextlib
 import functools
 import types
 from typing import Any
@@ -15,7 +16,7 @@ from .merge import expect_there, has_no_identity
 from .numbers import attribute
 from .purity import changes_nothing, is_to_convert, mutators_of
 from .source import Unconvertible
-from .state import Refused, current_run
+from .state import Refused, current_run, trying
 from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, note_attribute, note_contents
 
 _ABSENT: Any = object()
@@ -118,12 +119,13 @@ class Access(Routes):
         own: Any = kind.__getattribute__
         if type(own) is types.FunctionType and self.converts(own):
             return self.call(own, owner, name)
-        found = _looked_up(kind, name)
+        found, missing = _looked_up(kind, name), getattr(kind, "__getattr__", None)
+        has_other = found is not None and type(missing) is types.FunctionType and self.converts(missing)
         try:
-            read = self._read_by(found, owner, kind, name)
+            with trying() if has_other else contextlib.nullcontext():
+                read = self._read_by(found, owner, kind, name)
         except AttributeError:
-            missing = getattr(kind, "__getattr__", None)
-            if type(missing) is not types.FunctionType or not self.converts(missing):
+            if not has_other:
                 raise
             return self.call(missing, owner, name)
         if read is not _ABSENT:

@@ -453,10 +453,16 @@ def _hasattr(operators: Calls, owner: Any, name: str) -> bool:
 
 def _next(operators: Calls, iterator: Any, *default: Any) -> Any:
     own = getattr(type(iterator), "__next__", None)
-    if type(own) is types.FunctionType and operators.converts(own):
+    if type(own) is not types.FunctionType or not operators.converts(own):
+        expect_fresh((iterator,))
+        return next(iterator, *default)
+    if not default:
         return operators.call(own, iterator)
-    expect_fresh((iterator,))
-    return next(iterator, *default)
+    try:
+        with trying():
+            return operators.call(own, iterator)
+    except StopIteration:
+        return default[0]
 
 
 def _vars(operators: Calls, *owner: Any) -> Any:

@@ -93,7 +93,7 @@ class Encoder:
         if isinstance(value, (np.floating, np.integer, np.bool_)):
             return Leaf("number", value.item())
         journal = current_run().journal
-        is_older = self._arrays is None or journal is None or id(value) not in journal.made
+        is_older = self._arrays is None or journal is None or not journal.has_made(value)
         left = self._after.get(("contents", id(value)))
         if left is not None and isinstance(left[1], Node):
             return left[1]._replace(value=value, is_older=True)

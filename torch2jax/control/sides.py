@@ -6,6 +6,7 @@ to Python objects and to tensors, is noted where it ends, and undone: the code a
 """
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -146,14 +147,14 @@ class _SideCode:
         tensors = Journal(repeats=self._enter is not None)
         objects = ObjectJournal(tensors)
         path, stream = PathOfSource(call.execution.path.policy, current_trace()), call.stream.state
-        trying, checks = run.trying, run.checks
-        run.trying, run.checks = 0, None if self._enter is None else []
+        checks = run.checks
+        run.checks = None if self._enter is None else []
         call.paths.append(path)
         run.started.append(self._before)
         try:
             with tensors, call.nested(), objects:
                 try:
-                    return self._followed(arrays, tensors, objects, is_tried=trying > 0)
+                    return self._followed(arrays, tensors, objects, is_tried=run.trying > 0)
                 except BaseException as error:
                     tensors.cancel()
                     if isinstance(error, Uncontained) and not isinstance(error, NeedsLeaves):
@@ -169,7 +170,7 @@ class _SideCode:
             path.end()
             call.stream.state = stream
             run.started.pop()
-            run.trying, run.checks = trying, checks
+            run.checks = checks
             lose_traced(tensors.survivors(), is_undone=True)
 
     def _followed(self, arrays: Sequence, tensors: Journal, objects: ObjectJournal, is_tried: bool) -> list:
@@ -187,7 +188,7 @@ class _SideCode:
         except Exception as error:
             if not is_tried and (self._enter is not None or error is not run.raised):
                 raise  # it is none of the code's own
-            if is_tried or isinstance(error, (StopIteration, StopAsyncIteration)):
+            if is_tried or _ends_iteration(error):
                 raise Refused(
                     f"{text_of(error)} is raised on one side of a condition, and caught outside of it. "
                     "Decide by `if` what the handler does, in place of `try`",
@@ -232,6 +233,14 @@ class _SideCode:
         outs.extend(run.checks or ())
         side.made = objects.made
         return outs
+
+
+def _ends_iteration(error: Exception) -> bool:
+    """True if C, which may have called the code, ends an iteration at an error."""
+    names = (frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, (StopIteration, StopAsyncIteration)) or (
+        isinstance(error, IndexError) and "__getitem__" in names
+    )
 
 
 def _count_of(state: Any) -> Any:

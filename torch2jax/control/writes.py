@@ -249,6 +249,11 @@ class ObjectJournal:
         self.slots: dict[tuple, JournaledSlot] = {}
         self.before: dict[tuple, Any] = {}
         self.made: dict[int, Any] = {}
+        """What was made since the side began, by ids; generators by weak references, as they end when nobody has them."""
+
+    def has_made(self, value: Any) -> bool:
+        found = self.made.get(id(value), self)
+        return (found() if type(found) is weakref.ref else found) is value
 
     def __enter__(self) -> "ObjectJournal":
         run = current_run()
@@ -259,7 +264,7 @@ class ObjectJournal:
         current_run().journal = self.outer
 
     def note(self, slot: JournaledSlot) -> None:
-        if id(slot.owner) not in self.made and slot.key not in self.slots:
+        if slot.key not in self.slots and not self.has_made(slot.owner):
             self.slots[slot.key], self.before[slot.key] = slot, slot.read()
             if not slot.is_variable:
                 current_run().owners[id(slot.owner)] = slot.owner
@@ -315,7 +320,7 @@ def is_from_outside(run: Run, owner: Any, restored: Callable[[Any], bool]) -> bo
         Doubted: nobody knows.
     """
     outside: Any = run.outside
-    if isinstance(owner, torch.Tensor) or id(owner) in outside.made or id(owner) in run.tables:
+    if isinstance(owner, torch.Tensor) or outside.has_made(owner) or id(owner) in run.tables:
         return False
     if restored(owner):
         return True
@@ -385,7 +390,7 @@ def note_attribute(owner: Any, name: str) -> None:
     if run.pairs:
         _expect_single(run.pairs, owner)
     kept = run.kept
-    if kept is not None and id(owner) not in kept.made:
+    if kept is not None and not kept.has_made(owner):
         kept.note(Attribute(owner, name))
 
 
@@ -419,7 +424,7 @@ def note_contents(owner: Any) -> None:
     if run.pairs:
         _expect_single(run.pairs, owner)
     kept = run.kept
-    if kept is None or id(owner) in kept.made:
+    if kept is None or kept.has_made(owner):
         return
     if run.journal is not None and type(owner) is dict and (id(owner) in run.dicts or "__builtins__" in owner):
         raise Refused("the attributes of an object, or globals, are changed as a dictionary", other_paths=True)
@@ -462,12 +467,13 @@ def made(value: Any) -> Any:
     """The value, which nobody has that is older than the side."""
     kept = current_run().kept
     if kept is not None:
-        # Who holds a generator besides the code has it from outside (`calls/rng.py`).
-        kept.made[id(value)] = weakref.ref(value) if isinstance(value, torch.Generator) else value
+        # Who holds a random generator besides the code has it from outside (`calls/rng.py`).
+        is_weak = isinstance(value, (torch.Generator, types.GeneratorType))
+        kept.made[id(value)] = weakref.ref(value) if is_weak else value
     return value
 
 
 def is_made(value: Any) -> bool:
     """True if nobody outside of the side can have a value; where the code is on no side, outside of the run."""
     kept = current_run().kept
-    return kept is None or id(value) in kept.made
+    return kept is None or kept.has_made(value)

@@ -1,12 +1,14 @@
 """The result of ``.item()`` on a traced tensor: a number that code may compute with and compare."""
 
 import dis
+import operator
 import os
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import TracedValueError
@@ -31,6 +33,8 @@ class Item(Number):
 
     bounds: tuple[int, int] | None = None
     """The least and the most of an integer that a loop carries, or that is computed from such."""
+    is_of_float32 = False
+    """True for a number that PyTorch has taken out of a float32 tensor: no float64 that the graph would have rounded."""
 
     @property
     def __class__(self):  # for code that asks whether it is a number
@@ -44,7 +48,9 @@ class Item(Number):
     def out_of(cls, tensor: Torchish) -> "Item":
         """The number in a tensor of one element, real and no bool."""
         wide: Any = tensor.detach().reshape(())
-        return cls.of(wide.double() if tensor.dtype.is_floating_point else wide.long())
+        number = cls.of(wide.double() if tensor.dtype.is_floating_point else wide.long())
+        number.is_of_float32 = tensor.dtype == torch.float32 and number.read().dtype == np.float32
+        return number
 
     def tensor(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The result of ``torch.tensor`` of the number."""
@@ -75,6 +81,8 @@ class Item(Number):
         decision = _seen(name, self, other)
         if decision is not None:
             return decision
+        if self.is_of_float32 and type(other) is float:
+            compare, other = _in_float32(name, other, compare)
         return compare(Number.of(self), _plain(other))
 
 
@@ -137,6 +145,20 @@ def _seen(name: str, one: "Item", other: Any) -> bool | None:
         "__ne__": (high < least or low > most, low == high == least == most),
     }[name]
     return True if always else False if never else None
+
+
+def _in_float32(
+    name: str, number: float, compare: Callable[[Any, Any], Any]
+) -> tuple[Callable[[Any, Any], Any], float]:
+    """A comparison of float32 with a float64, as one with the float32 next to that."""
+    with np.errstate(over="ignore"):
+        near = float(np.float32(number))
+    if near == number or number != number:
+        return compare, number
+    if name in ("__eq__", "__ne__"):
+        return compare, float("nan")  # to which none is equal
+    is_less = name in ("__lt__", "__le__")
+    return getattr(operator, ("lt" if near > number else "le") if is_less else "ge" if near > number else "gt"), near
 
 
 def _is_number(value: object) -> bool:
