@@ -249,7 +249,7 @@ class ObjectJournal:
         self.slots: dict[tuple, JournaledSlot] = {}
         self.before: dict[tuple, Any] = {}
         self.made: dict[int, Any] = {}
-        """What was made since the side began, by ids; generators by weak references, as they end when nobody has them."""
+        """What was made since the side began, by ids. Of generators weak references: they end when nobody has them."""
 
     def has_made(self, value: Any) -> bool:
         found = self.made.get(id(value), self)

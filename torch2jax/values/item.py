@@ -34,7 +34,7 @@ class Item(Number):
     bounds: tuple[int, int] | None = None
     """The least and the most of an integer that a loop carries, or that is computed from such."""
     is_of_float32 = False
-    """True for a number that PyTorch has taken out of a float32 tensor: no float64 that the graph would have rounded."""
+    """True for a number that PyTorch takes out of a float32 tensor: no float64 that the graph would have rounded."""
 
     @property
     def __class__(self):  # for code that asks whether it is a number
