@@ -196,8 +196,37 @@ def generator_that_a_loop_leaves(x):
     return v + len(log)
 
 
+def mode_of_a_generator(x):
+    def rows():
+        with torch.no_grad():
+            yield from x
+
+    for i, _ in enumerate(rows()):
+        if i == 1:
+            break
+    total = (x * x).sum() if x[0] > 0 else x.sum()
+    return total + torch.is_grad_enabled()
+
+
+def name_of_one_side(x):
+    if x[0] > 0:
+        y = x * 2
+    try:
+        return y.sum()
+    except NameError:
+        return x.sum()
+
+
 @pytest.mark.parametrize(
-    "program", [protocol_of_iterators, protocol_of_attributes, protocol_of_sequences, generator_that_a_loop_leaves]
+    "program",
+    [
+        protocol_of_iterators,
+        protocol_of_attributes,
+        protocol_of_sequences,
+        generator_that_a_loop_leaves,
+        mode_of_a_generator,
+        name_of_one_side,
+    ],
 )
 def test_protocols_of_python(program):
     translated = jax.jit(t2j(program), compiler_options=QUICK)

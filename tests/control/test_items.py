@@ -221,7 +221,86 @@ def bools_that_are_asked(x):
     return x + sum(a for a, _ in flags) + 10 * sum(b for _, b in flags)
 
 
+def counted_by_keys(x):
+    found = {0: 0, 1: 0}
+    for v in x:
+        found[int(v > 0)] += 1
+    return x + found[1]
+
+
+def removed_with_a_known_one(x):
+    items = [int(x.argmax()), 5]
+    items.remove(5)
+    return x + items[0]
+
+
+def early_return_of_an_item(x):
+    for i in range(3):
+        if x[i] < 0:
+            return x[i]
+    return x[0] * 0
+
+
+def early_return_of_a_slice(x):
+    for i in range(2):
+        if x[i] < 0:
+            return x[i : i + 2]
+    return x[:2] * 0
+
+
+def stack_until_negative(x):
+    stack, total = list(x), x[0] * 0
+    while stack:
+        v = stack.pop()
+        if v < 0:
+            break
+        total += v
+    return total
+
+
+def length_of_a_chosen_text(x):
+    return x + len(["a", "bb", "ccc"][int(x.argmax())])
+
+
+def joined_text(x):
+    return x + (1 if ",".join("pos" if v > 0 else "neg" for v in x) == "pos,pos,pos" else 2)
+
+
+def arithmetic_of_bools(x):
+    return x * (True - bool(x[0] > 0)) + (bool(x[1] > 0) - True)
+
+
+def sorted_numbers(x):
+    items = [v.item() for v in x]
+    items.sort(reverse=True)
+    return torch.tensor(items) + sorted([-1.0, x[0].item(), 1.0])[1]
+
+
+def sorted_by_keys(x):
+    order = sorted(range(3), key=lambda i: (int(x[i] > 0), -i))
+    again = sorted(range(3), key=lambda i: int(x[i] > 0), reverse=True)
+    return x[order[0]] + 10 * x[order[1]] + 100 * x[again[0]]
+
+
+def sorted_pairs(x):
+    pairs = sorted(((v.item(), i) for i, v in enumerate(x)), reverse=True)
+    listed = [(v.item(), i) for i, v in enumerate(x)]
+    listed.sort()
+    return x + pairs[0][1] + 10 * listed[0][1] + listed[2][0]
+
+
 PROGRAMS = [
+    counted_by_keys,
+    removed_with_a_known_one,
+    early_return_of_an_item,
+    early_return_of_a_slice,
+    stack_until_negative,
+    length_of_a_chosen_text,
+    joined_text,
+    arithmetic_of_bools,
+    sorted_numbers,
+    sorted_by_keys,
+    sorted_pairs,
     popped,
     deleted_and_removed,
     index_of_the_largest,

@@ -24,7 +24,7 @@ from .number_expressions import (
 
 TABLE = expressions()
 REASONS = {name: reason for reason, names in REFUSED.items() for name in names}
-SPLIT = [name for name in TABLE if any(x in name for x in ("try:", "case 0", "next(", "sorted("))]
+SPLIT = [name for name in TABLE if any(x in name for x in ("try:", "case 0", "next("))]
 """What goes both ways to the end of the code."""
 FOLLOWED = [name for name in TABLE if name not in REASONS and name not in SPLIT]
 GROUPS = [FOLLOWED[i : i + 24] for i in range(0, len(FOLLOWED), 24)]

@@ -223,8 +223,8 @@ class Access(Routes):
         """The item of a list or dictionary for a tensor or a number that data may decide."""
         raise NotImplementedError
 
-    def set_item_at(self, value: Any, owner: list, key: Any) -> None:
-        """Sets it in a list."""
+    def set_item_at(self, value: Any, owner: Any, key: Any) -> None:
+        """Sets it."""
         raise NotImplementedError
 
     def getitem(self, owner: Any, key: Any) -> Any:
@@ -260,7 +260,7 @@ class Access(Routes):
             return
         if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
             raise Refused("data decide which of two objects a key is", other_paths=True)
-        if type(owner) is list and isinstance(key, torch.Tensor):
+        if (type(owner) is list and isinstance(key, torch.Tensor)) or (type(key) is Item and isinstance(owner, dict)):
             self.set_item_at(value, owner, key)
             return
         self._note_item(owner, key)

@@ -100,7 +100,7 @@ def _extreme(kind: str) -> Callable:
         if len(values) < 2 or options:
             return NotImplemented
         keys = values if key is None else [operators.call(key, x) for x in values]
-        if not any(map(is_data, keys)):
+        if not any(is_data(x) for each in keys for x in (each if type(each) is tuple else (each,))):
             return NotImplemented
         best, best_key = values[0], keys[0]
         for x, its_key in zip(values[1:], keys[1:], strict=True):
@@ -118,11 +118,49 @@ def _extreme(kind: str) -> Callable:
     return choose
 
 
+def in_order(operators: Expressions, items: list, key: Any = None, reverse: Any = False) -> Any:
+    """Some items, sorted as Python does; numbers whose keys data decide by one sort of the graph."""
+    keys = items if key is None else [operators.call(key, x) for x in items]
+    if not any(is_data(x) for each in keys for x in (each if type(each) is tuple else (each,))):
+        return NotImplemented if key is None else _by_python(items, keys, reverse)
+    columns, by = _columns(items), _columns(keys)
+    if type(reverse) is not bool or columns is None or by is None:
+        return _by_python(items, keys, reverse)
+    order: Any = torch.arange(len(items))
+    for column in reversed(by):
+        order = order[column[order].sort(descending=reverse, stable=True).indices]
+    found = [[Item.out_of(column[i]) for column in columns] for i in order]
+    return [type(item)(x) if type(item) is tuple else x[0] for item, x in zip(items, found, strict=True)]
+
+
+def _by_python(items: list, keys: list, reverse: Any) -> list:
+    return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)]
+
+
+def _columns(rows: list) -> list[Any] | None:
+    """Numbers, or tuples of them, as tensors of those in one place; None of others, and of integers among floats."""
+    if not all(type(x) is tuple and len(x) == len(rows[0]) for x in rows):
+        rows = [(x,) for x in rows]
+    columns = [*zip(*rows, strict=True)]
+    kinds = [{x.python_type if type(x) is Item else type(x) for x in column} for column in columns]
+    if not all(kind in ({int}, {float}) for kind in kinds):
+        return None
+    return [torch.stack([torch.tensor(x) for x in column]) for column in columns]
+
+
+def _sorted(operators: Expressions, items: Any, **options: Any) -> Any:
+    if type(items) not in (list, tuple, RANGE):
+        return NotImplemented
+    found = in_order(operators, list(items), **options)
+    return found if found is NotImplemented else operators.new(found)
+
+
 ASKING: dict[Any, Callable] = {
     builtins.any: _any,
     builtins.all: _all,
     builtins.isinstance: _isinstance,
     builtins.max: _extreme("Gt"),
     builtins.min: _extreme("Lt"),
+    builtins.sorted: _sorted,
     RANGE: _range,
 }

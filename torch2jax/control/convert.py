@@ -35,6 +35,9 @@ _READ_THEIR_CALLER_ALONE = frozenset(("vars", "dir"))  # without an argument
 _KEPT_CALLS = frozenset(("super", "globals"))
 
 
+_UNSET = {"NameError", "UnboundLocalError"}
+
+
 class _Converter(ast.NodeTransformer):
     """Converts one function and those inside of it.
 
@@ -209,6 +212,8 @@ class _Converter(ast.NodeTransformer):
             body = [ast.copy_location(ast.With([ast.withitem(operator("trying"), None)], body, None), node)]
         handlers = []
         for handler in node.handlers:
+            if _UNSET & {getattr(x, "id", None) for x in ast.walk(handler.type or ast.Pass())}:
+                raise Unconvertible("it catches NameError: behind a condition a variable is there that one side sets")
             kind = handler.type and self.visit(handler.type)
             handlers.append(
                 ast.copy_location(ast.ExceptHandler(kind, handler.name, self._block(handler.body)), handler)

@@ -163,6 +163,8 @@ class _Ways:
             if self._split.has_all or not can_be_put_back(kept, restored):
                 raise
             raise Refused(str(error), other_paths=True) from error
+        finally:
+            way.raised = kept.raised
         if way.decisions:
             expect_not_consumed(
                 kept, restored, f"in the rest of the code, which runs more than once: {self._split.reason}"

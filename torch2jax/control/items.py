@@ -17,7 +17,9 @@ from ..errors.locations import user_line
 from ..runtime.translation import lift
 from ..tracing.conditions import deciding_array
 from ..values.item import Item
+from ..values.lengths import range_of_number
 from .calls import is_data
+from .numbers import is_integer
 from .sides import condition
 from .state import splitting
 
@@ -43,17 +45,23 @@ def item_at(operators: Any, owner: Any, key: Any) -> Any:
     return _chosen(operators, at, range(len(items)), items)
 
 
-def set_item_at(operators: Any, value: Any, owner: list, key: Any) -> None:
-    """Sets the item of a list at an index that data decide."""
-    if not _is_of_data(key):
+def set_item_at(operators: Any, value: Any, owner: Any, key: Any) -> None:
+    """Sets the item of a list at an index that data decide, or of a dictionary that has all keys that it may be."""
+    if isinstance(owner, dict):
+        low, high = range_of_number(key) if is_integer(key) else (0, -1)
+        keys = range(low, high + 1) if high - low < _MOST else ()
+        if not keys or not all(x in owner for x in keys):
+            raise TracedValueError("a number that may be a new key of a dictionary", instead="write to a tensor")
+        at = key
+    elif _is_of_data(key):
+        keys, at = range(len(owner)), _index(operators, key, len(owner), "list assignment")
+        _expect_few(owner, "the index of a list that is written to", "write to a tensor: values[i] = x")
+    else:
         operators.setitem(value, owner, operator.index(key))
         return
-    at = _index(operators, key, len(owner), "list assignment")
-    _expect_few(owner, "the index of a list that is written to", "write to a tensor: values[i] = x")
     location, way = user_line(), splitting(user_line())
-    last = len(owner) - 1
-    for i, before in enumerate(tuple(owner)):
-        flag = True if i == last and way is not None else operators.truth(operators.compare("Eq", at, i))
+    for i, before in [(i, owner[i]) for i in keys]:
+        flag = True if i == keys[-1] and way is not None else operators.truth(operators.compare("Eq", at, i))
         if flag is False:
             continue
         if flag is True or (way is not None and way.ask(deciding_array(flag), location)):
@@ -65,6 +73,8 @@ def set_item_at(operators: Any, value: Any, owner: list, key: Any) -> None:
 
 def without_item(operators: Any, owner: list, key: Any) -> Any:
     """Takes the item at an index that data decide out of a list, and gives it."""
+    if type(key) is int:
+        return operators.call(owner.pop, key)
     at = _index(operators, key, len(owner), "pop")
     found = item_at(operators, owner, at)
     for i, following in enumerate(owner[1:]):

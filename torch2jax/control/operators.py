@@ -1,6 +1,8 @@
 """The operators of statements in converted code: loops, assertions, contexts. What is known stays Python's."""
 
 import contextlib
+import dis
+import gc
 import itertools
 import sys
 import types
@@ -15,7 +17,7 @@ from ..runtime.translation import lift, this_call
 from ..tracing.conditions import deciding_array
 from ..values import lengths
 from ..values.item import Item
-from .asking import ASKING
+from .asking import ASKING, in_order
 from .calls import RANGE, SPECIAL
 from .exits import RESULT
 from .expressions import Expressions, variables_of
@@ -23,9 +25,10 @@ from .items import is_among, item_at, method_of_data, set_item_at
 from .loops import loop
 from .merge import expect_there
 from .overflow import fitting
+from .purity import is_iterator
 from .sides import condition
-from .state import Refused, current_run, retried, splitting, trying
-from .writes import UNDEFINED, Variable
+from .state import Refused, asking_way, current_run, retried, splitting, trying
+from .writes import UNDEFINED, Variable, forget
 
 _MANY = 2**10  # conditions in a loop that no condition ends
 _REFERENCES_OF_ITEMS = 2  # to what a loop alone goes through
@@ -40,10 +43,15 @@ class Operators(Expressions):
     def item_at(self, owner: Any, key: Any) -> Any:
         return item_at(self, owner, key)
 
-    def set_item_at(self, value: Any, owner: list, key: Any) -> None:
+    def set_item_at(self, value: Any, owner: Any, key: Any) -> None:
         set_item_at(self, value, owner, key)
 
     def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+        if name == "sort" and type(owner) is list and not args:
+            ordered = in_order(self, list(owner), **kwargs)
+            if ordered is not NotImplemented:
+                self.setitem(ordered, owner, slice(None))
+                return None
         found = NotImplemented if kwargs else method_of_data(self, owner, name, args)
         return super().call_predicate(name, owner, args, kwargs) if found is NotImplemented else found
 
@@ -91,6 +99,8 @@ class Operators(Expressions):
         for number in itertools.count():
             goes_on = self._goes_on(test, ending)
             if not isinstance(goes_on, bool):
+                goes_on = _answered(goes_on)
+            if not isinstance(goes_on, bool):
                 way = splitting(location)
                 if way is None or number in _FIRST:  # what the first one sets may be the same from then on
                     with retried() if way else contextlib.nullcontext():
@@ -109,9 +119,14 @@ class Operators(Expressions):
                 )
 
     def for_(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
+        items = self.iterated(items)
+        self._go_through_items(items, body, names, flags)
+        if is_iterator(items):
+            forget(items)
+
+    def _go_through_items(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         variables, location = variables_of(names, body), _loop_location(body)
         ending = _WaysOut(variables, flags)
-        items = self.iterated(items)
         if type(items) is lengths.TracedRange:
             items = CountedRange(items.start, items.stop, items.step, lengths.known_or_hinted_bound(items.number))
             self._count(items, items.goes_on(self), body, variables, ending, location)
@@ -149,6 +164,9 @@ class Operators(Expressions):
                     return
                 if goes_on is True:
                     continue
+            elif _ends_by_code(following):
+                why = "a loop ends on data, and leaves a generator, whose `finally` or `with` then ends"
+                raise Refused(why, other_paths=True, location=location)
             elif following is items and not is_alone:
                 raise Refused("a loop ends on data, and moves on an iterator that others have", other_paths=True)
             self._rest_of(following, goes_on, body, variables, ending, _SHORT)
@@ -312,6 +330,21 @@ class CountedRange:
 
     def goes_on(self, operators: Expressions) -> Any:
         return operators.truth(self.has(operators, self.start))
+
+
+def _answered(flag: Any) -> Any:
+    """A traced bool, or the answer that it has had on the way that the code goes."""
+    way = asking_way()
+    answer = None if way is None else way.answer(deciding_array(flag))
+    return flag if answer is None else answer
+
+
+def _ends_by_code(items: Any) -> bool:
+    """True of a generator that runs code when it is left, and of an iterator of C's that reads one."""
+    if isinstance(items, types.GeneratorType):
+        steps = dis.get_instructions(items.gi_code)
+        return any(x.opname == "PUSH_EXC_INFO" for x in steps) or _ends_by_code(items.gi_yieldfrom)
+    return is_iterator(items) and any(map(_ends_by_code, filter(is_iterator, gc.get_referents(items))))
 
 
 def _loop_location(body: types.FunctionType) -> SourceLine:

@@ -85,6 +85,8 @@ class Way:
         self._split, self._given, self._most, self._often = split, given, most, often
         self.trace = current_trace()
         self.decisions: list[BranchDecision] = []
+        self.raised: BaseException | None = None
+        """The exception that the code itself has raised, and ended with."""
         self._known: list[tuple[Any, bool]] = []
 
     @property
@@ -96,15 +98,19 @@ class Way:
         """True if the rest of the code goes into both sides of a condition."""
         return self._split.has_all or location in self._split.locations
 
+    def answer(self, flag: Any) -> bool | None:
+        """The answer that a traced bool has had; None if it has not been asked."""
+        return next((found for before, found in self._known if is_same_value(flag, before)), None)
+
     def ask(self, flag: Any, location: SourceLine, why: str = "decides how code goes on") -> bool:
         """The answer to a traced bool.
 
         Args:
             why: there are no sides that could become one, in words.
         """
-        for before, found in self._known:  # which is asked again
-            if is_same_value(flag, before):
-                return found
+        answer = self.answer(flag)
+        if answer is not None:  # which is asked again
+            return answer
         if not self._split.is_used:
             raise Refused(f"bool(tensor) at {location} {why}", other_paths=True, location=location)
         number = len(self.decisions)
@@ -217,7 +223,8 @@ class Rest:
                 except Exception as error:
                     if not way.decisions:
                         raise
-                    end = Raised(_without_frames(error), is_raised_by_code(error, way.decisions[-1].file))
+                    is_check = error is way.raised or is_raised_by_code(error, way.decisions[-1].file)
+                    end = Raised(_without_frames(error), is_check)
                     return []
                 is_array = [isinstance(x, (jax.Array, np.ndarray)) for x in leaves]
                 end = _Ended([None if a else StaticLeaf(x) for x, a in zip(leaves, is_array, strict=True)], structure)

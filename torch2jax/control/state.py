@@ -50,7 +50,7 @@ def is_of_translation(error: BaseException) -> bool:
     return type(error) in (TracedValueError, BranchError)
 
 
-_NUMBERS = re.compile(r"\b(Item|Torchish)\b|(not|type|'|=) ?Number\b")
+_NUMBERS = re.compile(r"\b(Item|Torchish|Unmergeable)\b|(not|type|'|=) ?Number\b")
 """What CPython and PyTorch's parser call an argument that is no number to them."""
 
 

@@ -171,7 +171,9 @@ def relations(tensor: Any) -> list[Relation]:
     node = tensor._node
     storage, steps = node.storage, [kind for kind, _ in steps_to(node)]
     found = [*_relations(storage, steps, None, storage.is_older, set())]
-    return found if len(found) <= _MANY else [x._replace(is_known=False) for x in found]
+    is_many = len(found) > _MANY
+    # What a view has that begins where data decide was computed in the trace that ends.
+    return [x._replace(is_known=False) if is_many or any(y.traced for y in x.steps) else x for x in found]
 
 
 def _relations(storage: Storage, steps: list, flag: Any, is_older: bool, seen: set[int]) -> Iterator[Relation]:

@@ -13,6 +13,7 @@ Invariants:
 import array
 import collections
 import contextvars
+import sys
 import threading
 import types
 import weakref
@@ -471,6 +472,16 @@ def made(value: Any) -> Any:
         is_weak = isinstance(value, (torch.Generator, types.GeneratorType))
         kept.made[id(value)] = weakref.ref(value) if is_weak else value
     return value
+
+
+def forget(value: Any) -> None:
+    """Lets an iterator go that a loop has left and nobody else has: what it reads, a generator, then ends."""
+    kept = current_run().kept
+    if kept is not None and sys.getrefcount(value) <= _REFERENCES_OF_LEFT and kept.has_made(value):
+        del kept.made[id(value)]
+
+
+_REFERENCES_OF_LEFT = 4  # of the loop, of `forget` with its call of `getrefcount`, and of `made`
 
 
 def is_made(value: Any) -> bool:

@@ -188,7 +188,7 @@ def _as_integer(value: Any) -> Any:
         number = Number.of(value)
         integer: Any = number.long() if value.dtype == torch.bool else number
         return Number.of(integer)
-    return value
+    return int(value) if type(value) is bool else value
 
 
 def _of_bools(name: str) -> Callable:
