@@ -239,7 +239,7 @@ class Access(Routes):
             expect_there(key)
             return self.item_at(owner, key) if isinstance(key, torch.Tensor) else owner[key]
         expect_there(owner, key)
-        if isinstance(key, torch.Tensor) and (kind in _LISTS or (kind is np.ndarray and owner.ndim == 1)):
+        if isinstance(key, torch.Tensor) and (kind in _LISTS or _is_vector(owner)):
             return self.item_at(owner, key)
         f = getattr(kind, "__getitem__", None)
         if type(f) is types.FunctionType and self.converts(f):
@@ -260,7 +260,7 @@ class Access(Routes):
             return
         if isinstance(owner, dict) and type(key) is not str and has_no_identity(key):
             raise Refused("data decide which of two objects a key is", other_paths=True)
-        if (type(owner) is list and isinstance(key, torch.Tensor)) or (type(key) is Item and isinstance(owner, dict)):
+        if isinstance(key, torch.Tensor) and _has_items(owner, key):
             self.set_item_at(value, owner, key)
             return
         self._note_item(owner, key)
@@ -311,6 +311,15 @@ class Access(Routes):
                 if type(x) is not str and has_no_identity(x):
                     raise Refused("data decide whether two items of a set, or two keys, are one", other_paths=True)
         return made(value)
+
+
+def _is_vector(owner: object) -> bool:
+    return type(owner) is np.ndarray and owner.ndim == 1
+
+
+def _has_items(owner: object, key: object) -> bool:
+    """True if data may decide which item a key is of; a tensor in a dictionary is a key itself."""
+    return type(owner) is list or (isinstance(owner, dict) and type(key) is Item)
 
 
 def _looked_up(kind: type, name: str) -> Any:

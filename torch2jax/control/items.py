@@ -39,7 +39,7 @@ def item_at(operators: Any, owner: Any, key: Any) -> Any:
     at = _index(operators, key, len(items), "list" if type(owner) is list else type(owner).__name__)
     if items and len(items) <= _SIZE and len({*map(type, items)}) == 1 and type(items[0]) in _DTYPES:
         kind, table = type(items[0]), torch.tensor(items, dtype=_DTYPES[type(items[0])])
-        found = lift(table)[_tensor(at)]
+        found: Any = lift(table)[_tensor(at)]
         return Item.of(found) if kind is bool else Item.out_of(found)
     _expect_few(items, "the index of a list", "index a tensor: torch.stack(tensors)[i], torch.tensor(numbers)[i]")
     return _chosen(operators, at, range(len(items)), items)
