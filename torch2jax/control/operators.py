@@ -98,8 +98,8 @@ class Operators(Expressions):
 
         for number in itertools.count():
             goes_on = self._goes_on(test, ending)
-            if not isinstance(goes_on, bool):
-                goes_on = _answered(goes_on)
+            if not isinstance(goes_on, bool) and _is_over(goes_on):
+                return
             if not isinstance(goes_on, bool):
                 way = splitting(location)
                 if way is None or number in _FIRST:  # what the first one sets may be the same from then on
@@ -332,11 +332,10 @@ class CountedRange:
         return operators.truth(self.has(operators, self.start))
 
 
-def _answered(flag: Any) -> Any:
-    """A traced bool, or the answer that it has had on the way that the code goes."""
+def _is_over(flag: Any) -> bool:
+    """True if a traced bool has been answered on the way that the code goes, by no."""
     way = asking_way()
-    answer = None if way is None else way.answer(deciding_array(flag))
-    return flag if answer is None else answer
+    return way is not None and way.answer(deciding_array(flag)) is False
 
 
 def _ends_by_code(items: Any) -> bool:
