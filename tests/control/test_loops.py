@@ -585,9 +585,9 @@ def compares_tenths(x):
     return x
 
 
-def until_one(x):
+def until_ten(x):
     t, count = 0.0, 0
-    while x.norm() > 1e-3 and t < 1.0:
+    while x.norm() > 1e-30 and t < 10.0:
         x, t, count = x * 0.9, t + 0.1, count + 1
     return x, t, count
 
@@ -596,7 +596,7 @@ def until_one(x):
     ("function", "reason"),
     [
         (compares_tenths, "the comparison got t, a Python float that the loop at .* changes in steps"),
-        (until_one, "the comparison got t, a Python float that the loop at .* changes in steps"),
+        (until_ten, "the comparison got t, a Python float that the loop at .* changes in steps"),
         (grows, "a list of length 0 where the loop begins, a list of length 1 behind an iteration of the loop at .*"),
         (toggles, "direction is 'down' where the loop begins, 'up' behind an iteration of the loop at .*"),
         (advances, r"\(generator\) from outside is read on one side of a condition"),
