@@ -13,7 +13,6 @@ from ..calls import (
     settings as settings,
 )
 from ..functional import func as func, vmap as vmap
-from ..rules.tables import PROVIDED
 from ..values import (
     at_once as at_once,
     distributed as distributed_values,  # noqa: F401
@@ -82,5 +81,3 @@ from . import (
 
 if importlib.util.find_spec("torch.ao.quantization") is not None:  # which PyTorch means to leave to torchao
     from . import observers as observers
-
-PROVIDED.are_pytorchs = False  # what is declared from here on is the user's, and may be anything

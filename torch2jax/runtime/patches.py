@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from .layers import LAYERS, around_loading
 from .translation import current
 
 _ABSENT = object()
@@ -281,10 +282,15 @@ def _put(owner: Any, name: str, replacement: Any) -> None:
 
 def _apply_pending() -> None:
     modules = sys.modules
-    for pending in [pending for pending in _pending if pending[0] in modules]:
-        _pending.remove(pending)
-        module, declare = pending
-        declare(sys.modules[module])
+    while found := [pending for pending in _pending if pending[0] in modules]:
+        for pending in found:
+            _pending.remove(pending)
+            module, declare = pending
+            declare(sys.modules[module])  # which may load a layer, that declares others
+
+
+for _layer in LAYERS:
+    _pending.extend((name, lambda _, layer=_layer: layer.load()) for name in _layer.imported)
 
 
 def remove_patches() -> None:
@@ -304,10 +310,14 @@ def remove_patches() -> None:
 _NOTING = frozenset(("torch._dynamo",))
 
 
+@around_loading  # whose modules note PyTorch's functions, too
 @contextlib.contextmanager
 def _all_undone():
     """A context in which everything is as it was before the first call began."""
     global _calls
+    if not _exchanges.is_put:
+        yield
+        return
     with _lock:
         before, _calls = _calls, 1
         remove_patches()

@@ -1,0 +1,121 @@
+"""Layers are loaded when code first needs them, and nothing else imports them."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import torch2jax
+from torch2jax.runtime.layers import LAYERS
+
+ROOT = Path(torch2jax.__file__).parent
+MODULES = [module for layer in LAYERS for module in layer.modules]
+
+
+def _imported_by(path: Path) -> Iterator[Path]:
+    """The files of the package that a file imports, anywhere in it."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+            folder = ROOT.joinpath(*filter(None, base))
+            for found in (folder, *(folder / alias.name for alias in node.names)):
+                yield from (file for file in (found.with_suffix(".py"), found / "__init__.py") if file.is_file())
+
+
+def _is_in(path: Path, module: str) -> bool:
+    file = ROOT.joinpath(*module.split("."))
+    return path == file.with_suffix(".py") or file in path.parents
+
+
+@pytest.mark.parametrize("start", ["convert.py", "ops/__init__.py"])
+def test_no_import_leads_to_a_layer(start):
+    seen, ahead = {}, [(ROOT / start, None)]
+    while ahead:
+        path, by = ahead.pop()
+        if path not in seen:
+            seen[path] = by
+            ahead += [(found, path) for found in _imported_by(path)]
+    wrong = {
+        f"{path.relative_to(ROOT)} of a layer is imported by {by.relative_to(ROOT)}"
+        for path, by in seen.items()
+        if by is not None and any(_is_in(path, module) for module in MODULES)
+        if not any(_is_in(by, module) for module in MODULES)
+    }
+    assert not wrong, "wanted LAYER.name of torch2jax.runtime.layers, which imports it when it is needed"
+
+
+def _run_anew(program: str) -> str:
+    """What a program prints in a process of its own."""
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+
+
+MODELS = """
+import sys
+
+import jax
+import torch
+from torch import nn
+
+from torch2jax import t2j
+from torch2jax.runtime.layers import LAYERS
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(10, 8), nn.LayerNorm(8)
+        self.project, self.out, self.dropout = nn.Linear(8, 24), nn.Linear(8, 8), nn.Dropout(0.1)
+        self.register_buffer("mask", torch.tril(torch.ones(6, 6)).bool())
+
+    def forward(self, ids):
+        x = self.embedding(ids) + torch.arange(ids.shape[1])[:, None] * 0.01
+        parts = self.project(self.norm(x)).split(8, -1)
+        q, k, v = [part.view(*part.shape[:-1], 2, 4).transpose(1, 2) for part in parts]
+        length = ids.shape[1]
+        weights = (q @ k.transpose(-1, -2) / 2).masked_fill(~self.mask[:length, :length], float("-inf"))
+        y = self.dropout(nn.functional.softmax(weights, -1)) @ v
+        return x + self.dropout(self.out(y.transpose(1, 2).reshape(x.shape)))
+
+
+class Recurrent(nn.LSTM):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
+network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+images = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2))
+models = [
+    (network, torch.randn(3, 4)),
+    (images, torch.randn(2, 3, 8, 8)),
+    (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(2, 5, 8)),
+    (Recurrent(4, 5), torch.randn(2, 3, 4)),
+    (Attention(), torch.randint(0, 10, (2, 6))),
+]
+for model, x in models:
+    function = t2j(model)
+    params, buffers = function.split()
+
+    def loss(params, x, key):
+        result, state = function(x, state_dict=params | buffers, rng=key, return_state_dict=True)
+        return (result**2).sum(), state
+
+    jax.jit(jax.grad(loss, has_aux=True)).lower(params, t2j(x), jax.random.key(0))
+"""
+
+
+@pytest.mark.slow("imports PyTorch and JAX in a process of its own, and traces five models there")
+def test_models_load_no_layer():
+    names = "[x for layer in LAYERS for x in layer.modules if 'torch2jax.' + x in sys.modules]"
+    assert _run_anew(f"{MODELS}\nprint({names})") == "[]"
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.modules[0])
+def test_layers_have_what_they_list(layer):
+    layer.load()
+    assert all(f"torch2jax.{module}" in sys.modules for module in layer.modules)
+    with pytest.raises(AttributeError, match="has no_such_thing"):
+        _ = layer.no_such_thing
