@@ -11,12 +11,11 @@ import torch
 
 from .calls.framework_checks import expect_no_code_of_jax, expect_of_pytorch, mapped, stays
 from .calls.logical_dtypes import LogicalDtypes
-from .compiled.part import parts_of
 from .errors.tracebacks import boundary
 from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
 from .ops.distributed.groups import axes_given
-from .runtime.layers import BRIDGE
+from .runtime.layers import BRIDGE, COMPILED, TRAINING
 from .tensors.containers import open_up
 from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
 from .tensors.dtypes import dtype_t2j, tell_of_narrowing
@@ -27,7 +26,6 @@ from .tensors.trees import map_results
 from .tensors.wrapped import is_wrapper, wrapped
 from .tracing.conditions import BranchPolicy
 from .tracing.rolling import Rolling
-from .training.stateful import StatefulFunction
 from .values.sparse import Sparse, array_of_sparse
 
 if TYPE_CHECKING:
@@ -62,6 +60,20 @@ class _OfJax(Protocol):
     def cache_size(self) -> int: ...
 
 
+class _Step(Protocol):
+    """A function of a state: a `StatefulFunction`."""
+
+    def __call__(
+        self, state: dict[str, dict[str, Any]], *args: Any, rng: jax.Array | None = None, **kwargs: Any
+    ) -> tuple[Any, dict[str, dict[str, Any]]]: ...
+
+    def init(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> dict[str, dict[str, Any]]: ...
+
+    def stack_layers(self, state: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]: ...
+
+    def load(self, state: dict[str, dict[str, Any]]) -> None: ...
+
+
 class _Options(TypedDict, total=False):
     """The options of a translation; see `t2j`."""
 
@@ -94,7 +106,7 @@ def t2j(thing: torch.nn.Module, **options: Unpack[_Options]) -> TranslatedModule
 @overload
 def t2j(thing: _OfJax) -> Callable: ...
 @overload
-def t2j(thing: Callable, *, state: Any, **options: Unpack[_Options]) -> StatefulFunction: ...
+def t2j(thing: Callable, *, state: Any, **options: Unpack[_Options]) -> _Step: ...
 @overload
 def t2j(thing: Callable[P, _Unknown], **options: Unpack[_Options]) -> TranslatedFunction[P, Any]: ...
 @overload
@@ -289,6 +301,10 @@ def _to_jax(
         """The feature that runs functions in PyTorch as the options say; None if they say nothing."""
         return None if options == _IN_JAX else BRIDGE.last_resort(module, **options)
 
+    def parts_of(module: torch.nn.Module | None) -> Any:
+        """The parts of a module that are compiled; None if the options name none."""
+        return None if compile == () else COMPILED.parts_of(module, compile)
+
     def standing(function: Callable, first: int = 0) -> LogicalDtypes | None:
         return None if dtypes is None else LogicalDtypes(dtypes, function, first)
 
@@ -322,15 +338,13 @@ def _to_jax(
             None,
             last_resort(thing),
             policy,
-            parts_of(thing, compile),
+            parts_of(thing),
             standing(thing.forward),
             rolling,
         )
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
         module = thing.__self__
-        return TranslatedModule(
-            module, thing, last_resort(module), policy, parts_of(module, compile), standing(thing), rolling
-        )
+        return TranslatedModule(module, thing, last_resort(module), policy, parts_of(module), standing(thing), rolling)
     if isinstance(thing, BRIDGE.classes):
         return thing.function
     if compile and state is not None:
@@ -339,10 +353,12 @@ def _to_jax(
             "state=...) to jax.jit as a whole"
         )
     if compile and callable(thing) and not isinstance(thing, type):
-        parts_of(None, compile)
+        parts_of(None)
     if state is not None:
         objects = tuple(state) if isinstance(state, (tuple, list)) else (state,)
-        return StatefulFunction(thing, objects, last_resort(None), policy, standing(thing, len(objects)), rolling)
+        return TRAINING.StatefulFunction(
+            thing, objects, last_resort(None), policy, standing(thing, len(objects)), rolling
+        )
     if callable(thing) and not isinstance(thing, type):
         return TranslatedFunction(thing, last_resort(None), policy, standing(thing), rolling)
     thing = untied(thing)

@@ -1,14 +1,19 @@
 """Layers are loaded when code first needs them, and nothing else imports them."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import torch2jax
+from torch2jax import t2j
+from torch2jax.runtime import patches
 from torch2jax.runtime.layers import LAYERS
 
 ROOT = Path(torch2jax.__file__).parent
@@ -119,3 +124,18 @@ def test_layers_have_what_they_list(layer):
     assert all(f"torch2jax.{module}" in sys.modules for module in layer.modules)
     with pytest.raises(AttributeError, match="has no_such_thing"):
         _ = layer.no_such_thing
+
+
+PATCHED = [(layer, name) for layer in LAYERS for name in layer.patched]
+
+
+@pytest.mark.parametrize(("layer", "name"), PATCHED, ids=[name for _, name in PATCHED])
+def test_layers_replace_what_they_wait_for(layer, name):
+    layer.load()
+    jax.jit(t2j(lambda x: x)).lower(jnp.ones(2))
+    assert not patches._awaiting[layer]
+    module, _, path = name.partition(":")
+    *owners, name = path.split(".")
+    owner = functools.reduce(getattr, owners, sys.modules[module])
+    targets = [(owner, name), (getattr(owner, name), "__code__")]
+    assert any(patch[0] is owner and patch[1] == name for patch in patches._patches for owner, name in targets)

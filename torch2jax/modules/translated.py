@@ -18,17 +18,15 @@ from jax.core import Tracer
 from ..autograd.hooks import finished
 from ..autograd.inputs import UnaskedInputs
 from ..autograd.runs import Runs
-from ..calls import optimizers as optimizers  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
-from ..compiled.host_functions import HostFunctions, begin_parts
-from ..compiled.part import Parts
 from ..errors.hints import hint_at_axes, hint_at_symbols
 from ..errors.locations import SourceLine, user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.features import Incoming, comes_in
+from ..runtime.layers import COMPILED
 from ..tensors.ended import force_within
 from ..tensors.padded import Padded
 from ..tensors.sparse_arrays import is_sparse_array
@@ -140,7 +138,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         method: types.MethodType | None = None,
         last_resort: Any = None,
         policy: BranchPolicy = FOLLOWING,
-        parts: Parts | None = None,
+        parts: Any = None,
         logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
     ):
@@ -188,7 +186,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
             state = names.given(unstack_layers(given_state)) if is_stacked else given_state
             with torch.enable_grad(), Call(rng, self._last_resort, execution) as call:
                 if self._parts is not None:
-                    begin_parts(call)
+                    COMPILED.begin_parts(call)
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._logical_dtypes)
@@ -333,7 +331,7 @@ def run_on_arrays(
 
     A function that is called by translated code gets its tensors, and gives tensors.
     """
-    is_inner, host = False, call.kept.get(HostFunctions)
+    is_inner, host = False, call.kept.get(COMPILED.HostFunctions) if COMPILED.is_loaded else None
 
     def enter(value: Any, parameter: str | None = None):
         nonlocal is_inner

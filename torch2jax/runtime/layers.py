@@ -3,6 +3,7 @@
 This is the only file that names them. A layer is some modules, and what code does before these are needed:
 
 - it calls a PyTorch function whose rule they have (`functions`), which the registry asks for only if no rule is known;
+- it comes to a function of PyTorch that they replace (`patched`);
 - it has imported a library that they serve (`imported`), which the first call after that sees;
 - it uses something of theirs, as an attribute of the layer: ``BRIDGE.last_resort(...)``.
 
@@ -22,11 +23,11 @@ from .translation import hidden
 K = TypeVar("K", bound=type)
 _PACKAGE = __name__.partition(".")[0]
 _lock = threading.RLock()
-_around: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+_around: list[Callable[["Layer"], contextlib.AbstractContextManager[None]]] = []
 
 
-def around_loading(context: Callable[[], contextlib.AbstractContextManager[None]]) -> Any:
-    """Declares the decorated context manager as one in which layers are loaded."""
+def around_loading(context: Callable[["Layer"], contextlib.AbstractContextManager[None]]) -> Any:
+    """Declares the decorated context manager as one in which a layer is loaded."""
     _around.append(context)
     return context
 
@@ -38,6 +39,8 @@ class Layer:
         modules: what is imported, in this order.
         functions: PyTorch functions with a rule there: the paths of functions, and the names of operators, or the
             namespaces of libraries, as "aten::_to_sparse" and "quantized::".
+        patched: functions and objects of PyTorch that they replace in translated calls, and that code comes to first
+            of all these: "module:name" and "module:Class.name".
         imported: modules of libraries for which there is something.
     """
 
@@ -45,9 +48,10 @@ class Layer:
         self,
         *modules: str,
         functions: Sequence[str] = (),
+        patched: Sequence[str] = (),
         imported: Sequence[str] = (),
     ):
-        self.modules, self.functions, self.imported = modules, functions, imported
+        self.modules, self.functions, self.patched, self.imported = modules, functions, patched, imported
         self.is_loaded = False
         self._loaded: list[Any] = []
         self.classes: tuple[type, ...] = ()
@@ -64,8 +68,8 @@ class Layer:
             if self.is_loaded:
                 return
             with contextlib.ExitStack() as stack:
-                for context in (hidden, DisableTorchFunction, *_around):
-                    stack.enter_context(context())
+                for context in (hidden(), DisableTorchFunction(), *(around(self) for around in _around)):
+                    stack.enter_context(context)
                 self._loaded = [importlib.import_module(f"{_PACKAGE}.{name}") for name in self.modules]
             self.is_loaded = True
 
@@ -82,11 +86,28 @@ class Layer:
 
 BRIDGE = Layer("bridge.call_torch", "bridge.j2t", "bridge.compat", "bridge.last_resort")
 """PyTorch called from JAX, and JAX from PyTorch."""
+COMPILED = Layer("compiled.part", "compiled.host_functions")
+"""Parts of a program that are compiled once, and PyTorch's own small tensors around them."""
 CONTROL = Layer("control.driver")
 """Conditions and loops on traced values, read from the source."""
 GENERATION = Layer("ops.control_flow.generation", imported=("transformers",))
 """``generate`` of transformers, as one loop."""
 EXPORTING = Layer("exporting.export", "checkpoints")
 """Programs and weights as files."""
-LAYERS = [BRIDGE, CONTROL, GENERATION, EXPORTING]
+_OPTIM, _SCALER = "torch.optim.optimizer:", "torch.amp.grad_scaler:GradScaler."
+_SCHEDULERS = ("LRScheduler", "SequentialLR", "ChainedScheduler", "ReduceLROnPlateau", "CosineAnnealingWarmRestarts")
+TRAINING = Layer(
+    "training.stateful",
+    "calls.optimizers",
+    patched=[
+        _OPTIM + "Optimizer._patch_step_function",
+        _OPTIM + "_global_optimizer_pre_hooks",
+        *(f"torch.optim.lr_scheduler:{name}.step" for name in _SCHEDULERS),
+        "torch.optim.swa_utils:AveragedModel.update_parameters",
+        *(_SCALER + name for name in ("__init__", "__setstate__", "_lazy_init_scale_growth_tracker")),
+        *(_SCALER + name for name in ("_unscale_grads_", "update", "_maybe_opt_step")),
+    ],
+)
+"""Functions that change modules and optimizers, as functions of a state."""
+LAYERS = [BRIDGE, COMPILED, CONTROL, GENERATION, EXPORTING, TRAINING]
 """All of them."""
