@@ -14,8 +14,7 @@ from .calls.logical_dtypes import LogicalDtypes
 from .errors.tracebacks import boundary
 from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
-from .ops.distributed.groups import axes_given
-from .runtime.layers import BRIDGE, COMPILED, TRAINING
+from .runtime.layers import BRIDGE, COMPILED, DISTRIBUTED, TRAINING
 from .tensors.containers import open_up
 from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
 from .tensors.dtypes import dtype_t2j, tell_of_narrowing
@@ -295,7 +294,7 @@ def _to_jax(
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     policy, rolling = BranchPolicy.of(checks, branches, max_paths, max_steps, bounds), Rolling.of(loops)
-    policy = policy if groups is None else policy._replace(groups=axes_given(groups))
+    policy = policy if groups is None else policy._replace(groups=DISTRIBUTED.axes_given(groups))
 
     def last_resort(module: torch.nn.Module | None) -> Any:
         """The feature that runs functions in PyTorch as the options say; None if they say nothing."""

@@ -21,9 +21,9 @@ from ..calls.dispatch import Call
 from ..errors.locations import user_level
 from ..errors.tracebacks import is_call_of_module
 from ..internals.dispatch import DisableTorchFunction
-from ..internals.distributed import is_fully_sharded, wrapped_class
 from ..internals.torchscript import ScriptMethod
 from ..runtime.caches import remembered
+from ..runtime.layers import DISTRIBUTED
 from ..runtime.patches import replaces, runs_instead_of
 from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical, dtype_j2t
@@ -34,7 +34,6 @@ from ..tracing.user_code import note_made, of_user
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, bound_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .deep_copy import DeepCopy, Uncopyable, take_over
-from .fully_sharded import give_states, states_of
 from .scripted import bound_method
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
@@ -262,22 +261,26 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
 
     What has been copied is added to `memo`.
     """
-    may_be_split = "torch.distributed.fsdp" in sys.modules  # whoever splits a module has imported it
     is_split = False
     for part in module.modules():
         if isinstance(part, DistributedDataParallel):
             memo[id(part)] = _copied_wrapper(part, memo)
-        is_split = is_split or (may_be_split and is_fully_sharded(type(part)))
-    kept = states_of(module) if is_split else {}
+        is_split = is_split or _is_fully_sharded(type(part))
+    kept = DISTRIBUTED.states_of(module) if is_split else {}
     copying, result = _copied(module, {**memo, **kept})
     if copying.may_alias:
         if aliased := copying.aliased():
             copying, result = _copied(module, {**memo, **kept}, aliased)
         copying.freeze(list(named_tensors(module).values()))
     if is_split:
-        give_states(module, copying.memo)
+        DISTRIBUTED.give_states(module, copying.memo)
     take_over(memo, copying.memo)
     return result
+
+
+def _is_fully_sharded(kind: type) -> bool:
+    """Returns True if a class of modules is one that `fully_shard` has made; whoever does that has imported it."""
+    return "torch.distributed.fsdp" in sys.modules and DISTRIBUTED.is_fully_sharded(kind)
 
 
 def _copied(
@@ -308,7 +311,7 @@ class _StructureCopy(DeepCopy):
         # e3nn's modules pickle parts that are TorchScript, and what is in them, whose tensors `memo` would not replace.
         has_scripts = any(isinstance(part, torch.jit.ScriptModule) for part in module._modules.values())
         has_own_copy = not _copies_attributes(cls) and not (
-            is_fully_sharded(cls) and _copies_attributes(wrapped_class(cls))
+            _is_fully_sharded(cls) and _copies_attributes(DISTRIBUTED.wrapped_class(cls))
         )
         if has_own_copy and (not has_scripts or isinstance(module, torch.jit.ScriptModule)):
             return self._by_own_class(module)

@@ -15,7 +15,6 @@ from ..calls import (
 from ..functional import func as func, vmap as vmap
 from ..values import (
     at_once as at_once,
-    distributed as distributed_values,  # noqa: F401
     known as known,
     pickled as pickled,
     python_functions as python_functions,
@@ -33,7 +32,6 @@ from . import (
     control_flow as control_flow,
     conversion as conversion,
     creation as creation,
-    distributed as distributed,
     distributions as distributions,
     dlpack as dlpack,
     elementwise as elementwise,

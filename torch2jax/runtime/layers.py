@@ -92,6 +92,35 @@ CONTROL = Layer("control.driver")
 """Conditions and loops on traced values, read from the source."""
 GENERATION = Layer("ops.control_flow.generation", imported=("transformers",))
 """``generate`` of transformers, as one loop."""
+_C10D, _MESH = "torch.distributed.distributed_c10d:", "torch.distributed.device_mesh:"
+_DATA_PARALLEL = "torch.nn.parallel.distributed:DistributedDataParallel."
+_COLLECTIVES = """all_reduce all_reduce_coalesced reduce broadcast all_gather all_gather_single all_gather_into_tensor
+    gather scatter reduce_scatter reduce_scatter_single reduce_scatter_tensor all_to_all all_to_all_single isend irecv send
+    recv all_gather_object gather_object broadcast_object_list scatter_object_list barrier"""
+_OF_GROUPS = "_world _get_default_group _resolve_process_group _new_group_with_tag destroy_process_group"
+_OF_MESHES = "__getitem__ get_group get_all_groups get_coordinate get_local_rank"
+DISTRIBUTED = Layer(
+    "ops.distributed",
+    "ops.distributed.groups",
+    "values.distributed",
+    "modules.fully_sharded",
+    "internals.distributed",
+    functions=["_c10d_functional::"],
+    patched=[
+        *(_C10D + name for name in f"{_OF_GROUPS} {_COLLECTIVES}".split()),
+        _MESH + "init_device_mesh",
+        *(f"{_MESH}DeviceMesh.{name}" for name in _OF_MESHES.split()),
+        *(_DATA_PARALLEL + name for name in ("__init__", "forward", "register_comm_hook")),
+        "torch.nn.modules.batchnorm:SyncBatchNorm.forward",
+    ],
+    imported=[
+        "torch.distributed.tensor",
+        "torch.distributed.fsdp",
+        "torch.distributed._functional_collectives",
+        "torch.distributed.nn.functional",
+    ],
+)
+"""`torch.distributed` within `jax.shard_map`, and `DTensor`s."""
 EXPORTING = Layer("exporting.export", "checkpoints")
 """Programs and weights as files."""
 _OPTIM, _SCALER = "torch.optim.optimizer:", "torch.amp.grad_scaler:GradScaler."
@@ -109,5 +138,5 @@ TRAINING = Layer(
     ],
 )
 """Functions that change modules and optimizers, as functions of a state."""
-LAYERS = [BRIDGE, COMPILED, CONTROL, GENERATION, EXPORTING, TRAINING]
+LAYERS = [BRIDGE, COMPILED, CONTROL, DISTRIBUTED, GENERATION, EXPORTING, TRAINING]
 """All of them."""
