@@ -26,10 +26,9 @@ from .errors.names import error_of as _error_of
 from .modules.layers import stack_layers, unstack_layers
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
-from .runtime.layers import BRIDGE as _BRIDGE, EXPORTING as _EXPORTING
+from .runtime.layers import BRIDGE as _BRIDGE, EXPORTING as _EXPORTING, SPARSE as _SPARSE
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.padded import Padded
-from .tensors.sparse_arrays import CompressedArray
 from .tensors.wrapped import Wrapped
 
 if TYPE_CHECKING:  # what is imported when it is first used
@@ -39,6 +38,7 @@ if TYPE_CHECKING:  # what is imported when it is first used
     from .bridge.j2t import j2t
     from .checkpoints import load_state
     from .exporting.export import export
+    from .tensors.sparse_arrays import CompressedArray
 
 __all__ = [
     "BatchedValueError",
@@ -83,6 +83,7 @@ __all__ = [
 _IN_LAYERS = {
     _BRIDGE: "j2t torch2jax torch2jax_auto torch2jax_with_vjp torch2jax_without_vjp tree_j2t tree_t2j",
     _EXPORTING: "export load_state",
+    _SPARSE: "CompressedArray",
 }
 
 

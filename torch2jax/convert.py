@@ -14,18 +14,16 @@ from .calls.logical_dtypes import LogicalDtypes
 from .errors.tracebacks import boundary
 from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
-from .runtime.layers import BRIDGE, COMPILED, DISTRIBUTED, TRAINING
+from .runtime.layers import BRIDGE, COMPILED, DISTRIBUTED, SPARSE, TRAINING
 from .tensors.containers import open_up
 from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
-from .tensors.dtypes import dtype_t2j, tell_of_narrowing
+from .tensors.dtypes import SPARSE_LAYOUTS, dtype_t2j, tell_of_narrowing
 from .tensors.interop import tensor_to_array, untied, without_values
-from .tensors.sparse_arrays import SPARSE_LAYOUTS, sparse_tensor_to_array
 from .tensors.tensor import Torchish
 from .tensors.trees import map_results
 from .tensors.wrapped import is_wrapper, wrapped
 from .tracing.conditions import BranchPolicy
 from .tracing.rolling import Rolling
-from .values.sparse import Sparse, array_of_sparse
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -321,10 +319,10 @@ def _to_jax(
             return wrapped(
                 thing, lambda inner: without_values(inner) if inner.is_meta else tensor_to_array(inner, copy=copy)
             )
-        if isinstance(thing, Sparse):
-            return array_of_sparse(thing)
+        if isinstance(thing, SPARSE.classes):
+            return SPARSE.array_of_sparse(thing)
         if thing.layout in SPARSE_LAYOUTS and not thing.is_meta:
-            return sparse_tensor_to_array(thing, copy=copy)
+            return SPARSE.sparse_tensor_to_array(thing, copy=copy)
         tell_of_narrowing(thing.dtype)
         return without_values(thing) if thing.is_meta else tensor_to_array(thing, copy=copy)
     if isinstance(thing, torch.dtype):

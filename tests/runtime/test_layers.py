@@ -143,3 +143,53 @@ def test_layers_replace_what_they_wait_for(layer, name):
     found = vars(owner)[name]
     is_replaced = [patch for patch in patches._patches if patch[:2] in ((owner, name), (found, "__code__"))]
     assert is_replaced or found in PROVIDED.functions
+
+
+RULES = """
+import torch2jax
+from torch2jax.rules.tables import PROVIDED, _in_layers
+from torch2jax.runtime.layers import LAYERS
+
+
+def names_of(function):
+    packet = getattr(function, "overloadpacket", function)
+    name = getattr(packet, "_qualified_op_name", packet)
+    return {name, name.partition("::")[0] + "::"} if isinstance(name, str) else {function}
+
+
+def is_patched(function):
+    paths = (function.__name__, f"{function.__qualname__}.forward")
+    known = (name.rpartition(":") for layer in LAYERS for name in layer.patched)
+    return any(module == function.__module__ and path in paths for module, _, path in known)
+
+
+for layer in LAYERS:
+    before = dict(PROVIDED.functions)
+    layer.load()
+    for function in PROVIDED.functions.keys() - before.keys():
+        if names_of(function).isdisjoint(_in_layers) and not is_patched(function):
+            print(layer.modules[0], function)
+"""
+
+
+@pytest.mark.slow("imports PyTorch and JAX in a process of its own")
+def test_layers_list_the_functions_that_they_have_rules_for():
+    assert not _run_anew(RULES), "wanted these functions in the layer of runtime/layers.py"
+
+
+# What the first function of a layer gives in the midst of a call.
+FIRST = {
+    "torch.sparse_coo_tensor(torch.tensor([[0, 1]]), x, (2,)).to_dense()": "[1. 1.]",
+    "torch.fake_quantize_per_tensor_affine(x, 0.25, 0, 0, 255)": "[1. 1.]",
+    "x + len(torch.optim.SGD([x.clone().requires_grad_()], lr=1.0).param_groups)": "[2. 2.]",
+    "torch.jit.script(torch.nn.Identity())(x)": "[1. 1.]",
+    "x * torch.distributed.is_initialized()": "[0. 0.]",
+    "x if x.sum() > 0 else -x": "[1. 1.]",
+}
+
+
+@pytest.mark.slow("imports PyTorch and JAX in a process of its own")
+def test_layers_are_loaded_in_the_midst_of_a_call():
+    lines = ["import jax, jax.numpy as jnp, torch, torch2jax"]
+    lines += [f"print(jax.jit(torch2jax.t2j(lambda x: {code}))(jnp.ones(2)))" for code in FIRST]
+    assert _run_anew("\n".join(lines)).splitlines() == [*FIRST.values()]

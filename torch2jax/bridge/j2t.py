@@ -10,13 +10,12 @@ import torch
 
 from ..calls.framework_checks import expect_no_code_of_pytorch, expect_of_jax, mapped, stays
 from ..errors.tracebacks import boundary
+from ..runtime.layers import SPARSE
 from ..runtime.translation import current
 from ..tensors.dtypes import dtype_j2t
 from ..tensors.interop import array_to_tensor
-from ..tensors.sparse_arrays import is_sparse_array, sparse_array_to_tensor
-from ..tensors.trees import map_given
+from ..tensors.trees import is_sparse_array, map_given
 from ..tensors.wrapped import Wrapped, tensor_of
-from ..values.sparse import given_sparse
 from .call_jax import JaxFunction
 
 P = ParamSpec("P")
@@ -107,5 +106,5 @@ def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
     if callable(thing) and not isinstance(thing, type):
         return JaxFunction(thing, jit=jit)
     if is_sparse_array(thing):
-        return sparse_array_to_tensor(thing, copy=copy) if current() is None else given_sparse(thing)
+        return SPARSE.sparse_array_to_tensor(thing, copy=copy) if current() is None else SPARSE.given_sparse(thing)
     return mapped(map_given, functools.partial(_to_torch, expect=stays, copy=copy, jit=jit), expect, thing)

@@ -22,19 +22,18 @@ from ..errors.locations import user_level
 from ..errors.tracebacks import is_call_of_module
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.torchscript import ScriptMethod
+from ..rules.features import HasSparse
 from ..runtime.caches import remembered
-from ..runtime.layers import DISTRIBUTED
+from ..runtime.layers import DISTRIBUTED, SCRIPTED, SPARSE
 from ..runtime.patches import replaces, runs_instead_of
 from ..runtime.translation import this_call
-from ..tensors.dtypes import canonical, dtype_j2t
-from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
+from ..tensors.dtypes import SPARSE_LAYOUTS, canonical, dtype_j2t
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
+from ..tensors.trees import is_sparse_array
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracing.user_code import note_made, of_user
-from ..values.sparse import HasSparse, Sparse, array_of_sparse, bound_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .deep_copy import DeepCopy, Uncopyable, take_over
-from .scripted import bound_method
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
 
@@ -47,7 +46,7 @@ def original(thing: Any) -> Any:
     export = sys.modules.get("torch.export")
     if export is not None and isinstance(thing, export.ExportedProgram):
         return thing.module()
-    return bound_method(thing) if isinstance(thing, ScriptMethod) else thing
+    return SCRIPTED.bound_method(thing) if isinstance(thing, ScriptMethod) else thing
 
 
 _Module = torch.nn.Module
@@ -119,7 +118,7 @@ class Skeleton:
             if isinstance(value, Wrapped) or kinds[name] == "wrapper":
                 memo[id(tensor)] = given[names.first(name)] = bound(call, tensor, value)
                 continue
-            bind = bound_sparse if kinds[name] == "sparse" or is_sparse_array(value) else call.constants.bind
+            bind = SPARSE.bound_sparse if kinds[name] == "sparse" or is_sparse_array(value) else call.constants.bind
             memo[id(tensor)] = given[names.first(name)] = bind(tensor, value)
         for name, tensor in names.tensors.items():
             kind = kinds[name]
@@ -133,7 +132,7 @@ class Skeleton:
                 self._missing.add(names.first(name))
                 memo[id(tensor)] = call.constants.bind_missing(tensor, self._error_of_missing(name, tensor))
             elif kind == "sparse":
-                memo[id(tensor)] = lifted_sparse(tensor)
+                memo[id(tensor)] = SPARSE.lifted_sparse(tensor)
             else:
                 memo[id(tensor)] = call.constants.lift_own(tensor)
         return memo
@@ -184,8 +183,8 @@ class Skeleton:
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
 
     def _array_of(self, tensor: torch.Tensor) -> Any:
-        if isinstance(tensor, Sparse):
-            return tensor if not self._call.is_top_level else array_of_sparse(tensor)
+        if isinstance(tensor, SPARSE.classes):
+            return tensor if not self._call.is_top_level else SPARSE.array_of_sparse(tensor)
         if is_wrapper(tensor):
             return leaving(self._call, tensor)
         if not self._call.is_top_level:
@@ -230,10 +229,10 @@ def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
         try:
             return call.constants.lift(value)
         except HasSparse:
-            return lifted_sparse(value)
+            return SPARSE.lifted_sparse(value)
     array = as_array(value)
     if is_sparse_array(array):
-        return given_sparse(array)
+        return SPARSE.given_sparse(array)
     return call.constants.given(array, dtype if array.dtype == canonical(dtype) else dtype_j2t(array.dtype))
 
 

@@ -25,21 +25,19 @@ from ..calls.outer_modules import visit_reached
 from ..errors.hints import hint_at_axes, hint_at_symbols
 from ..errors.locations import SourceLine, user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
-from ..rules.features import Incoming, comes_in
-from ..runtime.layers import COMPILED
+from ..rules.features import HasSparse, Incoming, comes_in
+from ..runtime.layers import COMPILED, SPARSE
 from ..tensors.ended import force_within
 from ..tensors.padded import Padded
-from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..tensors.trees import map_given, map_results
+from ..tensors.trees import is_sparse_array, map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
 from ..values.selected import Chosen, first, refuse_length
 from ..values.selected_at_axis import in_compact_order, leading_of, nested, unnested, zeroed
-from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
 from .layers import has_layers, restacked, unstack_layers
@@ -342,7 +340,7 @@ def run_on_arrays(
         if isinstance(value, torch.Tensor) and is_wrapper(value):
             is_inner = is_inner or is_of_call(value)
             return entering(call, value)
-        is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or (host is not None and host.owns(value))
+        is_inner = is_inner or isinstance(value, (Torchish, SPARSE.classes)) or (host is not None and host.owns(value))
         if logical_dtypes is not None and isinstance(value, (jax.Array, np.ndarray)):
             dtype = logical_dtypes.of(value, parameter)
             if dtype is not None:
@@ -353,8 +351,8 @@ def run_on_arrays(
             try:
                 return call.constants.lift_argument(value)
             except HasSparse:
-                return lifted_sparse(value)  # pyright: ignore[reportArgumentType] - it is a tensor
-        return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
+                return SPARSE.lifted_sparse(value)  # pyright: ignore[reportArgumentType] - it is a tensor
+        return SPARSE.given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
     def leave(value: Any):
         if isinstance(value, Chosen):
@@ -367,7 +365,7 @@ def run_on_arrays(
             try:
                 return call.constants.lift(value) if is_inner else call.array_of(call.constants.lift(value))
             except HasSparse:
-                return lifted_sparse(value) if is_inner else array_of_sparse(value)
+                return SPARSE.lifted_sparse(value) if is_inner else SPARSE.array_of_sparse(value)
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     make = _around.get()

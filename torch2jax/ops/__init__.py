@@ -3,8 +3,6 @@
 What else acts on PyTorch's functions registers itself, too, and is imported here: the dispatch of a call knows none.
 """
 
-import importlib.util
-
 from ..autograd import engine as engine, forward_ad as forward_ad, function as function, hooks as hooks
 from ..calls import (
     library_kernels as library_kernels,
@@ -18,7 +16,6 @@ from ..values import (
     known as known,
     pickled as pickled,
     python_functions as python_functions,
-    sparse as sparse_values,  # noqa: F401
     valueless as valueless,
     wrapper_subclasses as wrapper_subclasses,
 )
@@ -46,12 +43,9 @@ from . import (
     linalg as linalg,
     mutation as mutation,
     nn as nn,
-    packed_products as packed_products,
     products as products,
-    quantization as quantization,
     random as random,
     reduction as reduction,
-    scaled_products as scaled_products,
     scan as scan,
     segments as segments,
     selection as selection,
@@ -68,7 +62,6 @@ from . import (
     selection_views as selection_views,
     shape as shape,
     sorting as sorting,
-    sparse as sparse,
     special as special,
     splits as splits,
     storages as storages,
@@ -76,6 +69,3 @@ from . import (
     values as values,
     views as views,
 )
-
-if importlib.util.find_spec("torch.ao.quantization") is not None:  # which PyTorch means to leave to torchao
-    from . import observers as observers

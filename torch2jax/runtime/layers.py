@@ -92,11 +92,41 @@ CONTROL = Layer("control.driver")
 """Conditions and loops on traced values, read from the source."""
 GENERATION = Layer("ops.control_flow.generation", imported=("transformers",))
 """``generate`` of transformers, as one loop."""
+_AO = "torch.ao.quantization."
+OBSERVERS = Layer(
+    "ops.observers",
+    patched=[
+        _AO + "observer:UniformQuantizationObserverBase._calculate_qparams",
+        _AO + "observer:MovingAverageMinMaxObserver.forward",
+        _AO + "fake_quantize:FakeQuantize.forward",
+    ],
+)
+"""Observers of ``torch.ao.quantization``."""
+_FAKE = """
+    fake_quantize_per_tensor_affine fake_quantize_per_channel_affine _fused_moving_avg_obs_fq_helper
+    fused_moving_avg_obs_fake_quant _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _int_mm
+"""
+_OF_QUANTIZED = """
+    fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask _scaled_mm _scaled_mm_v2
+    _scaled_grouped_mm _scaled_grouped_mm_v2 _convert_weight_to_int4pack_for_cpu _weight_int4pack_mm_for_cpu
+"""
+QUANTIZED = Layer(
+    "ops.quantization",
+    "ops.packed_products",
+    "ops.scaled_products",
+    functions=[
+        *(f"torch.{name}" for name in _FAKE.split()),
+        *(f"aten::{name}" for name in (_FAKE + _OF_QUANTIZED).split()),
+    ],
+)
+"""Fake quantization, and products of quantized matrices."""
 _C10D, _MESH = "torch.distributed.distributed_c10d:", "torch.distributed.device_mesh:"
 _DATA_PARALLEL = "torch.nn.parallel.distributed:DistributedDataParallel."
-_COLLECTIVES = """all_reduce all_reduce_coalesced reduce broadcast all_gather all_gather_single all_gather_into_tensor
-    gather scatter reduce_scatter reduce_scatter_single reduce_scatter_tensor all_to_all all_to_all_single isend irecv send
-    recv all_gather_object gather_object broadcast_object_list scatter_object_list barrier"""
+_COLLECTIVES = """
+    all_reduce all_reduce_coalesced reduce broadcast all_gather all_gather_single all_gather_into_tensor gather
+    scatter reduce_scatter reduce_scatter_single reduce_scatter_tensor all_to_all all_to_all_single isend irecv send
+    recv all_gather_object gather_object broadcast_object_list scatter_object_list barrier
+"""
 _OF_GROUPS = "_world _get_default_group _resolve_process_group _new_group_with_tag destroy_process_group"
 _OF_MESHES = "__getitem__ get_group get_all_groups get_coordinate get_local_rank"
 DISTRIBUTED = Layer(
@@ -123,6 +153,36 @@ DISTRIBUTED = Layer(
 """`torch.distributed` within `jax.shard_map`, and `DTensor`s."""
 EXPORTING = Layer("exporting.export", "checkpoints")
 """Programs and weights as files."""
+_OF_LAYOUTS = """
+    to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc sparse_mask crow_indices
+    col_indices ccol_indices row_indices indices values is_coalesced coalesce sparse_dim dense_dim
+"""
+_SPARSE_FACTORIES = """
+    sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor
+    sparse_bsc_tensor _validate_sparse_coo_tensor_args _validate_sparse_compressed_tensor_args
+    _convert_indices_from_coo_to_csr
+"""
+_OF_SCRIPTS = "script freeze optimize_for_inference trace trace_module save RecursiveScriptModule.__deepcopy__"
+SCRIPTED = Layer(
+    "modules.scripted",
+    patched=[
+        *(f"torch._C:{name}.__call__" for name in ("ScriptFunction", "ScriptMethod")),
+        *(f"torch.jit:{name}" for name in _OF_SCRIPTS.split()),
+    ],
+)
+"""TorchScript."""
+SPARSE = Layer(
+    "values.sparse",
+    "tensors.sparse_arrays",
+    "ops.sparse",
+    functions=[
+        *(f"torch.{name}" for name in _SPARSE_FACTORIES.split()),
+        *(f"torch.Tensor.{name}" for name in _OF_LAYOUTS.split()),
+        *(f"aten::{name}" for name in f"{_OF_LAYOUTS} _convert_indices_from_coo_to_csr".split()),
+        "torch.sparse.spdiags",
+    ],
+)
+"""Sparse tensors and arrays."""
 _OPTIM, _SCALER = "torch.optim.optimizer:", "torch.amp.grad_scaler:GradScaler."
 _SCHEDULERS = ("LRScheduler", "SequentialLR", "ChainedScheduler", "ReduceLROnPlateau", "CosineAnnealingWarmRestarts")
 TRAINING = Layer(
@@ -138,5 +198,17 @@ TRAINING = Layer(
     ],
 )
 """Functions that change modules and optimizers, as functions of a state."""
-LAYERS = [BRIDGE, COMPILED, CONTROL, DISTRIBUTED, GENERATION, EXPORTING, TRAINING]
+LAYERS = [
+    BRIDGE,
+    COMPILED,
+    CONTROL,
+    DISTRIBUTED,
+    EXPORTING,
+    GENERATION,
+    OBSERVERS,
+    QUANTIZED,
+    SCRIPTED,
+    SPARSE,
+    TRAINING,
+]
 """All of them."""

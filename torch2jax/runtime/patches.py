@@ -410,7 +410,8 @@ def _await(layer: Layer, owner: Any, name: str) -> None:
         return getattr(owner, name)
 
     original, count = vars(owner)[name], len(_patches)
-    if isinstance(original, types.FunctionType):  # and stays itself, as PyTorch compares some
+    is_defined_here = getattr(original, "__module__", None) == getattr(owner, "__module__", owner.__name__)
+    if isinstance(original, types.FunctionType) and is_defined_here:  # and stays itself, as PyTorch compares some
         _run_instead(original, lambda *args, **kwargs: load()(*args, **kwargs), with_original=False)
     elif callable(original):
         exchange(owner, name, _chosen(original, lambda *args, **kwargs: load()(*args, **kwargs)))
