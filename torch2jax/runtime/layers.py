@@ -53,6 +53,7 @@ class Layer:
     ):
         self.modules, self.functions, self.patched, self.imported = modules, functions, patched, imported
         self.is_loaded = False
+        self._is_loading = False
         self._loaded: list[Any] = []
         self.classes: tuple[type, ...] = ()
         """The classes whose objects the core has to know from others; none before their modules are imported."""
@@ -65,13 +66,17 @@ class Layer:
     def load(self) -> None:
         """Imports the modules, as if no call was in progress."""
         with _lock:
-            if self.is_loaded:
+            if self.is_loaded or self._is_loading:
                 return
-            with contextlib.ExitStack() as stack:
-                for context in (hidden(), DisableTorchFunction(), *(around(self) for around in _around)):
-                    stack.enter_context(context)
-                self._loaded = [importlib.import_module(f"{_PACKAGE}.{name}") for name in self.modules]
-            self.is_loaded = True
+            self._is_loading = True
+            try:
+                with contextlib.ExitStack() as stack:
+                    for context in (hidden(), DisableTorchFunction(), *(around(self) for around in _around)):
+                        stack.enter_context(context)
+                    self._loaded = [importlib.import_module(f"{_PACKAGE}.{name}") for name in self.modules]
+                self.is_loaded = True
+            finally:
+                self._is_loading = False
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -162,6 +167,22 @@ _SPARSE_FACTORIES = """
     sparse_bsc_tensor _validate_sparse_coo_tensor_args _validate_sparse_compressed_tensor_args
     _convert_indices_from_coo_to_csr
 """
+SELECTIONS = Layer(
+    "ops.selection",
+    "ops.selection_composed",
+    "ops.selection_diagonals",
+    "ops.selection_dims",
+    "ops.selection_indices",
+    "ops.selection_order",
+    "ops.selection_padding",
+    "ops.selection_products",
+    "ops.selection_runs",
+    "ops.selection_statistics",
+    "ops.selection_subscripts",
+    "ops.selection_views",
+    "ops.lengths",
+)
+"""The rules of tensors and numbers whose length data decide, for which the registry loads it."""
 _OF_SCRIPTS = "script freeze optimize_for_inference trace trace_module save RecursiveScriptModule.__deepcopy__"
 SCRIPTED = Layer(
     "modules.scripted",
@@ -208,6 +229,7 @@ LAYERS = [
     OBSERVERS,
     QUANTIZED,
     SCRIPTED,
+    SELECTIONS,
     SPARSE,
     TRAINING,
 ]
