@@ -38,7 +38,6 @@ from . import (
     gradients as gradients,
     histogram as histogram,
     indexing as indexing,
-    jagged as jagged,
     linalg as linalg,
     mutation as mutation,
     nn as nn,

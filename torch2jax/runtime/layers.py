@@ -97,6 +97,12 @@ CONTROL = Layer("control.driver")
 """Conditions and loops on traced values, read from the source."""
 GENERATION = Layer("ops.control_flow.generation", imported=("transformers",))
 """``generate`` of transformers, as one loop."""
+_OF_JAGGED = """
+    _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward _nested_tensor_from_tensor_list
+    _nested_tensor_from_mask _nested_tensor_from_mask_left_aligned
+"""
+JAGGED = Layer("ops.jagged", functions=[f"aten::{name}" for name in _OF_JAGGED.split()])
+"""Jagged tensors, for which `values.wrapper_subclasses` loads it."""
 _AO = "torch.ao.quantization."
 OBSERVERS = Layer(
     "ops.observers",
@@ -226,6 +232,7 @@ LAYERS = [
     DISTRIBUTED,
     EXPORTING,
     GENERATION,
+    JAGGED,
     OBSERVERS,
     QUANTIZED,
     SCRIPTED,
