@@ -197,3 +197,34 @@ def test_layers_are_loaded_in_the_midst_of_a_call():
     lines = ["import jax, jax.numpy as jnp, torch, torch2jax"]
     lines += [f"print(jax.jit(torch2jax.t2j(lambda x: {code}))(jnp.ones(2)))" for code in FIRST]
     assert _run_anew("\n".join(lines)).splitlines() == [*FIRST.values()]
+
+
+THREADS = """
+import threading
+
+import jax
+import jax.numpy as jnp
+import torch
+import torch.distributed.nn.functional
+
+from torch2jax import t2j
+
+codes, found = [{codes}], [{results}]
+
+
+def run(number):
+    for code, result in zip(codes[number:] + codes[:number], found[number:] + found[:number], strict=True):
+        assert str(jax.jit(t2j(code))(jnp.ones(2))) == result
+    print("served")
+
+
+for number in range(len(codes)):
+    threading.Thread(target=run, args=(number,)).start()
+"""
+
+
+@pytest.mark.slow("imports PyTorch and JAX in a process of its own")
+def test_threads_may_need_layers_at_once():
+    codes = ", ".join(f"lambda x: {code}" for code in FIRST)
+    program = THREADS.format(codes=codes, results=", ".join(map(repr, FIRST.values())))
+    assert _run_anew(program).split() == ["served"] * len(FIRST)

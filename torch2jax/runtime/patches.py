@@ -270,6 +270,8 @@ _exchanges = _Exchanges()
 def apply_patches() -> None:
     """Installs the declared replacements, until `remove_patches`."""
     global _calls
+    if not _served.keys().isdisjoint(sys.modules.keys()):
+        _load_served()  # without the lock, which a layer takes when it is loaded
     with _lock:
         if not _exchanges.is_put:
             _apply_pending()
@@ -286,11 +288,10 @@ def _put(owner: Any, name: str, replacement: Any) -> None:
 
 def _apply_pending() -> None:
     modules = sys.modules
-    while found := [pending for pending in _pending if pending[0] in modules]:
-        for pending in found:
-            _pending.remove(pending)
-            module, declare = pending
-            declare(sys.modules[module])  # which may load a layer, that declares others
+    for pending in [pending for pending in _pending if pending[0] in modules]:
+        _pending.remove(pending)
+        module, declare = pending
+        declare(sys.modules[module])
 
 
 def remove_patches() -> None:
@@ -427,8 +428,18 @@ def _await_in(module: types.ModuleType, layer: Layer, path: str) -> None:
             _await(layer, functools.reduce(lambda owner, name: vars(owner)[name], owners, module), name)
 
 
+_served = {name: layer for layer in LAYERS for name in layer.imported}
+"""The layers that serve libraries which are not imported yet, by the names of these."""
+
+
+def _load_served() -> None:
+    for name, layer in list(_served.items()):
+        if name in sys.modules:
+            layer.load()  # or wait until another thread has
+            _served.pop(name, None)
+
+
 for _layer in LAYERS:
-    _pending += [(name, lambda _, layer=_layer: layer.load()) for name in _layer.imported]
     for _name in _layer.patched:
         _module, _, _path = _name.partition(":")
         _pending.append((_module, functools.partial(_await_in, layer=_layer, path=_path)))
