@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 import jax
 import numpy as np
 import torch
-from jax import lax
 from jax.core import Tracer
 
 from ..autograd.hooks import finished
@@ -26,7 +25,7 @@ from ..errors.hints import hint_at_axes, hint_at_symbols
 from ..errors.locations import SourceLine, user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.features import HasSparse, Incoming, comes_in
-from ..runtime.layers import COMPILED, SPARSE
+from ..runtime.layers import COMPILED, SELECTIONS, SPARSE
 from ..tensors.ended import force_within
 from ..tensors.padded import Padded
 from ..tensors.tensor import Torchish
@@ -36,8 +35,6 @@ from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
-from ..values.selected import Chosen, first, refuse_length
-from ..values.selected_at_axis import in_compact_order, leading_of, nested, unnested, zeroed
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
 from .layers import has_layers, restacked, unstack_layers
@@ -316,10 +313,10 @@ class _Selections(Incoming):
     """Selections, whose length data decide: they have no array."""
 
     def takes(self, kind: type) -> bool:
-        return issubclass(kind, Chosen)
+        return issubclass(kind, SELECTIONS.classes)
 
     def lift(self, call: Any, tensor: Any) -> Any:
-        raise refuse_length(leading_of(tensor)[0])
+        raise SELECTIONS.refusal(tensor)
 
 
 def run_on_arrays(
@@ -334,7 +331,7 @@ def run_on_arrays(
     def enter(value: Any, parameter: str | None = None):
         nonlocal is_inner
         if isinstance(value, Padded):
-            return _entering(call, value)
+            return SELECTIONS.entering(call, value)
         if isinstance(value, Wrapped):
             return entering(call, value)
         if isinstance(value, torch.Tensor) and is_wrapper(value):
@@ -355,10 +352,10 @@ def run_on_arrays(
         return SPARSE.given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
     def leave(value: Any):
-        if isinstance(value, Chosen):
-            return value if is_inner else _leaving(call, value)
-        if not is_inner and _fits(call) is not None:
-            value = _expected_to_fit(call, value)
+        if isinstance(value, SELECTIONS.classes):
+            return value if is_inner else SELECTIONS.leaving(call, value)
+        if not is_inner and call.execution.fits is not None:
+            value = SELECTIONS.expected_to_fit(call, value)
         if isinstance(value, torch.Tensor):
             if type(value) is not Torchish and is_wrapper(value):
                 return value if is_inner else leaving(call, value)
@@ -385,59 +382,3 @@ def run_on_arrays(
         hint_at_symbols(error)
         raise
     return map_results(leave, result)
-
-
-def _expected_to_fit(call: Call, value: Any) -> Any:
-    """A result, which is nan, as are its derivatives, where data decide more than was said.
-
-    What cannot be nan is what JAX's gathers give for what is not there: the least integer, the greatest if unsigned.
-    """
-    if not isinstance(value, torch.Tensor):
-        return value
-    with call.inside():
-        fits = _fits(call)
-        if value.is_floating_point() or value.is_complex():
-            return value * call.constants.lift(lax.select(fits, np.float32(1), np.float32(np.nan))).to(value.dtype)
-        return torch.where(call.constants.lift(fits), value, _nothing(value.dtype))
-
-
-def _fits(call: Call) -> Any:
-    """The traced bool that says if all that data decide fits its bounds; None if nothing is in doubt."""
-    fits: Any = call.execution.fits
-    return None if fits is None or not is_traced(fits.read()) else fits.read()
-
-
-def _nothing(dtype: torch.dtype) -> int | bool:
-    """The integer returned for a missing one."""
-    if dtype == torch.bool:
-        return True
-    info = torch.iinfo(dtype)
-    return info.max if info.min == 0 else info.min
-
-
-def _entering(call: Call, padded: Padded) -> torch.Tensor:
-    """The call's tensor for a padded array: a selection where the length is traced."""
-    if not any(map(is_traced, padded.lengths.values())):
-        return call.constants.lift(padded.compact())
-    with call.inside():
-        values: Any = call.constants.lift(padded.values)
-        by_dim = {}
-        for axis, length in padded.lengths.items():
-            positions = torch.arange(values.shape[axis])
-            by_dim[axis] = first(positions, call.constants.given(length, torch.int64))
-        return nested(values, by_dim)
-
-
-def _leaving(call: Call, chosen: Chosen) -> Padded:
-    with call.inside():
-        values, by_dim = unnested(in_compact_order(chosen), zeroed)
-        by_dim = {axis: by_dim[axis] for axis in sorted(by_dim)}
-        lengths = [leading.length for leading in by_dim.values()]
-        if (fits := _fits(call)) is not None:
-            values, fits = _expected_to_fit(call, values), call.constants.lift(fits)
-            capacities = [values.shape[axis] for axis in by_dim]
-            lengths = [
-                torch.where(fits, length, capacity + 1) for length, capacity in zip(lengths, capacities, strict=True)
-            ]
-    values, *lengths = [call.array_of(call.constants.lift(x)) for x in (values, *lengths)]
-    return Padded.of(values, dict(zip(by_dim, lengths, strict=True)))

@@ -187,8 +187,9 @@ SELECTIONS = Layer(
     "ops.selection_subscripts",
     "ops.selection_views",
     "ops.lengths",
+    "modules.padded",
 )
-"""The rules of tensors and numbers whose length data decide, for which the registry loads it."""
+"""Tensors and numbers whose length data decide: their rules, for which the registry loads it, and padded arrays."""
 _OF_SCRIPTS = "script freeze optimize_for_inference trace trace_module save RecursiveScriptModule.__deepcopy__"
 SCRIPTED = Layer(
     "modules.scripted",
