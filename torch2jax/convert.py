@@ -3,7 +3,7 @@
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 import jax
 import numpy as np
@@ -343,7 +343,7 @@ def _to_jax(
         module = thing.__self__
         return TranslatedModule(module, thing, last_resort(module), policy, parts_of(module), standing(thing), rolling)
     if isinstance(thing, BRIDGE.classes):
-        return thing.function
+        return cast(Any, thing).function
     if compile and state is not None:
         raise TypeError(
             "t2j got compile= with state=, but such a step takes all derivatives inside: pass t2j(function, "

@@ -92,7 +92,7 @@ def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
     return _to_torch(thing, expect_of_jax, copy=copy, jit=jit)
 
 
-def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
+def _to_torch(thing: Any, expect: Callable[[Any], None], *, copy: bool, jit: bool) -> Any:
     """As `j2t`; `expect` refuses objects of neither side that are no trees."""
     if isinstance(thing, (jax.Array, np.ndarray)):
         call = current()

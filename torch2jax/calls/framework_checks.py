@@ -136,7 +136,7 @@ def _name(thing: Any) -> str:
 def mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None], tree: Any) -> Any:
     """A tree with its leaves converted; a tree that is a leaf itself stays as it is, unless `expect` refuses it."""
 
-    def converted(leaf):
+    def converted(leaf: Any) -> Any:
         if leaf is not tree:
             return convert(leaf)
         expect(leaf)
