@@ -164,15 +164,6 @@ DISTRIBUTED = Layer(
 """`torch.distributed` within `jax.shard_map`, and `DTensor`s."""
 EXPORTING = Layer("exporting.export", "checkpoints")
 """Programs and weights as files."""
-_OF_LAYOUTS = """
-    to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc sparse_mask crow_indices
-    col_indices ccol_indices row_indices indices values is_coalesced coalesce sparse_dim dense_dim
-"""
-_SPARSE_FACTORIES = """
-    sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor
-    sparse_bsc_tensor _validate_sparse_coo_tensor_args _validate_sparse_compressed_tensor_args
-    _convert_indices_from_coo_to_csr
-"""
 SELECTIONS = Layer(
     "ops.selection",
     "ops.selection_composed",
@@ -199,6 +190,15 @@ SCRIPTED = Layer(
     ],
 )
 """TorchScript."""
+_OF_LAYOUTS = """
+    to_sparse to_sparse_coo to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc sparse_mask crow_indices
+    col_indices ccol_indices row_indices indices values is_coalesced coalesce sparse_dim dense_dim
+"""
+_SPARSE_FACTORIES = """
+    sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor
+    sparse_bsc_tensor _validate_sparse_coo_tensor_args _validate_sparse_compressed_tensor_args
+    _convert_indices_from_coo_to_csr
+"""
 SPARSE = Layer(
     "values.sparse",
     "tensors.sparse_arrays",
