@@ -381,6 +381,9 @@ def _loading(layer: Layer):
 class _Awaiting:
     """An object of PyTorch's, whose replacement a translated call loads when it asks this for anything."""
 
+    _original: Any
+    _load: Callable[[], Any]
+
     def __init__(self, original: Any, load: Callable[[], Any]):
         vars(self).update(_original=original, _load=load)
 
