@@ -1,20 +1,12 @@
 """Run PyTorch code in JAX."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from . import ops as ops, sharding as sharding  # registers the rules, and what stands in
-from .bridge.call_torch import torch2jax, torch2jax_auto
-from .bridge.compat import (
-    Size,
-    dtype_j2t,
-    dtype_t2j,
-    torch2jax_with_vjp,
-    torch2jax_without_vjp,
-    tree_j2t,
-    tree_t2j,
-)
-from .checkpoints import load_state
-from .convert import j2t, t2j
+from torch import Size
+
+from . import ops as ops  # registers the rules, and what stands in
+from .convert import t2j
 from .errors import (
     BatchedValueError,
     BranchError,
@@ -31,13 +23,22 @@ from .errors import (
     WrapsOthersError,
 )
 from .errors.names import error_of as _error_of
-from .exporting.export import export
 from .modules.layers import stack_layers, unstack_layers
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
+from .runtime.layers import BRIDGE as _BRIDGE, EXPORTING as _EXPORTING, SPARSE as _SPARSE
+from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.padded import Padded
-from .tensors.sparse_arrays import CompressedArray
 from .tensors.wrapped import Wrapped
+
+if TYPE_CHECKING:  # what is imported when it is first used
+    from . import sharding
+    from .bridge.call_torch import torch2jax, torch2jax_auto
+    from .bridge.compat import torch2jax_with_vjp, torch2jax_without_vjp, tree_j2t, tree_t2j
+    from .bridge.j2t import j2t
+    from .checkpoints import load_state
+    from .exporting.export import export
+    from .tensors.sparse_arrays import CompressedArray
 
 __all__ = [
     "BatchedValueError",
@@ -79,9 +80,26 @@ __all__ = [
 ]
 
 
+_IN_LAYERS = {
+    _BRIDGE: "j2t torch2jax torch2jax_auto torch2jax_with_vjp torch2jax_without_vjp tree_j2t tree_t2j",
+    _EXPORTING: "export load_state",
+    _SPARSE: "CompressedArray",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
         return version("torch2jax")
+    if name == "sharding":
+        return import_module(".sharding", __name__)
+    for layer, names in _IN_LAYERS.items():
+        if name in names.split():
+            found = globals()[name] = getattr(layer, name)
+            return found
     raise _error_of(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,37 +1,29 @@
-"""`t2j` and `j2t`: conversions of functions, modules and values."""
+"""`t2j`: conversions of functions, modules and values of PyTorch's to JAX's."""
 
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 import jax
 import numpy as np
 import torch
 
-from . import control as control  # provides the runs in which code is converted
-from .bridge.call_jax import JaxFunction
-from .bridge.last_resort import last_resort
-from .calls.framework_checks import expect_no_code_of_jax, expect_no_code_of_pytorch, expect_of_jax, expect_of_pytorch
+from .calls.framework_checks import expect_no_code_of_jax, expect_of_pytorch, mapped, stays
 from .calls.logical_dtypes import LogicalDtypes
-from .compiled.part import parts_of
 from .errors.tracebacks import boundary
 from .modules.skeleton import original
 from .modules.translated import TranslatedFunction, TranslatedModule
-from .ops.distributed.groups import axes_given
-from .runtime.translation import current
+from .runtime.layers import BRIDGE, COMPILED, DISTRIBUTED, SPARSE, TRAINING
 from .tensors.containers import open_up
 from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
-from .tensors.dtypes import dtype_j2t, dtype_t2j, tell_of_narrowing
-from .tensors.interop import array_to_tensor, tensor_to_array, untied, without_values
-from .tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array, sparse_array_to_tensor, sparse_tensor_to_array
+from .tensors.dtypes import SPARSE_LAYOUTS, dtype_t2j, tell_of_narrowing
+from .tensors.interop import tensor_to_array, untied, without_values
 from .tensors.tensor import Torchish
-from .tensors.trees import map_given, map_results
-from .tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
+from .tensors.trees import map_results
+from .tensors.wrapped import is_wrapper, wrapped
 from .tracing.conditions import BranchPolicy
 from .tracing.rolling import Rolling
-from .training.stateful import StatefulFunction
-from .values.sparse import Sparse, array_of_sparse, given_sparse
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -54,6 +46,29 @@ class _OfTensor(Protocol[P]):
     """A module that returns a tensor."""
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> torch.Tensor: ...
+
+
+class _OfJax(Protocol):
+    """A JAX function that `j2t` has converted."""
+
+    function: Callable
+    jit: bool
+
+    def cache_size(self) -> int: ...
+
+
+class _Step(Protocol):
+    """A function of a state: a `StatefulFunction`."""
+
+    def __call__(
+        self, state: dict[str, dict[str, Any]], *args: Any, rng: jax.Array | None = None, **kwargs: Any
+    ) -> tuple[Any, dict[str, dict[str, Any]]]: ...
+
+    def init(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> dict[str, dict[str, Any]]: ...
+
+    def stack_layers(self, state: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]: ...
+
+    def load(self, state: dict[str, dict[str, Any]]) -> None: ...
 
 
 class _Options(TypedDict, total=False):
@@ -86,9 +101,9 @@ def t2j(thing: _OfTensor[P], **options: Unpack[_Options]) -> TranslatedModule[P,
 @overload
 def t2j(thing: torch.nn.Module, **options: Unpack[_Options]) -> TranslatedModule[..., Any]: ...
 @overload
-def t2j(thing: JaxFunction) -> Callable: ...
+def t2j(thing: _OfJax) -> Callable: ...
 @overload
-def t2j(thing: Callable, *, state: Any, **options: Unpack[_Options]) -> StatefulFunction: ...
+def t2j(thing: Callable, *, state: Any, **options: Unpack[_Options]) -> _Step: ...
 @overload
 def t2j(thing: Callable[P, _Unknown], **options: Unpack[_Options]) -> TranslatedFunction[P, Any]: ...
 @overload
@@ -251,6 +266,9 @@ def t2j(
     )
 
 
+_IN_JAX = {"on_missing": "error", "call_torch": (), "vmap_method": "sequential"}
+
+
 def _to_jax(
     thing,
     expect,
@@ -274,7 +292,15 @@ def _to_jax(
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
     policy, rolling = BranchPolicy.of(checks, branches, max_paths, max_steps, bounds), Rolling.of(loops)
-    policy = policy if groups is None else policy._replace(groups=axes_given(groups))
+    policy = policy if groups is None else policy._replace(groups=DISTRIBUTED.axes_given(groups))
+
+    def last_resort(module: torch.nn.Module | None) -> Any:
+        """The feature that runs functions in PyTorch as the options say; None if they say nothing."""
+        return None if options == _IN_JAX else BRIDGE.last_resort(module, **options)
+
+    def parts_of(module: torch.nn.Module | None) -> Any:
+        """The parts of a module that are compiled; None if the options name none."""
+        return None if compile == () else COMPILED.parts_of(module, compile)
 
     def standing(function: Callable, first: int = 0) -> LogicalDtypes | None:
         return None if dtypes is None else LogicalDtypes(dtypes, function, first)
@@ -293,10 +319,10 @@ def _to_jax(
             return wrapped(
                 thing, lambda inner: without_values(inner) if inner.is_meta else tensor_to_array(inner, copy=copy)
             )
-        if isinstance(thing, Sparse):
-            return array_of_sparse(thing)
+        if isinstance(thing, SPARSE.classes):
+            return SPARSE.array_of_sparse(thing)
         if thing.layout in SPARSE_LAYOUTS and not thing.is_meta:
-            return sparse_tensor_to_array(thing, copy=copy)
+            return SPARSE.sparse_tensor_to_array(thing, copy=copy)
         tell_of_narrowing(thing.dtype)
         return without_values(thing) if thing.is_meta else tensor_to_array(thing, copy=copy)
     if isinstance(thing, torch.dtype):
@@ -307,33 +333,31 @@ def _to_jax(
         return TranslatedModule(
             thing,
             None,
-            last_resort(thing, **options),
+            last_resort(thing),
             policy,
-            parts_of(thing, compile),
+            parts_of(thing),
             standing(thing.forward),
             rolling,
         )
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, torch.nn.Module):
         module = thing.__self__
-        return TranslatedModule(
-            module, thing, last_resort(module, **options), policy, parts_of(module, compile), standing(thing), rolling
-        )
-    if isinstance(thing, JaxFunction):
-        return thing.function
+        return TranslatedModule(module, thing, last_resort(module), policy, parts_of(module), standing(thing), rolling)
+    if isinstance(thing, BRIDGE.classes):
+        return cast(Any, thing).function
     if compile and state is not None:
         raise TypeError(
             "t2j got compile= with state=, but such a step takes all derivatives inside: pass t2j(function, "
             "state=...) to jax.jit as a whole"
         )
     if compile and callable(thing) and not isinstance(thing, type):
-        parts_of(None, compile)
+        parts_of(None)
     if state is not None:
         objects = tuple(state) if isinstance(state, (tuple, list)) else (state,)
-        return StatefulFunction(
-            thing, objects, last_resort(None, **options), policy, standing(thing, len(objects)), rolling
+        return TRAINING.StatefulFunction(
+            thing, objects, last_resort(None), policy, standing(thing, len(objects)), rolling
         )
     if callable(thing) and not isinstance(thing, type):
-        return TranslatedFunction(thing, last_resort(None, **options), policy, standing(thing), rolling)
+        return TranslatedFunction(thing, last_resort(None), policy, standing(thing), rolling)
     thing = untied(thing)
     open_up(thing)
     others: dict[str, Any] = {
@@ -347,105 +371,5 @@ def _to_jax(
         "dtypes": dtypes,
         "groups": groups,
     }
-    convert = functools.partial(_to_jax, expect=_stays, copy=copy, **options, **others)
-    return _mapped(map_results, convert, expect, thing)
-
-
-@overload
-def j2t(thing: jax.Array | np.ndarray, *, copy: bool = True) -> torch.Tensor: ...
-@overload
-def j2t(thing: np.dtype | type[np.generic]) -> torch.dtype: ...
-@overload
-def j2t(thing: Callable[P, _Unknown], *, jit: bool = True) -> JaxFunction[P, Any]: ...
-@overload
-def j2t(thing: Callable[P, jax.Array], *, jit: bool = True) -> JaxFunction[P, torch.Tensor]: ...
-@overload
-def j2t(thing: Callable[P, object], *, jit: bool = True) -> JaxFunction[P, Any]: ...
-@overload
-def j2t(thing: Mapping[K, jax.Array], *, copy: bool = True) -> dict[K, torch.Tensor]: ...
-@overload
-def j2t(thing: list[jax.Array], *, copy: bool = True) -> list[torch.Tensor]: ...
-@overload
-def j2t(thing: tuple[jax.Array, ...], *, copy: bool = True) -> tuple[torch.Tensor, ...]: ...
-@overload
-def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any: ...
-@boundary
-def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
-    """Converts arrays to tensors, and JAX functions to PyTorch functions.
-
-    Args:
-        thing: one of
-
-            - an array, also a sparse one: returns a tensor of the same values. Inside a translated call, traced arrays
-              become tensors too.
-            - a dtype: returns PyTorch's dtype of that name.
-            - a function: returns a function of tensors, which `torch.autograd` and `torch.func` differentiate and batch
-              to any depth, through JAX. Its arguments and results are trees with tensors in place of JAX's arrays.
-              Tensors and arrays are traced, other leaves are static. Results have their own memory, and JAX's dtypes,
-              except that int32 results computed from an int64 argument are returned as int64. Inside a translated
-              call, `thing` itself is called.
-            - any tree of these; other leaves stay unchanged.
-        copy: for arrays: whether tensors get their own memory. With False they share the arrays' memory, which JAX
-            assumes never to change: clone such a tensor before you write to it.
-        jit: whether to compile the function, once for each signature: the structure, shapes, dtypes and static leaves
-            of its arguments. With False it runs operation by operation, and its Python code can read values.
-
-    Raises:
-        TypeError: an array is traced, or has a dtype that PyTorch lacks.
-        ValueError: an array is sharded over several devices.
-        RuntimeError: an array was deleted or donated.
-
-    The returned function raises the exceptions of `thing`, and
-
-        - TypeError: a tensor is float64 or complex128 while ``jax_enable_x64`` is off; sparse, quantized or nested; or
-          has a dtype that the other library lacks; or a static argument is not hashable.
-        - OverflowError: an int64 tensor on the CPU has a value beyond 32 bits while ``jax_enable_x64`` is off.
-        - RuntimeError: in the backward pass, an argument has been written to since the call (PyTorch's own error).
-
-    Example:
-        >>> import jax, torch
-        >>> from torch2jax import j2t
-        >>> j2t(jax.numpy.arange(3.0))
-        tensor([0., 1., 2.])
-        >>> decay = j2t(lambda t, rate: jax.numpy.exp(-rate * t))
-        >>> rate = torch.tensor(0.5, requires_grad=True)
-        >>> decay(torch.zeros(3), rate).sum().backward()
-        >>> rate.grad
-        tensor(-0.)
-    """
-    expect_no_code_of_pytorch(thing)
-    return _to_torch(thing, expect_of_jax, copy=copy, jit=jit)
-
-
-def _to_torch(thing, expect, *, copy: bool, jit: bool) -> Any:
-    """As `j2t`; `expect` refuses objects of neither side that are no trees."""
-    if isinstance(thing, (jax.Array, np.ndarray)):
-        call = current()
-        return array_to_tensor(thing, copy=copy) if call is None else call.constants.lift(thing)
-    if isinstance(thing, Wrapped):
-        return tensor_of(thing, functools.partial(_to_torch, expect=expect, copy=copy, jit=jit))
-    if isinstance(thing, np.dtype) or (isinstance(thing, type) and issubclass(thing, np.generic)):
-        return dtype_j2t(thing)
-    if isinstance(thing, type(jax.numpy.float32)):
-        return dtype_j2t(thing)
-    if callable(thing) and not isinstance(thing, type):
-        return JaxFunction(thing, jit=jit)
-    if is_sparse_array(thing):
-        return sparse_array_to_tensor(thing, copy=copy) if current() is None else given_sparse(thing)
-    return _mapped(map_given, functools.partial(_to_torch, expect=_stays, copy=copy, jit=jit), expect, thing)
-
-
-def _mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None], tree: Any) -> Any:
-    """A tree with its leaves converted; a tree that is a leaf itself stays as it is, unless `expect` refuses it."""
-
-    def converted(leaf):
-        if leaf is not tree:
-            return convert(leaf)
-        expect(leaf)
-        return leaf
-
-    return mapping(converted, tree)
-
-
-def _stays(leaf: Any) -> None:
-    """Accepts a leaf of neither side, which stays as it is within a tree."""
+    convert = functools.partial(_to_jax, expect=stays, copy=copy, **options, **others)
+    return mapped(map_results, convert, expect, thing)

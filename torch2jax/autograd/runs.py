@@ -26,6 +26,7 @@ import torch
 from ..errors.tracebacks import add_location
 from ..errors.unwinding import Restart, Unwind
 from ..rules.features import Incoming, comes_in, handles
+from ..runtime.layers import CONTROL
 from ..runtime.translation import calls_of_thread, current
 from ..tensors.ended import Ended, end, keep, made_by_call, refuse_ended
 from ..tensors.tensor import Torchish
@@ -33,7 +34,7 @@ from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.execution import Execution, Inputs
 from ..tracing.rolling import HasLoops, Rolling
 from ..tracing.traces import Bookmark, RareCollections, current_trace, is_transforming, program_of
-from ..tracing.user_code import PLAIN, UserCode, converting_runs
+from ..tracing.user_code import PLAIN, LaterRun, UserCode
 from .foreseen import foreseen_depth
 from .inputs import NeedsInputs, RunKnowledge, run_with_inputs
 from .outer_state import OuterState
@@ -213,8 +214,7 @@ class Runs:
                 # inputs are differentiated, and the arrays that loops put aside.
                 is_seen = inputs is not self._inputs or not outer.was_cut
                 may_ask = not is_seen and program_of(current_trace()) is not None
-                runs = converting_runs()
-                run = runs.converted_run if self._follows or may_ask else runs.journaled_run
+                run: LaterRun = CONTROL.converted_run if self._follows or may_ask else CONTROL.journaled_run
                 return run(execute, self._policy, outer.has, None if is_first else outer.saw_condition)
             except Restart as need:
                 if 0 < need.tape <= self._depth:

@@ -15,6 +15,7 @@ from ..internals.dispatch import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.array_rule import InnerRule
 from ..runtime.caches import Cache
+from ..runtime.layers import BRIDGE
 from ..runtime.translation import current
 from ..tensors.dtypes import has_doubles
 from ..values.item import Item
@@ -28,6 +29,7 @@ _OPERANDS = (frozenset((int, float)), frozenset((float,)), frozenset())
 """The Python numbers that are traced: the first of these with which the function can be traced."""
 
 
+@BRIDGE.has
 class JaxFunction(Generic[P, R]):
     """A JAX function as a function of tensors; see `torch2jax.j2t`.
 

@@ -1,4 +1,4 @@
-"""The errors of `t2j` and `j2t` for objects of neither framework, or of the target framework already."""
+"""The leaves that `t2j` and `j2t` take: errors for objects of neither framework, or of the target framework already."""
 
 import difflib
 import functools
@@ -131,3 +131,19 @@ def _name(thing: Any) -> str:
     if callable(thing) and hasattr(thing, "__name__") and hasattr(thing, "__module__"):
         return f"{thing.__module__}.{thing.__name__}"
     return f"a {type(thing).__name__}"
+
+
+def mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None], tree: Any) -> Any:
+    """A tree with its leaves converted; a tree that is a leaf itself stays as it is, unless `expect` refuses it."""
+
+    def converted(leaf: Any) -> Any:
+        if leaf is not tree:
+            return convert(leaf)
+        expect(leaf)
+        return leaf
+
+    return mapping(converted, tree)
+
+
+def stays(leaf: Any) -> None:
+    """Accepts a leaf of neither side, which stays as it is within a tree."""

@@ -28,13 +28,12 @@ from torch.optim import Optimizer
 from ..autograd.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
 from ..errors.locations import is_users
 from ..runtime.caches import remembered
+from ..runtime.layers import SELECTIONS, SPARSE
 from ..runtime.patches import runs_instead_of
 from ..runtime.translation import this_call
 from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import is_of_call, is_wrapper
-from ..values.selected import Chosen
-from ..values.sparse import Sparse
 
 if TYPE_CHECKING:
     from .dispatch import Call
@@ -238,7 +237,7 @@ class OuterModules:
     def _owns(self, value: Any) -> bool:
         if isinstance(value, _Module):
             return self.has_made(value)
-        if isinstance(value, (Torchish, Chosen, Sparse, jax.core.Tracer)):
+        if isinstance(value, (Torchish, SELECTIONS.classes, SPARSE.classes, jax.core.Tracer)):
             return True
         return isinstance(value, torch.Tensor) and is_wrapper(value) and is_of_call(value)
 

@@ -6,14 +6,3 @@ To read: `driver.py` has the runs of a call, `entry.py` what the rooms below ask
 `writes.py`, `encoding.py` and `merge.py` run the sides of a condition and make one outcome of two; `loops.py` makes
 loops. `rest.py` puts the rest of the code into both sides.
 """
-
-from ..tracing.user_code import ConvertingRuns, provide
-
-
-def _runs() -> ConvertingRuns:
-    from . import driver  # when the first call asks a traced value
-
-    return driver
-
-
-provide(_runs)

@@ -39,7 +39,7 @@ def journaled_run(
     restored: Callable[[Any], bool],
     ended_at_condition: bool | None,
 ) -> Any:
-    """See `ConvertingRuns.journaled_run`."""
+    """The run of code that asks nothing of traced values: a `LaterRun`."""
 
     def run(kept: Run) -> Any:
         kept.outside, kept.was_restored, kept.is_journaled = ObjectJournal(), restored, True
@@ -85,7 +85,7 @@ def converted_run(
     restored: Callable[[Any], bool],
     ended_at_condition: bool | None,
 ) -> Any:
-    """See `ConvertingRuns.converted_run`."""
+    """The run in which conditions on traced values are a part of the graph: a `LaterRun`."""
     split = Split()
     while True:
         ways = _Ways(execute, policy, restored, split, ended_at_condition)

@@ -21,21 +21,19 @@ from ..calls.dispatch import Call
 from ..errors.locations import user_level
 from ..errors.tracebacks import is_call_of_module
 from ..internals.dispatch import DisableTorchFunction
-from ..internals.distributed import is_fully_sharded, wrapped_class
 from ..internals.torchscript import ScriptMethod
+from ..rules.features import HasSparse
 from ..runtime.caches import remembered
+from ..runtime.layers import DISTRIBUTED, SCRIPTED, SPARSE
 from ..runtime.patches import replaces, runs_instead_of
 from ..runtime.translation import this_call
-from ..tensors.dtypes import canonical, dtype_j2t
-from ..tensors.sparse_arrays import SPARSE_LAYOUTS, is_sparse_array
+from ..tensors.dtypes import SPARSE_LAYOUTS, canonical, dtype_j2t
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
+from ..tensors.trees import is_sparse_array
 from ..tensors.wrapped import Wrapped, is_wrapper
 from ..tracing.user_code import note_made, of_user
-from ..values.sparse import HasSparse, Sparse, array_of_sparse, bound_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .deep_copy import DeepCopy, Uncopyable, take_over
-from .fully_sharded import give_states, states_of
-from .scripted import bound_method
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
 
 
@@ -48,7 +46,7 @@ def original(thing: Any) -> Any:
     export = sys.modules.get("torch.export")
     if export is not None and isinstance(thing, export.ExportedProgram):
         return thing.module()
-    return bound_method(thing) if isinstance(thing, ScriptMethod) else thing
+    return SCRIPTED.bound_method(thing) if isinstance(thing, ScriptMethod) else thing
 
 
 _Module = torch.nn.Module
@@ -120,7 +118,7 @@ class Skeleton:
             if isinstance(value, Wrapped) or kinds[name] == "wrapper":
                 memo[id(tensor)] = given[names.first(name)] = bound(call, tensor, value)
                 continue
-            bind = bound_sparse if kinds[name] == "sparse" or is_sparse_array(value) else call.constants.bind
+            bind = SPARSE.bound_sparse if kinds[name] == "sparse" or is_sparse_array(value) else call.constants.bind
             memo[id(tensor)] = given[names.first(name)] = bind(tensor, value)
         for name, tensor in names.tensors.items():
             kind = kinds[name]
@@ -134,7 +132,7 @@ class Skeleton:
                 self._missing.add(names.first(name))
                 memo[id(tensor)] = call.constants.bind_missing(tensor, self._error_of_missing(name, tensor))
             elif kind == "sparse":
-                memo[id(tensor)] = lifted_sparse(tensor)
+                memo[id(tensor)] = SPARSE.lifted_sparse(tensor)
             else:
                 memo[id(tensor)] = call.constants.lift_own(tensor)
         return memo
@@ -185,8 +183,8 @@ class Skeleton:
         return collections.OrderedDict(state) if isinstance(self._state, collections.OrderedDict) else state
 
     def _array_of(self, tensor: torch.Tensor) -> Any:
-        if isinstance(tensor, Sparse):
-            return tensor if not self._call.is_top_level else array_of_sparse(tensor)
+        if isinstance(tensor, SPARSE.classes):
+            return tensor if not self._call.is_top_level else SPARSE.array_of_sparse(tensor)
         if is_wrapper(tensor):
             return leaving(self._call, tensor)
         if not self._call.is_top_level:
@@ -231,10 +229,10 @@ def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
         try:
             return call.constants.lift(value)
         except HasSparse:
-            return lifted_sparse(value)
+            return SPARSE.lifted_sparse(value)
     array = as_array(value)
     if is_sparse_array(array):
-        return given_sparse(array)
+        return SPARSE.given_sparse(array)
     return call.constants.given(array, dtype if array.dtype == canonical(dtype) else dtype_j2t(array.dtype))
 
 
@@ -262,22 +260,26 @@ def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Mo
 
     What has been copied is added to `memo`.
     """
-    may_be_split = "torch.distributed.fsdp" in sys.modules  # whoever splits a module has imported it
     is_split = False
     for part in module.modules():
         if isinstance(part, DistributedDataParallel):
             memo[id(part)] = _copied_wrapper(part, memo)
-        is_split = is_split or (may_be_split and is_fully_sharded(type(part)))
-    kept = states_of(module) if is_split else {}
+        is_split = is_split or _is_fully_sharded(type(part))
+    kept = DISTRIBUTED.states_of(module) if is_split else {}
     copying, result = _copied(module, {**memo, **kept})
     if copying.may_alias:
         if aliased := copying.aliased():
             copying, result = _copied(module, {**memo, **kept}, aliased)
         copying.freeze(list(named_tensors(module).values()))
     if is_split:
-        give_states(module, copying.memo)
+        DISTRIBUTED.give_states(module, copying.memo)
     take_over(memo, copying.memo)
     return result
+
+
+def _is_fully_sharded(kind: type) -> bool:
+    """Returns True if a class of modules is one that `fully_shard` has made; whoever does that has imported it."""
+    return "torch.distributed.fsdp" in sys.modules and DISTRIBUTED.is_fully_sharded(kind)
 
 
 def _copied(
@@ -308,7 +310,7 @@ class _StructureCopy(DeepCopy):
         # e3nn's modules pickle parts that are TorchScript, and what is in them, whose tensors `memo` would not replace.
         has_scripts = any(isinstance(part, torch.jit.ScriptModule) for part in module._modules.values())
         has_own_copy = not _copies_attributes(cls) and not (
-            is_fully_sharded(cls) and _copies_attributes(wrapped_class(cls))
+            _is_fully_sharded(cls) and _copies_attributes(DISTRIBUTED.wrapped_class(cls))
         )
         if has_own_copy and (not has_scripts or isinstance(module, torch.jit.ScriptModule)):
             return self._by_own_class(module)

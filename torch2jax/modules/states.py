@@ -13,17 +13,13 @@ import torch
 from ..errors.names import nearest
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
+from ..runtime.layers import SPARSE
 from ..tensors.distributed import is_distributed, split_like
-from ..tensors.dtypes import tell_of_narrowing
+from ..tensors.dtypes import SPARSE_LAYOUTS, tell_of_narrowing
 from ..tensors.interop import Tie, array_to_tensor, tensor_to_array, ties, without_values
-from ..tensors.sparse_arrays import (
-    SPARSE_LAYOUTS,
-    is_sparse_array,
-    sparse_array_to_tensor,
-    sparse_tensor_to_array,
-)
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
+from ..tensors.trees import is_sparse_array
 from ..tensors.wrapped import Wrapped, is_wrapper, tensor_of, wrapped
 from .layers import has_layers, names_of_layers, unstack_layers
 
@@ -250,7 +246,7 @@ def _array_of(tensor: torch.Tensor) -> Any:
     if is_wrapper(tensor) and not is_distributed(tensor):
         return wrapped(tensor, _array_of)
     if tensor.layout in SPARSE_LAYOUTS:
-        return sparse_tensor_to_array(tensor, copy=True)
+        return SPARSE.sparse_tensor_to_array(tensor, copy=True)
     tell_of_narrowing(tensor.dtype)
     return without_values(tensor) if tensor.is_meta else tensor_to_array(tensor)
 
@@ -313,7 +309,9 @@ def tensor_of_entry(value: Any) -> torch.Tensor:
         return tensor_of(value, tensor_of_entry)
     if isinstance(value, torch.Tensor):
         return value
-    return sparse_array_to_tensor(value, copy=True) if is_sparse_array(value) else array_to_tensor(value, gathers=True)
+    if is_sparse_array(value):
+        return SPARSE.sparse_array_to_tensor(value, copy=True)
+    return array_to_tensor(value, gathers=True)
 
 
 def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module: Any, path: str) -> Any:

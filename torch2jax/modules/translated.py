@@ -12,36 +12,29 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 import jax
 import numpy as np
 import torch
-from jax import lax
 from jax.core import Tracer
 
 from ..autograd.hooks import finished
 from ..autograd.inputs import UnaskedInputs
 from ..autograd.runs import Runs
-from ..calls import optimizers as optimizers  # what stands in for PyTorch's
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
-from ..compiled.host_functions import HostFunctions, begin_parts
-from ..compiled.part import Parts
 from ..errors.hints import hint_at_axes, hint_at_symbols
 from ..errors.locations import SourceLine, user_level
 from ..errors.tracebacks import TellsOfArguments, boundary
-from ..rules.features import Incoming, comes_in
+from ..rules.features import HasSparse, Incoming, comes_in
+from ..runtime.layers import COMPILED, SELECTIONS, SPARSE
 from ..tensors.ended import force_within
 from ..tensors.padded import Padded
-from ..tensors.sparse_arrays import is_sparse_array
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
-from ..tensors.trees import map_given, map_results
+from ..tensors.trees import is_sparse_array, map_given, map_results
 from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
-from ..values.selected import Chosen, first, refuse_length
-from ..values.selected_at_axis import in_compact_order, leading_of, nested, unnested, zeroed
-from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
 from .layers import has_layers, restacked, unstack_layers
@@ -140,7 +133,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         method: types.MethodType | None = None,
         last_resort: Any = None,
         policy: BranchPolicy = FOLLOWING,
-        parts: Parts | None = None,
+        parts: Any = None,
         logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
     ):
@@ -188,7 +181,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
             state = names.given(unstack_layers(given_state)) if is_stacked else given_state
             with torch.enable_grad(), Call(rng, self._last_resort, execution) as call:
                 if self._parts is not None:
-                    begin_parts(call)
+                    COMPILED.begin_parts(call)
                 skeleton = Skeleton(names, state, call, self._parts)
                 function = skeleton.module if self._method is None else skeleton.method(self._method)
                 result = run_on_arrays(call, function, args, kwargs, self._logical_dtypes)
@@ -320,10 +313,10 @@ class _Selections(Incoming):
     """Selections, whose length data decide: they have no array."""
 
     def takes(self, kind: type) -> bool:
-        return issubclass(kind, Chosen)
+        return issubclass(kind, SELECTIONS.classes)
 
     def lift(self, call: Any, tensor: Any) -> Any:
-        raise refuse_length(leading_of(tensor)[0])
+        raise SELECTIONS.refusal(tensor)
 
 
 def run_on_arrays(
@@ -333,18 +326,18 @@ def run_on_arrays(
 
     A function that is called by translated code gets its tensors, and gives tensors.
     """
-    is_inner, host = False, call.kept.get(HostFunctions)
+    is_inner, host = False, call.kept.get(COMPILED.HostFunctions) if COMPILED.is_loaded else None
 
     def enter(value: Any, parameter: str | None = None):
         nonlocal is_inner
         if isinstance(value, Padded):
-            return _entering(call, value)
+            return SELECTIONS.entering(call, value)
         if isinstance(value, Wrapped):
             return entering(call, value)
         if isinstance(value, torch.Tensor) and is_wrapper(value):
             is_inner = is_inner or is_of_call(value)
             return entering(call, value)
-        is_inner = is_inner or isinstance(value, (Torchish, Sparse)) or (host is not None and host.owns(value))
+        is_inner = is_inner or isinstance(value, (Torchish, SPARSE.classes)) or (host is not None and host.owns(value))
         if logical_dtypes is not None and isinstance(value, (jax.Array, np.ndarray)):
             dtype = logical_dtypes.of(value, parameter)
             if dtype is not None:
@@ -355,21 +348,21 @@ def run_on_arrays(
             try:
                 return call.constants.lift_argument(value)
             except HasSparse:
-                return lifted_sparse(value)  # pyright: ignore[reportArgumentType] - it is a tensor
-        return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
+                return SPARSE.lifted_sparse(value)  # pyright: ignore[reportArgumentType] - it is a tensor
+        return SPARSE.given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
     def leave(value: Any):
-        if isinstance(value, Chosen):
-            return value if is_inner else _leaving(call, value)
-        if not is_inner and _fits(call) is not None:
-            value = _expected_to_fit(call, value)
+        if isinstance(value, SELECTIONS.classes):
+            return value if is_inner else SELECTIONS.leaving(call, value)
+        if not is_inner and call.execution.fits is not None:
+            value = SELECTIONS.expected_to_fit(call, value)
         if isinstance(value, torch.Tensor):
             if type(value) is not Torchish and is_wrapper(value):
                 return value if is_inner else leaving(call, value)
             try:
                 return call.constants.lift(value) if is_inner else call.array_of(call.constants.lift(value))
             except HasSparse:
-                return lifted_sparse(value) if is_inner else array_of_sparse(value)
+                return SPARSE.lifted_sparse(value) if is_inner else SPARSE.array_of_sparse(value)
         return tuple(value) if isinstance(value, torch.Size) else value  # JAX knows tuples
 
     make = _around.get()
@@ -389,59 +382,3 @@ def run_on_arrays(
         hint_at_symbols(error)
         raise
     return map_results(leave, result)
-
-
-def _expected_to_fit(call: Call, value: Any) -> Any:
-    """A result, which is nan, as are its derivatives, where data decide more than was said.
-
-    What cannot be nan is what JAX's gathers give for what is not there: the least integer, the greatest if unsigned.
-    """
-    if not isinstance(value, torch.Tensor):
-        return value
-    with call.inside():
-        fits = _fits(call)
-        if value.is_floating_point() or value.is_complex():
-            return value * call.constants.lift(lax.select(fits, np.float32(1), np.float32(np.nan))).to(value.dtype)
-        return torch.where(call.constants.lift(fits), value, _nothing(value.dtype))
-
-
-def _fits(call: Call) -> Any:
-    """The traced bool that says if all that data decide fits its bounds; None if nothing is in doubt."""
-    fits: Any = call.execution.fits
-    return None if fits is None or not is_traced(fits.read()) else fits.read()
-
-
-def _nothing(dtype: torch.dtype) -> int | bool:
-    """The integer returned for a missing one."""
-    if dtype == torch.bool:
-        return True
-    info = torch.iinfo(dtype)
-    return info.max if info.min == 0 else info.min
-
-
-def _entering(call: Call, padded: Padded) -> torch.Tensor:
-    """The call's tensor for a padded array: a selection where the length is traced."""
-    if not any(map(is_traced, padded.lengths.values())):
-        return call.constants.lift(padded.compact())
-    with call.inside():
-        values: Any = call.constants.lift(padded.values)
-        by_dim = {}
-        for axis, length in padded.lengths.items():
-            positions = torch.arange(values.shape[axis])
-            by_dim[axis] = first(positions, call.constants.given(length, torch.int64))
-        return nested(values, by_dim)
-
-
-def _leaving(call: Call, chosen: Chosen) -> Padded:
-    with call.inside():
-        values, by_dim = unnested(in_compact_order(chosen), zeroed)
-        by_dim = {axis: by_dim[axis] for axis in sorted(by_dim)}
-        lengths = [leading.length for leading in by_dim.values()]
-        if (fits := _fits(call)) is not None:
-            values, fits = _expected_to_fit(call, values), call.constants.lift(fits)
-            capacities = [values.shape[axis] for axis in by_dim]
-            lengths = [
-                torch.where(fits, length, capacity + 1) for length, capacity in zip(lengths, capacities, strict=True)
-            ]
-    values, *lengths = [call.array_of(call.constants.lift(x)) for x in (values, *lengths)]
-    return Padded.of(values, dict(zip(by_dim, lengths, strict=True)))

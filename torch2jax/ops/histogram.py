@@ -9,6 +9,7 @@ from jax import lax
 from ..errors import TracedValueError
 from ..functional.vmap import of_all_examples
 from ..rules.registry import implements, implements_selected, implements_tensors
+from ..runtime.layers import SELECTIONS
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
@@ -16,8 +17,6 @@ from ..tracing.value_ranges import range_of
 from ..values.lengths import hinted_bound
 from .arrays import cast, is_float, like, where
 from .bounds import known_values
-from .selection import flatten
-from .selection_runs import counted
 
 aten = torch.ops.aten
 
@@ -146,7 +145,7 @@ def bincount(input, weights=None, minlength=0):
     except TracedValueError:
         if current().transformations or not _has_bound(input):
             raise
-        return counted(lift(input), weights, minlength)
+        return SELECTIONS.counted(lift(input), weights, minlength)
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
     elif weights.dtype != torch.float32:
@@ -162,11 +161,11 @@ def _has_bound(input) -> bool:
 @implements_selected(torch.bincount, torch.Tensor.bincount)
 def bincount_of_chosen(input, weights=None, minlength=0):
     try:
-        size = _length(flatten(input).rows.flatten(), minlength)
+        size = _length(SELECTIONS.flatten(input).rows.flatten(), minlength)
     except TracedValueError:
         if not _has_bound(input.rows):
             raise
-        return counted(flatten(input), weights, minlength)
+        return SELECTIONS.counted(SELECTIONS.flatten(input), weights, minlength)
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
     elif weights.dtype != torch.float32:

@@ -22,6 +22,7 @@ from ..rules.options import Tag
 from ..rules.pointwise import Operand, result_strides
 from ..rules.registry import implements, implements_tensors
 from ..runtime.caches import remembered
+from ..runtime.layers import SELECTIONS
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, strides_of_shape
@@ -33,9 +34,6 @@ from ..values.selected import begin, select
 from .bounds import expect_within, known_values
 from .creation import filled
 from .indexing import from_start, in_order_of, overwrite, progression, sliced
-from .selection_dims import by_unknown
-from .selection_indices import has_mask, with_indices
-from .selection_subscripts import sliced_by_unknown
 from .traced_slices import Span, items_of, spanned, spanning
 
 aten = torch.ops.aten
@@ -84,11 +82,11 @@ def _getitem(self, index):
 
 def _by_unknown(self, index):
     """The result of a subscript with traced slice bounds, or with a mask among other indices; None for any other."""
-    found = sliced_by_unknown(self, index)
+    found = SELECTIONS.sliced_by_unknown(self, index)
     if found is None:
-        found = by_unknown(self, items_of(index, self.ndim))
-    if found is None and has_mask(index):
-        found = self[with_indices(index)]
+        found = SELECTIONS.by_unknown(self, items_of(index, self.ndim))
+    if found is None and SELECTIONS.has_mask(index):
+        found = self[SELECTIONS.with_indices(index)]
     return found
 
 

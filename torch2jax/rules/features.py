@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import WithoutValuesError
 from ..runtime.caches import remembered
+from ..runtime.layers import SPARSE
 
 Handler = Callable[[Any, Any, tuple, dict], Any]
 """Returns a function's result, given the call, the function, its arguments and keywords; or `Changed`."""
@@ -110,6 +111,7 @@ class HasSparse(WithoutValuesError):
     """A sparse tensor was given to code for strided ones: the sparse rules run instead."""
 
     def __init__(self):
+        SPARSE.load()
         super().__init__("got a tensor of a sparse layout; wanted a strided one: tensor.to_dense()")
 
 

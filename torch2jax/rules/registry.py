@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ..internals.dispatch import OpOverload, OpOverloadPacket
+from ..runtime.layers import SELECTIONS
 from ..tensors.dtypes import Takes, expect
 from .options import Tag
 from .rule import MetadataRule, OverloadedRule
@@ -148,6 +149,8 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
 
 def lookup_selected(function: Callable[..., Any]) -> Callable | None:
     """The rule of a function for a `selected.Selected`, or None; that of an operator may be declared by name."""
+    if not SELECTIONS.is_loaded:
+        SELECTIONS.load()
     found = _selected_rules.get(function)
     if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
         packet = function.overloadpacket if isinstance(function, OpOverload) else function
@@ -157,6 +160,8 @@ def lookup_selected(function: Callable[..., Any]) -> Callable | None:
 
 def lookup_at_axis(function: Callable[..., Any]) -> Callable | None:
     """The rule of a function for a `selected_at_axis.SelectedAtAxis`, if there is one."""
+    if not SELECTIONS.is_loaded:
+        SELECTIONS.load()
     return _axis_rules.get(function)
 
 
@@ -170,6 +175,8 @@ def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
 
 def lookup_by_length(function: Callable[..., Any]) -> ByLength | None:
     """The rule of a function for data-dependent numbers, if there is one."""
+    if not SELECTIONS.is_loaded:
+        SELECTIONS.load()
     return _rules_by_length.get(function)
 
 

@@ -7,15 +7,17 @@ reflected operator, the in-place forms and, when asked, the ATen overloads whose
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, TypeVar, Unpack
 
 import torch
 
 from ..errors.names import nearest
 from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_op_names
+from ..runtime.layers import LAYERS, Layer
 from ..tensors import history
 from ..tensors.dtypes import Takes
 from .array_rule import ArrayRule
@@ -76,8 +78,7 @@ class Rules:
         self._found: dict[OpOverload, Any] = {}
         self.declared = 0
         """The number of declarations so far."""
-        self.are_pytorchs = False
-        """True if the rules being declared compute what PyTorch's functions do."""
+        self._of_users: set[Any] = set()
 
     def __enter__(self) -> "Rules":
         _entered.set((self, *_entered.get()))
@@ -109,21 +110,24 @@ class Rules:
             ValueError: one of them is an unknown name in a library that is loaded; or has another rule already.
         """
         functions, given = _without_classes(_checked(functions)), RuleOptions(**options)
-        if not self.are_pytorchs:
+        is_pytorchs = _is_in_package(sys._getframe(1))
+        if not is_pytorchs:
             given = dataclasses.replace(given, has_own_values=True)
 
         def register(body: Callable) -> Callable:
-            self._expect_new(functions, body, replace)
-            self._expect_no_writes(functions, body)
+            if not is_pytorchs:
+                self._expect_new(functions, body, replace)
+                for function in functions:
+                    expect_no_writes(function, name_of(function), _location_of(body))
             name = name_of(functions[0])
             rule = ArrayRule(body, name, given)
-            if self.are_pytorchs and not isinstance(functions[0], str):
+            if is_pytorchs and not isinstance(functions[0], str):
                 rule.function = functions[0]
-            if not self.are_pytorchs and len(functions) == 1:
+            if not is_pytorchs and len(functions) == 1:
                 rule.expect_results = results_of(functions[0], name, _location_of(body))
             _note_derivatives(rule)
-            for function in functions:
-                self._add_family(function, rule)
+            for function in self._free(functions, is_pytorchs):
+                self._add_family(function, rule, is_pytorchs)
             return body
 
         return register
@@ -147,13 +151,14 @@ class Rules:
 
         Raises the exceptions of `implements`.
         """
-        functions = _checked(functions)
+        functions, is_pytorchs = _checked(functions), _is_in_package(sys._getframe(1))
 
         def register(body: Callable) -> Callable:
-            self._expect_new(functions, body, replace)
+            if not is_pytorchs:
+                self._expect_new(functions, body, replace)
             rule = TensorRule(body, name_of(functions[0]), takes, tags)
             self._forget()
-            for function in functions:
+            for function in self._free(functions, is_pytorchs):
                 self.functions[function] = rule
                 if isinstance(function, type):
                     replace_forward(function, lookup)
@@ -165,23 +170,16 @@ class Rules:
         """Refuses a second rule of the user's for a function, unless it declares the first one again, as in a
         notebook.
         """
-        if not self.are_pytorchs:
-            for function in functions:
-                if isinstance(function, str):
-                    _expect_operator(function)
-                before = getattr(self.functions.get(function), "body", None)
-                if before is not None and not (replace or _is_same(before, body) or _is_packages(before)):
-                    raise ValueError(
-                        f"implements got a second rule for {name_of(function)}, {_location_of(body)}; the first is "
-                        f"{_location_of(before)}. Give replace=True to let this one stand in its place, or keep it in "
-                        "a Rules"
-                    )
-
-    def _expect_no_writes(self, functions: tuple, body: Callable) -> None:
-        """Refuses a rule of the user's, from arrays to arrays, for a function that writes to its arguments."""
-        if not self.are_pytorchs:
-            for function in functions:
-                expect_no_writes(function, name_of(function), _location_of(body))
+        for function in functions:
+            if isinstance(function, str):
+                _expect_operator(function)
+            before = getattr(self.functions.get(function), "body", None)
+            if before is not None and not (replace or _is_same(before, body) or _is_packages(before)):
+                raise ValueError(
+                    f"implements got a second rule for {name_of(function)}, {_location_of(body)}; the first is "
+                    f"{_location_of(before)}. Give replace=True to let this one stand in its place, or keep it in "
+                    "a Rules"
+                )
 
     def _forget(self) -> None:
         """Clears the caches that depend on the rules."""
@@ -198,14 +196,21 @@ class Rules:
             found = self._found[overload] = self._find_operator(overload)
             return found
 
-    def _add_family(self, function: Callable[..., Any] | str, rule: ArrayRule) -> None:
+    def _free(self, functions: tuple, is_pytorchs: bool) -> tuple:
+        """The functions that a declaration is for: a rule of a user's stays when a layer declares the package's."""
+        if is_pytorchs:
+            return tuple([function for function in functions if function not in self._of_users])
+        self._of_users.update(functions)
+        return functions
+
+    def _add_family(self, function: Callable[..., Any] | str, rule: ArrayRule, is_pytorchs: bool) -> None:
         self._forget()
         self.functions[function] = _with_flag(function, rule)
         if isinstance(function, (OpOverload, OpOverloadPacket, str)):
             return
         name = name_of(function)
         namespace = getattr(function, "__module__", None) or "torch"
-        if name not in self._by_name or self._gives_way(self._by_name[name]):
+        if name not in self._by_name or (not is_pytorchs and _gives_way(self._by_name[name])):
             self._by_name[name] = rule
         owners = [torch, torch.Tensor] if getattr(torch, name, None) is function else []
         if inspect.isfunction(function) and namespace == "torch.nn.functional":
@@ -213,35 +218,31 @@ class Rules:
         if isinstance(function, type(torch.Tensor.add)):
             owners.append(torch.Tensor)
         for owner in owners:
-            self._add_forms(owner, name, rule)
+            self._add_forms(owner, name, rule, is_pytorchs)
 
-    def _add_forms(self, owner: Any, name: str, rule: ArrayRule) -> None:
-        in_place = functools.partial(InPlace, rule)
+    def _add_forms(self, owner: Any, name: str, rule: ArrayRule, is_pytorchs: bool) -> None:
+        in_place, set_default = functools.partial(InPlace, rule), functools.partial(self._set_default, is_pytorchs)
         if owner is torch.Tensor:
-            self._set_default(owner, name, lambda _: rule)
+            set_default(owner, name, lambda _: rule)
             operator = OPERATORS.get(name)
             if operator is not None:
-                self._set_default(owner, f"__{operator}__", lambda _: rule)
-                self._set_default(owner, f"__r{operator}__", lambda _: Reflected(rule))
-                self._set_default(owner, f"__i{operator}__", in_place)
-        self._set_default(owner, name + "_", in_place)
+                set_default(owner, f"__{operator}__", lambda _: rule)
+                set_default(owner, f"__r{operator}__", lambda _: Reflected(rule))
+                set_default(owner, f"__i{operator}__", in_place)
+        set_default(owner, name + "_", in_place)
 
-    def _set_default(self, owner: Any, name: str, rule_of: Callable[[Any], Any]) -> None:
+    def _set_default(self, is_pytorchs: bool, owner: Any, name: str, rule_of: Callable[[Any], Any]) -> None:
         function = getattr(owner, name, None)
         if function is None or function is getattr(object, name, None):
             return
-        if function not in self.functions or self._gives_way(self.functions[function]):
+        if function not in self.functions or (not is_pytorchs and _gives_way(self.functions[function])):
             self.functions[function] = rule_of(function)
-
-    def _gives_way(self, rule: Any) -> bool:
-        """Returns True if a rule is the package's, and the user declares another one."""
-        while hasattr(rule, "rule"):  # a form of another
-            rule = rule.rule
-        body = getattr(rule, "body", None)
-        return not self.are_pytorchs and body is not None and _is_packages(body)
 
     def _find_operator(self, overload: OpOverload):
         packet = overload.overloadpacket
+        layer = _in_layers.get(packet._qualified_op_name) or _in_layers.get(overload.namespace + "::")
+        if layer is not None and self is PROVIDED:
+            layer.load()
         find = self.functions.get
         rule = find(overload) or find(packet) or find(packet._qualified_op_name)
         if isinstance(rule, TensorRule) and _is_out(overload) and "out" not in rule.names.known:
@@ -269,11 +270,22 @@ def cached(conclude: Callable[[Any], _T]) -> Callable[[Any], _T]:
     return conclusion
 
 
+def _found(path: str) -> Any:
+    """The function of a path, or None if this release of PyTorch lacks it."""
+    try:
+        return functools.reduce(getattr, path.split(".")[1:], torch)
+    except AttributeError:
+        return None
+
+
+_in_layers: dict[Any, Layer] = {
+    name if "::" in name else _found(name): layer for layer in LAYERS for name in layer.functions
+}
+"""Functions whose rules are in a layer; operators by their names, or their namespaces, as "quantized::"."""
 _entered: ContextVar[tuple[Rules, ...]] = ContextVar("entered", default=())
 entered_rules = _entered.get
 """As `entered`, without the time of a call of a Python function."""
 PROVIDED = Rules()
-PROVIDED.are_pytorchs = True  # until the package has declared its own
 """The package's own rules, and those that users declare for good."""
 TAGS_WITHOUT_RULE: dict[Any, Tags] = {}
 """The tags of functions without a rule."""
@@ -290,7 +302,11 @@ def lookup(function: Callable[..., Any]):
         rule = rules.functions.get(function)
         if rule is not None:
             return rule
-    return PROVIDED.functions.get(function)
+    rule = PROVIDED.functions.get(function)
+    if rule is None and function in _in_layers:
+        _in_layers[function].load()
+        return PROVIDED.functions.get(function)
+    return rule
 
 
 def tags_of(function: Callable[..., Any]) -> Tags:
@@ -371,6 +387,19 @@ def _note_derivatives(rule: ArrayRule) -> None:
     for tag, names in _DERIVATIVES:
         if tag in rule.tags:
             names.add(rule.name)
+
+
+def _gives_way(rule: Any) -> bool:
+    """Returns True if a rule is the package's."""
+    while hasattr(rule, "rule"):  # a form of another
+        rule = rule.rule
+    body = getattr(rule, "body", None)
+    return body is not None and _is_packages(body)
+
+
+def _is_in_package(frame: FrameType) -> bool:
+    """Returns True for code of the package's, whose rules compute what PyTorch's functions do."""
+    return frame.f_globals.get("__name__", "").startswith(_PACKAGE)
 
 
 def _is_same(before: Callable, body: Callable) -> bool:

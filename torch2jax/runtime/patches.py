@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from .layers import LAYERS, Layer, around_loading
 from .translation import current
 
 _ABSENT = object()
@@ -212,7 +213,7 @@ class _Exchanges:
 
     def put(self) -> None:
         self.is_put = True
-        if self._count != len(_patches):  # which only grow
+        if self._count != len(_patches):  # which only grow, but for `forget`
             self._sort()
         self._in_modules_before = [*map(dict.get, self._modules, self._names, itertools.repeat(_ABSENT))]
         for module, name, replacement in zip(self._modules, self._names, self._in_modules):  # noqa: B905
@@ -220,6 +221,10 @@ class _Exchanges:
         self._others_before = [read(name, _ABSENT) for read, name in self._reads]
         for owner, name, replacement in self._others:
             setattr(owner, name, replacement)
+
+    def forget(self) -> None:
+        """Lets the next `put` look at all declared replacements."""
+        self._count = -1
 
     def put_back(self) -> None:
         self.is_put = False
@@ -265,6 +270,8 @@ _exchanges = _Exchanges()
 def apply_patches() -> None:
     """Installs the declared replacements, until `remove_patches`."""
     global _calls
+    if not _served.keys().isdisjoint(sys.modules.keys()):
+        _load_served()  # without the lock, which a layer takes when it is loaded
     with _lock:
         if not _exchanges.is_put:
             _apply_pending()
@@ -308,6 +315,9 @@ _NOTING = frozenset(("torch._dynamo",))
 def _all_undone():
     """A context in which everything is as it was before the first call began."""
     global _calls
+    if not _exchanges.is_put:
+        yield
+        return
     with _lock:
         before, _calls = _calls, 1
         remove_patches()
@@ -349,3 +359,90 @@ class _Loader(importlib.abc.Loader):
 
 
 _finder = _Finder()
+
+
+# What layers replace, before they are loaded.
+
+_awaiting: dict[Layer, list[Any]] = {layer: [] for layer in LAYERS}
+
+
+@around_loading
+@contextlib.contextmanager
+def _loading(layer: Layer):
+    """A context in which a layer notes PyTorch's own functions, and declares its replacements of them."""
+    with _all_undone(), _lock:
+        awaiting = _awaiting[layer]
+        _patches[:] = [patch for patch in _patches if not any(patch[2] is replacement for replacement in awaiting)]
+        awaiting.clear()
+        _exchanges.forget()
+        yield
+
+
+class _Awaiting:
+    """An object of PyTorch's, whose replacement a translated call loads when it asks this for anything."""
+
+    _original: Any
+    _load: Callable[[], Any]
+
+    def __init__(self, original: Any, load: Callable[[], Any]):
+        vars(self).update(_original=original, _load=load)
+
+    def _found(self) -> Any:
+        return self._original if current() is None else self._load()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._found(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._found(), name, value)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._found()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._found()[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._found()[key]
+
+
+def _await(layer: Layer, owner: Any, name: str) -> None:
+    """Declares a replacement that loads a layer, which declares another one."""
+
+    def load() -> Any:
+        layer.load()
+        return getattr(owner, name)
+
+    original, count = vars(owner)[name], len(_patches)
+    is_defined_here = getattr(original, "__module__", None) == getattr(owner, "__module__", owner.__name__)
+    if isinstance(original, types.FunctionType) and is_defined_here:  # and stays itself, as PyTorch compares some
+        _run_instead(original, lambda *args, **kwargs: load()(*args, **kwargs), with_original=False)
+    elif callable(original):
+        exchange(owner, name, _chosen(original, lambda *args, **kwargs: load()(*args, **kwargs)))
+    else:
+        exchange(owner, name, _Awaiting(original, load))
+    _awaiting[layer] += [replacement for _, _, replacement in _patches[count:]]
+
+
+def _await_in(module: types.ModuleType, layer: Layer, path: str) -> None:
+    *owners, name = path.split(".")
+    with contextlib.suppress(KeyError):  # other releases of PyTorch may lack it
+        if not layer.is_loaded:
+            _await(layer, functools.reduce(lambda owner, name: vars(owner)[name], owners, module), name)
+
+
+_served = {name: layer for layer in LAYERS for name in layer.imported}
+"""The layers that serve libraries which are not imported yet, by the names of these."""
+
+
+def _load_served() -> None:
+    for name, layer in list(_served.items()):
+        if name in sys.modules:
+            layer.load()  # or wait until another thread has
+            _served.pop(name, None)
+
+
+for _layer in LAYERS:
+    for _name in _layer.patched:
+        _module, _, _path = _name.partition(":")
+        _pending.append((_module, functools.partial(_await_in, layer=_layer, path=_path)))

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import torch
 
-from .dtypes import SPARSE_LAYOUTS as SPARSE_LAYOUTS
 from .interop import array_to_tensor, tensor_to_array
 from .traced import is_traced
 
@@ -44,11 +43,6 @@ class CompressedArray:
     values: Any
     layout: torch.layout = dataclasses.field(metadata={"static": True})
     shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
-
-
-def is_sparse_array(thing: Any) -> bool:
-    """Returns True for a sparse array of JAX or a `CompressedArray`."""
-    return type(thing) is CompressedArray or type(thing).__module__.startswith("jax.experimental.sparse.")
 
 
 def array_of_parts(parts: SparseParts) -> Any:

@@ -12,7 +12,6 @@ import torch
 
 from .containers import ContainerCodec, codec_of
 from .padded import Padded
-from .sparse_arrays import is_sparse_array
 from .wrapped import Wrapped
 
 _NAMESPACE = "torch2jax"
@@ -101,6 +100,14 @@ def ordered(tree: Any) -> Any:
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*map(ordered, tree))  # pyright: ignore[reportArgumentType]
     return type(tree)(map(ordered, tree)) if type(tree) in (list, tuple) else tree
+
+
+def is_sparse_array(thing: Any) -> bool:
+    """Returns True for a sparse array of JAX or a `CompressedArray`."""
+    return type(thing).__module__.startswith(_SPARSE)
+
+
+_SPARSE = ("jax.experimental.sparse.", __name__.replace("trees", "sparse_arrays"))
 
 
 def _is_opaque(node: Any) -> bool:

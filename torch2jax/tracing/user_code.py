@@ -89,36 +89,6 @@ class LaterRun(Protocol):
         """
 
 
-class ConvertingRuns(Protocol):
-    """The runs of code in which it is converted."""
-
-    @property
-    def journaled_run(self) -> LaterRun:
-        """The run of code that asks nothing of traced values."""
-        ...
-
-    @property
-    def converted_run(self) -> LaterRun:
-        """The run in which conditions on traced values are a part of the graph."""
-        ...
-
-
-_provided: list[Callable[[], ConvertingRuns]] = []
-
-
-def provide(runs: Callable[[], ConvertingRuns]) -> None:
-    """Declares the layer that converts code.
-
-    Args:
-        runs: gives its runs; it is called when one is needed.
-    """
-    _provided[:] = [runs]
-
-
-def converting_runs() -> ConvertingRuns:
-    return _provided[0]()
-
-
 def of_user(function: Callable) -> Callable:
     """A function of the user's as the run in progress calls it."""
     call = current()

@@ -36,6 +36,7 @@ from ..internals.frames import loop_that_carries
 from ..modules.layers import restacked
 from ..modules.states import StateNames, first_few
 from ..modules.translated import run_on_arrays
+from ..runtime.layers import SPARSE
 from ..tensors.dtypes import canonical
 from ..tensors.known import evaluate
 from ..tensors.tensor import Torchish
@@ -46,7 +47,6 @@ from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
 from ..tracing.traces import alone
-from ..values.sparse import Sparse
 from ..values.traced_numbers import Number
 from ..values.wrapper_subclasses import leaving
 from .copies import Copies, Layout, expect_apart, sharing, start, write
@@ -468,7 +468,7 @@ class StatefulFunction(TellsOfArguments):
     def _array_of(self, key: Key, value: Any, call: Call | None) -> Any:
         if call is None:
             return _value_of(value)
-        if isinstance(value, Sparse):
+        if isinstance(value, SPARSE.classes):
             raise NotImplementedError(
                 f"{self.__name__} leaves {'.'.join(key)} sparse, whose number of elements changes from step to "
                 "step, which a state cannot; wanted gradients that are gone at the end of the step "

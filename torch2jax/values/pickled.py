@@ -15,10 +15,10 @@ import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import rebuilding
+from ..runtime.layers import SPARSE
 from ..runtime.patches import replaces, runs_instead_of
 from ..runtime.translation import current, kept, lift, lift_own, this_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
-from .sparse import Sparse
 
 _reduce_tensor = torch.Tensor.__reduce_ex__
 _storage_of = torch.Tensor._typed_storage
@@ -81,14 +81,14 @@ def _save(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
 @replaces(torch.Tensor, "__reduce_ex__")
 @replaces(torch.nn.Parameter, "__reduce_ex__")
 def _reduce(given: Any, protocol: Any):
-    if isinstance(given, (Torchish, Sparse)) or type(given) in OF_NO_SUBCLASS:
+    if isinstance(given, (Torchish, SPARSE.classes)) or type(given) in OF_NO_SUBCLASS:
         return _copied, (_Held(given),)
     return _reduce_tensor(given, protocol)  # it wraps others, which are asked in turn
 
 
 def _copied(held: _Held):
     tensor = this_call().constants.standing_for(held.tensor)
-    return tensor.detach() if isinstance(tensor, Sparse) else copy.copy(lift(tensor))
+    return tensor.detach() if isinstance(tensor, SPARSE.classes) else copy.copy(lift(tensor))
 
 
 # What `torch.load` reads.

@@ -32,6 +32,7 @@ from ..rules.features import handlers_of
 from ..rules.inplace import InPlace, check_cast
 from ..rules.options import Tag
 from ..rules.rule import Reflected
+from ..runtime.layers import SELECTIONS
 from ..runtime.translation import current
 from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
@@ -51,6 +52,7 @@ class Origin(NamedTuple):
     location: SourceLine
 
 
+@SELECTIONS.has
 class Chosen(torch.Tensor):
     """A selection by a mask of unknown values: along the first axis (`Selected`), or a later one (`SelectedAtAxis`)."""
 

@@ -25,28 +25,25 @@ from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
 from ..rules.features import (
-    NEXT,
-    Feature,
     HasSparse,
     Incoming,
     comes_in,
     handles,
     handles_without_values,
-    in_every_call,
 )
 from ..rules.rule import MetadataRule
+from ..runtime.layers import SPARSE
 from ..runtime.translation import Call, current, kept, lift, this_call
 from ..tensors.sparse_arrays import (
-    SPARSE_LAYOUTS,
     SparseParts,
     array_of_parts,
-    is_sparse_array,
     parts_of_array,
     parts_of_tensor,
     without_padding,
 )
 from ..tensors.tensor import Torchish, geometry
-from ..tensors.trees import flatten, map_arguments
+from ..tensors.trees import flatten, is_sparse_array, map_arguments
+from .valueless import is_sparse
 
 BLOCKED = frozenset((torch.sparse_bsr, torch.sparse_bsc))
 """The layouts whose values are blocks."""
@@ -54,6 +51,7 @@ COLUMNS = frozenset((torch.sparse_csc, torch.sparse_bsc))
 """The layouts that compress columns."""
 
 
+@SPARSE.has
 class Sparse(torch.Tensor):
     """A tensor of a sparse layout; see the invariants above."""
 
@@ -193,18 +191,6 @@ def lifted_sparse(tensor: torch.Tensor) -> Sparse:
     return lifted
 
 
-@in_every_call
-class _Strided(Feature):
-    """The standing feature that looks for the reason where strided tensors were refused: a sparse one from outside."""
-
-    def run_again(
-        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
-    ) -> Any:
-        del call, function, error, run
-        expect_strided(args, kwargs)
-        return NEXT
-
-
 @comes_in
 class _IncomingSparse(Incoming):
     """The call's own sparse tensors, which have no array."""
@@ -214,18 +200,6 @@ class _IncomingSparse(Incoming):
 
     def lift(self, call: Any, tensor: Any) -> Any:
         raise HasSparse
-
-
-def expect_strided(args: tuple, kwargs: dict) -> None:
-    """Called where strided tensors were refused: a sparse argument, asked for its strides, may be the reason.
-
-    Raises:
-        HasSparse: there is one from outside among the arguments.
-    """
-    with DisableTorchFunction():
-        for x in flatten((args, kwargs))[0]:
-            if isinstance(x, torch.Tensor) and _is_sparse(x):
-                raise HasSparse from None
 
 
 def given_sparse(array: Any) -> Sparse:
@@ -269,20 +243,13 @@ def array_of_sparse(tensor: torch.Tensor) -> Any:
 
 def _lifted(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and not isinstance(value, (Torchish, Sparse)):
-        return lifted_sparse(value) if _is_sparse(value) else value
+        return lifted_sparse(value) if is_sparse(value) else value
     return value
-
-
-def _is_sparse(tensor: torch.Tensor) -> bool:
-    if isinstance(tensor, Sparse):
-        return True
-    with DisableTorchFunction():
-        return tensor.layout in SPARSE_LAYOUTS
 
 
 @handles_without_values(HasSparse)
 def _run_lifted(error: HasSparse, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
-    if not any(isinstance(x, torch.Tensor) and _is_sparse(x) for x in flatten((args, kwargs))[0]):
+    if not any(isinstance(x, torch.Tensor) and is_sparse(x) for x in flatten((args, kwargs))[0]):
         raise _refusal(function, args, kwargs) from error  # it comes from within, and would come again
     return _run(call, function, args, kwargs)
 

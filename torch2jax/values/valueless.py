@@ -32,10 +32,11 @@ from ..internals.dispatch import (
     push_on_torch_function_stack,
 )
 from ..internals.tensors import FakeTensorMode
-from ..rules.features import NEXT, Feature, InFakeMode, handles_without_values, in_every_call
+from ..rules.features import NEXT, Feature, HasSparse, InFakeMode, handles_without_values, in_every_call
+from ..runtime.layers import SPARSE
 from ..runtime.patches import runs_instead_of
 from ..runtime.translation import Call, CallMode, current, hidden, kept, this_call
-from ..tensors.dtypes import canonical, is_integral
+from ..tensors.dtypes import SPARSE_LAYOUTS, canonical, is_integral
 from ..tensors.journal import Memory
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, make_region
 from ..tensors.trees import flatten, map_arguments
@@ -297,3 +298,38 @@ def _writes(function: Any) -> bool:
             return True
     is_special = name.startswith("__") and name.endswith("__")
     return name in ("__setitem__", "__set__") or name.startswith("__i") if is_special else name.endswith("_")
+
+
+# Of a sparse layout, from outside.
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Returns True for tensors of a sparse layout, the call's own and those from outside."""
+    if isinstance(tensor, SPARSE.classes):
+        return True
+    with DisableTorchFunction():
+        return tensor.layout in SPARSE_LAYOUTS
+
+
+def expect_strided(args: tuple, kwargs: dict) -> None:
+    """Called where strided tensors were refused: a sparse argument, asked for its strides, may be the reason.
+
+    Raises:
+        HasSparse: there is one from outside among the arguments.
+    """
+    with DisableTorchFunction():
+        for x in flatten((args, kwargs))[0]:
+            if isinstance(x, torch.Tensor) and is_sparse(x):
+                raise HasSparse from None
+
+
+@in_every_call
+class _Strided(Feature):
+    """The standing feature that looks for the reason where strided tensors were refused: a sparse one from outside."""
+
+    def run_again(
+        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
+    ) -> Any:
+        del call, function, error, run
+        expect_strided(args, kwargs)
+        return NEXT

@@ -39,6 +39,7 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import tree_leaves, tree_map, tree_map_only
 from ..rules.features import NEXT, Feature, Incoming, comes_in, handles, handles_without_values, in_every_call
+from ..runtime.layers import JAGGED
 from ..runtime.patches import exchange
 from ..runtime.translation import Call, current, lift, lift_own
 from ..tensors.derived import as_class, have_a_say, in_call
@@ -268,6 +269,8 @@ def leaving(call: Any, tensor: Any) -> Wrapped:
 def _run_by_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     args, kwargs = _with_jagged_constants(call, args), _with_jagged_constants(call, kwargs)
     is_enabled, key = is_torch_function_enabled(), (next((type(x) for x in args if is_wrapper(x)), None), function)
+    if key[0] is NestedTensor:
+        JAGGED.load()
     rule = _of_classes.get(key) if is_enabled or key in _below_classes else None
     if rule is not None:
         with call.inside():

@@ -1,3 +1,3 @@
 """PyTorch's control flow operators, as JAX's."""
 
-from . import conditions as conditions, generation as generation, loops as loops
+from . import conditions as conditions, loops as loops

@@ -20,12 +20,12 @@ from ...autograd.backward import begin_part, takes_parts
 from ...rules.array_rule import InnerRule
 from ...rules.options import Tag
 from ...rules.registry import implements, implements_tensors
+from ...runtime.layers import SPARSE
 from ...runtime.translation import current, lift, lift_own
 from ...tensors.history import GradientPart
 from ...tensors.tensor import Torchish, wrap
 from ...tensors.traced import is_traced
 from ...tensors.view_kind import entries_of, reshape, sharding_beside
-from ...values.sparse import make_sparse
 from ..arrays import cast, widened
 from ..bounds import known_values, outside, seen
 from ..indexing import progression
@@ -113,7 +113,7 @@ def _gradient(of_rows, index, size: tuple[int, ...], padding_idx: int):
         else:
             kept = lift_own(torch.from_numpy((known != padding_idx).nonzero()[0]))
             index, of_rows = index.index_select(0, kept), of_rows.index_select(0, kept)
-    return make_sparse(torch.sparse_coo, [index[None]], of_rows, size, False)
+    return SPARSE.make_sparse(torch.sparse_coo, [index[None]], of_rows, size, False)
 
 
 aten = torch.ops.aten

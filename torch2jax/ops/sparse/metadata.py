@@ -12,7 +12,8 @@ from ...tensors.sparse_arrays import layout_name
 from ...values.item import Item
 from ...values.lengths import track_lengths
 from ...values.selected import first
-from ...values.sparse import COLUMNS, Sparse, expect_strided, make_sparse, size_of
+from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
+from ...values.valueless import expect_strided
 from .conversion import dense, masked_by
 from .rules import capacity, coalesced, forms_of, implements_forms, known_indices, of_known, unique_indices
 

@@ -1,0 +1,75 @@
+"""Arguments and results of calls whose length data decide: padded arrays outside, selections within."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jax import lax
+
+from ..calls.dispatch import Call
+from ..tensors.padded import Padded
+from ..tensors.traced import is_traced
+from ..values.selected import Chosen, first, refuse_length
+from ..values.selected_at_axis import in_compact_order, leading_of, nested, unnested, zeroed
+
+
+def refusal(chosen: Chosen) -> Exception:
+    """The error of code that needs the array of a selection, which has none."""
+    return refuse_length(leading_of(chosen)[0])
+
+
+def entering(call: Call, padded: Padded) -> torch.Tensor:
+    """The call's tensor for a padded array: a selection where the length is traced."""
+    if not any(map(is_traced, padded.lengths.values())):
+        return call.constants.lift(padded.compact())
+    with call.inside():
+        values: Any = call.constants.lift(padded.values)
+        by_dim = {}
+        for axis, length in padded.lengths.items():
+            positions = torch.arange(values.shape[axis])
+            by_dim[axis] = first(positions, call.constants.given(length, torch.int64))
+        return nested(values, by_dim)
+
+
+def leaving(call: Call, chosen: Chosen) -> Padded:
+    """The padded array that a selection leaves a call as."""
+    with call.inside():
+        values, by_dim = unnested(in_compact_order(chosen), zeroed)
+        by_dim = {axis: by_dim[axis] for axis in sorted(by_dim)}
+        lengths = [leading.length for leading in by_dim.values()]
+        if (fits := _fits(call)) is not None:
+            values, fits = expected_to_fit(call, values), call.constants.lift(fits)
+            capacities = [values.shape[axis] for axis in by_dim]
+            lengths = [
+                torch.where(fits, length, capacity + 1) for length, capacity in zip(lengths, capacities, strict=True)
+            ]
+    values, *lengths = [call.array_of(call.constants.lift(x)) for x in (values, *lengths)]
+    return Padded.of(values, dict(zip(by_dim, lengths, strict=True)))
+
+
+def expected_to_fit(call: Call, value: Any) -> Any:
+    """A result, which is nan, as are its derivatives, where data decide more than was said.
+
+    What cannot be nan is what JAX's gathers give for what is not there: the least integer, the greatest if unsigned.
+    """
+    fits = _fits(call)
+    if fits is None or not isinstance(value, torch.Tensor):
+        return value
+    with call.inside():
+        if value.is_floating_point() or value.is_complex():
+            return value * call.constants.lift(lax.select(fits, np.float32(1), np.float32(np.nan))).to(value.dtype)
+        return torch.where(call.constants.lift(fits), value, _nothing(value.dtype))
+
+
+def _fits(call: Call) -> Any:
+    """The traced bool that says if all that data decide fits its bounds; None if nothing is in doubt."""
+    fits: Any = call.execution.fits
+    return None if fits is None or not is_traced(fits.read()) else fits.read()
+
+
+def _nothing(dtype: torch.dtype) -> int | bool:
+    """The integer returned for a missing one."""
+    if dtype == torch.bool:
+        return True
+    info = torch.iinfo(dtype)
+    return info.max if info.min == 0 else info.min
