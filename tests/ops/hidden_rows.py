@@ -183,7 +183,7 @@ def _unlike(results: Sequence, derivatives: Sequence, wanted: Sequence, wanted_d
     for name, found, others in zip(names, derivatives, wanted_derivatives, strict=False):
         for one, other in zip(found, others, strict=True):
             size = float(other.abs().nan_to_num(0, 0, 0).max()) if other.numel() else 0.0
-            if not np.allclose(one, other.numpy(), 1e-3, 1e-3 * max(size, 1), equal_nan=True):
+            if not np.allclose(one, other.resolve_conj().numpy(), 1e-3, 1e-3 * max(size, 1), equal_nan=True):
                 return f"{name} {np.asarray(one).ravel()[:12]}; wanted {other.ravel()[:12]}"
     return ""
 

@@ -33,7 +33,7 @@ from ..runtime.translation import this_call
 from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import is_of_call, is_wrapper
-from ..values.selected import Chosen
+from ..values.masked import Masked
 from ..values.sparse import Sparse
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class OuterModules:
     def _owns(self, value: Any) -> bool:
         if isinstance(value, _Module):
             return self.has_made(value)
-        if isinstance(value, (Torchish, Chosen, Sparse, jax.core.Tracer)):
+        if isinstance(value, (Torchish, Masked, Sparse, jax.core.Tracer)):
             return True
         return isinstance(value, torch.Tensor) and is_wrapper(value) and is_of_call(value)
 

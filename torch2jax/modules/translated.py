@@ -39,8 +39,15 @@ from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
-from ..values.selected import Chosen, first, refuse_length
-from ..values.selected_at_axis import in_compact_order, leading_of, nested, unnested, zeroed
+from ..values.masked import (
+    Mask,
+    Masked,
+    in_compact_order,
+    masked,
+    unnested,
+    zeroed,
+)
+from ..values.masked_functions import refuse_length
 from ..values.sparse import HasSparse, Sparse, array_of_sparse, given_sparse, lifted_sparse
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
@@ -320,10 +327,10 @@ class _Selections(Incoming):
     """Selections, whose length data decide: they have no array."""
 
     def takes(self, kind: type) -> bool:
-        return issubclass(kind, Chosen)
+        return issubclass(kind, Masked)
 
     def lift(self, call: Any, tensor: Any) -> Any:
-        raise refuse_length(leading_of(tensor)[0])
+        raise refuse_length(tensor)
 
 
 def run_on_arrays(
@@ -359,7 +366,7 @@ def run_on_arrays(
         return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
     def leave(value: Any):
-        if isinstance(value, Chosen):
+        if isinstance(value, Masked):
             return value if is_inner else _leaving(call, value)
         if not is_inner and _fits(call) is not None:
             value = _expected_to_fit(call, value)
@@ -425,23 +432,21 @@ def _entering(call: Call, padded: Padded) -> torch.Tensor:
         return call.constants.lift(padded.compact())
     with call.inside():
         values: Any = call.constants.lift(padded.values)
-        by_dim = {}
+        masks = {}
         for axis, length in padded.lengths.items():
-            positions = torch.arange(values.shape[axis])
-            by_dim[axis] = first(positions, call.constants.given(length, torch.int64))
-        return nested(values, by_dim)
+            masks[axis] = Mask.first(values.shape[axis], call.constants.given(length, torch.int64))
+        return masked(values, masks)
 
 
-def _leaving(call: Call, chosen: Chosen) -> Padded:
+def _leaving(call: Call, chosen: Masked) -> Padded:
     with call.inside():
-        values, by_dim = unnested(in_compact_order(chosen), zeroed)
-        by_dim = {axis: by_dim[axis] for axis in sorted(by_dim)}
-        lengths = [leading.length for leading in by_dim.values()]
+        values, masks = unnested(in_compact_order(chosen), zeroed)
+        lengths = [mask.length for mask in masks.values()]
         if (fits := _fits(call)) is not None:
             values, fits = _expected_to_fit(call, values), call.constants.lift(fits)
-            capacities = [values.shape[axis] for axis in by_dim]
+            capacities = [values.shape[axis] for axis in masks]
             lengths = [
                 torch.where(fits, length, capacity + 1) for length, capacity in zip(lengths, capacities, strict=True)
             ]
     values, *lengths = [call.array_of(call.constants.lift(x)) for x in (values, *lengths)]
-    return Padded.of(values, dict(zip(by_dim, lengths, strict=True)))
+    return Padded.of(values, dict(zip(masks, lengths, strict=True)))
