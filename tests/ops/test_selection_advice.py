@@ -101,7 +101,6 @@ GENERAL: dict[str, Program] = {
         x[:3].reshape(3, 1, 2, 2), x[m].reshape(-1, 1, 2, 2), align_corners=False
     ),
     "tensor_split": lambda x, m: x[m].tensor_split(2)[0],
-    "an operator's own parser": lambda x, m: torch.special.zeta(x[m], 2.0),
     "another order": lambda x, m: x[m].T.reshape(12),
     "index_put": lambda x, m: x.index_put((FIRST, CLASSES[m]), x[m][:, 0]),
     "index_add later": lambda x, m: x.index_add(1, CLASSES[m], x[:, :3]),
@@ -367,6 +366,7 @@ OTHERS_ANSWER = {
     "torchvision.ops. of images that a boolean mask selected": "needs torchvision's compiled operators",
     "torch. , by such a tensor,": "each of these functions has a rule that comes first",
     "torch.nn.utils.rnn.pad_sequence of a boolean-mask selection along a later dimension": "it has no rule there",
+    "a boolean-mask selection": "of one that no line of the user's has made",
     "torch.ops. of what a boolean mask chose": "of PyTorch's dispatcher, where an operator has no rule",
 }
 """Texts that no program was found for, by their constant parts: they have the ways of `TracedValueError`."""

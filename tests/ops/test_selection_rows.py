@@ -31,7 +31,7 @@ PARTS = {
         F.linear(x[m].T, x[m].T),
         F.linear(x, x[m], x[m][:, 0]),
     ),
-    "beside": lambda x, m: (torch.isin(x[m].T, x[0]), torch.bucketize(x[m].T, x[0].sort().values)),
+    "beside": lambda x, m: (torch.isin(x[m].T, x[0]), torch.bucketize(x[m].T.contiguous(), x[0].sort().values)),
     "cat": lambda x, m: [torch.cat([both(m), both(m)], dim) for dim in (0, 1, 2)],
     "unpooled": lambda x, m: F.max_unpool1d(*F.max_pool1d(Z[m], 2, return_indices=True), 2),
     "sampled": lambda x, m: F.grid_sample(Z[m][:, None], Z[m][:, :, :2].unsqueeze(1).tanh(), align_corners=False),

@@ -74,7 +74,8 @@ class Mask:
         node = getattr(self._length, "_node", None)
         if self._length is None or (node is not None and node.storage.is_released):  # as of a branch that has ended
             self._length = self.where.sum()
-        return self._length
+        length: Any = self._length
+        return length
 
     @property
     def number(self) -> Item:
@@ -426,22 +427,22 @@ def merged(x: Any, stop: int | None = None, start: int = 0) -> Masked:
         stop: the dimension behind the last; None for those up to the last that data decide.
         start: the first of them.
     """
-    stop = max(x.masks) + 1 if stop is None else stop
-    inside = {dim: mask for dim, mask in x.masks.items() if start <= dim < stop}
-    if stop - start == 1:
+    end: int = max(x.masks) + 1 if stop is None else stop
+    inside = {dim: mask for dim, mask in x.masks.items() if start <= dim < end}
+    if end - start == 1:
         return x
-    begin, end = x.place(start), x.places(stop - 1)[-1] + 1
+    begin, behind = x.place(start), x.places(end - 1)[-1] + 1
     spread = [
-        mask.where.reshape(*mask.where.shape, *[1] * (end - x.places(dim)[-1] - 1)) for dim, mask in inside.items()
+        mask.where.reshape(*mask.where.shape, *[1] * (behind - x.places(dim)[-1] - 1)) for dim, mask in inside.items()
     ]
-    where = functools.reduce(lambda one, other: one & other, spread).expand(x.whole.shape[begin:end])
-    sizes = [inside.get(dim, x.sizes[dim]) for dim in range(start, stop)]
+    where = functools.reduce(lambda one, other: one & other, spread).expand(x.whole.shape[begin:behind])
+    sizes = [inside.get(dim, x.sizes[dim]) for dim in range(start, end)]
 
     def length() -> torch.Tensor:
         lengths = [size.length if isinstance(size, Mask) else size for size in sizes]
         return functools.reduce(lambda one, other: one * other, lengths)
 
-    rest = {dim - (stop - start - 1 if dim >= stop else 0): x.masks[dim] for dim in x.masks if dim not in inside}
+    rest = {dim - (end - start - 1 if dim >= end else 0): x.masks[dim] for dim in x.masks if dim not in inside}
     return with_masks(x.whole, x, {start: Mask(where, length), **rest})
 
 

@@ -104,13 +104,13 @@ def broadcast(
     def result(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
-        lacks = dim is not None and x.ndim < whole_ndim
-        return with_masks(x, chosen, {at - (lacks and at > dim): mask for at, mask in masks.items()})
+        lacks = ndim if dim is None or x.ndim >= whole_ndim else dim
+        return with_masks(x, chosen, {at - (at > lacks): mask for at, mask in masks.items()})
 
     return map_arguments(result, function(*args, **kwargs))
 
 
-def of_first(function, core: Callable[..., int], *, copies: bool = True):
+def of_first(function: Callable, core: Callable[..., int], *, copies: bool = True) -> Callable:
     """A function of each row of its first tensor, which acts along its last dimensions.
 
     Args:
@@ -120,7 +120,7 @@ def of_first(function, core: Callable[..., int], *, copies: bool = True):
     """
     what = f"torch.{function.__name__}"
 
-    def of_first(input, *args, **kwargs):
+    def of_first(input: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(input, Masked) or any(isinstance(x, Masked) for x in flatten((args, kwargs))[0]):
             raise TracedValueError(f"{what} beside a boolean-mask selection")
         count = core(ndim_of(input), *args, **kwargs)
