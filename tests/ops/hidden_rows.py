@@ -78,7 +78,7 @@ def given(
         return None  # samples that PyTorch takes with their own strides or sizes only
     rows = [_chosen(x, mask, dim) for x, dim in zip(wholes, dims, strict=True)]
     derivatives = _derivatives(function, mask, wholes, most)
-    return Given(mask, wholes, rows, dims, [x.detach() for x in results], derivatives)
+    return Given(mask, wholes, rows, dims, [x.detach().resolve_conj() for x in results], derivatives)
 
 
 def _derivatives(function: Callable, mask: Tensor, wholes: list[Tensor], most: int) -> list[list[Tensor]]:

@@ -39,7 +39,6 @@ def square(x, m):
 
 
 GENERAL: dict[str, Program] = {
-    "weights of linear": lambda x, m: F.linear(x, x[m]),
     "weights of an embedding": lambda x, m: F.embedding(CLASSES[:2], x[m]),
     "a view": lambda x, m: x[m].view(2, -1, len(x[m])),
     "masked_scatter": lambda x, m: x[m].masked_scatter(x[m] > 0, x),
@@ -69,10 +68,8 @@ GENERAL: dict[str, Program] = {
     "written with None": lambda x, m: written(x[m].T, (None, 0), 1.0),
     "several tensors": lambda x, m: x[m].T[None][:, FIRST, FIRST],
     "unbind along it": lambda x, m: torch.stack(x[m].T.unbind(1)),
-    "flatten": lambda x, m: x[m].T[None].flatten(1),
     "written through a copy": lambda x, m: x[m].T.reshape(-1).mul_(2),
     "cross": lambda x, m: torch.linalg.cross(x[m], x[m].flip(1), dim=0),
-    "trapezoid": lambda x, m: torch.trapezoid(x[m], x[m], dim=0),
     "written rows": lambda x, m: written(square(x, m), slice(0, 2), torch.ones(2, 1)),
     "written by a mask": lambda x, m: written(square(x, m), square(x, m) > 0, x[0, :1] + 1),
     "diff beside": lambda x, m: x.diff(dim=0, append=x[m]),
@@ -83,7 +80,6 @@ GENERAL: dict[str, Program] = {
     "padded": lambda x, m: F.pad(square(x, m), (1, 1)),
     "pad_sequence": lambda x, m: torch.nn.utils.rnn.pad_sequence([x[m].T, x.T[:2, :3]]),
     "index_add": lambda x, m: x[m].index_add(1, FIRST, x[m][:, :1]),
-    "scatter": lambda x, m: x[m].T.scatter(1, FIRST[None], 1.0),
     "scatter_add": lambda x, m: x.scatter_add(0, CLASSES[m][:, None].expand(-1, 4), x),
     "einsum": lambda x, m: torch.einsum("...k->...", x[m]),
     "cdist": lambda x, m: torch.cdist(x[m].T, x[m].T),
@@ -91,30 +87,26 @@ GENERAL: dict[str, Program] = {
     "unique": lambda x, m: torch.unique(x[m], sorted=False, return_inverse=True)[1],
     "quantile": lambda x, m: x[:, 0].quantile(x[m][:, 0].sigmoid()),
     "split": lambda x, m: torch.cat(x[m].split(2)),
-    "parts of a length": lambda x, m: torch.cat(x[m].T.split([1, len(x[m]) - 1], 1), 1),
     "a mask of known size": lambda x, m: x[m][x[:3] > 0],
     "a range": lambda x, m: sum([x[0] * i for i in range(0, 4, m.sum().item())]),
-    "a dimension of one": lambda x, m: x[m].squeeze(0),
     "written by places": lambda x, m: written(x[m], FIRST, 1.0),
     "written by two masks": lambda x, m: written(x, (slice(None), m[:4]), x[:, m[:4]]),
     "written to nested": lambda x, m: written(square(x, m), True, 1.0),
     "written by a step": lambda x, m: written(square(x, m), slice(0, 2, 2), 1.0),
     "probabilities": lambda x, m: F.cross_entropy(x[m], x[m].softmax(1)),
-    "grids of rows": lambda x, m: F.grid_sample(
-        x[:3].reshape(3, 1, 2, 2), x[m].reshape(-1, 1, 2, 2), align_corners=False
-    ),
     "places along a later dimension": lambda x, m: x[CLASSES.expand(2, 6)[:, m], CLASSES[:2, None]],
     "nested places": lambda x, m: square(x, m)[square(x, m).long().abs().clamp(max=2), FIRST[0]],
     "cat along another": lambda x, m: torch.cat([square(x, m), x[m][:, :3]]),
+    "grids of rows": lambda x, m: F.grid_sample(
+        x[:3].reshape(3, 1, 2, 2), x[m].reshape(-1, 1, 2, 2), align_corners=False
+    ),
+    "tensor_split": lambda x, m: x[m].tensor_split(2)[0],
     "another order": lambda x, m: x[m].T.reshape(12),
     "index_put": lambda x, m: x.index_put((FIRST, CLASSES[m]), x[m][:, 0]),
     "index_add later": lambda x, m: x.index_add(1, CLASSES[m], x[:, :3]),
     "index_copy later": lambda x, m: x.index_copy(1, CLASSES[m], x[:, :3]),
-    "repeat_interleave later": lambda x, m: x[m].repeat_interleave(2, 1),
-    "several quantiles": lambda x, m: x[m].quantile(torch.tensor([0.1, 0.5]), dim=1),
     "a step": lambda x, m: x[:: m.sum().item()],
     "a step of rows": lambda x, m: x[m][:: m.sum().item()],
-    "split later": lambda x, m: torch.cat(x[m].split([1, m.sum().item()], 1), 1),
     "added to a tensor": lambda x, m: x[:3].clone().add_(x[m]),
     "without a rule": lambda x, m: x[m].renorm(2, 0, 1.0),
 }
@@ -198,11 +190,11 @@ WAYS: dict[str, Way] = {
     "counts of a bound": Way(counts, r"t2j\(bounds=\)", counts, {"test_selection_advice.py:counts": 9}),
     "rows beside others": Way(
         lambda x, m: x[m] + x[MASK],
-        "wanted what the same mask tensor chose, or a tensor that broadcasts to one row",
+        "wanted what the same mask chose, or a size of one",
         lambda x, m: x[m] + x[m],
     ),
     "rows beside one": Way(
-        lambda x, m: x[m] + x[:1].expand(3, 4), "a tensor that broadcasts to one row", lambda x, m: x[m] + x[0]
+        lambda x, m: x[m] + x[:1].expand(3, 4), "wanted what the same mask chose", lambda x, m: x[m] + x[0]
     ),
     "along a later dimension": Way(
         lambda x, m: x[m].T + x[MASK].T, "wanted what the same mask chose", lambda x, m: x[m].T + x[m].T
@@ -250,7 +242,7 @@ REFUSED_BY_PYTORCH: dict[str, Program] = {
     "permute": lambda x, m: x[m].permute(1, 1),
     "topk": lambda x, m: x[m][:, 0].topk(40),
     "a view": lambda x, m: x[m][: len(x)].reshape(5, 5),
-    "a reduction": lambda x, m: F.soft_margin_loss(x[m], x[m].sign(), reduction="most"),
+    "a reduction": lambda x, m: F.triplet_margin_loss(x[m], x[m], x[m], reduction="most"),
     "kthvalue": lambda x, m: x[m][:, 0].kthvalue(40),
     "padding_side": lambda x, m: torch.nn.utils.rnn.pad_sequence([x[m], x], padding_side="top"),
     "quantile of integers": lambda x, m: CLASSES[m].quantile(0.5),
@@ -325,8 +317,8 @@ def test_what_pytorch_refuses_too(name):
 ROOT = Path(torch2jax.__file__).parent
 FILES = [
     *sorted((ROOT / "ops").glob("selection*.py")),
-    ROOT / "values/selected.py",
-    ROOT / "values/selected_at_axis.py",
+    ROOT / "values/masked.py",
+    ROOT / "values/masked_functions.py",
 ]
 
 
@@ -374,7 +366,8 @@ OTHERS_ANSWER = {
     "torchvision.ops. of images that a boolean mask selected": "needs torchvision's compiled operators",
     "torch. , by such a tensor,": "each of these functions has a rule that comes first",
     "torch.nn.utils.rnn.pad_sequence of a boolean-mask selection along a later dimension": "it has no rule there",
-    "torch.ops. of what ": "of PyTorch's dispatcher, where an operator has no rule",
+    "a boolean-mask selection": "of one that no line of the user's has made",
+    "torch.ops. of what a boolean mask chose": "of PyTorch's dispatcher, where an operator has no rule",
 }
 """Texts that no program was found for, by their constant parts: they have the ways of `TracedValueError`."""
 

@@ -58,10 +58,23 @@ PARTS = {
     ),
     "mask and places": lambda x, m: x[m, torch.where(m)[0] % 3],
     "mask and known": lambda x, m: (x[m, 1], x[m, 1:], x[m, torch.tensor(1)]),
+    "merged later": lambda x, m: (x[m].T[None].flatten(1), (x[m].T @ x.T[:, m[:8]].mT).flatten(0, 1)),
+    "cut parts": lambda x, m: (
+        x.T.split([m.sum().item(), len(x) - m.sum().item()], 1),
+        x[m].T.unbind(),
+    ),
+    "windows": lambda x, m: (x[m].T.unfold(0, 2, 1), x[m].T.roll(1, 0), x[m].T.index_fill(0, torch.tensor([1]), 2.0)),
+    "along others": lambda x, m: (x[m].T.repeat_interleave(2, 0), x[m].T.diff(dim=0), x[m].T.diff(), x[m].T.sort(0)),
 }
 MORE = {  # PyTorch refuses them where nothing is chosen
     "extrema": lambda x, m: (x[m].T.argmax(1), x[m].T.argmax(0), x[m].T.argmax(), x[m].T.max(1)),
-    "first": lambda x, m: x[m].T[:, 0],
+    "first": lambda x, m: (x[m].T[:, 0], x[m].T.split([1, len(x[m]) - 1], 1)),
+    "quantiles": lambda x, m: (
+        x[m].T.quantile(torch.tensor([0.2, 0.5, 0.9]), 1),
+        x[m].quantile(torch.tensor([0.2, 0.9]), 1, keepdim=True),
+        x[m].T.quantile(torch.tensor([0.2, 0.9])),
+    ),
+    "places": lambda x, m: (x[m].T.argmax(keepdim=True), x[m].T.median(), x[m].T.median(1), x[m].T.mode(1)),
     "resized": lambda x, m: (
         F.interpolate(x[m][None], size=5, mode="linear"),
         F.interpolate(x[m].mT[:, None].transpose(0, 2), scale_factor=2),
@@ -142,7 +155,7 @@ def test_padded_along_a_later_axis():
     [
         (lambda x, m: x[m].T + x[:, :3].T, RuntimeError, "a tensor of size 8 there"),
         (lambda x, m: x[m].T.cos_().add_(x[m][0, 0, None, None, None]), RuntimeError, "shape of the result"),
-        (lambda x, m: x[m].T.unfold(1, 2, 1), TracedValueError, "chose along a later dimension"),
+        (lambda x, m: x[m].T.unfold(1, 2, 1), TracedValueError, "Tensor.unfold along a boolean-mask selection"),
         (lambda x, m: F.conv1d(x[m][None], torch.ones(1, 8, 2)), TracedValueError, "conv1d along a dimension"),
         (lambda x, m: F.interpolate(x[m].T[None], size=5), TracedValueError, "interpolate along a dimension"),
         (lambda x, m: x[m].T[None][:, *[torch.tensor([0])] * 2], TracedValueError, "subscript by several tensors"),

@@ -18,8 +18,8 @@ from ..tensors.storage import steps_to
 from ..tensors.tensor import Torchish, wrap
 from ..tracing.tensor_spec import TensorSpec
 from ..values.item import Item
-from ..values.selected import Chosen
-from ..values.selected_at_axis import leading_of, rows_and_length
+from ..values.masked import Masked, leading_of
+from ..values.masked_functions import rows_and_length
 from ..values.traced_numbers import Number
 from .state import current_run
 from .ties import Relation, relations
@@ -83,7 +83,7 @@ class Encoder:
     def _encoded(self, value: Any) -> Tree:
         if value is UNDEFINED:
             return Leaf("undefined", value)
-        if isinstance(value, Chosen):
+        if isinstance(value, Masked):
             return self._sized(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)

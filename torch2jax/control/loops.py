@@ -21,7 +21,8 @@ from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tracing.traces import varying
 from ..values.lengths import expect_to_fit
-from ..values.selected_at_axis import leading_of, padded_to, with_length
+from ..values.masked import leading_of
+from ..values.masked_functions import padded_to, with_length
 from ..values.traced_numbers import CarriedFloat, start_of
 from .collectives import loop_on_devices
 from .encoding import Encoder

@@ -23,8 +23,8 @@ from ..tensors.dtypes import canonical
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import TensorSpec
 from ..values.item import Item, is_asked_by_user
-from ..values.selected import first
-from ..values.selected_at_axis import at_axis, padded_to
+from ..values.masked import at_axis, first
+from ..values.masked_functions import padded_to
 from .encoding import Leaf, Node, Tree
 from .state import Refused, current_run
 from .ties import is_tied

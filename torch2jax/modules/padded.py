@@ -9,13 +9,13 @@ from jax import lax
 from ..calls.dispatch import Call
 from ..tensors.padded import Padded
 from ..tensors.traced import is_traced
-from ..values.selected import Chosen, first, refuse_length
-from ..values.selected_at_axis import in_compact_order, leading_of, nested, unnested, zeroed
+from ..values.masked import Mask, Masked, in_compact_order, masked, unnested, zeroed
+from ..values.masked_functions import refuse_length
 
 
-def refusal(chosen: Chosen) -> Exception:
+def refusal(chosen: Masked) -> Exception:
     """The error of code that needs the array of a selection, which has none."""
-    return refuse_length(leading_of(chosen)[0])
+    return refuse_length(chosen)
 
 
 def entering(call: Call, padded: Padded) -> torch.Tensor:
@@ -24,27 +24,25 @@ def entering(call: Call, padded: Padded) -> torch.Tensor:
         return call.constants.lift(padded.compact())
     with call.inside():
         values: Any = call.constants.lift(padded.values)
-        by_dim = {}
+        masks = {}
         for axis, length in padded.lengths.items():
-            positions = torch.arange(values.shape[axis])
-            by_dim[axis] = first(positions, call.constants.given(length, torch.int64))
-        return nested(values, by_dim)
+            masks[axis] = Mask.first(values.shape[axis], call.constants.given(length, torch.int64))
+        return masked(values, masks)
 
 
-def leaving(call: Call, chosen: Chosen) -> Padded:
+def leaving(call: Call, chosen: Masked) -> Padded:
     """The padded array that a selection leaves a call as."""
     with call.inside():
-        values, by_dim = unnested(in_compact_order(chosen), zeroed)
-        by_dim = {axis: by_dim[axis] for axis in sorted(by_dim)}
-        lengths = [leading.length for leading in by_dim.values()]
+        values, masks = unnested(in_compact_order(chosen), zeroed)
+        lengths = [mask.length for mask in masks.values()]
         if (fits := _fits(call)) is not None:
             values, fits = expected_to_fit(call, values), call.constants.lift(fits)
-            capacities = [values.shape[axis] for axis in by_dim]
+            capacities = [values.shape[axis] for axis in masks]
             lengths = [
                 torch.where(fits, length, capacity + 1) for length, capacity in zip(lengths, capacities, strict=True)
             ]
     values, *lengths = [call.array_of(call.constants.lift(x)) for x in (values, *lengths)]
-    return Padded.of(values, dict(zip(by_dim, lengths, strict=True)))
+    return Padded.of(values, dict(zip(masks, lengths, strict=True)))
 
 
 def expected_to_fit(call: Call, value: Any) -> Any:

@@ -36,7 +36,7 @@ from ..tensors.traced import is_traced
 from ..tensors.trees import flatten, map_arguments
 from ..tracing.scope import UNSUITED, TraceScope
 from ..tracing.traces import is_transforming
-from ..values.selected import Selected
+from ..values.masked import Masked
 
 _NAMES = {
     CheckpointPolicy.MUST_SAVE: "saved",
@@ -246,7 +246,7 @@ class _Checkpointed:
 
 def _without_choices(function: Callable, *args, **kwargs):
     result = function(*args, **kwargs)
-    if any(isinstance(x, Selected) for x in flatten(result)[0]):
+    if any(isinstance(x, Masked) for x in flatten(result)[0]):
         raise Uncontained("a mask selection, of which more may be known outside")
     return result
 

@@ -8,13 +8,14 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..functional.vmap import of_all_examples
-from ..rules.registry import implements, implements_selected, implements_tensors
+from ..rules.registry import implements, implements_rows, implements_tensors
 from ..runtime.layers import SELECTIONS
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
 from ..tracing.value_ranges import range_of
 from ..values.lengths import hinted_bound
+from ..values.masked import flattened
 from .arrays import cast, is_float, like, where
 from .bounds import known_values
 
@@ -158,14 +159,14 @@ def _has_bound(input) -> bool:
     return (least >= 0 and most < 2**31 - 1) or hinted_bound() is not None
 
 
-@implements_selected(torch.bincount, torch.Tensor.bincount)
+@implements_rows(torch.bincount, torch.Tensor.bincount)
 def bincount_of_chosen(input, weights=None, minlength=0):
     try:
-        size = _length(SELECTIONS.flatten(input).rows.flatten(), minlength)
+        size = _length(flattened(input).rows.flatten(), minlength)
     except TracedValueError:
         if not _has_bound(input.rows):
             raise
-        return SELECTIONS.counted(SELECTIONS.flatten(input), weights, minlength)
+        return SELECTIONS.counted(flattened(input), weights, minlength)
     if weights is None:
         weights = torch.ones_like(input, dtype=torch.int64)
     elif weights.dtype != torch.float32:

@@ -18,8 +18,8 @@ from ..rules.registry import implements
 from ..runtime.translation import current
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import NestedTensor, is_of_call, like, values_of
-from ..values.selected import begin, first
-from ..values.selected_at_axis import at_axis
+from ..values.masked import at_axis, first
+from ..values.masked_functions import begin
 from ..values.wrapper_subclasses import implements_of_class
 
 _aten = torch.ops.aten

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_chosen, lookup_at_axis
+from ..rules.registry import implements_by_length, implements_masked
 from ..values.lengths import (
     bound_of,
     expect_capacity,
@@ -17,9 +17,17 @@ from ..values.lengths import (
     steps_between,
     tensor_of,
 )
-from ..values.selected import Chosen, Selected, first, packed
-from ..values.selected_at_axis import SelectedAtAxis, at_axis, nested, unknown_dims, unnested, with_leading
-from . import selection_dims as selection_dims  # which declares what is looked up here
+from ..values.masked import (
+    Mask,
+    Masked,
+    at_axis,
+    first,
+    masked,
+    packed,
+    unknown_dims,
+    unnested,
+    with_leading,
+)
 from .selection_subscripts import part
 
 Tensor = torch.Tensor
@@ -52,12 +60,12 @@ def _sized(make, shape, what: str) -> Any:
     Args:
         make: gives a tensor of a shape with the bounds for these sizes.
     """
-    sizes, by_dim = list(shape), {}
+    sizes, masks = list(shape), {}
     for at, size in enumerate(shape):
         if is_traced_number(size):
             sizes[at], length = bounded(size, what)
-            by_dim[at] = first(torch.arange(sizes[at]), length)
-    return nested(make(tuple(sizes)), by_dim)
+            masks[at] = Mask.first(sizes[at], length)
+    return masked(make(tuple(sizes)), masks)
 
 
 def _filled(function, leads: int):
@@ -85,7 +93,7 @@ for _function in (Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.ne
     _of_chosen: Any = lambda self, *args, _function=_function, **kwargs: _function(
         torch.zeros((), dtype=self.dtype), *args, **kwargs
     )
-    implements_chosen(_function)(_of_chosen)
+    implements_masked(_function)(_of_chosen)
 
 
 @implements_by_length(torch.arange, takes_tensors=True)
@@ -174,19 +182,15 @@ def one_hot(tensor, num_classes=-1):
 
 
 @implements_by_length(Tensor.expand)
+@implements_masked(Tensor.expand)
 def expand(self, *sizes):
     sizes = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    if isinstance(self, Chosen):
+    if isinstance(self, Masked):
         return _expand_chosen(self, sizes)
     missing = len(sizes) - self.ndim
     if any(is_traced_number(x) and i >= missing and self.shape[i - missing] != 1 for i, x in enumerate(sizes)):
         raise TracedValueError("Tensor.expand, to a data-dependent size, of a dimension that is not one,")
     return _sized(self.expand, sizes, "Tensor.expand")
-
-
-@implements_chosen(Tensor.expand)
-def _expand_of_chosen(self, *sizes):
-    return expand(self, *sizes)
 
 
 def _as_long(chosen, dim: int, size: int) -> Any:
@@ -211,27 +215,22 @@ def _expand_chosen(self, sizes: tuple) -> Any:
     for _ in range(missing):
         self = self.unsqueeze(0)
     if not any(map(is_traced_number, new.values())):
-        tensor, by_dim = unnested(self)
+        tensor, masks = unnested(self)
         shape = [new.get(i, size) for i, size in enumerate(tensor.shape)]
         shape = [old if size == -1 else size for size, old in zip(shape, tensor.shape, strict=True)]
-        return nested(tensor.expand(shape), by_dim)
+        return masked(tensor.expand(shape), masks)
     shape = [1 if type(size) is int and size == -1 else new.get(i, 1) for i, size in enumerate(sizes)]
     return torch.where(torch.ones(shape, dtype=torch.bool), self, torch.zeros((), dtype=self.dtype))
 
 
 @implements_by_length(Tensor.expand_as)
-@implements_chosen(Tensor.expand_as)
+@implements_masked(Tensor.expand_as)
 def expand_as(self, other):
     return self.expand(*other.shape)
 
 
-_topk_at_axis: Any = lookup_at_axis(torch.topk)
-
-
 @implements_by_length(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
-    if isinstance(input, SelectedAtAxis):
-        return _topk_at_axis(input, k, dim, largest, sorted)
     dim = canonicalize_dim(input.ndim, dim)
     count = input.shape[dim]
     bound = min(count if bound_of(k) is None else bounded(k, "torch.topk")[0], count)
@@ -239,5 +238,5 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
     return torch.return_types.topk([at_axis(part(_all(x), None, k), dim) for x in found])
 
 
-def _all(rows) -> Selected:
+def _all(rows) -> Masked:
     return first(rows, torch.tensor(len(rows)))

@@ -1,5 +1,6 @@
 """Functions of ``x[mask]`` under jit, whose length is unknown, except for elementwise ones."""
 
+import builtins
 import functools
 import inspect
 import math
@@ -13,25 +14,33 @@ from ..errors import TracedValueError
 from ..errors.unwinding import Restart
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
-from ..rules.registry import implements_chosen, implements_selected
+from ..rules.registry import implements_masked, implements_rows
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import has_same_array_dtype, is_integral
+from ..tensors.trees import map_arguments
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.selected import (
-    Chosen,
-    Selected,
+from ..values.masked import (
+    Mask,
+    Masked,
     aligned,
+    at_axis,
     first as first_of,
+    has_derivatives,
     in_order_of,
     is_same_mask,
+    leads,
     like,
-    map_rows,
+    ndim_of,
     packed,
     select,
+    unknown_dims,
+    with_leading,
+    with_masks,
+    zeroed,
 )
-from ..values.selected_at_axis import broadcast, leading_of, merged, ndim_of, needs_broadcast
+from ..values.masked_functions import broadcast, of_first
 from .arrays import highest, lowest
-from .selection_nested import chosen_of, flattened, viewed
+from .selection_nested import chosen_of
 from .selection_views import filled_with_zeros, in_parts, in_rows, shown
 
 Tensor = torch.Tensor
@@ -42,12 +51,7 @@ Tensor = torch.Tensor
 
 def _on_rows(function, what: str, safe: bool):
     """A function of each element, whichever dimensions of its operands were chosen."""
-    of_rows = lambda *args, **kwargs: map_rows(function, args, kwargs, what, safe=safe)
-
-    def on_rows(*args, **kwargs):
-        return broadcast(of_rows, args, kwargs, what) if needs_broadcast(args, kwargs) else of_rows(*args, **kwargs)
-
-    return on_rows
+    return lambda *args, **kwargs: broadcast(function, args, kwargs, what, safe=safe)
 
 
 _LINEAR = (
@@ -64,62 +68,38 @@ _SINGULAR = (
 for _functions, _is_singular in ((_LINEAR, False), (_SINGULAR, True)):
     for _function in _functions:
         _rule_of_rows = _on_rows(_function, f"torch.{_function.__name__}", safe=_is_singular)
-        implements_chosen(_function)(_rule_of_rows)
+        implements_masked(_function)(_rule_of_rows)
 
 _to = _on_rows(Tensor.to, "torch.to", safe=False)
 
 
-@implements_chosen(Tensor.to)
+@implements_masked(Tensor.to)
 def to(self, *args, **kwargs):
     """`Tensor.to` of a selection, or to its dtype, if the other tensor is one."""
     args = tuple(x.dtype if isinstance(x, Tensor) else x for x in args)
     kwargs = {"dtype" if name == "other" else name: x.dtype if name == "other" else x for name, x in kwargs.items()}
-    return _to(self, *args, **kwargs) if isinstance(self, Chosen) else self.to(*args, **kwargs)
+    return _to(self, *args, **kwargs) if isinstance(self, Masked) else self.to(*args, **kwargs)
 
 
-@implements_chosen(Tensor.type_as)
+@implements_masked(Tensor.type_as)
 def type_as(self, other):
     return self.to(other.dtype)
 
 
-implements_chosen(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
+implements_masked(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
 
 
-@implements_selected(F.linear)
+@implements_masked(F.linear)
 def linear(input, weight, bias=None):
-    if isinstance(weight, Selected) or isinstance(bias, Selected) or input.row_ndim == 0:
-        raise TracedValueError("torch.nn.functional.linear of weights that a boolean mask selected")
-    return like(F.linear(input.filled(0), weight, bias), input)
-
-
-def _norm_of_rows(function):
-    """A function that normalizes the last dimensions, which are of each row."""
-
-    def norm(input, normalized_shape, *args, **kwargs):
-        if len(normalized_shape) > input.row_ndim:
-            raise TracedValueError(f"torch.{function.__name__} over a boolean-mask selection")
-        return map_rows(
-            lambda rows: function(rows, normalized_shape, *args, **kwargs),
-            (input,),
-            {},
-            f"torch.{function.__name__}",
-            copies=True,
-        )
-
-    return norm
+    if isinstance(weight, Masked) or isinstance(bias, Masked) or ndim_of(input) - 1 in input.masks:
+        found = torch.matmul(input, weight.mT if weight.ndim > 1 else weight)
+        return found if bias is None else found + bias
+    return with_masks(F.linear(zeroed(input), weight, bias), input)
 
 
 for _function in (F.layer_norm, F.rms_norm):
-    implements_selected(_function)(_norm_of_rows(_function))
-
-
-@implements_selected(F.embedding)
-def embedding(input, weight, *args, **kwargs):
-    if isinstance(weight, Selected):
-        raise TracedValueError("torch.nn.functional.embedding of weights that a boolean mask selected")
-    return map_rows(
-        lambda rows: F.embedding(rows, weight, *args, **kwargs), (input,), {}, "torch.embedding", copies=True
-    )
+    implements_masked(_function)(of_first(_function, lambda ndim, shape, *args, **kwargs: len(shape)))
+implements_masked(F.embedding)(of_first(F.embedding, lambda *args, **kwargs: 0))
 
 
 # What it is.
@@ -129,16 +109,16 @@ for _name in (
     *("is_quantized", "is_sparse", "is_cuda", "is_cpu", "is_meta", "is_mps"),
 ):
     _function = getattr(Tensor, _name).__get__
-    _of_base: Any = lambda self, _function=_function: _function(self.base)
-    implements_chosen(_function)(_of_base)
+    _of_base: Any = lambda self, _function=_function: _function(self.whole)
+    implements_masked(_function)(_of_base)
 for _name in (
     *("element_size", "is_contiguous", "is_signed", "get_device", "is_conj", "is_neg"),
     *("is_floating_point", "is_complex"),
 ):
     _function = getattr(Tensor, _name)
-    _of_base = lambda self, *args, _function=_function: _function(self.base, *args)
-    implements_chosen(_function, *(x for x in (getattr(torch, _name, None),) if x is not None))(_of_base)
-implements_chosen(Tensor.dim, Tensor.ndimension, Tensor.ndim.__get__)(ndim_of)
+    _of_base = lambda self, *args, _function=_function: _function(self.whole, *args)
+    implements_masked(_function, *(x for x in (getattr(torch, _name, None),) if x is not None))(_of_base)
+implements_masked(Tensor.dim, Tensor.ndimension, Tensor.ndim.__get__)(ndim_of)
 
 
 class Shape(tuple):
@@ -154,40 +134,38 @@ class Shape(tuple):
         return Shape(found) if any(map(is_traced_number, found)) else torch.Size(found)
 
 
-@implements_selected(Tensor.shape.__get__)
+@implements_masked(Tensor.shape.__get__)
 def shape(self):
-    return Shape((self.number, *self.rows.shape[self.mask.ndim :]))
+    return Shape([self.masks[dim].number if dim in self.masks else size for dim, size in enumerate(self.sizes)])
 
 
-@implements_chosen(Tensor.size)
+@implements_masked(Tensor.size)
 def size(self, dim=None):
     return self.shape if dim is None else self.shape[dim]
 
 
-@implements_selected(Tensor.__len__)
+@implements_masked(Tensor.__len__)
 def length(self):
+    if 0 not in self.masks:
+        return self.sizes[0]
     if not current().execution.tracks_lengths:
         raise Restart  # Python's own function asks, which needs to know
     raise TracedValueError("the length of a boolean-mask selection")
 
 
-@implements_chosen(Tensor.numel, Tensor.nelement, torch.numel)
+@implements_masked(Tensor.numel, Tensor.nelement, torch.numel)
 def numel(input):
-    leading, _ = leading_of(input)
-    return leading.number * math.prod(leading.rows.shape[leading.mask.ndim :])
+    numbers = [mask.number for mask in input.masks.values()]
+    rest = math.prod(size for dim, size in enumerate(input.sizes) if dim not in input.masks)
+    return functools.reduce(lambda one, other: one * other, numbers) * rest
 
 
 # Shapes.
 
 
-@implements_selected(Tensor.view, Tensor.reshape, torch.reshape)
+@implements_rows(Tensor.reshape)
 def reshape(input, *shape):
     shape = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    if len(shape) == 1 and isinstance(shape[0], torch.dtype):
-        return map_rows(lambda rows: rows.view(shape[0]), (input,), {}, "a view", safe=False)
-    if isinstance(input.rows, Chosen):
-        kept = viewed(input, shape)
-        return reshape(merged(input), *shape) if kept is None else kept
     mask, of_row = input.mask, tuple(input.rows.shape[input.mask.ndim :])
     first, rest = shape[0] if shape else None, shape[1:]
     if -1 in [size for size in rest if not is_traced_number(size)] and is_traced_number(first):  # (length, -1)
@@ -206,87 +184,62 @@ def reshape(input, *shape):
     if joined is None or (is_traced_number(first) and not _is_length_of(first, input, math.prod(of_row[:joined]))):
         return in_rows(input, flat(), shape)
     if joined == 0:
-        return map_rows(lambda rows: rows.reshape(*mask.shape, *rest), (input,), {}, "a view", safe=False)
+        return with_masks(input.whole.reshape(*mask.shape, *rest), input)
     spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
-    found = select(input.rows.reshape(*spread.shape, *rest), spread)
-    found.descend_from(input)
-    return found
+    return with_masks(input.rows.reshape(*spread.shape, *rest), input, {0: Mask(spread)})
 
 
-def _is_length_of(number, chosen: Selected, times: int = 1) -> bool:
+def _is_length_of(number, chosen: Masked, times: int = 1) -> bool:
     """Returns True if a number is `times` the length of a selection."""
     return is_same_number(number, chosen.number * times)
 
 
-@implements_selected(torch.flatten, Tensor.flatten)
-def flatten(input, start_dim=0, end_dim=-1):
-    start, end = (canonicalize_dim(input.ndim, dim) for dim in (start_dim, end_dim))
-    if isinstance(input.rows, Chosen):
-        return flattened(input, start, end)
-    of_row = tuple(input.rows.shape[input.mask.ndim :])
-    if start == 0:
-        return input if end == 0 else reshape(input, -1, *of_row[end:])
-    joined = math.prod(of_row[start - 1 : end])
-    return reshape(input, -1, *of_row[: start - 1], joined, *of_row[end:])
-
-
-@implements_selected(Tensor.unflatten, torch.unflatten)
-def unflatten(input, dim, sizes):
-    dim = canonicalize_dim(input.ndim, dim)
-    if dim == 0:
-        return reshape(input, *sizes, *input.shape[1:])
-    return like(input.rows.unflatten(dim + input.mask.ndim - 1, sizes), input)
-
-
-@implements_selected(torch.squeeze, Tensor.squeeze)
-def squeeze(input, dim=None):
-    if dim is None:  # the dimension of those that were chosen stays, though it may be one
-        ones = tuple(dim + input.mask.ndim - 1 for dim, size in enumerate(input.sizes) if dim and size == 1)
-        return map_rows(lambda rows: rows.squeeze(ones), (input,), {}, "a view", safe=False) if ones else input
-    dims = dim if isinstance(dim, tuple) else (dim,)
-    for each in sorted((canonicalize_dim(input.ndim, each) for each in dims), reverse=True):
-        input = _changed_row(torch.squeeze, input, each, input.row_ndim + 1)
-    return input
-
-
 def along(function, of_chosen=None, copies: bool = False):
-    """A function along one dimension: applied to each row, or, along the selection's own, by `of_chosen`.
+    """A function along one dimension: of each row, or, along one that data decide, what `of_chosen` gives.
 
     Args:
         function: takes the tensor and the dimension first.
-        of_chosen: takes what was chosen, and the other arguments; None where nothing can be said of that.
-        copies: as `map_rows` has it.
+        of_chosen: takes what was chosen, with that dimension in front, and the other arguments; None where nothing can
+            be said of that.
+        copies: as `broadcast` has it.
     """
+    what = f"torch.{function.__name__}"
 
     def along(input, dim=-1, *args, **kwargs):
-        ndim = input.row_ndim + 1
+        ndim = ndim_of(input)
         dim = canonicalize_dim(ndim, dim)
-        if dim == 0 and of_chosen is not None:
-            return of_chosen(input, *args, **kwargs)
-        if dim == 0:
-            raise TracedValueError(f"torch.{function.__name__} along a boolean-mask selection")
-        what = f"torch.{function.__name__}"
-        return map_rows(
-            lambda rows, *args, **kwargs: function(rows, dim - ndim, *args, **kwargs),
-            (input, *args),
-            kwargs,
-            what,
-            copies=copies,
-        )
+        if dim in unknown_dims(input):
+            if of_chosen is None:
+                raise TracedValueError(f"{what} along a boolean-mask selection")
+            made = of_chosen(with_leading(input, dim), *args, **kwargs)
+            back = lambda x: at_axis(x, dim) if isinstance(x, Tensor) and ndim_of(x) == ndim else x
+            return map_arguments(back, made)
+        at = input.place(dim) - input.whole.ndim if isinstance(input, Masked) else dim - ndim
+        of_rows = lambda x, *args, **kwargs: function(x, at, *args, **kwargs)
+        return broadcast(of_rows, (input, *args), kwargs, what, copies=copies, dim=dim)
 
     return along
 
 
-implements_selected(torch.gather, Tensor.gather)(along(Tensor.gather, copies=True))
-
-
-@implements_selected(torch.cat, torch.concat, torch.concatenate)
+@implements_masked(torch.cat, torch.concat, torch.concatenate)
 def cat(tensors, dim=0):
-    ndim = tensors[0].ndim
-    dim = canonicalize_dim(ndim, dim)
-    if dim == 0:
-        return _together(tensors)
-    return map_rows(lambda *rows: torch.cat(rows, dim - ndim), tuple(tensors), {}, "torch.cat", safe=False)
+    dim = canonicalize_dim(ndim_of(tensors[0]), dim)
+    tensors = [x for x in tensors if isinstance(x, Masked) or x.shape != (0,)]  # which PyTorch takes beside any shape
+    shared = [set(unknown_dims(x)) for x in tensors]
+    if any(set.union(*shared) - {dim} - found for found in shared):
+        raise TracedValueError("torch.cat of tensors of which data decide how long they are along different dimensions")
+    if dim not in set.union(*shared):
+        behind = dim - ndim_of(tensors[0])
+        return broadcast(lambda *rows: torch.cat(rows, behind), tuple(tensors), {}, "torch.cat", safe=False)
+    rest = sorted(set.union(*shared) - {dim})
+    if rest:
+        found = aligned([with_leading(x, rest[0]) for x in tensors], "torch.cat")
+        behind = found[0].mask.ndim - 1
+        rows = torch.cat([x.rows for x in found], behind + dim + (dim < rest[0]))
+        return at_axis(like(rows, found[0]), rest[0])
+    return at_axis(
+        _together([with_leading(x, dim) if isinstance(x, Masked) else x.movedim(dim, 0) for x in tensors]), dim
+    )
 
 
 def _put_behind(rows, more, length):
@@ -300,11 +253,11 @@ _PUT_BEHIND = InnerRule(_put_behind, "cat")
 
 def _is_behind(lead, others) -> bool:
     """Returns True if tensors of known length are concatenated behind a flat selection in compact order."""
-    is_flat = isinstance(lead, Selected) and lead.is_compact and not isinstance(lead.rows, Chosen)
-    return is_flat and not any(isinstance(x, Chosen) for x in others)
+    is_flat = leads(lead) and lead.is_compact and not isinstance(lead.rows, Masked)
+    return is_flat and not any(isinstance(x, Masked) for x in others)
 
 
-def _together(tensors) -> Selected:
+def _together(tensors) -> Masked:
     """Selections and tensors one after the other."""
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
     lead, *others = tensors
@@ -317,44 +270,34 @@ def _together(tensors) -> Selected:
         return first_of(together, lead.length + len(more))
     rows, masks = [], []
     for x in tensors:
-        if isinstance(x, Selected):
+        if leads(x):
             rows.append(x.rows.flatten(0, x.mask.ndim - 1).to(dtype))
             masks.append(x.mask.reshape(-1))
         elif x.shape != (0,):  # which PyTorch takes beside any shape
             rows.append(x.to(dtype))
             masks.append(torch.ones(len(x), dtype=torch.bool))
-    mask: Any = torch.cat(masks)
-    joined = select(torch.cat(rows), mask)
-    lengths = [x.length if isinstance(x, Selected) else len(x) for x in tensors if x.ndim > 1 or len(x.shape) == 1]
-    joined._length = functools.reduce(lambda one, other: one + other, lengths)
-    return joined
-
-
-def _changed_row(function, input: Selected, dim: int, ndim: int):
-    dim = canonicalize_dim(ndim, dim)
-    if dim == 0:
-        raise TracedValueError(f"torch.{function.__name__} of the dimension that a boolean mask selected")
-    of_rows = dim + input.mask.ndim - 1
-    return map_rows(lambda rows: function(rows, of_rows), (input,), {}, "a view", safe=False)
+    mask, rows = torch.cat(masks), torch.cat(rows)
+    lengths = [x.length if leads(x) else len(x) for x in tensors if x.ndim > 1 or len(x.shape) == 1]
+    return select(rows, Mask(mask, functools.reduce(lambda one, other: one + other, lengths)))
 
 
 # Choosing, and writing back.
 
 
-@implements_selected(Tensor.__getitem__)
+@implements_rows(Tensor.__getitem__)
 def getitem(self, index):
-    if isinstance(index, Selected):
-        if not isinstance(self, Selected) and index.dtype in (torch.int64, torch.int32):
+    if leads(index):
+        if not leads(self) and index.dtype in (torch.int64, torch.int32):
             return select(self[index.within(self.shape[0])], index.mask)
-        if isinstance(index.rows, Chosen) and index.dtype == torch.bool and isinstance(self, Selected):
+        if isinstance(index.rows, Masked) and index.dtype == torch.bool and leads(self):
             return chosen_of(self, index)
-        if isinstance(self, Selected) and index.dtype == torch.bool:
+        if leads(self) and index.dtype == torch.bool:
             return select(self.rows.clone(), _mask_within(self, index))
-        if isinstance(self, Selected) and is_integer_index(index):
+        if leads(self) and is_integer_index(index):
             return _at_indices(self, index)
     elif _of_each_row(self, index) is not None:
         index = _of_each_row(self, index)
-        return map_rows(lambda rows: rows[index], (self,), {}, "a subscript", safe=False)
+        return like(self.rows[index], self)
     raise TracedValueError("this subscript of, or by, a boolean-mask selection")
 
 
@@ -363,12 +306,12 @@ def is_integer_index(index) -> bool:
     return is_integral(index.dtype) and index.dtype != torch.bool
 
 
-def _mask_within(chosen: Selected, index: Selected) -> Any:
+def _mask_within(chosen: Masked, index: Masked) -> Any:
     """The mask over all rows of the elements that a mask over the selection chooses."""
     return chosen.mask.reshape(*chosen.mask.shape, *[1] * index.row_ndim) & in_order_of(index, chosen.mask)
 
 
-def _at_indices(chosen: Selected, index: Selected) -> Selected:
+def _at_indices(chosen: Masked, index: Masked) -> Masked:
     """The rows at indices into a selection."""
     if index.indices_in is not None and is_same_mask(index.indices_in, chosen.mask):
         return like(chosen.rows.clone(), index)
@@ -376,7 +319,7 @@ def _at_indices(chosen: Selected, index: Selected) -> Selected:
     return like(rows[index.within(len(rows))], index)
 
 
-def _of_each_row(chosen: Selected, index) -> tuple | None:
+def _of_each_row(chosen: Masked, index) -> tuple | None:
     """The subscript of all rows that is the same as one of each chosen row; None for other subscripts."""
     items = list(index) if isinstance(index, tuple) else [index]
     if any(not isinstance(item, (int, slice, type(None), type(Ellipsis))) for item in items):
@@ -389,14 +332,14 @@ def _of_each_row(chosen: Selected, index) -> tuple | None:
     return (*[slice(None)] * chosen.mask.ndim, *items[1:])
 
 
-@implements_selected(Tensor.__setitem__)
+@implements_rows(Tensor.__setitem__)
 def setitem(self, index, value):
-    if isinstance(self, Selected):
+    if leads(self):
         _write_rows(self, index, value)
         return
     if isinstance(index, tuple) and _is_of_full_rows(index):
         index = index[0]
-    if isinstance(index, (Selected, tuple)) or index.dtype != torch.bool:
+    if isinstance(index, (Masked, tuple)) or index.dtype != torch.bool:
         raise TracedValueError("writing by this subscript a boolean-mask selection")
     if value.dtype != self.dtype and not has_same_array_dtype(value.dtype, self.dtype):
         raise RuntimeError(
@@ -413,36 +356,36 @@ def _is_of_full_rows(index: tuple) -> bool:
     return isinstance(index[0], torch.Tensor) and all(isinstance(x, slice) and x == slice(None) for x in rest)
 
 
-def _write_rows(chosen: Selected, index, value) -> None:
-    if isinstance(index, Selected) and index.dtype == torch.bool:
+def _write_rows(chosen: Masked, index, value) -> None:
+    if leads(index) and index.dtype == torch.bool:
         _write_where(chosen, index, value)
         return
     at = _of_each_row(chosen, index)
     if at is None:
         raise TracedValueError("writing by this subscript to a boolean-mask selection")
     rows = chosen.rows.clone()
-    rows[at] = in_order_of(value, chosen.mask) if isinstance(value, Selected) else value
+    rows[at] = in_order_of(value, chosen.mask) if leads(value) else value
     chosen.overwrite(rows)
 
 
-def _write_where(chosen: Selected, index: Selected, value) -> None:
+def _write_where(chosen: Masked, index: Masked, value) -> None:
     """Writes to the elements of a selection for which another mask is true."""
     mask = _mask_within(chosen, index)
     row_ndim = chosen.rows.ndim - mask.ndim
     if isinstance(value, Tensor) and value.ndim > row_ndim:
-        value = in_order_of(value, mask) if isinstance(value, Selected) or len(value) != 1 else value[0]
+        value = in_order_of(value, mask) if leads(value) or len(value) != 1 else value[0]
     spread = mask.reshape(*mask.shape, *[1] * row_ndim)
     chosen.overwrite(torch.where(spread, value, chosen.rows).to(chosen.dtype))
 
 
-@implements_selected(torch.masked_scatter, Tensor.masked_scatter)
+@implements_rows(torch.masked_scatter, Tensor.masked_scatter)
 def masked_scatter(input, mask, source):
-    if isinstance(input, Selected) or isinstance(mask, Selected):
+    if leads(input) or leads(mask):
         raise TracedValueError("torch.masked_scatter into a boolean-mask selection")
     return torch.masked_scatter(input, mask, packed(source).rows)
 
 
-@implements_selected(Tensor.masked_scatter_)
+@implements_rows(Tensor.masked_scatter_)
 def masked_scatter_(self, mask, source):
     return self.copy_(masked_scatter(self, mask, source))
 
@@ -450,44 +393,48 @@ def masked_scatter_(self, mask, source):
 # Of all that was chosen.
 
 
-def dims_of(chosen: Selected, dim) -> tuple[int, ...]:
+def dims_of(chosen: Masked, dim) -> tuple[int, ...]:
     """Dimensions of a selection, counted from the front."""
-    ndim = chosen.row_ndim + 1
-    dims = range(ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
-    return tuple(sorted(canonicalize_dim(ndim, d) for d in dims))
+    ndim = ndim_of(chosen)
+    dims = range(ndim) if dim is None or dim == () else dim if isinstance(dim, (tuple, list)) else (dim,)
+    return tuple(sorted({canonicalize_dim(ndim, d) for d in dims}))
 
 
-def reduced(reduce, chosen: Selected, dims: tuple[int, ...], keepdim: bool, neutral):
+def reduced(reduce, x: Masked, dims: tuple[int, ...], keepdim: bool, neutral):
     """A reduction over some dimensions, in which those that were not chosen count as `neutral`."""
-    lead = chosen.mask.ndim
-    if 0 not in dims:
-        rows = [dim + lead - 1 for dim in dims]
-        return map_rows(lambda x: reduce(x, rows, keepdim), (chosen,), {}, "a reduction")
-    rows = chosen.filled(neutral)
-    result = reduce(rows, [*range(lead), *(dim + lead - 1 for dim in dims if dim > 0)], False)
-    for dim in dims if keepdim else ():
-        result = result.unsqueeze(dim)
-    return result
+    whole: Any = x.whole
+    for dim in x.masks:
+        if dim in dims:
+            whole = torch.where(x.spread(dim), whole, neutral)
+        elif has_derivatives(whole) and x.masks[dim].size:  # without derivatives with respect to others
+            whole = torch.where(x.spread(dim), whole, whole.detach())
+    rest = {dim: mask for dim, mask in x.masks.items() if dim not in dims}
+    masks = rest if keepdim else {dim - len([d for d in dims if d < dim]): mask for dim, mask in rest.items()}
+    places = [place for dim in dims for place in x.places(dim)]
+    is_plain = len(places) == len(dims)
+    made = reduce(whole, places, keepdim and is_plain)
+    for dim in dims if keepdim and not is_plain else ():
+        made = made.unsqueeze(dim + builtins.sum(mask.where.ndim - 1 for at, mask in rest.items() if at < dim))
+    return with_masks(made, x, masks)
 
 
-def count_of(chosen: Selected, dims: tuple[int, ...]):
+def count_of(chosen: Masked, dims: tuple[int, ...]):
     """The number of elements in one group of a reduction."""
-    sizes = [chosen.rows.shape[dim + chosen.mask.ndim - 1] for dim in dims if dim > 0]
-    per_row = math.prod(size for size in sizes if not is_traced_number(size))
-    count = chosen.mask.sum()
-    count = count if per_row == 1 else count * per_row
-    return functools.reduce(lambda count, size: count * size, filter(is_traced_number, sizes), count)
+    sizes = [size for dim, size in enumerate(chosen.sizes) if dim in dims and dim not in chosen.masks]
+    counts = [mask.where.sum() for dim, mask in chosen.masks.items() if dim in dims]
+    count = functools.reduce(lambda one, other: one * other, counts)
+    return count if math.prod(sizes) == 1 else count * math.prod(sizes)
 
 
-@implements_selected(torch.sum, Tensor.sum)
+@implements_masked(torch.sum, Tensor.sum)
 def sum(input, dim=None, keepdim=False, *, dtype=None):
     return reduced(lambda x, dims, keep: x.sum(dims, keep, dtype=dtype), input, dims_of(input, dim), keepdim, 0)
 
 
-@implements_selected(torch.mean, Tensor.mean)
+@implements_masked(torch.mean, Tensor.mean)
 def mean(input, dim=None, keepdim=False, *, dtype=None):
     dims = dims_of(input, dim)
-    if 0 not in dims:
+    if not input.masks.keys() & dims:
         return reduced(lambda x, dims, keep: x.mean(dims, keep, dtype=dtype), input, dims, keepdim, 0)
     if is_integral(input.dtype) and dtype is None:
         raise RuntimeError(f"mean(): could not infer output dtype, got {input.dtype}; pass dtype=")
@@ -501,43 +448,45 @@ def _of_variance(input, dim, unbiased, correction):
     return dims_of(input, dim), int(unbiased) if correction is None else correction
 
 
-@implements_selected(torch.var, Tensor.var)
+@implements_masked(torch.var, Tensor.var)
 def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     dims, correction = _of_variance(input, dim, unbiased, correction)
-    if 0 not in dims:
+    if not input.masks.keys() & dims:
         return reduced(lambda x, dims, keep: x.var(dims, correction=correction, keepdim=keep), input, dims, keepdim, 0)
     centre = mean(input, dims, keepdim=True)
     free = (count_of(input, dims) - correction).clamp(min=0)
-    distances = input - centre.squeeze(0)
+    while centre.ndim and not unknown_dims(centre) and centre.shape[0] == 1:
+        centre = centre.squeeze(0)
+    distances = input - centre
     return sum((distances.abs() if distances.is_complex() else distances).square(), dims, keepdim) / free
 
 
-@implements_selected(torch.std, Tensor.std)
+@implements_masked(torch.std, Tensor.std)
 def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     dims, correction = _of_variance(input, dim, unbiased, correction)
-    if 0 not in dims:
+    if not input.masks.keys() & dims:
         return reduced(lambda x, dims, keep: x.std(dims, correction=correction, keepdim=keep), input, dims, keepdim, 0)
     variance = var(input, dims, keepdim=keepdim, correction=correction)
     is_constant = variance == 0  # of which PyTorch says that the derivative is zero
     return torch.where(is_constant, 0, torch.where(is_constant, 1, variance).sqrt())
 
 
-@implements_selected(torch.amax, Tensor.amax)
+@implements_masked(torch.amax, Tensor.amax)
 def amax(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.amax(*how), input, dims_of(input, dim), keepdim, lowest(input.base.read()))
+    return reduced(lambda x, *how: x.amax(*how), input, dims_of(input, dim), keepdim, lowest(input.whole.read()))
 
 
-@implements_selected(torch.amin, Tensor.amin)
+@implements_masked(torch.amin, Tensor.amin)
 def amin(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.amin(*how), input, dims_of(input, dim), keepdim, highest(input.base.read()))
+    return reduced(lambda x, *how: x.amin(*how), input, dims_of(input, dim), keepdim, highest(input.whole.read()))
 
 
-@implements_selected(torch.any, Tensor.any)
+@implements_masked(torch.any, Tensor.any)
 def any_(input, dim=None, keepdim=False):
     return reduced(lambda x, *how: x.any(*how), input, dims_of(input, dim), keepdim, False)
 
 
-@implements_selected(torch.all, Tensor.all)
+@implements_masked(torch.all, Tensor.all)
 def all_(input, dim=None, keepdim=False):
     return reduced(lambda x, *how: x.all(*how), input, dims_of(input, dim), keepdim, True)
 
@@ -560,10 +509,7 @@ def _elementwise_loss(function):
                 f"torch.nn.functional.{function.__name__} with reduction={reduction!r} of a selection"
             )
         of_each = functools.partial(function, reduction="none")
-        if needs_broadcast((), given):
-            each = broadcast(of_each, (), given, function.__name__)
-        else:
-            each = map_rows(of_each, (), given, function.__name__)
+        each = broadcast(of_each, (), given, function.__name__)
         if reduction == "mean" and function in _MEAN_BY_WEIGHT and given.get("weight") is not None:
             return each.sum() / given["weight"].sum()
         return each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
@@ -579,9 +525,13 @@ for _function in (
     F.binary_cross_entropy,
     F.binary_cross_entropy_with_logits,
     F.kl_div,
+    F.soft_margin_loss,
+    F.hinge_embedding_loss,
+    F.poisson_nll_loss,
+    F.margin_ranking_loss,
 ):
     _loss = _elementwise_loss(_function)
-    implements_chosen(_function)(_loss)
+    implements_masked(_function)(_loss)
 
 
 def _of_classes(function):
@@ -589,9 +539,9 @@ def _of_classes(function):
 
     def loss(input, target, weight=None, ignore_index=-100, reduction="mean", **options):
         what = f"torch.nn.functional.{function.__name__}"
-        if not (isinstance(input, Selected) and isinstance(target, Selected)):
+        if not (leads(input) and leads(target)):
             raise TracedValueError(f"{what} of rows and targets one of which is a boolean-mask selection")
-        if isinstance(input.rows, Chosen) and input.row_ndim == 1:
+        if isinstance(input.rows, Masked) and input.row_ndim == 1:
             return _of_unknown_classes(function, input, target, weight, ignore_index, reduction, **options)
         if input.row_ndim != target.row_ndim + 1:
             raise TracedValueError(f"{what} of a boolean-mask selection, but not of rows and their classes")
@@ -621,7 +571,7 @@ def _of_unknown_classes(function, input, target, weight, ignore_index, reduction
 _cross_entropy, _nll_loss = map(_of_classes, (F.cross_entropy, F.nll_loss))
 
 
-@implements_selected(F.cross_entropy)
+@implements_rows(F.cross_entropy)
 def cross_entropy(
     input,
     target,
@@ -636,7 +586,7 @@ def cross_entropy(
     return _cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing=label_smoothing)
 
 
-@implements_selected(F.nll_loss)
+@implements_rows(F.nll_loss)
 def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
     del size_average, reduce
     return _nll_loss(input, target, weight, ignore_index, reduction)

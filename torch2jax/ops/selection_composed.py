@@ -1,6 +1,5 @@
 """Functions of selections by masks that are written in terms of others, or that act on each row or example."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +8,17 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_chosen, implements_selected
+from ..rules.registry import implements_by_length, implements_masked
+from ..tensors.trees import flatten
 from ..values.lengths import tensor_of
-from ..values.selected import Chosen, Selected, aligned, like, map_rows, packed
-from ..values.selected_at_axis import ndim_of, over_padded, unknown_dims
-from .selection_indices import in_place, index_copy
+from ..values.masked import (
+    Masked,
+    flat_along,
+    ndim_of,
+    unknown_dims,
+    with_masks,
+)
+from ..values.masked_functions import broadcast, of_first
 
 Tensor = torch.Tensor
 
@@ -21,33 +26,33 @@ Tensor = torch.Tensor
 # In terms of others.
 
 
-@implements_chosen(torch.masked_fill, Tensor.masked_fill)
+@implements_masked(torch.masked_fill, Tensor.masked_fill)
 def masked_fill(input, mask, value):
     return torch.where(mask, value, input).to(input.dtype)
 
 
-@implements_chosen(torch.hstack)
+@implements_masked(torch.hstack)
 def hstack(tensors):
     return torch.cat(tensors, 0 if tensors[0].ndim == 1 else 1)
 
 
-@implements_chosen(torch.vstack)
+@implements_masked(torch.vstack)
 def vstack(tensors):
     return torch.cat([x.unsqueeze(0) if x.ndim == 1 else x for x in tensors])
 
 
-@implements_chosen(torch.column_stack)
+@implements_masked(torch.column_stack)
 def column_stack(tensors):
     return torch.cat([x.unsqueeze(1) if x.ndim == 1 else x for x in tensors], 1)
 
 
-@implements_chosen(torch.masked_select, Tensor.masked_select)
+@implements_masked(torch.masked_select, Tensor.masked_select)
 def masked_select(input, mask):
     mask = mask & torch.ones_like(input, dtype=torch.bool)  # of one shape
     return torch.where(mask, input, torch.zeros((), dtype=input.dtype))[mask]
 
 
-@implements_chosen(torch.cov, Tensor.cov)
+@implements_masked(torch.cov, Tensor.cov)
 def cov(input, *, correction=1, fweights=None, aweights=None):
     if fweights is not None or aweights is not None:
         raise TracedValueError("torch.cov by weights of a boolean-mask selection")
@@ -57,7 +62,7 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     return found.squeeze()
 
 
-@implements_chosen(torch.corrcoef, Tensor.corrcoef)
+@implements_masked(torch.corrcoef, Tensor.corrcoef)
 def corrcoef(input):
     found = cov(input)
     if not found.ndim:
@@ -67,18 +72,18 @@ def corrcoef(input):
     return found if found.is_complex() else found.clamp(-1, 1)
 
 
-@implements_chosen(F.cosine_similarity)
+@implements_masked(F.cosine_similarity)
 def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     lengths = [torch.linalg.vector_norm(x, 2, dim, True).clamp(min=eps) for x in (x1, x2)]
     return ((x1 / lengths[0]) * (x2 / lengths[1])).sum(dim)
 
 
-@implements_chosen(F.pairwise_distance)
+@implements_masked(F.pairwise_distance)
 def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
-@implements_chosen(Tensor.view_as, Tensor.reshape_as)
+@implements_masked(Tensor.view_as, Tensor.reshape_as)
 def view_as(self, other):
     return self.reshape(other.shape)
 
@@ -105,12 +110,12 @@ def _with_three(x: Tensor) -> Tensor:
     return x.unsqueeze(-1) if x.ndim == 2 else x
 
 
-implements_chosen(torch.atleast_1d)(_of_each(lambda x: x if x.ndim else x.reshape(1)))
-implements_chosen(torch.atleast_2d)(_of_each(lambda x: x.reshape(1, 1) if not x.ndim else x if x.ndim > 1 else x[None]))
-implements_chosen(torch.atleast_3d)(_of_each(lambda x: _with_three(x) if x.ndim else x.reshape(1, 1, 1)))
+implements_masked(torch.atleast_1d)(_of_each(lambda x: x if x.ndim else x.reshape(1)))
+implements_masked(torch.atleast_2d)(_of_each(lambda x: x.reshape(1, 1) if not x.ndim else x if x.ndim > 1 else x[None]))
+implements_masked(torch.atleast_3d)(_of_each(lambda x: _with_three(x) if x.ndim else x.reshape(1, 1, 1)))
 
 
-@implements_chosen(torch.dstack)
+@implements_masked(torch.dstack)
 def dstack(tensors):
     return torch.cat([_with_three(x) for x in tensors], 2)
 
@@ -129,33 +134,7 @@ def _zero(x: Tensor) -> Tensor:
     return torch.zeros((), dtype=x.dtype)
 
 
-@implements_chosen(F.soft_margin_loss)
-def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
-    del size_average, reduce
-    return reduced_loss(F.softplus(-target * input), reduction)
-
-
-@implements_chosen(F.hinge_embedding_loss)
-def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"):
-    del size_average, reduce
-    far = torch.where(target == 1, _zero(input), (margin - input).clamp(min=0))
-    return reduced_loss(far + torch.where(target == -1, _zero(input), input), reduction)
-
-
-@implements_chosen(F.poisson_nll_loss)
-def poisson_nll_loss(
-    input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None, reduction="mean"
-):
-    del size_average, reduce
-    each = input.exp() - target * input if log_input else input - target * (input + eps).log()
-    if full:  # Stirling's approximation
-        many = torch.where(target > 1, target, torch.ones((), dtype=target.dtype))
-        stirling = many * many.log() - many + 0.5 * (2 * math.pi * many).log()
-        each = each + torch.where(target > 1, stirling, _zero(stirling))
-    return reduced_loss(each, reduction)
-
-
-@implements_chosen(F.cosine_embedding_loss)
+@implements_masked(F.cosine_embedding_loss)
 def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     del size_average, reduce
     squares = [x.square().sum(-1) + 1e-12 for x in (input1, input2)]
@@ -164,7 +143,7 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
     return reduced_loss(torch.where(target == 1, 1 - cosine, far), reduction)
 
 
-@implements_chosen(F.triplet_margin_loss)
+@implements_masked(F.triplet_margin_loss)
 def triplet_margin_loss(
     anchor,
     positive,
@@ -183,24 +162,40 @@ def triplet_margin_loss(
     return reduced_loss((margin + near - far).clamp(min=0), reduction)
 
 
-@implements_chosen(F.margin_ranking_loss)
-def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
-    del size_average, reduce
-    return reduced_loss((-target * (input1 - input2) + margin).clamp(min=0), reduction)
-
-
-@implements_chosen(torch.dist, Tensor.dist)
+@implements_masked(torch.dist, Tensor.dist)
 def dist(input, other, p=2):
     return torch.linalg.vector_norm(input - other, p)
 
 
-@implements_chosen(torch.linalg.vecdot)
+@implements_masked(torch.inner, Tensor.inner)
+def inner(input, other):
+    return torch.matmul(input, other.mT if other.ndim > 1 else other) if input.ndim and other.ndim else input * other
+
+
+@implements_masked(torch.vdot, Tensor.vdot)
+def vdot(input, other):
+    return torch.dot(input.conj(), other)
+
+
+@implements_masked(torch.addmv, Tensor.addmv)
+def addmv(input, mat, vec, *, beta=1, alpha=1):
+    return input * beta + torch.mv(mat, vec) * alpha
+
+
+@implements_masked(torch.addr, Tensor.addr)
+def addr(input, vec1, vec2, *, beta=1, alpha=1):
+    return input * beta + torch.outer(vec1, vec2) * alpha
+
+
+@implements_masked(torch.linalg.vecdot)
 def vecdot(x, y, *, dim=-1):
     return (x.conj() * y).sum(dim)
 
 
-@implements_chosen(torch.linalg.cross)
-def linalg_cross(input, other, *, dim=-1):
+@implements_masked(torch.linalg.cross, torch.cross, Tensor.cross)
+def cross(input, other, dim=None):
+    if dim is None:
+        dim = next(at for at, size in enumerate(input.shape) if at in unknown_dims(input) or size == 3)
     given = [(x, canonicalize_dim(x.ndim, dim)) for x in (input, other)]
     if any(at in unknown_dims(x) for x, at in given):
         raise TracedValueError("torch.linalg.cross along a boolean-mask selection")
@@ -208,49 +203,94 @@ def linalg_cross(input, other, *, dim=-1):
     return turned[0][0] * turned[1][1] - turned[0][1] * turned[1][0]
 
 
-@implements_chosen(torch.trapezoid, torch.trapz)
-def trapezoid(y, x=None, *, dx=1, dim=-1):
-    if x is not None:
-        raise TracedValueError("torch.trapezoid at given places of a boolean-mask selection")
+def _trapezoids(y, x, dx, dim: int):
+    """The area under each line between two points, with their dimension in front."""
     rows = y.movedim(dim, 0)
-    return (rows[1:] + rows[:-1]).sum(0) * (dx / 2)
+    both = (rows[1:] + rows[:-1]) / 2
+    if x is None:
+        return both * dx
+    places = x.movedim(dim, 0) if x.ndim > 1 else x.reshape(-1, *[1] * (y.ndim - 1))
+    return both * (places[1:] - places[:-1])
+
+
+@implements_masked(torch.trapezoid, torch.trapz)
+def trapezoid(y, x=None, *, dx=1, dim=-1):
+    return _trapezoids(y, x, dx, dim).sum(0)
+
+
+@implements_masked(torch.cumulative_trapezoid)
+def cumulative_trapezoid(y, x=None, *, dx=1, dim=-1):
+    return _trapezoids(y, x, dx, dim).cumsum(0).movedim(0, dim)
+
+
+# The copies of views.
+
+
+for _name in ("diagonal", "expand", "permute", "select", "squeeze", "t", "transpose", "unfold", "unsqueeze", "view"):
+    _view = getattr(Tensor, _name)
+    implements_masked(getattr(torch, f"{_name}_copy"))(
+        lambda input, *args, _view=_view, **kwargs: _view(input, *args, **kwargs).clone()
+    )
+implements_masked(torch.alias_copy)(lambda input: input.clone())
+for _name in ("split", "split_with_sizes", "unbind"):
+    _parts = getattr(torch, _name)
+    implements_masked(getattr(torch, f"{_name}_copy"))(
+        lambda input, *args, _parts=_parts, **kwargs: tuple(x.clone() for x in _parts(input, *args, **kwargs))
+    )
+implements_masked(torch.ravel, Tensor.ravel)(lambda input: input.flatten())
+implements_masked(Tensor.mH.__get__, Tensor.H.__get__)(lambda self: self.mT.conj())
+implements_masked(torch.resolve_conj, torch.resolve_neg, Tensor.resolve_conj, Tensor.resolve_neg)(lambda input: input)
+
+
+# Parts of equal sizes.
+
+
+def _cut(dim_of: Callable[[int], int]):
+    def cut(input, indices_or_sections):
+        return torch.tensor_split(input, indices_or_sections, dim_of(input.ndim))
+
+    return cut
+
+
+@implements_masked(torch.tensor_split, Tensor.tensor_split)
+def tensor_split(input, indices_or_sections, dim=0):
+    dim = canonicalize_dim(input.ndim, dim)
+    if dim in unknown_dims(input) or isinstance(indices_or_sections, Tensor):
+        raise TracedValueError("torch.tensor_split of a dimension that a boolean mask selected")
+    ends = torch.arange(input.shape[dim]).tensor_split(indices_or_sections)
+    return input.split([len(each) for each in ends], dim)
+
+
+for _name, _dim_of in (("hsplit", lambda ndim: int(ndim > 1)), ("vsplit", lambda ndim: 0), ("dsplit", lambda ndim: 2)):
+    implements_masked(getattr(torch, _name), getattr(Tensor, _name))(_cut(_dim_of))
+implements_masked(torch.unsafe_split, Tensor.unsafe_split)(lambda *args, **kwargs: torch.split(*args, **kwargs))
+implements_masked(torch.unsafe_chunk, Tensor.unsafe_chunk)(lambda *args, **kwargs: torch.chunk(*args, **kwargs))
 
 
 # Of each element: what is beside them has no rows.
 
 
-@implements_selected(torch.isin)
-def isin(elements, test_elements, **options):
-    if isinstance(test_elements, Selected) or not isinstance(elements, Selected):
-        raise TracedValueError("torch.isin in a boolean-mask selection")
-    return map_rows(lambda rows: torch.isin(rows, test_elements, **options), (elements,), {}, "torch.isin")
+for _function in (torch.isin, torch.bucketize):
+    implements_masked(_function)(of_first(_function, lambda *args, **kwargs: 0))
 
 
-@implements_selected(torch.bucketize)
-def bucketize(input, boundaries, **options):
-    if isinstance(boundaries, Selected):
-        raise TracedValueError("torch.bucketize between a boolean-mask selection")
-    return map_rows(lambda rows: torch.bucketize(rows, boundaries, **options), (input,), {}, "torch.bucketize")
-
-
-@implements_selected(torch.searchsorted)
+@implements_masked(torch.searchsorted)
 def searchsorted(sorted_sequence, input, **options):
-    if isinstance(sorted_sequence, Selected) or sorted_sequence.ndim > 1:
+    if isinstance(sorted_sequence, Masked) or sorted_sequence.ndim > 1:
         raise TracedValueError("torch.searchsorted in a boolean-mask selection, or in rows of it,")
-    search = lambda rows: torch.searchsorted(sorted_sequence, rows, **options)
-    return map_rows(search, (input,), {}, "torch.searchsorted")
+    return broadcast(lambda x: torch.searchsorted(sorted_sequence, x, **options), (input,), {}, "torch.searchsorted")
 
 
-@implements_selected(torch.take, Tensor.take)
+@implements_masked(torch.take, Tensor.take)
 def take(input, index):
-    if isinstance(input, Selected):
+    if isinstance(input, Masked):
         raise TracedValueError("torch.take of a boolean-mask selection")
     return input.reshape(-1)[index]
 
 
 for _function in (torch.rand_like, torch.randn_like):
-    implements_selected(_function)(
-        lambda input, _function=_function, **options: like(_function(input.rows, **options), input)
+    implements_masked(_function)(
+        lambda input, _function=_function, **options: with_masks(_function(input.whole, **options), input)
     )
 
 
@@ -262,35 +302,31 @@ def _of_row(function, what: str):
 
     def of_row(input, dim, *args):
         dim = canonicalize_dim(input.ndim, dim)
-        if dim == 0:
+        if dim in input.masks:
             raise TracedValueError(f"{what} along a boolean-mask selection")
-        args = (input, dim - input.ndim, *args)
-        return map_rows(lambda rows, dim, *args: function(rows, dim, *args), args, {}, what, safe=False)
+        return with_masks(function(input.whole, input.place(dim), *args), input)
 
     return of_row
 
 
-@implements_selected(torch.roll, Tensor.roll)
+@implements_masked(torch.roll, Tensor.roll)
 def roll(input, shifts, dims=None):
     shifts, dims = ((x,) if isinstance(x, int) else x for x in (shifts, () if dims is None else dims))
     if len(shifts) != len(dims):
         raise TracedValueError("torch.roll over all of a boolean-mask selection")
     for shift, dim in zip(shifts, dims, strict=True):
-        input = _of_row(lambda rows, dim, shift: rows.roll(shift, dim), "torch.roll")(input, dim, shift)
+        input = _of_row(lambda whole, dim, shift: whole.roll(shift, dim), "torch.roll")(input, dim, shift)
     return input
 
 
-@implements_selected(torch.index_fill, Tensor.index_fill)
+@implements_masked(torch.index_fill, Tensor.index_fill)
 def index_fill(input, dim, index, value):
-    if isinstance(index, Selected):
-        return index_copy(input, dim, index, torch.as_tensor(value, dtype=input.dtype))
-    return _of_row(lambda rows, dim: rows.index_fill(dim, index, value), "torch.index_fill")(input, dim)
+    if isinstance(index, Masked):
+        return torch.index_copy(input, dim, index, torch.as_tensor(value, dtype=input.dtype))
+    return _of_row(lambda whole, dim: whole.index_fill(dim, index, value), "torch.index_fill")(input, dim)
 
 
-implements_selected(Tensor.index_fill_)(in_place(index_fill))
-
-
-@implements_chosen(torch.take_along_dim, Tensor.take_along_dim)
+@implements_masked(torch.take_along_dim, Tensor.take_along_dim)
 def take_along_dim(input, indices, dim=None):
     if dim is None:
         raise TracedValueError("torch.take_along_dim without a dimension of a boolean-mask selection")
@@ -304,13 +340,13 @@ def take_along_dim(input, indices, dim=None):
     return torch.gather(input.expand(sizes[0]), dim, indices.expand(sizes[1]))
 
 
-@implements_selected(Tensor.unfold)
+@implements_masked(Tensor.unfold)
 def unfold(self, dimension, size, step):
-    return _of_row(lambda rows, dim: rows.unfold(dim, size, step), "Tensor.unfold")(self, dimension)
+    return _of_row(lambda whole, dim: whole.unfold(dim, size, step), "Tensor.unfold")(self, dimension)
 
 
 @implements_by_length(Tensor.repeat)
-@implements_chosen(Tensor.repeat)
+@implements_masked(Tensor.repeat)
 def repeat(self, *repeats):
     repeats = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
     if len(repeats) < self.ndim:
@@ -328,78 +364,87 @@ def repeat(self, *repeats):
 
 
 @implements_by_length(torch.tile, Tensor.tile)
-@implements_chosen(torch.tile, Tensor.tile)
+@implements_masked(torch.tile, Tensor.tile)
 def tile(input, *dims):
     dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
     return input.repeat(*[1] * (input.ndim - len(dims)), *dims)
 
 
-# Of each example.
+# Of each example, or row.
 
 
-def of_examples(function, chosen: Selected, what: str) -> Any:
-    """``function(tensor)`` of a batch with the selection's number of examples, or a tuple of such results."""
-    if chosen.mask.ndim > 1:
-        chosen = packed(chosen)
-    made = function(chosen.copied())
-    found = tuple(like(x, chosen) for x in (made if isinstance(made, tuple) else (made,)))
-    if any(len(x.rows) != chosen.mask.numel() for x in found):
-        raise TracedValueError(f"{what} of a boolean-mask selection")
-    return found if isinstance(made, tuple) else found[0]
-
-
-def _along_last(function, count: Callable[[int], int]):
-    """A function of one tensor that acts along its last dimensions, which data do not decide.
-
-    Args:
-        count: how many these are, for a tensor of so many dimensions.
-    """
-    what = f"torch.{function.__name__}"
-
-    def along_last(input, *args, **kwargs):
-        if not isinstance(input, Chosen) or any(isinstance(x, Chosen) for x in (*args, *kwargs.values())):
-            raise TracedValueError(f"{what} beside a boolean-mask selection")
-        ndim = ndim_of(input)
-        if max(unknown_dims(input)) >= ndim - count(ndim):
-            raise TracedValueError(f"{what} along a dimension of a boolean-mask selection whose length data decide")
-        return over_padded(lambda x: function(x, *args, **kwargs), input)
-
-    return along_last
-
-
-_OF_IMAGES = {F.pixel_shuffle: 3, F.pixel_unshuffle: 3}
+_LAST: dict[Any, int] = {F.pixel_shuffle: 3, F.pixel_unshuffle: 3}
+"""How many of the last dimensions of its first tensor a function acts along; it may give tensors without these."""
 for _size in (1, 2, 3):
     for _name in ("conv", "conv_transpose"):
-        _OF_IMAGES[getattr(F, f"{_name}{_size}d")] = _size + 1
+        _LAST[getattr(F, f"{_name}{_size}d")] = _size + 1
     for _name in ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool"):
-        _OF_IMAGES[getattr(F, f"{_name}{_size}d")] = _size
+        _LAST[getattr(F, f"{_name}{_size}d")] = _size
     for _name in ("max_pool", "adaptive_max_pool"):
-        _OF_IMAGES[getattr(F, f"{_name}{_size}d_with_indices")] = _size
-for _function, _count in _OF_IMAGES.items():
-    implements_chosen(_function)(_along_last(_function, lambda ndim, _count=_count: _count))
-implements_chosen(F.interpolate)(_along_last(F.interpolate, lambda ndim: ndim - 2))
+        _LAST[getattr(F, f"{_name}{_size}d_with_indices")] = _size
+for _name in (
+    *("cholesky", "cholesky_ex", "cond", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "inv_ex", "ldl_factor"),
+    *("ldl_factor_ex", "lu", "lu_factor", "lu_factor_ex", "matrix_exp", "matrix_power", "matrix_rank", "pinv", "qr"),
+    *("slogdet", "svd", "svdvals"),
+):
+    _LAST[getattr(torch.linalg, _name)] = 2
+for _name in ("cholesky", "det", "inverse", "logdet", "matrix_exp", "matrix_power", "pinverse", "qr", "slogdet", "svd"):
+    _LAST[getattr(torch, _name)] = _LAST[getattr(Tensor, _name)] = 2
+_LAST[torch.view_as_complex] = 1
+for _function, _count in _LAST.items():
+    implements_masked(_function)(of_first(_function, lambda ndim, *args, _count=_count, **kwargs: _count))
+implements_masked(F.interpolate)(of_first(F.interpolate, lambda ndim, *args, **kwargs: ndim - 2))
 for _function in (F.group_norm, F.instance_norm):
-    implements_chosen(_function)(_along_last(_function, lambda ndim: ndim - 1))
+    implements_masked(_function)(of_first(_function, lambda ndim, *args, **kwargs: ndim - 1))
 
 
-@implements_selected(F.grid_sample)
-def grid_sample(input, grid, *args, **kwargs):
-    if not isinstance(input, Selected) or not isinstance(grid, Selected):
-        raise TracedValueError("torch.nn.functional.grid_sample of, or by, a boolean-mask selection")
-    what = "torch.nn.functional.grid_sample"
-    images, grids = aligned([packed(input), packed(grid)], what)
-    return of_examples(lambda rows: F.grid_sample(rows, grids.copied(), *args, **kwargs), images, what)
-
-
-@implements_selected(F.batch_norm)
+@implements_masked(F.batch_norm)
 def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
     if training:
         raise TracedValueError("torch.nn.functional.batch_norm, in training, of a boolean-mask selection")
-    return of_examples(
-        lambda rows: F.batch_norm(rows, running_mean, running_var, weight, bias, False, momentum, eps),
-        input,
-        "torch.nn.functional.batch_norm",
-    )
+    norm = of_first(F.batch_norm, lambda ndim, *args: ndim - 1)
+    return norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+
+
+def _last_of(default, position: int = 2):
+    """How many dimensions, the last ones, a function acts along that has them as an argument."""
+
+    def count(ndim: int, *args, dim=None, **kwargs) -> int:
+        found = args[position - 1] if len(args) >= position else default if dim is None else dim
+        dims = range(ndim) if found is None else (found,) if isinstance(found, int) else found
+        return max((ndim - canonicalize_dim(ndim, each) for each in dims), default=0)
+
+    return count
+
+
+for _name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
+    for _end, _default in (("", -1), ("2", (-2, -1)), ("n", None)):
+        _function = getattr(torch.fft, f"{_name}{_end}")
+        implements_masked(_function)(of_first(_function, _last_of(_default)))
+implements_masked(F.glu)(of_first(F.glu, _last_of(-1, 1)))
+for _function in (torch.fft.fftshift, torch.fft.ifftshift):
+    implements_masked(_function)(of_first(_function, _last_of(None, 1)))
+
+
+def _of_all(function, core: Callable[[int], int]):
+    """A function of each row of all its tensors, which acts along their last dimensions."""
+    what = f"torch.{function.__name__}"
+
+    def of_all(*args, **kwargs):
+        tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        if len({tuple(unknown_dims(x)) for x in tensors}) > 1:
+            raise TracedValueError(f"{what} beside a boolean-mask selection")
+        return broadcast(function, args, kwargs, what, copies=True, core=core(max(map(ndim_of, tensors))))
+
+    return of_all
+
+
+for _size in (1, 2, 3):
+    _function = getattr(F, f"max_unpool{_size}d")
+    implements_masked(_function)(_of_all(_function, lambda ndim, _size=_size: _size))
+implements_masked(torch.baddbmm, Tensor.baddbmm)(_of_all(torch.baddbmm, lambda ndim: 2))
+for _function in (F.grid_sample, torch.grid_sampler_2d, torch.grid_sampler_3d, torch.grid_sampler):
+    implements_masked(_function)(_of_all(_function, lambda ndim: ndim - 1))
 
 
 # Torchvision's, of regions of interest: each is one.
@@ -407,13 +452,14 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
 
 def _of_regions(name: str):
     def of_regions(input, rois, *args):
-        if isinstance(input, Selected):
+        if isinstance(input, Masked):
             raise TracedValueError(f"torchvision.ops.{name} of images that a boolean mask selected")
-        operator = getattr(torch.ops.torchvision, name)
-        return of_examples(lambda rois: operator(input, rois, *args), rois, f"torchvision.ops.{name}")
+        operator, what = getattr(torch.ops.torchvision, name), f"torchvision.ops.{name}"
+        of_each = lambda rois: operator(input, rois, *args)
+        return broadcast(of_each, (flat_along(rois, 0),), {}, what, copies=True, core=1)
 
     return of_regions
 
 
 for _name in ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"):
-    implements_selected(f"torchvision::{_name}")(_of_regions(_name))
+    implements_masked(f"torchvision::{_name}")(_of_regions(_name))

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_chosen, implements_selected
-from ..values.selected import first
-from ..values.selected_at_axis import in_compact_order, nested, unknown_dims, unnested
+from ..rules.registry import implements_by_length, implements_masked, implements_rows
+from ..values.masked import Mask, in_compact_order, masked, unknown_dims, unnested
 from .selection_nested import index_along
 
 Tensor = torch.Tensor
@@ -25,41 +24,41 @@ def _nothing(x: Any) -> torch.Tensor:
     return torch.zeros((), dtype=x.dtype)
 
 
-@implements_chosen(torch.triu, Tensor.triu)
+@implements_masked(torch.triu, Tensor.triu)
 def triu(input, diagonal=0):
     return torch.where(_above(input) >= diagonal, input, _nothing(input))
 
 
-@implements_chosen(torch.tril, Tensor.tril)
+@implements_masked(torch.tril, Tensor.tril)
 def tril(input, diagonal=0):
     return torch.where(_above(input) <= diagonal, input, _nothing(input))
 
 
-@implements_chosen(Tensor.triu_)
+@implements_masked(Tensor.triu_)
 def triu_(self, diagonal=0):
     return self.copy_(triu(self, diagonal))
 
 
-@implements_chosen(Tensor.tril_)
+@implements_masked(Tensor.tril_)
 def tril_(self, diagonal=0):
     return self.copy_(tril(self, diagonal))
 
 
-@implements_chosen(Tensor.fill_diagonal_)
+@implements_masked(Tensor.fill_diagonal_)
 def fill_diagonal_(self, fill_value, wrap=False):
     if self.ndim != 2 or wrap:
         raise TracedValueError("Tensor.fill_diagonal_, of more than two dimensions or wrapped, of a mask selection")
     return self.masked_fill_(_above(self) == 0, fill_value)
 
 
-@implements_chosen(torch.diagonal, Tensor.diagonal)
+@implements_masked(torch.diagonal, Tensor.diagonal)
 def diagonal(input, offset=0, dim1=0, dim2=1):
     """A copy, which PyTorch's is not."""
     dim1, dim2 = (canonicalize_dim(input.ndim, dim) for dim in (dim1, dim2))
-    tensor, by_dim = unnested(in_compact_order(input))
-    both = [by_dim.pop(dim) if dim in by_dim else None for dim in (dim1, dim2)]
+    tensor, masks = unnested(in_compact_order(input))
+    both = [masks.get(dim) for dim in (dim1, dim2)]
     found = tensor.diagonal(offset, dim1, dim2)
-    by_dim = {dim - (dim > dim1) - (dim > dim2): leading for dim, leading in by_dim.items()}
+    rest = {dim - (dim > dim1) - (dim > dim2): x for dim, x in masks.items() if dim not in (dim1, dim2)}
     if any(leading is not None for leading in both):
         starts = max(-offset, 0), max(offset, 0)
         ends = [
@@ -68,11 +67,11 @@ def diagonal(input, offset=0, dim1=0, dim2=1):
         ]
         is_square = not offset and all(leading is not None for leading in both) and both[0].is_like(both[1])
         count = both[0].length if is_square else torch.minimum(*ends).clamp(min=0)
-        by_dim[found.ndim - 1] = first(torch.arange(found.shape[-1]), count)
-    return nested(found, by_dim)
+        rest[found.ndim - 1] = Mask.first(found.shape[-1], count)
+    return masked(found, rest)
 
 
-@implements_chosen(torch.diag_embed, Tensor.diag_embed)
+@implements_masked(torch.diag_embed, Tensor.diag_embed)
 def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     if (offset, dim1, dim2) != (0, -2, -1):
         raise TracedValueError("torch.diag_embed beside the diagonal, or not as the last dimensions, of a selection")
@@ -80,12 +79,12 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     return torch.where(index.unsqueeze(-1) == index.unsqueeze(-2), input.unsqueeze(-1), _nothing(input))
 
 
-@implements_chosen(torch.diag, Tensor.diag)
+@implements_masked(torch.diag, Tensor.diag)
 def diag(input, diagonal=0):
     return torch.diagonal(input, diagonal) if input.ndim == 2 else diag_embed(input, diagonal)
 
 
-@implements_chosen(torch.trace, Tensor.trace)
+@implements_masked(torch.trace, Tensor.trace)
 def trace(input):
     return torch.where(_above(input) == 0, input, _nothing(input)).sum()
 
@@ -122,20 +121,20 @@ def _pairs(input, with_replacement: bool = False):
     return torch.where(later >= 0 if with_replacement else later > 0)
 
 
-@implements_selected(torch.combinations)
+@implements_rows(torch.combinations)
 def combinations(input, r=2, with_replacement=False):
     if r != 2:
         raise TracedValueError("torch.combinations of other than two of a boolean-mask selection")
     return torch.stack([input[positions] for positions in _pairs(input, with_replacement)], 1)
 
 
-@implements_selected(torch.pdist, F.pdist)
+@implements_rows(torch.pdist, F.pdist)
 def pdist(input, p=2.0):
     one, other = (input[positions] for positions in _pairs(input))
     return torch.linalg.vector_norm(one - other, p, 1)
 
 
-@implements_chosen(torch.meshgrid)
+@implements_masked(torch.meshgrid)
 def meshgrid(*tensors, indexing="ij"):
     tensors = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else list(tensors)
     if indexing not in ("ij", "xy"):
@@ -145,12 +144,12 @@ def meshgrid(*tensors, indexing="ij"):
     return tuple(x.transpose(0, 1) for x in found) if indexing == "xy" and len(found) > 1 else tuple(found)
 
 
-@implements_chosen(torch.cartesian_prod)
+@implements_masked(torch.cartesian_prod)
 def cartesian_prod(*tensors):
     return tensors[0] if len(tensors) == 1 else torch.stack([x.flatten() for x in meshgrid(*tensors)], 1)
 
 
-@implements_chosen(torch.broadcast_tensors)
+@implements_masked(torch.broadcast_tensors)
 def broadcast_tensors(*tensors):
     tensors = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else list(tensors)
     ndim = max(x.ndim for x in tensors)

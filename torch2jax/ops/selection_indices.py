@@ -11,12 +11,12 @@ from ..errors import TracedValueError
 from ..errors.locations import user_location
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
-from ..rules.registry import implements_at_axis, implements_chosen, implements_selected, lookup, lookup_selected
+from ..rules.registry import implements_masked, implements_rows, lookup, lookup_masked
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import has_same_array_dtype
 from ..tensors.tensor import Torchish
-from ..values.selected import Chosen, Selected, aligned, begin, in_order_of, like, packed, select
-from ..values.selected_at_axis import leading_of
+from ..values.masked import Masked, aligned, in_order_of, leads, like, packed, select
+from ..values.masked_functions import begin
 from .arrays import cast
 from .bounds import known_values
 from .selection import getitem as getitem_of_mask, is_integer_index, setitem as setitem_of_mask
@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 # The places.
 
 
-def _indices_of(mask: Torchish) -> tuple[Selected, ...]:
+def _indices_of(mask: Torchish) -> tuple[Masked, ...]:
     """For each dimension, the indices of a mask's true elements."""
     grid = torch.meshgrid(*map(torch.arange, mask.shape), indexing="ij")
     return tuple(select(index, mask) for index in grid)
@@ -68,29 +68,29 @@ _gives_indices(torch.argwhere, _together)
 _gives_indices(aten.where.default, lambda indices: indices)
 
 
-@implements_chosen(torch.nonzero, Tensor.nonzero)
+@implements_masked(torch.nonzero, Tensor.nonzero)
 def nonzero(input, *, as_tuple=False):
     return _together(_indices_of_chosen(input), as_tuple)
 
 
-@implements_chosen(torch.argwhere, Tensor.argwhere)
+@implements_masked(torch.argwhere, Tensor.argwhere)
 def argwhere(input):
     return nonzero(input)
 
 
-_where_of_three = lookup_selected(torch.where)
+_where_of_three = lookup_masked(torch.where).body
 
 
-@implements_chosen(torch.where)
+@implements_masked(torch.where)
 def where(condition, *others, **named):
     if others or named:
         return _where_of_three(condition, *others, **named)
     return _indices_of_chosen(condition)
 
 
-def _indices_of_chosen(condition: Chosen) -> tuple[Selected, ...]:
+def _indices_of_chosen(condition: Masked) -> tuple[Masked, ...]:
     """As `_indices_of`, for a selection: indices into it."""
-    if not isinstance(condition, Selected) or isinstance(condition.rows, Chosen):
+    if not leads(condition) or isinstance(condition.rows, Masked):
         return indices_in(condition)
     of_row = condition.rows.shape[condition.mask.ndim :]
     mask: Any = condition.spread_mask() & (condition.rows if condition.dtype == torch.bool else condition.rows != 0)
@@ -107,14 +107,14 @@ def _indices_of_chosen(condition: Chosen) -> tuple[Selected, ...]:
 # Subscripts.
 
 
-def _split_indices(index, of_one: bool = True) -> tuple[list[Selected], list] | None:
+def _split_indices(index, of_one: bool = True) -> tuple[list[Masked], list] | None:
     """The indices that a subscript begins with, and the rest of it; None if it does not begin so.
 
     Args:
         of_one: whether they are to be of one mask.
     """
     items = list(index) if isinstance(index, tuple) else [index]
-    count = next((i for i, item in enumerate(items) if not isinstance(item, Selected)), len(items))
+    count = next((i for i, item in enumerate(items) if not leads(item)), len(items))
     indices, rest = items[:count], items[count:]
     if not indices or not all(is_integer_index(x) and x.row_ndim == 0 for x in indices):
         return None
@@ -127,11 +127,11 @@ def _split_indices(index, of_one: bool = True) -> tuple[list[Selected], list] | 
 
 def _without_numbers(target, index):
     """A tensor, and a subscript that begins with places: Python's numbers before or among these are taken first."""
-    if not isinstance(index, tuple) or isinstance(target, Selected):
+    if not isinstance(index, tuple) or leads(target):
         return target, index
-    count = next((i for i, x in enumerate(index) if not isinstance(x, Selected) and type(x) is not int), len(index))
+    count = next((i for i, x in enumerate(index) if not leads(x) and type(x) is not int), len(index))
     lead = index[:count]
-    if all(isinstance(x, Selected) for x in lead) or not any(isinstance(x, Selected) for x in lead):
+    if all(leads(x) for x in lead) or not any(leads(x) for x in lead):
         return target, index
     taken = tuple(x if type(x) is int else slice(None) for x in lead)
     return target[taken], (*(x for x in lead if type(x) is not int), *index[count:])
@@ -145,7 +145,7 @@ def has_mask(index) -> bool:
 def _is_unknown_mask(item) -> bool:
     if not isinstance(item, Tensor) or item.dtype != torch.bool or item.ndim == 0:
         return False
-    return isinstance(item, Selected) or known_values(lift(item)) is None
+    return leads(item) or known_values(lift(item)) is None
 
 
 def with_indices(index: tuple) -> tuple:
@@ -156,7 +156,7 @@ def with_indices(index: tuple) -> tuple:
     return tuple(items)
 
 
-def _is_where_mask_is(target: Tensor, indices: list[Selected]) -> bool:
+def _is_where_mask_is(target: Tensor, indices: list[Masked]) -> bool:
     """Returns True if indices are those of a tensor's own elements for which the mask over it is true."""
     shape = tuple(indices[0].mask.shape)
     if len(indices) != len(shape) or tuple(target.shape[: len(shape)]) != shape:
@@ -165,10 +165,10 @@ def _is_where_mask_is(target: Tensor, indices: list[Selected]) -> bool:
     return all(x is not None and np.array_equal(x, y) for x, y in zip(known, np.indices(shape), strict=True))
 
 
-@implements_selected(Tensor.__getitem__)
+@implements_rows(Tensor.__getitem__)
 def getitem(self, index):
     self, index = _without_numbers(self, index)
-    split = None if isinstance(self, Selected) else _split_indices(index)
+    split = None if leads(self) else _split_indices(index)
     if split is None:
         return getitem_of_mask(self, index)
     indices, rest = split
@@ -193,16 +193,16 @@ def _scatter(array, values, mask, accumulate: bool, *indices):
 _SCATTER = InnerRule(_scatter, "index_put")
 
 
-def _scattered(target, indices: list[Selected], values, accumulate: bool):
+def _scattered(target, indices: list[Masked], values, accumulate: bool):
     """A tensor with values at the indices of one mask, or of masks with equally many true elements."""
     of_row = target.shape[len(indices) :]
     values = _for_row(target, values, len(of_row))
-    found = [*indices, values] if isinstance(values, Selected) else indices
+    found = [*indices, values] if leads(values) else indices
     if any(not x.is_like(found[0]) for x in found):
         found = aligned(found, "writing by a subscript")
-        indices, values = found[: len(indices)], found[-1] if isinstance(values, Selected) else values
+        indices, values = found[: len(indices)], found[-1] if leads(values) else values
     mask = indices[0].mask
-    if isinstance(values, Selected):
+    if leads(values):
         values = values.rows
     elif values.ndim > len(of_row):  # one for each, in order
         values = in_order_of(values, mask)
@@ -212,13 +212,13 @@ def _scattered(target, indices: list[Selected], values, accumulate: bool):
 
 def _for_row(target, values, row_ndim: int):
     """The values to write at indices: a selection or a tensor of a checked dtype and number of dimensions."""
-    if not isinstance(values, Selected):
+    if not leads(values):
         values = torch.as_tensor(values, dtype=None if isinstance(values, Tensor) else target.dtype)
         if values.ndim == 0:
             values = values.to(target.dtype)
         elif len(values) == 1 and values.ndim == row_ndim + 1:
             values = values[0]
-    if values.ndim > row_ndim + 1 or (isinstance(values, Selected) and values.row_ndim != row_ndim):
+    if values.ndim > row_ndim + 1 or (leads(values) and values.row_ndim != row_ndim):
         raise RuntimeError(
             f"shape mismatch: got values of {values.ndim} dimensions, and an indexing result of {row_ndim + 1}, the "
             f"first of which data decide, at {user_location()}"
@@ -231,10 +231,10 @@ def _for_row(target, values, row_ndim: int):
     return values
 
 
-@implements_selected(Tensor.__setitem__)
+@implements_rows(Tensor.__setitem__)
 def setitem(self, index, value):
     self, index = _without_numbers(self, index)
-    split = None if isinstance(self, Selected) else _split_indices(index, of_one=False)
+    split = None if leads(self) else _split_indices(index, of_one=False)
     if split is None:
         setitem_of_mask(self, index, value)
         return
@@ -247,14 +247,14 @@ def setitem(self, index, value):
         write_in_place(self, _scattered(self, indices, value, False))
 
 
-def _as_indices(indices) -> list[Selected]:
+def _as_indices(indices) -> list[Masked]:
     split = _split_indices(tuple(indices), of_one=False)
     if split is None or split[1]:
         raise TracedValueError("these indices, some of which are boolean-mask selections,")
     return split[0]
 
 
-@implements_selected(torch.index_put, Tensor.index_put)
+@implements_rows(torch.index_put, Tensor.index_put)
 def index_put(input, indices, values, accumulate=False):
     return _scattered(input, _as_indices(indices), values, accumulate)
 
@@ -263,7 +263,7 @@ def _into_chosen(function):
     """A scatter whose target may itself be as long as data decide: in compact order it is one as any other."""
 
     def scatter(input, dim, *args, **kwargs):
-        if not isinstance(input, Selected):
+        if not leads(input):
             return function(input, dim, *args, **kwargs)
         if dim % input.ndim:
             raise TracedValueError(f"torch.{function.__name__} along a later dimension into a boolean-mask selection")
@@ -276,13 +276,13 @@ def _into_chosen(function):
 
 def _write(target, result):
     """Writes a function's result for a target to that target."""
-    if not isinstance(target, Selected):
+    if not isinstance(target, Masked):
         return write_in_place(target, result)
     target.assign(result)
     return target
 
 
-@implements_selected(torch.index_add, Tensor.index_add)
+@implements_rows(torch.index_add, Tensor.index_add)
 @_into_chosen
 def index_add(input, dim, index, source, *, alpha=1):
     if dim % input.ndim:
@@ -296,12 +296,12 @@ def _scattering(function, what: str):
     @_into_chosen
     @functools.wraps(function, assigned=["__name__"], updated=[])
     def scatter(input, dim, index, src, *args, **kwargs):
-        is_plain = isinstance(src, Tensor) and not isinstance(src, Selected)
-        if dim % input.ndim or not isinstance(index, Selected) or is_plain:
+        is_plain = isinstance(src, Tensor) and not leads(src)
+        if dim % input.ndim or not leads(index) or is_plain:
             raise TracedValueError(
                 f"{what} along a later dimension, or of tensors one of which is a boolean-mask selection,"
             )
-        index, *given = aligned([index, src] if isinstance(src, Selected) else [index], what)
+        index, *given = aligned([index, src] if leads(src) else [index], what)
         if given:  # of rows that were not chosen ones, as products of zeros have no derivatives
             src = given[0].filled(1).flatten(0, index.mask.ndim - 1)
         indices = index.filled(len(input)).flatten(0, index.mask.ndim - 1)
@@ -311,35 +311,13 @@ def _scattering(function, what: str):
     return scatter
 
 
-def _scattering_later(function, what: str):
-    """A function that scatters along a later dimension, which is as long as data decide in the index."""
-
-    @functools.wraps(function, assigned=["__name__"], updated=[])
-    def scatter(input, dim, index, src, *args, **kwargs):
-        (index, at), (values, position) = leading_of(index), leading_of(src)
-        is_plain = isinstance(src, Tensor) and not isinstance(src, Chosen)
-        if (
-            isinstance(input, Chosen)
-            or is_plain
-            or at != dim % input.ndim
-            or (isinstance(src, Chosen) and position != at)
-        ):
-            raise TracedValueError(f"{what} of tensors of which data decide how long other dimensions are")
-        return function(input.movedim(at, 0), 0, index, values, *args, **kwargs).movedim(0, at)
-
-    return scatter
-
-
 for _function in (torch.scatter_add, torch.scatter, torch.scatter_reduce):
-    for _implements, _make in ((implements_selected, _scattering), (implements_at_axis, _scattering_later)):
-        _scatter_of_chosen = _make(_function, f"torch.{_function.__name__}")
-        _implements(_function, getattr(Tensor, _function.__name__))(_scatter_of_chosen)
-        _implements(getattr(Tensor, f"{_function.__name__}_"))(
-            lambda self, *args, _scatter=_scatter_of_chosen, **kwargs: _write(self, _scatter(self, *args, **kwargs))
-        )
+    implements_rows(_function, getattr(Tensor, _function.__name__))(
+        _scattering(_function, f"torch.{_function.__name__}")
+    )
 
 
-@implements_selected(torch.index_copy, Tensor.index_copy)
+@implements_rows(torch.index_copy, Tensor.index_copy)
 @_into_chosen
 def index_copy(input, dim, index, source):
     if dim % input.ndim:
@@ -347,14 +325,8 @@ def index_copy(input, dim, index, source):
     return _scattered(input, _as_indices([index]), source, False)
 
 
-def in_place(function):
-    """The in-place form of `function`."""
-    return lambda self, *args, **kwargs: _write(self, function(self, *args, **kwargs))
-
-
-for _name, _function in (
-    ("index_put_", index_put),
-    ("index_add_", index_add),
-    ("index_copy_", index_copy),
-):
-    implements_selected(getattr(Tensor, _name))(in_place(_function))
+for _name in ("index_put", "index_add", "index_copy", "scatter", "scatter_add", "scatter_reduce", "index_fill"):
+    _function = getattr(torch, _name)
+    implements_masked(getattr(Tensor, f"{_name}_"))(
+        lambda self, *args, _function=_function, **kwargs: _write(self, _function(self, *args, **kwargs))
+    )

@@ -7,51 +7,49 @@ import torch
 
 from ..errors import TracedValueError
 from ..values.lengths import is_same_number, is_traced_number
-from ..values.selected import Chosen, Selected, like, map_rows, packed, select
-from ..values.selected_at_axis import (
+from ..values.masked import (
+    Mask,
+    Masked,
     aligned_along,
-    at_axis,
+    copied,
     in_compact_order,
-    leading_of,
+    in_flat_masks,
+    masked,
     merged,
-    nested,
+    packed,
+    select,
     unknown_dims,
     unnested,
-    with_leading,
 )
 
 
 def index_along(x: Any, dim: int) -> Any:
     """The index of each element along a dimension, with a size of one for those behind it."""
-    if dim not in unknown_dims(x):
-        index = torch.arange(x.shape[dim])
-    else:
-        leading = with_leading(x, dim)
-        index = like((leading.mask.reshape(-1).cumsum(0) - 1).reshape(leading.mask.shape), leading)
+    mask = x.masks.get(dim) if isinstance(x, Masked) else None
+    index = torch.arange(x.shape[dim]) if mask is None else select(mask.ranks().reshape(mask.where.shape), mask)
     for _ in range(x.ndim - 1 - dim):
         index = index.unsqueeze(-1)
     return index
 
 
-def viewed(input: Selected, shape: tuple) -> Any:
+def viewed(input: Masked, shape: tuple) -> Any:
     """A view of a shape that keeps the data-dependent dimensions; None if it does not."""
-    tensor, by_dim = unnested(input)
-    dims, sizes = sorted(by_dim), list(shape)
+    tensor, masks = unnested(input)
+    dims, sizes = sorted(masks), list(shape)
     positions = [i for i, size in enumerate(shape) if is_traced_number(size)]
     if len(positions) == len(dims) - 1:
         positions = sorted([*positions, *(i for i, size in enumerate(shape) if i not in positions and size == -1)])
     if len(positions) != len(dims):
         return None
     for position, dim in zip(positions, dims, strict=True):
-        if is_traced_number(shape[position]) and not is_same_number(shape[position], by_dim[dim].number):
+        if is_traced_number(shape[position]) and not is_same_number(shape[position], masks[dim].number):
             return None
         sizes[position] = tensor.shape[dim]
     if _between(sizes, positions) != _between(tensor.shape, dims):
         return None
-    found = nested(
-        tensor.reshape(sizes), {position: by_dim[dim] for position, dim in zip(positions, dims, strict=True)}
-    )
-    leading_of(found)[0].refuses_writes = True
+    by_position = {position: masks[dim] for position, dim in zip(positions, dims, strict=True)}
+    found = masked(tensor.reshape(sizes), by_position)
+    found.refuses_writes = True
     return found
 
 
@@ -61,32 +59,23 @@ def _between(sizes, positions: list[int]) -> list[int]:
     return [math.prod(sizes[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
-def flattened(input: Selected, start: int, end: int) -> Any:
-    """Dimensions as one."""
-    if start == end:
-        return input
-    if start == 0:
-        return merged(input, end + 1)
-    lead = input.mask.ndim - 1
-    return map_rows(lambda rows: rows.flatten(start + lead, end + lead), (input,), {}, "a view", safe=False)
-
-
-def chosen_of(input: Any, mask: Any) -> Selected:
+def chosen_of(input: Any, mask: Any) -> Masked:
     """The elements of a tensor that a mask with several data-dependent dimensions chooses."""
     for dim in unknown_dims(mask):
         is_shared = dim in unknown_dims(input)
         input, mask = aligned_along([input, mask], [dim if is_shared else None, dim], "a subscript by a mask")
-    found = merged(input, mask.ndim)
+    found = merged(in_flat_masks(input) if isinstance(input, Masked) else input, mask.ndim)
     return select(found.rows, found.mask & unnested(mask)[0])
 
 
-def indices_in(condition: Any) -> tuple[Selected, ...]:
+def indices_in(condition: Any) -> tuple[Masked, ...]:
     """For each dimension, the indices of the elements of a selection that are true, or not zero."""
-    found, (tensor, by_dim) = merged(condition, condition.ndim), unnested(condition)
+    condition = in_flat_masks(condition)
+    found, tensor, masks = merged(condition, condition.ndim), condition.whole, condition.masks
     mask: Any = found.mask & (tensor if tensor.dtype == torch.bool else tensor != 0)
     positions = []
     for dim, size in enumerate(tensor.shape):
-        index = by_dim[dim].mask.cumsum(0) - 1 if dim in by_dim else torch.arange(size)
+        index = masks[dim].ranks() if dim in masks else torch.arange(size)
         positions.append(select(index.reshape(-1, *[1] * (mask.ndim - 1 - dim)).expand(mask.shape), mask))
     return tuple(positions)
 
@@ -96,19 +85,19 @@ def element_of_nested(rows: Any, position: torch.Tensor, is_there: torch.Tensor)
     row = rows[position]
     if row.dtype.is_floating_point or row.dtype.is_complex:
         row = torch.where(is_there, row, torch.full((), math.nan, dtype=row.dtype))
-    if isinstance(row, Chosen):
-        leading_of(row)[0].refuses_writes = True
+    if isinstance(row, Masked):
+        row.refuses_writes = True
     return row
 
 
 def by_indices(chosen: Any, indices: list, rest: list) -> Any:
     """The result of a subscript by indices along the first dimensions, some of which have data-dependent lengths."""
-    found, by_dim = unnested(in_compact_order(chosen))
+    found, masks = unnested(in_compact_order(chosen))
     count = len(indices)
-    if any(isinstance(index, Chosen) and len(unknown_dims(index)) > 1 for index in indices):
+    if any(isinstance(index, Masked) and len(unknown_dims(index)) > 1 for index in indices):
         raise TracedValueError("a subscript by such places of boolean-mask selections")
-    indices = [_from_start(index, by_dim.get(dim)) for dim, index in enumerate(indices)]
-    found = nested(found, {dim: leading for dim, leading in by_dim.items() if dim >= count})
+    indices = [_from_start(index, masks.get(dim)) for dim, index in enumerate(indices)]
+    found = masked(found, {dim: mask for dim, mask in masks.items() if dim >= count})
     return found[(*indices, *rest)]
 
 
@@ -116,23 +105,23 @@ def gather(input: Any, dim: int, index: Any) -> Any:
     """As `torch.gather`, with data-dependent dimensions."""
     shared = set(unknown_dims(input)) & set(unknown_dims(index)) - {dim}
     for each in set(unknown_dims(input)) - shared:
-        input = at_axis(packed(with_leading(input, each)), each)
+        input = packed(input, dim=each)
     for each in set(unknown_dims(index)) - shared - {dim}:
-        index = at_axis(packed(with_leading(index, each), input.shape[each]), each)
+        index = packed(index, input.shape[each], each)
     for each in shared:
         input, index = aligned_along([input, index], [each, each], "torch.gather")
-    positions, by_dim = unnested(index, Selected.copied)
-    return nested(torch.gather(unnested(input)[0], dim, positions), by_dim)
+    positions, masks = unnested(index, copied)
+    return masked(torch.gather(unnested(input)[0], dim, positions), masks)
 
 
 def write(target: Any, items: list, value: Any) -> None:
     """Writes by a subscript, with one item for each of the first dimensions."""
     value = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=target.dtype)
     if any(isinstance(item, torch.Tensor) and item.dtype != torch.bool for item in items):
-        found, by_dim = unnested(in_compact_order(target))
+        found, masks = unnested(in_compact_order(target))
         found = found.clone()
-        found[tuple(_from_start(item, by_dim.get(dim)) for dim, item in enumerate(items))] = value
-        target.copy_(nested(found, by_dim))
+        found[tuple(_from_start(item, masks.get(dim)) for dim, item in enumerate(items))] = value
+        target.copy_(masked(found, masks))
         return
     is_it: Any = torch.ones((), dtype=torch.bool)
     for dim, item in enumerate(items):
@@ -167,8 +156,8 @@ def _written_along(target: Any, dim: int, item: Any, is_it: Any, value: Any):
     return is_it, value.unsqueeze(-1 - behind) if value.ndim >= behind else value
 
 
-def _from_start(positions: Any, leading: Selected | None) -> Any:
+def _from_start(positions: Any, mask: Mask | None) -> Any:
     """Indices into a selection, without negative ones."""
-    if leading is None or not isinstance(positions, torch.Tensor):
+    if mask is None or not isinstance(positions, torch.Tensor):
         return positions
-    return torch.where(positions < 0, leading.length + positions, positions)
+    return torch.where(positions < 0, mask.length + positions, positions)

@@ -9,32 +9,42 @@ import torch.nn.functional as F
 from jax import lax
 
 from ..errors import TracedValueError
-from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
-from ..rules.registry import implements_selected
+from ..rules.registry import implements_masked
 from ..tensors.dtypes import canonical
 from ..values.lengths import is_traced_number
-from ..values.selected import Selected, first, map_rows, packed, select
-from ..values.selected_at_axis import over_padded
+from ..values.masked import (
+    Masked,
+    at_axis,
+    filled,
+    first,
+    flattened,
+    ndim_of,
+    packed,
+    select,
+    with_leading,
+    with_masks,
+)
+from ..values.masked_functions import broadcast
 from .arrays import cast, highest, lowest
-from .selection import along, dims_of, flatten, mean, reduced, std, sum, var
+from .selection import along, dims_of, mean, reduced, std, sum, var
 from .selection_subscripts import part
 
 Tensor = torch.Tensor
 
 
-def _flat(chosen: Selected, fill=None) -> torch.Tensor:
+def _flat(chosen: Masked, fill=None) -> torch.Tensor:
     """All rows, one after the other, with `fill`, if it is given, in place of those that were not chosen."""
     rows = chosen.rows if fill is None else chosen.filled(fill)
     return rows.flatten(0, chosen.mask.ndim - 1)
 
 
-def _like(chosen: Selected, rows: torch.Tensor) -> Selected:
+def _like(chosen: Masked, rows: torch.Tensor) -> Masked:
     """A selection of rows, from rows in one dimension."""
     return select(rows.unflatten(0, tuple(chosen.mask.shape)) if chosen.mask.ndim > 1 else rows, chosen.mask)
 
 
-def _ranks(chosen: Selected) -> torch.Tensor:
+def _ranks(chosen: Masked) -> torch.Tensor:
     """The place among those that were chosen, of each row."""
     return chosen.mask.flatten().cumsum(0) - 1
 
@@ -46,14 +56,14 @@ def _scan(function, neutral):
     return along(function, lambda input, **kwargs: _like(input, function(_flat(input, neutral), 0, **kwargs)))
 
 
-implements_selected(torch.cumsum, Tensor.cumsum)(_scan(torch.cumsum, 0))
-implements_selected(torch.cumprod, Tensor.cumprod)(_scan(torch.cumprod, 1))
-implements_selected(torch.logcumsumexp, Tensor.logcumsumexp)(_scan(torch.logcumsumexp, -math.inf))
+implements_masked(torch.cumsum, Tensor.cumsum)(_scan(torch.cumsum, 0))
+implements_masked(torch.cumprod, Tensor.cumprod)(_scan(torch.cumprod, 1))
+implements_masked(torch.logcumsumexp, Tensor.logcumsumexp)(_scan(torch.logcumsumexp, -math.inf))
 
 
 def _running(function, least):
     def of_chosen(input):
-        values, positions = function(_flat(input, least(input.base.read())), 0)
+        values, positions = function(_flat(input, least(input.whole.read())), 0)
         return getattr(torch.return_types, function.__name__)(
             (_like(input, values), _like(input, _ranks(input)[positions]))
         )
@@ -61,8 +71,8 @@ def _running(function, least):
     return along(function, of_chosen)
 
 
-implements_selected(torch.cummax, Tensor.cummax)(_running(torch.cummax, lowest))
-implements_selected(torch.cummin, Tensor.cummin)(_running(torch.cummin, highest))
+implements_masked(torch.cummax, Tensor.cummax)(_running(torch.cummax, lowest))
+implements_masked(torch.cummin, Tensor.cummin)(_running(torch.cummin, highest))
 
 
 def _softmax(function):
@@ -79,7 +89,7 @@ for _functions in (
     (torch.softmax, Tensor.softmax, F.softmax),
     (torch.log_softmax, Tensor.log_softmax, F.log_softmax),
 ):
-    implements_selected(*_functions)(_softmax(_functions[-1]))
+    implements_masked(*_functions)(_softmax(_functions[-1]))
 
 
 # Orders.
@@ -99,12 +109,14 @@ def _in_order(rows, mask, descending: bool):
 _SORT = InnerRule(_in_order, "sort", dtype=torch.int64)
 
 
-def sorted_positions(input: Selected, descending: bool = False) -> torch.Tensor:
+def sorted_positions(input: Masked, descending: bool = False) -> torch.Tensor:
     """The indices of the chosen rows in the order of each column; then those of the others."""
-    return over_padded(lambda rows: _SORT((rows, input.mask.flatten(), descending), {}), _flat(input))
+    order = lambda rows: _SORT((rows, input.mask.flatten(), descending), {})
+    rows = _flat(input)
+    return broadcast(order, (rows,), {}, "torch.sort", copies=True) if isinstance(rows, Masked) else order(rows)
 
 
-def _first(input: Selected, rows: torch.Tensor) -> Selected:
+def _first(input: Masked, rows: torch.Tensor) -> Masked:
     """A selection of the first rows, as many as were chosen."""
     return first(rows, input.length)
 
@@ -130,16 +142,16 @@ def _with_names(function):
     return named
 
 
-implements_selected(torch.sort, Tensor.sort)(along(_with_names(torch.sort), _sort))
-implements_selected(torch.argsort, Tensor.argsort)(along(_with_names(torch.argsort), _argsort))
+implements_masked(torch.sort, Tensor.sort)(along(_with_names(torch.sort), _sort))
+implements_masked(torch.argsort, Tensor.argsort)(along(_with_names(torch.argsort), _argsort))
 
 
-@implements_selected(torch.msort, Tensor.msort)
+@implements_masked(torch.msort, Tensor.msort)
 def msort(input):
-    return _sort(input).values
+    return torch.sort(input, 0).values
 
 
-def taken(input: Selected, positions: torch.Tensor):
+def taken(input: Masked, positions: torch.Tensor):
     """The values at some places, and which of those that were chosen they are."""
     return _flat(input).gather(0, positions), _ranks(input)[positions]
 
@@ -159,69 +171,76 @@ def _topk_of_as_many(input, k, largest=True, sorted=True):
     return torch.return_types.topk([part(x, None, k) for x in _sort(input, largest)])
 
 
-@implements_selected(torch.topk, Tensor.topk)
+@implements_masked(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
-    if is_traced_number(k):
-        of_rows = lambda x, dim, *args: torch.topk(x, k, dim, *args)
-        return along(of_rows, lambda x, *args: _topk_of_as_many(x, k, *args))(input, dim, largest, sorted)
-    if not 0 <= k <= input.mask.numel():
-        raise RuntimeError(f"selected index k out of range: k={k} of at most {input.mask.numel()} that a mask selected")
-    return along(lambda x, dim, *args: torch.topk(x, k, dim, *args), lambda x, *args: _topk(x, k, *args))(
-        input, dim, largest, sorted
-    )
+    def of_chosen(x, *args):
+        if is_traced_number(k):
+            return _topk_of_as_many(x, k, *args)
+        if not 0 <= k <= x.mask.numel():
+            raise RuntimeError(f"selected index k out of range: k={k} of at most {x.mask.numel()} that a mask selected")
+        return _topk(x, k, *args)
+
+    of_rows = functools.wraps(torch.topk, updated=[])(lambda x, dim, *args: torch.topk(x, k, dim, *args))
+    return along(of_rows, of_chosen)(input, dim, largest, sorted)
 
 
 # Neighbours.
 
 
-@implements_selected(torch.flip, Tensor.flip)
+@implements_masked(torch.flip, Tensor.flip)
 def flip(input, *args, dims=None):
     dims = args if dims is None else (dims,)
     dims = dims_of(input, dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims)
-    of_row = [dim - input.row_ndim - 1 for dim in dims if dim > 0]
-    flipped = map_rows(lambda rows: rows.flip(of_row), (input,), {}, "torch.flip", safe=False) if of_row else input
-    return _backwards(flipped) if 0 in dims else flipped
+    of_rows = [input.place(dim) for dim in dims if dim not in input.masks]
+    flipped = with_masks(input.whole.flip(of_rows), input) if of_rows else input
+    for dim in input.masks.keys() & dims:
+        flipped = at_axis(_backwards(with_leading(flipped, dim)), dim)
+    return flipped
 
 
-def _backwards(input: Selected) -> Selected:
+def _backwards(input: Masked) -> Masked:
     """The chosen elements in reverse order, at the same places."""
     from_the_end = (input.mask.sum() - 1 - _ranks(input)).clamp(min=0)
     return _like(input, packed(input).rows[from_the_end])
 
 
-@implements_selected(torch.flipud, Tensor.flipud)
+@implements_masked(torch.flipud, Tensor.flipud)
 def flipud(input):
     return flip(input, 0)
 
 
-@implements_selected(torch.fliplr, Tensor.fliplr)
+@implements_masked(torch.fliplr, Tensor.fliplr)
 def fliplr(input):
     return flip(input, 1)
 
 
-@implements_selected(torch.diff, Tensor.diff)
+@implements_masked(torch.diff, Tensor.diff)
 def diff(input, n=1, dim=-1, prepend=None, append=None):
-    if not isinstance(input, Selected):
+    if not isinstance(input, Masked):
         raise TracedValueError("torch.diff beside a boolean-mask selection")
-    ndim = input.row_ndim + 1
-    dim = canonicalize_dim(ndim, dim)
-    if dim > 0:
-        args = (input, n, dim - ndim, prepend, append)
-        return map_rows(torch.diff, args, {}, "torch.diff", safe=False)
-    if append is not None or isinstance(prepend, Selected):
-        raise TracedValueError("torch.diff of a boolean-mask selection, with more behind it,")
-    rows, count = packed(input).rows, input.length
-    if prepend is not None:
-        rows, count = torch.cat([prepend, rows]), count + len(prepend)
-    return first(torch.diff(rows, n, 0), (count - n).clamp(min=0))
+
+    def of_chosen(x, prepend, append):
+        if append is not None or isinstance(prepend, Masked):
+            raise TracedValueError("torch.diff of a boolean-mask selection, with more behind it,")
+        rows, count = packed(x).rows, x.length
+        if prepend is not None:
+            prepend = prepend.movedim(dim, 0)
+            rows, count = torch.cat([prepend, rows]), count + len(prepend)
+        return first(torch.diff(rows, n, 0), (count - n).clamp(min=0))
+
+    @functools.wraps(torch.diff, updated=[])
+    def of_rows(rows, dim, prepend, append):
+        return torch.diff(rows, n, dim, prepend, append)
+
+    return along(of_rows, of_chosen)(input, dim, prepend, append)
 
 
 # Extrema with their places: that of the first, or of what is no number.
 
 
-def _position_of_extreme(function, input: Selected) -> torch.Tensor:
+def _position_of_extreme(function, input: Masked) -> torch.Tensor:
     rows = _flat(input).detach()
-    least = (lowest if function is torch.amax else highest)(input.base.read())
+    least = (lowest if function is torch.amax else highest)(input.whole.read())
     is_chosen = input.mask.reshape(-1, *[1] * input.row_ndim)
     is_extreme = (rows == function(torch.where(is_chosen, rows, least), 0, True)) | (rows != rows)
     return (is_extreme & is_chosen).to(torch.uint8).argmax(0, True)
@@ -234,15 +253,15 @@ def _argument(function, name: str):
 
     def argument(input, dim=None, keepdim=False):
         if dim is None:
-            index = of_chosen(flatten(input))
-            return index.reshape([1] * (input.row_ndim + 1)) if keepdim else index
+            index = of_chosen(flattened(input))
+            return index.reshape([1] * ndim_of(input)) if keepdim else index
         return along(getattr(torch, name), of_chosen)(input, dim, keepdim)
 
     return argument
 
 
-implements_selected(torch.argmax, Tensor.argmax)(_argument(torch.amax, "argmax"))
-implements_selected(torch.argmin, Tensor.argmin)(_argument(torch.amin, "argmin"))
+implements_masked(torch.argmax, Tensor.argmax)(_argument(torch.amax, "argmax"))
+implements_masked(torch.argmin, Tensor.argmin)(_argument(torch.amin, "argmin"))
 
 
 def _extreme(function, of_two, name: str):
@@ -259,53 +278,53 @@ def _extreme(function, of_two, name: str):
     return extreme
 
 
-implements_selected(torch.max, Tensor.max)(_extreme(torch.amax, torch.maximum, "max"))
-implements_selected(torch.min, Tensor.min)(_extreme(torch.amin, torch.minimum, "min"))
+implements_masked(torch.max, Tensor.max)(_extreme(torch.amax, torch.maximum, "max"))
+implements_masked(torch.min, Tensor.min)(_extreme(torch.amin, torch.minimum, "min"))
 
 
 # Further reductions.
 
 
-@implements_selected(torch.aminmax, Tensor.aminmax)
+@implements_masked(torch.aminmax, Tensor.aminmax)
 def aminmax(input, *, dim=None, keepdim=False):
     return torch.return_types.aminmax((torch.amin(input, dim, keepdim), torch.amax(input, dim, keepdim)))
 
 
-@implements_selected(torch.prod, Tensor.prod)
+@implements_masked(torch.prod, Tensor.prod)
 def prod(input, dim=None, keepdim=False, *, dtype=None):
     if dim is None:
-        return _flat(input, 1).prod(dtype=dtype)
+        return filled(input, 1).prod(dtype=dtype)
     return along(torch.prod, lambda x, keepdim=False: _flat(x, 1).prod(0, keepdim, dtype=dtype))(input, dim, keepdim)
 
 
-@implements_selected(torch.logsumexp, Tensor.logsumexp)
+@implements_masked(torch.logsumexp, Tensor.logsumexp)
 def logsumexp(input, dim, keepdim=False):
     return reduced(lambda x, dims, keep: x.logsumexp(dims, keep), input, dims_of(input, dim), keepdim, -math.inf)
 
 
-@implements_selected(torch.nansum, Tensor.nansum)
+@implements_masked(torch.nansum, Tensor.nansum)
 def nansum(input, dim=None, keepdim=False, *, dtype=None):
     return reduced(lambda x, dims, keep: x.nansum(dims, keep, dtype=dtype), input, dims_of(input, dim), keepdim, 0)
 
 
-@implements_selected(torch.nanmean, Tensor.nanmean)
+@implements_masked(torch.nanmean, Tensor.nanmean)
 def nanmean(input, dim=None, keepdim=False, *, dtype=None):
     return nansum(input, dim, keepdim, dtype=dtype) / sum(input.isnan().logical_not(), dim, keepdim)
 
 
-@implements_selected(torch.count_nonzero, Tensor.count_nonzero)
+@implements_masked(torch.count_nonzero, Tensor.count_nonzero)
 def count_nonzero(input, dim=None):
     return sum(input != 0, dim)
 
 
-@implements_selected(torch.linalg.vector_norm)
+@implements_masked(torch.linalg.vector_norm)
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
     neutral = math.inf if ord < 0 else 0
     norm = torch.linalg.vector_norm
     return reduced(lambda x, dims, keep: norm(x, ord, dims, keep, dtype=dtype), x, dims_of(x, dim), keepdim, neutral)
 
 
-@implements_selected(torch.norm, Tensor.norm)
+@implements_masked(torch.norm, Tensor.norm)
 def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     if out is not None:
         raise TracedValueError("torch.norm(out=) of a boolean-mask selection")
@@ -323,5 +342,5 @@ def _with_mean(spread):
     return with_mean
 
 
-implements_selected(torch.var_mean)(_with_mean(var))
-implements_selected(torch.std_mean)(_with_mean(std))
+implements_masked(torch.var_mean)(_with_mean(var))
+implements_masked(torch.std_mean)(_with_mean(std))

@@ -6,21 +6,21 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..rules.registry import implements_by_length, implements_chosen, implements_selected
+from ..rules.registry import implements_by_length, implements_masked, implements_rows
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
-from ..values.selected import Chosen, Selected, first, map_rows, packed
-from ..values.selected_at_axis import at_axis, leading_of, unknown_dims
+from ..values.masked import Masked, at_axis, first, leading_of, leads, packed, unknown_dims
+from ..values.masked_functions import broadcast
 from .lengths import bounded
 
 Tensor = torch.Tensor
 
 
 @implements_by_length(F.pad)
-@implements_chosen(F.pad)
+@implements_masked(F.pad)
 def pad(input, pad, mode="constant", value=None):
     """Pads each dimension with a data-dependent length by itself, and the others as usual."""
     if mode != "constant":
-        if not isinstance(input, Selected) or any(map(is_traced_number, pad)):
+        if not leads(input) or any(map(is_traced_number, pad)):
             raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, a data-dependent size,")
         return _of_rows(input, pad, mode, value)
     ndim, unknown = input.ndim, unknown_dims(input)
@@ -37,21 +37,21 @@ def pad(input, pad, mode="constant", value=None):
             left[at : at + 2] = ends
     if not any(left):
         return found
-    if not isinstance(found, Chosen) and is_traced_number(value):
+    if not isinstance(found, Masked) and is_traced_number(value):
         is_there = F.pad(torch.ones(found.shape, dtype=torch.bool), left)
         return torch.where(is_there, F.pad(found, left), value)
-    if not isinstance(found, Chosen):
+    if not isinstance(found, Masked):
         return F.pad(found, left, mode, value)
     leading, at = leading_of(found)
     of_leading = [x for dim in reversed(range(ndim)) if dim != at for x in left[2 * (ndim - 1 - dim) :][:2]]
     return at_axis(_of_rows(leading, of_leading, mode, value), at)
 
 
-def _of_rows(chosen: Selected, pad, mode: str, value) -> Any:
+def _of_rows(chosen: Masked, pad, mode: str, value) -> Any:
     """Each row padded along its own dimensions."""
     if len(pad) > 2 * chosen.row_ndim:
         raise TracedValueError("torch.nn.functional.pad of the dimension that a boolean mask selected")
-    return map_rows(lambda rows: F.pad(rows, pad, mode, value), (chosen,), {}, "torch.nn.functional.pad")
+    return broadcast(lambda rows: F.pad(rows, pad, mode, value), (chosen,), {}, "torch.nn.functional.pad")
 
 
 def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
@@ -59,7 +59,7 @@ def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
 
     Less than none takes elements away.
     """
-    chosen = packed(tensor) if isinstance(tensor, Selected) else None
+    chosen = packed(tensor) if leads(tensor) else None
     rows: Any = tensor if chosen is None else chosen.rows
     length = len(rows) if chosen is None else chosen.number
     total = length + before + after
@@ -77,7 +77,7 @@ def _filled(rows: Any, index: Tensor, length: Tensor, value: Any, size: Tensor |
         size: how many places there are; None for all.
     """
     others = [1] * (rows.ndim - 1)
-    if isinstance(rows, Chosen):
+    if isinstance(rows, Masked):
         raise TracedValueError("torch.nn.functional.pad along one of several data-dependent dimensions,")
     filled = torch.full((len(index), *rows.shape[1:]), value, dtype=rows.dtype)
     if len(rows):
@@ -86,13 +86,13 @@ def _filled(rows: Any, index: Tensor, length: Tensor, value: Any, size: Tensor |
     return filled if size is None else first(filled, size)
 
 
-@implements_selected(torch._C._nn.pad_sequence)
+@implements_rows(torch._C._nn.pad_sequence)
 def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="right"):
     if padding_side not in ("left", "right"):
         raise RuntimeError(f"Expected padding_side to be one of left or right, but got {padding_side}.")
-    if any(isinstance(x, Chosen) and not isinstance(x, Selected) for x in sequences):
+    if any(isinstance(x, Masked) and not leads(x) for x in sequences):
         raise TracedValueError("torch.nn.utils.rnn.pad_sequence of a boolean-mask selection along a later dimension")
-    held = [packed(x).rows if isinstance(x, Selected) else x for x in sequences]
+    held = [packed(x).rows if leads(x) else x for x in sequences]
     lengths = [x.shape[0] for x in sequences]
     longest = max(lengths)
     bound: Any = bound_of(longest) if is_traced_number(longest) else longest

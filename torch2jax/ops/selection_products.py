@@ -6,8 +6,8 @@ import torch
 
 from ..errors import TracedValueError
 from ..errors.locations import user_location
-from ..rules.registry import implements_chosen
-from ..values.selected_at_axis import aligned_along, ndim_of, nested, unknown_dims, unnested, zeroed
+from ..rules.registry import implements_masked
+from ..values.masked import aligned_along, masked, ndim_of, unknown_dims, unnested, zeroed
 
 Tensor = torch.Tensor
 
@@ -45,13 +45,13 @@ def _contracted(function, what: str, letters: list[str], result: str, operands: 
         if any(names.count(letter) > 1 for names in letters):
             raise TracedValueError(f"{what} along a diagonal of boolean-mask selections")
         operands = aligned_along(operands, [each.get(letter) for each in dims], what)
-    tensors, by_dim = [], {}
+    tensors, masks = [], {}
     for names, x in zip(letters, operands, strict=True):
         tensor, found = unnested(x, zeroed)
         tensors.append(tensor)
-        by_dim.update({names[dim]: leading for dim, leading in found.items()})
+        masks.update({names[dim]: mask for dim, mask in found.items()})
     made = function(*tensors)
-    return nested(made, {result.index(letter): leading for letter, leading in by_dim.items() if letter in result})
+    return masked(made, {result.index(letter): mask for letter, mask in masks.items() if letter in result})
 
 
 for _functions in (
@@ -61,25 +61,25 @@ for _functions in (
     (torch.bmm, Tensor.bmm),
     (torch.dot, Tensor.dot),
 ):
-    implements_chosen(*_functions)(_matmul(f"torch.{_functions[0].__name__}"))
+    implements_masked(*_functions)(_matmul(f"torch.{_functions[0].__name__}"))
 
 
-@implements_chosen(Tensor.__rmatmul__)
+@implements_masked(Tensor.__rmatmul__)
 def rmatmul(self, other):
     return torch.matmul(other, self)
 
 
-@implements_chosen(torch.outer, Tensor.outer, torch.ger, Tensor.ger)
+@implements_masked(torch.outer, Tensor.outer, torch.ger, Tensor.ger)
 def outer(input, vec2):
     return _contracted(torch.outer, "torch.outer", ["x", "y"], "xy", [input, vec2])
 
 
-@implements_chosen(torch.addmm, Tensor.addmm)
+@implements_masked(torch.addmm, Tensor.addmm)
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     return input * beta + torch.mm(mat1, mat2) * alpha
 
 
-@implements_chosen(torch.einsum)
+@implements_masked(torch.einsum)
 def einsum(equation, *operands):
     operands = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else list(operands)
     if not isinstance(equation, str) or "." in equation:
@@ -96,7 +96,7 @@ def einsum(equation, *operands):
     return _contracted(lambda *x: torch.einsum(equation, *x), "torch.einsum", letters, right, operands)
 
 
-@implements_chosen(torch.cdist)
+@implements_masked(torch.cdist)
 def cdist(x1, x2, p=2.0, compute_mode="use_mm_for_euclid_dist_if_necessary"):
     one, two = ndim_of(x1), ndim_of(x2)
     batch = _LETTERS[: max(one, two) - 2]

@@ -7,14 +7,14 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
+from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
-from ..rules.registry import implements_selected, lookup
+from ..rules.registry import implements_masked, implements_rows, lookup
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
 from ..values.lengths import expect_capacity, hinted_bound
-from ..values.selected import Chosen, Selected, first, like, packed, select
-from ..values.selected_at_axis import merged, unknown_dims
+from ..values.masked import Masked, at_axis, first, leads, like, merged, packed, select, unknown_dims, with_masks
 from . import shape as shape, sorting as sorting  # whose rules give what is found here, where values are traced
 from .arrays import cast
 
@@ -70,11 +70,11 @@ def _runs(rows: torch.Tensor, mask, order, return_inverse: bool, return_counts: 
 
 
 def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
-    if isinstance(input, Chosen) and len(unknown_dims(input)) > 1:
+    if isinstance(input, Masked) and len(unknown_dims(input)) > 1:
         if return_inverse:
             raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
         input = merged(input, input.ndim)
-    if isinstance(input, Selected):
+    if leads(input):
         chosen = packed(input)
         rows, mask = chosen.rows.reshape(-1), chosen.spread_mask().expand(chosen.rows.shape).reshape(-1)
         if chosen.row_ndim and return_inverse:
@@ -92,7 +92,7 @@ def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
 def _along(input, dim: int, return_inverse: bool, return_counts: bool, is_sorted: bool):
     if dim % input.ndim:
         raise TracedValueError("torch.unique along a later dimension")
-    chosen = packed(input) if isinstance(input, Selected) else None
+    chosen = packed(input) if leads(input) else None
     rows = input if chosen is None else chosen.rows
     mask = torch.ones(len(rows), dtype=torch.bool) if chosen is None else chosen.mask
     flat = rows.detach().reshape(len(rows), math.prod(rows.shape[1:]))
@@ -142,7 +142,7 @@ for _functions, _body in (
     ((aten.unique_dim,), unique_dim),
     ((aten.unique_consecutive,), unique_consecutive),
 ):
-    implements_selected(*_functions)(_body)
+    implements_rows(*_functions)(_body)
     for _function in _functions:
         _rule: Any = lookup(_function)
         _rule.of_unknown = _inside(_body)
@@ -154,14 +154,14 @@ def _requested(found: tuple, *is_requested: bool):
     return (found[0], *rest) if rest else found[0]
 
 
-@implements_selected(torch.unique, Tensor.unique)
+@implements_rows(torch.unique, Tensor.unique)
 def unique_of_chosen(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
     options = return_inverse, return_counts
     found = unique(input, sorted, *options) if dim is None else unique_dim(input, dim, sorted, *options)
     return _requested(found, *options)
 
 
-@implements_selected(torch.unique_consecutive, Tensor.unique_consecutive)
+@implements_rows(torch.unique_consecutive, Tensor.unique_consecutive)
 def unique_consecutive_of_chosen(input, return_inverse=False, return_counts=False, dim=None):
     found = unique_consecutive(input, return_inverse, return_counts, dim)
     return _requested(found, return_inverse, return_counts)
@@ -180,7 +180,9 @@ def repeat_interleave(input, repeats=None, dim=None, *, output_size=None):
     bound = range_of(repeats.sum().read())[1]
     hinted = hinted_bound() if bound >= 2**31 - 1 else None
     bound = bound if hinted is None else hinted
-    if dim % input.ndim or isinstance(input, Selected) or bound >= 2**31 - 1:
+    if dim % input.ndim:
+        return at_axis(repeat_interleave(input.movedim(dim, 0), repeats, 0), dim % input.ndim)
+    if leads(input) or bound >= 2**31 - 1:
         raise TracedValueError("torch.repeat_interleave without output_size, or a bound that is said (t2j(bounds=)),")
     if repeats.numel() == 1:
         repeats = repeats.expand(len(input))
@@ -195,7 +197,7 @@ _rule = lookup(torch.repeat_interleave)
 _rule.of_unknown = _inside(repeat_interleave, "torch.repeat_interleave")
 
 
-@implements_selected(torch.repeat_interleave, Tensor.repeat_interleave)
+@implements_masked(torch.repeat_interleave, Tensor.repeat_interleave)
 def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=None):
     """`torch.repeat_interleave` of selections, or with counts that are selections, as those of `unique`."""
     if repeats is None:
@@ -203,9 +205,12 @@ def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=No
         return repeat_interleave(torch.where(counts.mask, counts.rows, 0), output_size=output_size)
     if dim is None:
         input, dim = input.reshape(-1), 0
-    if dim % input.ndim:
-        raise TracedValueError("torch.repeat_interleave along a later dimension of, or by, a boolean-mask selection")
-    is_one = not isinstance(repeats, Selected) and (not isinstance(repeats, Tensor) or repeats.numel() == 1)
+    dim = canonicalize_dim(input.ndim, dim)
+    if type(repeats) is int and dim not in unknown_dims(input):
+        return with_masks(input.whole.repeat_interleave(repeats, input.place(dim)), input)
+    if dim:
+        return torch.repeat_interleave(input.movedim(dim, 0), repeats, 0).movedim(0, dim)
+    is_one = not leads(repeats) and (not isinstance(repeats, Tensor) or repeats.numel() == 1)
     rows = _in_order(input)
     counts = (
         first(torch.ones(len(rows.rows), dtype=torch.int64) * repeats, rows.length) if is_one else _in_order(repeats)
@@ -215,9 +220,9 @@ def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=No
     return repeat_interleave(rows.rows[:size], numbers, 0, output_size=output_size)
 
 
-def _in_order(tensor) -> Selected:
+def _in_order(tensor) -> Masked:
     """A tensor, or a mask selection, in compact order."""
-    return packed(tensor) if isinstance(tensor, Selected) else first(tensor, torch.tensor(len(tensor)))
+    return packed(tensor) if leads(tensor) else first(tensor, torch.tensor(len(tensor)))
 
 
 # Counts.
@@ -229,7 +234,7 @@ def counted(numbers, weights, minlength: int):
     Raises:
         TracedValueError: nothing tells which that is.
     """
-    is_selected = isinstance(numbers, Selected)
+    is_selected = leads(numbers)
     rows = numbers.rows if is_selected else numbers
     least, most = range_of(rows.read())
     hinted = hinted_bound() if most >= 2**31 - 1 else None

@@ -6,28 +6,28 @@ import math
 import torch
 
 from ..errors import TracedValueError
-from ..rules.registry import implements_selected
+from ..rules.registry import implements_masked
 from ..tensors.dtypes import has_same_array_dtype
-from ..values.selected import Selected
-from .selection import along, flatten
+from ..values.masked import Masked, flattened, leads, ndim_of
+from .selection import along
 from .selection_order import sorted_positions, taken
 
 Tensor = torch.Tensor
 
 
-def _found(input: Selected, positions: torch.Tensor, keepdim: bool):
+def _found(input: Masked, positions: torch.Tensor, keepdim: bool):
     """The value at one place of each column, and which of those that were chosen it is."""
     values, indices = taken(input, positions)
     return (values, indices) if keepdim else (values[0], indices[0])
 
 
-def _at(input: Selected, number: torch.Tensor, keepdim: bool):
+def _at(input: Masked, number: torch.Tensor, keepdim: bool):
     """The value of this number in each column's order, and which of those that were chosen it is."""
     of_columns = number.clamp(min=0).expand(1, *input.rows.shape[input.mask.ndim :])
     return _found(input, sorted_positions(input).gather(0, of_columns), keepdim)
 
 
-def _count_of_numbers(input: Selected) -> torch.Tensor:
+def _count_of_numbers(input: Masked) -> torch.Tensor:
     """The number of chosen elements of each column that are not NaN."""
     is_number = input.rows.eq(input.rows) & input.spread_mask()
     return is_number.flatten(0, input.mask.ndim - 1).sum(0)
@@ -46,7 +46,7 @@ def _median(input, keepdim=False, *, ignores_nan: bool):
 def _median_of(function, ignores_nan: bool):
     def median(input, dim=None, keepdim=False):
         if dim is None:
-            return _median(flatten(input), ignores_nan=ignores_nan)[0]
+            return _median(flattened(input), ignores_nan=ignores_nan)[0]
         return along(function, of_chosen)(input, dim, keepdim)
 
     def of_chosen(input, keepdim=False):
@@ -55,11 +55,11 @@ def _median_of(function, ignores_nan: bool):
     return median
 
 
-implements_selected(torch.median, Tensor.median)(_median_of(torch.median, False))
-implements_selected(torch.nanmedian, Tensor.nanmedian)(_median_of(torch.nanmedian, True))
+implements_masked(torch.median, Tensor.median)(_median_of(torch.median, False))
+implements_masked(torch.nanmedian, Tensor.nanmedian)(_median_of(torch.nanmedian, True))
 
 
-@implements_selected(torch.kthvalue, Tensor.kthvalue)
+@implements_masked(torch.kthvalue, Tensor.kthvalue)
 def kthvalue(input, k, dim=-1, keepdim=False):
     def of_chosen(input, keepdim=False):
         return torch.return_types.kthvalue(_at(input, torch.tensor(k - 1), keepdim))
@@ -67,12 +67,12 @@ def kthvalue(input, k, dim=-1, keepdim=False):
     return along(lambda x, dim, *args: torch.kthvalue(x, k, dim, *args), of_chosen)(input, dim, keepdim)
 
 
-@implements_selected(torch.mode, Tensor.mode)
+@implements_masked(torch.mode, Tensor.mode)
 def mode(input, dim=-1, keepdim=False):
     return along(torch.mode, _mode)(input, dim, keepdim)
 
 
-def _mode(input: Selected, keepdim=False):
+def _mode(input: Masked, keepdim=False):
     """The end of the first of the longest runs of equal values, in order, as `torch.mode` has it."""
     order = sorted_positions(input)
     values = taken(input, order)[0].detach()
@@ -95,15 +95,13 @@ def _quantile_of(function, ignores_nan: bool):
                 f"{function.__name__}() interpolation must be one of linear, lower, higher, midpoint or nearest, but "
                 f"got {interpolation}"
             )
-        if isinstance(q, Selected):
+        if leads(q):
             raise TracedValueError(f"torch.{function.__name__} by a boolean-mask selection")
         q = _as_fractions(function.__name__, input, q)
-        ndim = input.row_ndim + 1
+        ndim = ndim_of(input)
 
         @functools.wraps(function)
         def of_rows(input, dim, keepdim):
-            if q.ndim:  # whose results would come before those of the rows
-                raise TracedValueError(f"torch.{function.__name__} by several fractions of a boolean-mask selection")
             return function(input, q, dim, keepdim, interpolation=interpolation)
 
         def of_chosen(input, keepdim):
@@ -111,16 +109,24 @@ def _quantile_of(function, ignores_nan: bool):
             return found.unsqueeze(q.ndim) if keepdim else found
 
         if dim is None:
-            found = _quantiles(flatten(input), q, interpolation, ignores_nan)
+            found = _quantiles(flattened(input), q, interpolation, ignores_nan)
             found = found.reshape(*found.shape[: q.ndim], *[1] * ndim) if keepdim else found
         else:
             found = along(of_rows, of_chosen)(input, dim, keepdim)
         return found
 
-    return quantile
+    def by_each(input, q, dim=None, keepdim=False, *, interpolation="linear"):
+        if dim is None:
+            return quantile(input, q, None, keepdim, interpolation=interpolation)
+        are_several = isinstance(q, torch.Tensor) and not isinstance(q, Masked) and q.ndim > 0
+        if not are_several or (leads(input) and dim % input.ndim == 0):
+            return quantile(input, q, dim, keepdim, interpolation=interpolation)
+        return torch.stack([by_each(input, each, dim, keepdim, interpolation=interpolation) for each in q])
+
+    return by_each
 
 
-def _as_fractions(name: str, input: Selected, q) -> torch.Tensor:
+def _as_fractions(name: str, input: Masked, q) -> torch.Tensor:
     """The argument `q`, refused as PyTorch does."""
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{name}() input tensor must be either float or double dtype, got {input.dtype}")
@@ -135,7 +141,7 @@ def _as_fractions(name: str, input: Selected, q) -> torch.Tensor:
     return q.to(input.dtype)
 
 
-def _quantiles(input: Selected, q: torch.Tensor, interpolation: str, ignores_nan: bool) -> torch.Tensor:
+def _quantiles(input: Masked, q: torch.Tensor, interpolation: str, ignores_nan: bool) -> torch.Tensor:
     """The quantiles of each column, one fraction after the other."""
     count, found = input.mask.sum(), _count_of_numbers(input)
     last = (found - 1).clamp(min=0)
@@ -154,5 +160,5 @@ def _quantiles(input: Selected, q: torch.Tensor, interpolation: str, ignores_nan
     return values if q.ndim else values[0]
 
 
-implements_selected(torch.quantile, Tensor.quantile)(_quantile_of(torch.quantile, False))
-implements_selected(torch.nanquantile, Tensor.nanquantile)(_quantile_of(torch.nanquantile, True))
+implements_masked(torch.quantile, Tensor.quantile)(_quantile_of(torch.quantile, False))
+implements_masked(torch.nanquantile, Tensor.nanquantile)(_quantile_of(torch.nanquantile, True))

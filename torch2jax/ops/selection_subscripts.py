@@ -7,12 +7,11 @@ import torch
 
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_selected
+from ..rules.registry import implements_by_length, implements_rows
 from ..runtime.translation import current, lift
 from ..values.item import Item
 from ..values.lengths import constant_of, is_traced_number, range_of_number, tensor_of
-from ..values.selected import Chosen, Selected, aligned, first, like, packed, positions_of, select
-from ..values.selected_at_axis import at_axis
+from ..values.masked import Masked, aligned, at_axis, first, leads, like, packed, positions_of, select
 from ..values.traced_numbers import Number
 from .bounds import known_values
 from .selection import is_integer_index
@@ -52,13 +51,13 @@ def _range_of(start, stop, count: int) -> tuple[int, int]:
     return min(low, high), high
 
 
-def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
+def part(chosen: Masked, start=None, stop=None, step: int = 1) -> Any:
     """``chosen[start:stop:step]`` with data-dependent ends; a plain tensor if its size is known."""
     if is_traced_number(step):
         raise TracedValueError("a slice's step")
     if type(start) in (int, type(None)) and start in (None, 0) and stop is None and step == 1:
         return chosen
-    is_flat = step == 1 and chosen.mask.ndim == 1 and not chosen.refuses_writes and not isinstance(chosen.rows, Chosen)
+    is_flat = step == 1 and chosen.mask.ndim == 1 and not chosen.refuses_writes and not isinstance(chosen.rows, Masked)
     size = _known_size(chosen, start, stop) if is_flat else None
     if size is not None:
         lead = start or 0
@@ -86,7 +85,7 @@ def part(chosen: Selected, start=None, stop=None, step: int = 1) -> Any:
     return _in_compact_order(chosen, found, slice(low, high, step), None if _is_known(start) else lower)
 
 
-def _known_size(chosen: Selected, start, stop) -> int | None:
+def _known_size(chosen: Masked, start, stop) -> int | None:
     """The length of a slice that lies within the selection in any case, by the bounds of its length; else None."""
     if not all(x is None or type(x) is int for x in (start, stop)):
         return None
@@ -103,7 +102,7 @@ def _is_known(start) -> bool:
     return start is None or (type(start) is int and start >= 0)
 
 
-def _in_compact_order(chosen: Selected, count: torch.Tensor, positions: slice, begin: torch.Tensor | None) -> Selected:
+def _in_compact_order(chosen: Masked, count: torch.Tensor, positions: slice, begin: torch.Tensor | None) -> Masked:
     """A part that begins with its rows, as a view of the selection.
 
     Args:
@@ -121,14 +120,14 @@ def _in_compact_order(chosen: Selected, count: torch.Tensor, positions: slice, b
         else:
             capacity = len(range(positions.start, positions.stop, positions.step))
             index = index[(begin + torch.arange(capacity) * positions.step).clamp(max=max(positions.stop - 1, 0))]
-        rows = flat[index] if isinstance(flat, Chosen) else rows_at(flat, index, count)
+        rows = flat[index] if isinstance(flat, Masked) else rows_at(flat, index, count)
     part = first(rows, count)
     part.shares_memory = True
     part.refuses_writes = chosen.refuses_writes or not is_view(flat, chosen.rows)
     return part
 
 
-def of_tensor(tensor: Tensor, start, stop, step=1) -> Selected:
+def of_tensor(tensor: Tensor, start, stop, step=1) -> Masked:
     """``tensor[start:stop:step]`` along the first dimension; rows are a view, so that writes are seen."""
     if is_traced_number(step) or step < 1:
         raise TracedValueError("a slice's step")
@@ -157,7 +156,7 @@ def _is_number(item) -> bool:
     return type(item) is not bool and isinstance(item, Tensor) and item.ndim == 0 and is_integer_index(item)
 
 
-def _element(chosen: Selected, position) -> torch.Tensor:
+def _element(chosen: Masked, position) -> torch.Tensor:
     """``chosen[position]``; for a missing place PyTorch raises an error, and this is NaN, if the dtype has it."""
     position = tensor_of(position) if not isinstance(position, Tensor) or is_traced_number(position) else position
     position = torch.where(position < 0, chosen.length + position, position)
@@ -165,7 +164,7 @@ def _element(chosen: Selected, position) -> torch.Tensor:
     is_it = (rank == position) & chosen.mask.reshape(-1)
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
     index, is_there = is_it.to(torch.uint8).argmax(), is_it.any()
-    return element_of_nested(rows, index, is_there) if isinstance(rows, Chosen) else element_at(rows, index, is_there)
+    return element_of_nested(rows, index, is_there) if isinstance(rows, Masked) else element_at(rows, index, is_there)
 
 
 def _by_tensors(chosen, items: list):
@@ -174,38 +173,38 @@ def _by_tensors(chosen, items: list):
     indices, rest = items[:count], items[count:]
     if any(isinstance(item, Tensor) for item in rest) or not all(map(is_integer_index, indices)):
         return None
-    if isinstance(chosen, Selected) and isinstance(chosen.rows, Chosen) and len(indices) > 1:
+    if leads(chosen) and isinstance(chosen.rows, Masked) and len(indices) > 1:
         return by_indices(chosen, indices, rest)
-    base = packed(chosen).rows if isinstance(chosen, Selected) else chosen
-    selections = [x for x in indices if isinstance(x, Selected)]
-    if isinstance(chosen, Selected) and indices[0].ndim and not isinstance(indices[0], Selected):
+    base = packed(chosen).rows if leads(chosen) else chosen
+    selections = [x for x in indices if leads(x)]
+    if leads(chosen) and indices[0].ndim and not leads(indices[0]):
         first = indices[0]
         indices[0] = torch.where(first < 0, chosen.length + first, first)
     if not selections:
         return base[(*indices, *rest)]
     if any(x.ndim != selections[0].ndim for x in selections) or any(
-        x.ndim > selections[0].row_ndim for x in indices if not isinstance(x, Selected)
+        x.ndim > selections[0].row_ndim for x in indices if not leads(x)
     ):
         return None
     found = aligned(selections, "a subscript")
     if found[0].mask.ndim > 1:
         found = [packed(x) for x in found]
     copied = iter([x.copied() for x in found])
-    indices = [next(copied) if isinstance(x, Selected) else x for x in indices]
+    indices = [next(copied) if leads(x) else x for x in indices]
     return like(base[(*indices, *rest)], found[0])
 
 
-@implements_selected(Tensor.__getitem__)
+@implements_rows(Tensor.__getitem__)
 def getitem(self, index):
     index = with_indices(index) if has_mask(index) else index
     items = items_of(index, self.ndim)
     index = tuple(items) if isinstance(index, tuple) else items[0] if isinstance(index, list) else index
     lead = items[0] if items else slice(None)
-    if isinstance(self, Selected):
+    if leads(self):
         if isinstance(lead, slice) and not _is_full_slice(lead):
             chosen = part(self, lead.start, lead.stop, 1 if lead.step is None else lead.step)
             return chosen if len(items) == 1 else chosen[(slice(None), *items[1:])]
-        if _is_number(lead) and not isinstance(lead, Selected):
+        if _is_number(lead) and not leads(lead):
             row = _element(self, lead)
             return row if len(items) == 1 else row[tuple(items[1:])]
         others = [x for x in items[1:] if isinstance(x, Tensor)]
@@ -213,8 +212,8 @@ def getitem(self, index):
             return like(self.rows[(*[slice(None)] * self.mask.ndim, *items[1:])], self)
     is_by_mask = isinstance(lead, Tensor) and not is_integer_index(lead)
     if isinstance(lead, Tensor) and lead.ndim and not is_by_mask:
-        is_plain = isinstance(self, Selected) != isinstance(lead, Selected)
-        if not (len(items) == 1 and isinstance(lead, Selected)) and (is_plain or len(items) > 1):
+        is_plain = leads(self) != leads(lead)
+        if not (len(items) == 1 and leads(lead)) and (is_plain or len(items) > 1):
             try:
                 return getitem_by_indices(self, index)
             except TracedValueError:
@@ -227,15 +226,15 @@ def getitem(self, index):
 
 def _is_unknown_in_row(index) -> bool:
     """Returns True if a tensor in a subscript, after the first item, is a selection, or a traced mask."""
-    return isinstance(index, Selected) or (index.dtype == torch.bool and known_values(lift(index)) is None)
+    return leads(index) or (index.dtype == torch.bool and known_values(lift(index)) is None)
 
 
-@implements_selected(Tensor.__setitem__)
+@implements_rows(Tensor.__setitem__)
 def setitem(self, index, value):
     index = with_indices(index) if has_mask(index) else index
     items = items_of(index, self.ndim)
-    if isinstance(self, Selected):
-        if len(items) == 1 and isinstance(items[0], Selected) and is_integer_index(items[0]) and not items[0].row_ndim:
+    if leads(self):
+        if len(items) == 1 and leads(items[0]) and is_integer_index(items[0]) and not items[0].row_ndim:
             _write_at(self, items[0], value)
             return
         if len(items) == 1 and isinstance(items[0], slice) and not _is_full_slice(items[0]):
@@ -251,13 +250,13 @@ def setitem(self, index, value):
                 value = row
             _write_element(self, items[0], value)
             return
-    if not isinstance(self, Selected) and len(items) == 1 and isinstance(items[0], slice):
+    if not leads(self) and len(items) == 1 and isinstance(items[0], slice):
         _write_part(of_tensor(self, None, _full_length(self)), items[0], value)
         return
     setitem_by_indices(self, index, value)
 
 
-def _write_at(chosen: Selected, index: Selected, value) -> None:
+def _write_at(chosen: Masked, index: Masked, value) -> None:
     """Writes to elements at indices into a selection."""
     mask: Any = chosen.mask.reshape(-1)
     rows = chosen.rows.flatten(0, chosen.mask.ndim - 1)
@@ -271,14 +270,14 @@ def _write_at(chosen: Selected, index: Selected, value) -> None:
     chosen.overwrite(written.reshape(chosen.rows.shape))
 
 
-def _write_part(chosen: Selected, item: slice, value) -> None:
+def _write_part(chosen: Masked, item: slice, value) -> None:
     rank = chosen.mask.reshape(-1).cumsum(0) - 1
     length = chosen.length
     lower, upper = _end(item.start, length, torch.tensor(0)), _end(item.stop, length, length)
     is_there = (rank >= lower) & (rank < upper)
     if is_traced_number(item.step) or item.step not in (None, 1):
         is_there &= (rank - lower) % item.step == 0
-    if isinstance(value, Selected):
+    if leads(value):
         value = packed(value).rows
     if isinstance(value, Tensor) and value.ndim > chosen.row_ndim:
         value = value[(rank - lower).clamp(0, max(len(value) - 1, 0))].reshape(*chosen.mask.shape, *value.shape[1:])
@@ -286,7 +285,7 @@ def _write_part(chosen: Selected, item: slice, value) -> None:
     chosen.overwrite(torch.where(where, value, chosen.rows).to(chosen.dtype))
 
 
-def _write_element(chosen: Selected, position, value) -> None:
+def _write_element(chosen: Masked, position, value) -> None:
     """``chosen[position] = value`` with a traced place; a missing one writes nothing."""
     position = tensor_of(position) if is_traced_number(position) else position
     position = torch.where(position < 0, chosen.length + position, position)
@@ -341,13 +340,6 @@ def _full_length(tensor):
     return Item.of(lift(torch.tensor(len(tensor))))
 
 
-@implements_selected(torch.narrow, Tensor.narrow)
-def narrow(input, dim, start, length):
-    if dim % input.ndim:
-        return like(input.rows.narrow(dim % input.ndim + input.mask.ndim - 1, start, length), input)
-    return part(input, start, start + length)
-
-
 @implements_by_length(torch.narrow, Tensor.narrow)
 def narrow_by_length(input, dim, start, length):
     dim = canonicalize_dim(input.ndim, dim)
@@ -355,36 +347,3 @@ def narrow_by_length(input, dim, start, length):
     if size is not None:
         return torch.narrow(input, dim, tensor_of(start) if is_traced_number(start) else start, size)
     return at_axis(of_tensor(input.movedim(dim, 0), start, start + length), dim)
-
-
-@implements_selected(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)
-def split(tensor, split_size_or_sections, dim=0):
-    return _split(tensor, split_size_or_sections, dim, part)
-
-
-@implements_by_length(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)
-def split_by_length(tensor, split_size_or_sections, dim=0):
-    return _split(tensor, split_size_or_sections, dim, of_tensor)
-
-
-def _split(tensor, sizes, dim: int, cut) -> tuple:
-    if dim % tensor.ndim:
-        if isinstance(tensor, Selected) and not any(map(is_traced_number, sizes if type(sizes) is list else [sizes])):
-            parts = tensor.rows.split(sizes, dim % tensor.ndim - tensor.ndim)
-            return tuple(like(rows, tensor) for rows in parts)
-        raise TracedValueError("torch.split, along a later dimension, by data-dependent numbers")
-    if not isinstance(sizes, (tuple, list)):
-        raise TracedValueError("torch.split into parts of one size, of a data-dependent length,")
-    found, start = [], 0
-    for size in sizes:
-        found.append(cut(tensor, start, start + size))
-        start = start + size
-    return tuple(found)
-
-
-@implements_selected(Tensor.unbind, torch.unbind)
-def unbind(input, dim=0):
-    if dim % input.ndim == 0:
-        raise TracedValueError("torch.unbind of a boolean-mask selection", instead="iterate over the tensor itself")
-    rows = input.rows.unbind(dim % input.ndim + input.mask.ndim - 1)
-    return tuple(like(each, input) for each in rows)

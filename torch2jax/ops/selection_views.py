@@ -16,14 +16,13 @@ import torch
 from jax import lax
 
 from ..errors import TracedValueError
-from ..rules.registry import implements_chosen
+from ..rules.registry import implements_masked
 from ..runtime.translation import lift
 from ..tensors.storage import View
 from ..tensors.tensor import geometry, make_view
 from ..tensors.view_kind import ViewKind
 from ..values.lengths import expect_to_fit, is_multiple, is_same_number, is_traced_number, tensor_of
-from ..values.selected import Chosen, Selected, first, positions_of
-from ..values.selected_at_axis import at_axis, leading_of, with_leading
+from ..values.masked import Masked, at_axis, first, positions_of
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -70,14 +69,14 @@ def element_at(rows: Any, position: torch.Tensor, is_there: torch.Tensor) -> Any
 
 def is_view(rows: Any, of: Any) -> bool:
     """Returns True if rows are in the memory of others."""
-    base = lambda x: x.base if isinstance(x, Chosen) else x
+    base = lambda x: x.whole if isinstance(x, Masked) else x
     return base(rows)._node.storage is base(of)._node.storage
 
 
 # In rows of another size.
 
 
-def in_rows(chosen: Selected, flat: Selected, shape: tuple) -> Selected:
+def in_rows(chosen: Masked, flat: Masked, shape: tuple) -> Masked:
     """All elements in rows of a known size; data decide the number of rows."""
     count, size = shape[0], math.prod(shape[1:])
     if not size:
@@ -93,7 +92,7 @@ def in_rows(chosen: Selected, flat: Selected, shape: tuple) -> Selected:
     return _at_positions(flat, torch.arange(capacity * size), (capacity, *shape[1:]), length)
 
 
-def in_parts(chosen: Selected, flatten: Callable[[], Selected], shape: tuple) -> Any:
+def in_parts(chosen: Masked, flatten: Callable[[], Masked], shape: tuple) -> Any:
     """A view whose only data-dependent dimension is a later one, so that there are equal parts; None if it is not."""
     unknown = [i for i, size in enumerate(shape) if is_traced_number(size) or size == -1]
     if len(unknown) != 1 or unknown[0] == 0:
@@ -116,7 +115,7 @@ def in_parts(chosen: Selected, flatten: Callable[[], Selected], shape: tuple) ->
     return at_axis(_at_positions(flat, index.reshape(-1), (capacity, *before, *behind), length), at)
 
 
-def filled_with_zeros(flat: Selected, shape: tuple[int, ...]) -> torch.Tensor:
+def filled_with_zeros(flat: Masked, shape: tuple[int, ...]) -> torch.Tensor:
     """A view of known size."""
     size = math.prod(shape)
     if size > flat.mask.numel():
@@ -128,7 +127,7 @@ def filled_with_zeros(flat: Selected, shape: tuple[int, ...]) -> torch.Tensor:
     return found.rows
 
 
-def _at_positions(flat: Selected, positions: torch.Tensor, shape: tuple[int, ...], length: torch.Tensor) -> Selected:
+def _at_positions(flat: Masked, positions: torch.Tensor, shape: tuple[int, ...], length: torch.Tensor) -> Masked:
     """The view of the elements at indices into the selection, in rows of which the first few are valid."""
     rows = flat.rows.flatten(0, flat.mask.ndim - 1)
     positions = positions.clamp(0, max(len(rows) - 1, 0))
@@ -151,28 +150,25 @@ def shown(shape: tuple) -> str:
 # Writes to all of a selection, along whichever dimension.
 
 
-@implements_chosen(Tensor.zero_)
+@implements_masked(Tensor.zero_)
 def zero_(self):
     return fill_(self, 0)
 
 
-@implements_chosen(Tensor.fill_)
+@implements_masked(Tensor.fill_)
 def fill_(self, value):
-    leading, _ = leading_of(self)
-    leading.overwrite(torch.zeros_like(leading.rows).fill_(value))
+    self.overwrite(torch.zeros_like(self.whole).fill_(value))
     return self
 
 
-@implements_chosen(Tensor.copy_)
+@implements_masked(Tensor.copy_)
 def copy_(self, src, non_blocking=False):
     del non_blocking
     everywhere = torch.ones((), dtype=torch.bool)
-    found, (target, at) = torch.where(everywhere, src.to(self.dtype), self), leading_of(self)
-    found = with_leading(found, at)
-    target.assign(found)
+    self.assign(torch.where(everywhere, src.to(self.dtype), self))
     return self
 
 
-@implements_chosen(Tensor.masked_fill_)
+@implements_masked(Tensor.masked_fill_)
 def masked_fill_(self, mask, value):
     return copy_(self, torch.where(mask, value, self))

@@ -30,7 +30,8 @@ from ..tensors.traced import is_traced
 from ..tensors.view_kind import reshape
 from ..values.at_once import known_element
 from ..values.item import has_item
-from ..values.selected import begin, select
+from ..values.masked import select
+from ..values.masked_functions import begin
 from .bounds import expect_within, known_values
 from .creation import filled
 from .indexing import from_start, in_order_of, overwrite, progression, sliced

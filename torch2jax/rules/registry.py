@@ -23,8 +23,7 @@ implements = PROVIDED.implements
 implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
-_selected_rules: dict[Any, Callable] = {}
-_axis_rules: dict[Any, Callable] = {}
+_masked_rules: dict[Any, "OfMasked"] = {}
 _sparse_rules: dict[Any, Callable] = {}
 _rules_by_length: dict[Any, "ByLength"] = {}
 _decomposed: dict[OpOverload, Takes] = {}
@@ -49,40 +48,34 @@ def implements_overloads(
     return register
 
 
-def _register(table: dict[Any, Callable], functions: tuple[Any, ...]) -> Callable[[Callable], Callable]:
-    """Enters the decorated function in a table of rules, for each of some functions."""
+class OfMasked(NamedTuple):
+    """The rule of a function for tensors of which data decide how long they are; see `implements_masked`."""
 
+    body: Callable
+    in_front: bool
+    """True if it takes tensors whose first dimension data decide."""
+
+
+def implements_masked(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+    """Declares the decorated function as the rule of functions with a `masked.Masked` among their arguments.
+
+    Rules that are elementwise need no such declaration.
+    """
+    return _of_masked(functions, in_front=False)
+
+
+def implements_rows(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+    """As `implements_masked`, of tensors whose first dimension data decide.
+
+    If it has an argument ``dim``, it gets others with such a dimension in front.
+    """
+    return _of_masked(functions, in_front=True)
+
+
+def _of_masked(functions: tuple[Any, ...], in_front: bool) -> Callable[[Callable], Callable]:
     def register(body: Callable) -> Callable:
-        table.update(dict.fromkeys(functions, body))
+        _masked_rules.update(dict.fromkeys(functions, OfMasked(body, in_front)))
         return body
-
-    return register
-
-
-def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function as the rule of functions with a `selected.Selected` among their arguments.
-
-    Rules that are elementwise need no such declaration.
-    """
-
-    return _register(_selected_rules, functions)
-
-
-def implements_at_axis(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function as the rule for functions with a `selected_at_axis.SelectedAtAxis` argument.
-
-    Rules that are elementwise need no such declaration.
-    """
-
-    return _register(_axis_rules, functions)
-
-
-def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """Declares the decorated function as the rule of functions for selections along any dimension."""
-
-    def register(body: Callable) -> Callable:
-        implements_selected(*functions)(body)
-        return implements_at_axis(*functions)(body)
 
     return register
 
@@ -93,7 +86,11 @@ def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callabl
     It gets the tensors. Those of sparse layouts are `sparse.Sparse`, or of PyTorch's own where PyTorch makes them.
     """
 
-    return _register(_sparse_rules, functions)
+    def register(body: Callable) -> Callable:
+        _sparse_rules.update(dict.fromkeys(functions, body))
+        return body
+
+    return register
 
 
 class ByLength(NamedTuple):
@@ -147,22 +144,15 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
         expect(name_of(operator), args[0].dtype, _decomposed[operator])
 
 
-def lookup_selected(function: Callable[..., Any]) -> Callable | None:
-    """The rule of a function for a `selected.Selected`, or None; that of an operator may be declared by name."""
+def lookup_masked(function: Callable[..., Any]) -> OfMasked | None:
+    """The rule of a function for a `masked.Masked`, or None; that of an operator may be declared by name."""
     if not SELECTIONS.is_loaded:
         SELECTIONS.load()
-    found = _selected_rules.get(function)
+    found = _masked_rules.get(function)
     if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
         packet = function.overloadpacket if isinstance(function, OpOverload) else function
-        found = _selected_rules.get(packet._qualified_op_name)
+        found = _masked_rules.get(packet._qualified_op_name)
     return found
-
-
-def lookup_at_axis(function: Callable[..., Any]) -> Callable | None:
-    """The rule of a function for a `selected_at_axis.SelectedAtAxis`, if there is one."""
-    if not SELECTIONS.is_loaded:
-        SELECTIONS.load()
-    return _axis_rules.get(function)
 
 
 def lookup_sparse(function: Callable[..., Any]) -> Callable | None:

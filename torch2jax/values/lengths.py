@@ -98,9 +98,10 @@ def is_traced_number(value: Any) -> bool:
 def length(obj: Any, /):
     if not getattr(type(obj), "len_depends_on_values", False):
         return _len(obj)
-    if not is_library(sys._getframe(1).f_code.co_filename):  # whose code may ask what kind of a number it is
+    number = obj.number
+    if type(number) is not int and not is_library(sys._getframe(1).f_code.co_filename):  # whose code may ask its kind
         this_call().paths[-1].convert()
-    return obj.number
+    return number
 
 
 def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], which: int, of_numbers: Callable[..., Any]):

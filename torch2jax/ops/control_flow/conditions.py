@@ -20,8 +20,7 @@ from ...runtime.patches import replaces, runs_instead_of
 from ...runtime.translation import current, lift
 from ...tensors.known import evaluate
 from ...tensors.view_kind import reshape
-from ...values.selected import Chosen, first
-from ...values.selected_at_axis import in_compact_order, nested, unnested
+from ...values.masked import Mask, Masked, in_compact_order, masked, unnested
 from ...values.traced_numbers import Number, number_of
 from .block import Block, BlockEffects, trace_blocks, uncaptured
 
@@ -43,12 +42,12 @@ class Capacities:
     def opened(self, position: int, result: Any) -> tuple[_PaddedDims | None, list]:
         """A result as tensors that have the room of all branches: it, and a length for each such dimension."""
         known = self._capacities.get(position, {})
-        if not isinstance(result, Chosen) and not known:
+        if not isinstance(result, Masked) and not known:
             return None, [result]
-        tensor, by_dim = unnested(in_compact_order(result))
-        capacities = {dim: max(known.get(dim, 0), tensor.shape[dim]) for dim in sorted({*known, *by_dim})}
+        tensor, masks = unnested(in_compact_order(result))
+        capacities = {dim: max(known.get(dim, 0), tensor.shape[dim]) for dim in sorted({*known, *masks})}
         self.has_grown, self._capacities[position] = self.has_grown or capacities != known, capacities
-        lengths = [by_dim[dim].length if dim in by_dim else torch.tensor(tensor.shape[dim]) for dim in capacities]
+        lengths = [masks[dim].length if dim in masks else torch.tensor(tensor.shape[dim]) for dim in capacities]
         pads = [capacities.get(dim, size) - size for dim, size in enumerate(tensor.shape)]
         padded = torch.nn.functional.pad(tensor, [x for size in reversed(pads) for x in (0, size)])
         return _PaddedDims(tuple(capacities)), [padded, *lengths]
@@ -56,8 +55,7 @@ class Capacities:
 
 def _closed(kind: _PaddedDims, tensors: list) -> Any:
     tensor, *lengths = tensors
-    by_dim = {dim: first(torch.arange(tensor.shape[dim]), x) for dim, x in zip(kind.dims, lengths, strict=True)}
-    return nested(tensor, by_dim)
+    return masked(tensor, {dim: Mask.first(tensor.shape[dim], x) for dim, x in zip(kind.dims, lengths, strict=True)})
 
 
 class Tensors:
@@ -132,7 +130,7 @@ def one_of(choose: Callable[..., tuple], branches: Sequence[Callable], operands:
         branches: functions of `operands`.
         operator: PyTorch's name of what they are branches of.
     """
-    if tree_any(lambda x: isinstance(x, Chosen), operands):  # a branch may as well see them around it
+    if tree_any(lambda x: isinstance(x, Masked), operands):  # a branch may as well see them around it
         branches, operands = [functools.partial(branch, *operands) for branch in branches], ()
     capacities = Capacities()
     return trace_blocks(

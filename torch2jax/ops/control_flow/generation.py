@@ -27,7 +27,7 @@ from ...tensors.tensor import wrap
 from ...tensors.traced import is_traced
 from ...tracing.conditions import add_idle_question
 from ...tracing.user_code import note_made, of_user
-from ...values.selected_at_axis import padded_to, rows_and_length, with_length
+from ...values.masked_functions import padded_to, rows_and_length, with_length
 from ...values.traced_numbers import is_unknown
 from .loops import while_loop
 

@@ -16,7 +16,7 @@ from ...runtime.patches import runs_instead_of
 from ...tensors.tensor import Torchish
 from ...tensors.traced import is_traced
 from ...values.lengths import is_traced_number
-from ...values.selected import Selected, aligned, first, like, packed
+from ...values.masked import Masked, aligned, first, leads, like, packed
 from .detection import expect_boxes, greedy
 
 _GREEDY = InnerRule(greedy, "nms", dtype=(torch.int64, torch.int64))
@@ -24,14 +24,14 @@ _FEW = {"cpu": 4000}
 _FEW_ELSEWHERE = 100_000
 
 
-def _kept(boxes, scores, groups, iou_threshold) -> Selected:
+def _kept(boxes, scores, groups, iou_threshold) -> Masked:
     """The boxes that non-maximum suppression keeps, each in its group, or all in one."""
-    given = [x for x in (boxes, scores, groups) if isinstance(x, Selected)]
+    given = [x for x in (boxes, scores, groups) if leads(x)]
     if given:
         given = aligned(given, "torchvision::nms")
         given = given if given[0].mask.ndim == 1 else [packed(x) for x in given]
         found = iter(given)
-        boxes, scores, groups = (next(found).rows if isinstance(x, Selected) else x for x in (boxes, scores, groups))
+        boxes, scores, groups = (next(found).rows if leads(x) else x for x in (boxes, scores, groups))
         mask = given[0].mask
     else:
         mask = torch.ones(len(scores), dtype=torch.bool)
@@ -45,14 +45,14 @@ def _kept(boxes, scores, groups, iou_threshold) -> Selected:
 
 def is_unknown(*tensors) -> bool:
     """Returns True if some tensors are traced, or have a data-dependent length."""
-    return any(isinstance(x, Selected) or (isinstance(x, Torchish) and is_traced(x.read())) for x in tensors)
+    return any(isinstance(x, Masked) or (isinstance(x, Torchish) and is_traced(x.read())) for x in tensors)
 
 
 @runs_instead_of("torchvision.ops.boxes.nms", with_original=True)
 def nms(original, boxes, scores, iou_threshold):
     if not is_unknown(boxes, scores):
         return original(boxes, scores, iou_threshold)
-    if not isinstance(boxes, Selected) and not isinstance(scores, Selected):
+    if not leads(boxes) and not leads(scores):
         expect_boxes(boxes.shape, scores.shape)
     return _kept(boxes, scores, None, iou_threshold)
 
@@ -63,7 +63,7 @@ def batched_nms(original, boxes, scores, idxs, iou_threshold):
     if not is_unknown(boxes, scores, idxs):
         return original(boxes, scores, idxs, iou_threshold)
     few = _FEW.get(boxes.device.type, _FEW_ELSEWHERE)
-    is_selected = isinstance(boxes, Selected)
+    is_selected = leads(boxes)
     most = boxes.rows.numel() if is_selected else boxes.numel()
     if not is_selected and most == 0:
         return original(boxes, scores, idxs, iou_threshold)
@@ -133,7 +133,7 @@ def paste_masks_in_image(original, masks, boxes, img_shape, padding=1):
 
 def _of_each(function, *operands):
     """A function of tensors that have a row for each box, or of selections of such."""
-    if not all(isinstance(x, Selected) for x in operands):
+    if not all(leads(x) for x in operands):
         return function(*operands)
     found = aligned(list(operands), "torchvision")
     found = found if found[0].mask.ndim == 1 else [packed(x) for x in found]

@@ -11,7 +11,7 @@ from ...rules.registry import implements_sparse, implements_tensors
 from ...tensors.sparse_arrays import layout_name
 from ...values.item import Item
 from ...values.lengths import track_lengths
-from ...values.selected import first
+from ...values.masked import first
 from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
 from ...values.valueless import expect_strided
 from .conversion import dense, masked_by
