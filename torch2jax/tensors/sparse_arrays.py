@@ -46,12 +46,12 @@ class CompressedArray:
     shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
 
-def is_sparse_array(thing: Any) -> bool:
+def is_sparse_array(thing: object) -> bool:
     """Returns True for a sparse array of JAX or a `CompressedArray`."""
     return type(thing) is CompressedArray or type(thing).__module__.startswith("jax.experimental.sparse.")
 
 
-def array_of_parts(parts: SparseParts) -> Any:
+def array_of_parts(parts: SparseParts) -> object:
     """The sparse array with these arrays."""
     from jax.experimental import sparse  # slow to import, and seldom needed
 
@@ -64,7 +64,7 @@ def array_of_parts(parts: SparseParts) -> Any:
     return CompressedArray(compressed, plain, parts.values, parts.layout, parts.shape)
 
 
-def parts_of_array(array: Any) -> SparseParts:
+def parts_of_array(array: object) -> SparseParts:
     """The parts of a sparse array.
 
     Raises:
@@ -116,14 +116,14 @@ def parts_of_tensor(tensor: torch.Tensor) -> SparseParts:
     return SparseParts(layout, index, tensor.values(), shape, True)
 
 
-def sparse_tensor_to_array(tensor: torch.Tensor, *, copy: bool) -> Any:
+def sparse_tensor_to_array(tensor: torch.Tensor, *, copy: bool) -> object:
     """The sparse array of a sparse tensor's values."""
     parts = parts_of_tensor(tensor)
     index = [tensor_to_array(x, copy=copy) for x in parts.index]
     return array_of_parts(parts._replace(index=index, values=tensor_to_array(parts.values, copy=copy)))
 
 
-def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
+def sparse_array_to_tensor(array: object, *, copy: bool) -> torch.Tensor:
     """The sparse tensor of a sparse array's values.
 
     Raises:
