@@ -22,15 +22,15 @@ implements = PROVIDED.implements
 implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
-_selected_rules: dict[Any, Callable] = {}
-_axis_rules: dict[Any, Callable] = {}
-_sparse_rules: dict[Any, Callable] = {}
-_rules_by_length: dict[Any, "ByLength"] = {}
+_selected_rules: dict[object, Callable] = {}
+_axis_rules: dict[object, Callable] = {}
+_sparse_rules: dict[object, Callable] = {}
+_rules_by_length: dict[object, "ByLength"] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
 
 def implements_overloads(
-    *functions: Callable[..., Any] | str, tags: Iterable[Tag] = ()
+    *functions: Callable[..., object] | str, tags: Iterable[Tag] = ()
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function to choose, from a call's arguments, the function with a rule that these mean.
 
@@ -48,7 +48,7 @@ def implements_overloads(
     return register
 
 
-def _register(table: dict[Any, Callable], functions: tuple[Any, ...]) -> Callable[[Callable], Callable]:
+def _register(table: dict[object, Callable], functions: tuple[object, ...]) -> Callable[[Callable], Callable]:
     """Enters the decorated function in a table of rules, for each of some functions."""
 
     def register(body: Callable) -> Callable:
@@ -58,7 +58,7 @@ def _register(table: dict[Any, Callable], functions: tuple[Any, ...]) -> Callabl
     return register
 
 
-def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+def implements_selected(*functions: Callable[..., object] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule of functions with a `selected.Selected` among their arguments.
 
     Rules that are elementwise need no such declaration.
@@ -67,7 +67,7 @@ def implements_selected(*functions: Callable[..., Any] | str) -> Callable[[Calla
     return _register(_selected_rules, functions)
 
 
-def implements_at_axis(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+def implements_at_axis(*functions: Callable[..., object] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule for functions with a `selected_at_axis.SelectedAtAxis` argument.
 
     Rules that are elementwise need no such declaration.
@@ -76,7 +76,7 @@ def implements_at_axis(*functions: Callable[..., Any] | str) -> Callable[[Callab
     return _register(_axis_rules, functions)
 
 
-def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+def implements_chosen(*functions: Callable[..., object] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule of functions for selections along any dimension."""
 
     def register(body: Callable) -> Callable:
@@ -86,7 +86,7 @@ def implements_chosen(*functions: Callable[..., Any] | str) -> Callable[[Callabl
     return register
 
 
-def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+def implements_sparse(*functions: Callable[..., object] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule of functions with a sparse argument.
 
     It gets the tensors. Those of sparse layouts are `sparse.Sparse`, or of PyTorch's own where PyTorch makes them.
@@ -104,7 +104,7 @@ class ByLength(NamedTuple):
 
 
 def implements_by_length(
-    *functions: Callable[..., Any] | str, value: int | None = None, takes_tensors: bool = False
+    *functions: Callable[..., object] | str, value: int | None = None, takes_tensors: bool = False
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule of functions with a data-dependent number among their arguments.
 
@@ -122,14 +122,14 @@ def implements_by_length(
     return register
 
 
-def implements_metadata(*functions: Callable[..., Any]) -> None:
+def implements_metadata(*functions: Callable[..., object]) -> None:
     """Declares that PyTorch itself answers these functions of a tensor's metadata."""
     PROVIDED.declared += 1
     for function in functions:
         PROVIDED.functions[function] = MetadataRule(function, name_of(function))
 
 
-def tag(*functions: Callable[..., Any] | str, tags: Iterable[Tag]) -> None:
+def tag(*functions: Callable[..., object] | str, tags: Iterable[Tag]) -> None:
     """Declares the tags of functions without a rule."""
     for function in functions:
         TAGS_WITHOUT_RULE[function] = frozenset(tags)
@@ -146,7 +146,7 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
         expect(name_of(operator), args[0].dtype, _decomposed[operator])
 
 
-def lookup_selected(function: Callable[..., Any]) -> Callable | None:
+def lookup_selected(function: Callable[..., object]) -> Callable | None:
     """The rule of a function for a `selected.Selected`, or None; that of an operator may be declared by name."""
     found = _selected_rules.get(function)
     if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
@@ -155,12 +155,12 @@ def lookup_selected(function: Callable[..., Any]) -> Callable | None:
     return found
 
 
-def lookup_at_axis(function: Callable[..., Any]) -> Callable | None:
+def lookup_at_axis(function: Callable[..., object]) -> Callable | None:
     """The rule of a function for a `selected_at_axis.SelectedAtAxis`, if there is one."""
     return _axis_rules.get(function)
 
 
-def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
+def lookup_sparse(function: Callable[..., object]) -> Callable | None:
     """The rule of a function for tensors of a sparse layout, if one is declared."""
     found = _sparse_rules.get(function)
     if found is None and isinstance(function, OpOverload):
@@ -168,7 +168,7 @@ def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
     return found
 
 
-def lookup_by_length(function: Callable[..., Any]) -> ByLength | None:
+def lookup_by_length(function: Callable[..., object]) -> ByLength | None:
     """The rule of a function for data-dependent numbers, if there is one."""
     return _rules_by_length.get(function)
 

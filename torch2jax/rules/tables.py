@@ -90,7 +90,7 @@ class Rules:
 
     def implements(
         self,
-        *functions: Callable[..., Any] | str,
+        *functions: Callable[..., object] | str,
         replace: bool = False,
         **options: Unpack[RuleKeywords],
     ) -> Callable[[Callable], Callable]:
@@ -130,7 +130,7 @@ class Rules:
 
     def implements_tensors(
         self,
-        *functions: Callable[..., Any] | str,
+        *functions: Callable[..., object] | str,
         takes: Takes | None = None,
         tags: Iterable[Tag] = (),
         replace: bool = False,
@@ -198,7 +198,7 @@ class Rules:
             found = self._found[overload] = self._find_operator(overload)
             return found
 
-    def _add_family(self, function: Callable[..., Any] | str, rule: ArrayRule) -> None:
+    def _add_family(self, function: Callable[..., object] | str, rule: ArrayRule) -> None:
         self._forget()
         self.functions[function] = _with_flag(function, rule)
         if isinstance(function, (OpOverload, OpOverloadPacket, str)):
@@ -215,7 +215,7 @@ class Rules:
         for owner in owners:
             self._add_forms(owner, name, rule)
 
-    def _add_forms(self, owner: Any, name: str, rule: ArrayRule) -> None:
+    def _add_forms(self, owner: object, name: str, rule: ArrayRule) -> None:
         in_place = functools.partial(InPlace, rule)
         if owner is torch.Tensor:
             self._set_default(owner, name, lambda _: rule)
@@ -226,7 +226,7 @@ class Rules:
                 self._set_default(owner, f"__i{operator}__", in_place)
         self._set_default(owner, name + "_", in_place)
 
-    def _set_default(self, owner: Any, name: str, rule_of: Callable[[Any], Any]) -> None:
+    def _set_default(self, owner: object, name: str, rule_of: Callable[[Any], Any]) -> None:
         function = getattr(owner, name, None)
         if function is None or function is getattr(object, name, None):
             return
@@ -275,7 +275,7 @@ entered_rules = _entered.get
 PROVIDED = Rules()
 PROVIDED.are_pytorchs = True  # until the package has declared its own
 """The package's own rules, and those that users declare for good."""
-TAGS_WITHOUT_RULE: dict[Any, Tags] = {}
+TAGS_WITHOUT_RULE: dict[object, Tags] = {}
 """The tags of functions without a rule."""
 
 
@@ -284,7 +284,7 @@ def entered() -> tuple[Rules, ...]:
     return _entered.get()
 
 
-def lookup(function: Callable[..., Any]):
+def lookup(function: Callable[..., object]):
     """The rule of a function of PyTorch's Python interface, or None."""
     for rules in _entered.get():
         rule = rules.functions.get(function)
@@ -317,7 +317,7 @@ def lookup_aten(overload: OpOverload):
     return PROVIDED.of_operator(overload)
 
 
-def name_of(function: Callable[..., Any] | str) -> str:
+def name_of(function: Callable[..., object] | str) -> str:
     if isinstance(function, str):
         return function.rpartition("::")[2]
     if isinstance(function, OpOverload):
