@@ -7,7 +7,6 @@ import numbers
 import os
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ _OURS = ("state_dict", "return_state_dict")
 _OF_BOTH = (numbers.Number, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStruct, torch.Tensor, torch.Size)
 
 
-def expect_no_code_of_jax(thing: Any) -> None:
+def expect_no_code_of_jax(thing: object) -> None:
     """Refuses functions of JAX, classes instead of their instances, and objects that need code around them.
 
     Raises:
@@ -41,7 +40,7 @@ def expect_no_code_of_jax(thing: Any) -> None:
         )
 
 
-def expect_no_code_of_pytorch(thing: Any) -> None:
+def expect_no_code_of_pytorch(thing: object) -> None:
     """Refuses modules, and functions of PyTorch's own.
 
     Raises:
@@ -53,7 +52,7 @@ def expect_no_code_of_pytorch(thing: Any) -> None:
         )
 
 
-def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, Any], names: Collection[str]) -> None:
+def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, object], names: Collection[str]) -> None:
     """Raises if a module's ``**kwargs`` would swallow a state or random key under a wrong name.
 
     Args:
@@ -79,7 +78,7 @@ def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, Any],
             raise TypeError(f"got {name}=, which is no parameter of {called.__qualname__}; did you mean {meant}=?")
 
 
-def expect_of_pytorch(leaf: Any) -> None:
+def expect_of_pytorch(leaf: object) -> None:
     """Refuses objects that `t2j` cannot translate. Numbers and arrays are the same in JAX.
 
     Raises:
@@ -89,7 +88,7 @@ def expect_of_pytorch(leaf: Any) -> None:
     _expect_of_either(leaf, "t2j", wanted, "t2j(torch.load({!r})), or the module that is to load it")
 
 
-def expect_of_jax(leaf: Any) -> None:
+def expect_of_jax(leaf: object) -> None:
     """Refuses objects that `j2t` cannot convert.
 
     Raises:
@@ -98,7 +97,7 @@ def expect_of_jax(leaf: Any) -> None:
     _expect_of_either(leaf, "j2t", "an array, a dtype, a function, or a tree of these", "load it, and give the arrays")
 
 
-def _expect_of_either(thing: Any, name: str, wanted: str, of_file: str) -> None:
+def _expect_of_either(thing: object, name: str, wanted: str, of_file: str) -> None:
     if isinstance(thing, _OF_BOTH):
         return
     if thing is None:
@@ -111,7 +110,7 @@ def _expect_of_either(thing: Any, name: str, wanted: str, of_file: str) -> None:
     raise TypeError(f"{name} got {_name(thing)}; wanted {wanted}")
 
 
-def _is_of(thing: Any, libraries: tuple[str, ...]) -> bool:
+def _is_of(thing: object, libraries: tuple[str, ...]) -> bool:
     """Returns True if a function is defined by one of these libraries, and does not wrap another one."""
     while isinstance(thing, functools.partial):
         thing = thing.func
@@ -125,7 +124,7 @@ def _is_of(thing: Any, libraries: tuple[str, ...]) -> bool:
     return all((name or "").partition(".")[0] in libraries for name in names)
 
 
-def _name(thing: Any) -> str:
+def _name(thing: object) -> str:
     if isinstance(thing, type):
         return f"the class {thing.__name__}"
     if callable(thing) and hasattr(thing, "__name__") and hasattr(thing, "__module__"):
