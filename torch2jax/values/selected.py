@@ -30,6 +30,7 @@ from ..internals.tensors import make_wrapper_subclass
 from ..rules.array_rule import InnerRule
 from ..rules.features import handlers_of
 from ..rules.inplace import InPlace, check_cast
+from ..rules.keywords import Rule
 from ..rules.options import Tag
 from ..rules.rule import Reflected
 from ..runtime.translation import current
@@ -86,10 +87,10 @@ class Chosen(torch.Tensor):
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ):
         del types
         call = current()
@@ -100,10 +101,10 @@ class Chosen(torch.Tensor):
     @classmethod
     def __torch_dispatch__(
         cls,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ):
         del types, args, kwargs
         raise TracedValueError(f"torch.ops.{func} of what {cls.words}")
@@ -346,7 +347,7 @@ def _within(chosen: Selected, bound: int) -> Selected:
     return first(packed(chosen, bound).rows, length)
 
 
-def pass_on_origin(result: Any, args: tuple, kwargs: dict) -> Any:
+def pass_on_origin(result: object, args: tuple, kwargs: dict) -> object:
     """The results of a function of selections, each with the origin of the first of these."""
     for x in result if isinstance(result, tuple) else (result,):
         if type(x) is Selected and x.origin is None:
@@ -367,7 +368,7 @@ def _has_derivatives(rows: torch.Tensor) -> bool:
     return rows.is_floating_point() or rows.is_complex()
 
 
-def _has_shared_derivatives(x: Any) -> bool:
+def _has_shared_derivatives(x: object) -> bool:
     """Returns True if what is beside the rows of a selection may have derivatives."""
     if not isinstance(x, torch.Tensor) or isinstance(x, Number) or getattr(x, "known", None) is not None:
         return False
@@ -376,7 +377,7 @@ def _has_shared_derivatives(x: Any) -> bool:
 
 def map_rows(
     function: Callable, args: tuple, kwargs: dict, what: str, *, safe: bool = True, copies: bool = False
-) -> Any:
+) -> Selected:
     """A function of each row, applied to all rows of selections by one mask.
 
     Args:
@@ -432,13 +433,13 @@ def _mismatch(what: str, other: str) -> RuntimeError:
     )
 
 
-def apply_elementwise(rule: Any, args: tuple, kwargs: dict, of_rows: Callable[[Any, tuple, dict], Any]) -> Any:
+def apply_elementwise(rule: Rule, args: tuple, kwargs: dict, of_rows: Callable[[Any, tuple, dict], Any]) -> Any:
     """An elementwise rule that does not write, of mask selections; `of_rows` applies it to rows, which may be such."""
     apply = lambda *args, **kwargs: of_rows(rule, args, kwargs)
     return map_rows(apply, args, kwargs, f"torch.{rule.name}", safe=_has_poles(rule, args))
 
 
-def write_elementwise(rule: InPlace, args: tuple, kwargs: dict, of_rows: Callable[[Any, tuple, dict], Any]) -> Any:
+def write_elementwise(rule: InPlace, args: tuple, kwargs: dict, of_rows: Callable[[Any, tuple, dict], Any]) -> Selected:
     """An elementwise rule that writes to its first operand, a mask selection, without another dimension in between."""
     target = args[0]
     if not isinstance(target, Selected) or "out" in kwargs:
@@ -449,7 +450,7 @@ def write_elementwise(rule: InPlace, args: tuple, kwargs: dict, of_rows: Callabl
     return target
 
 
-def _has_poles(rule: Any, args: tuple) -> bool:
+def _has_poles(rule: Rule, args: tuple) -> bool:
     """Returns True if a rule's values or derivatives may be infinite at some values of its operands."""
     if not rule.tags.isdisjoint(_MULTIPLES) and isinstance(args[0], Selected) and not isinstance(rule, Reflected):
         return any(isinstance(x, torch.Tensor) for x in args[1:])

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from jax import lax
@@ -22,6 +23,7 @@ from ..internals.tensors import make_wrapper_subclass
 from ..rules import autocast, registry
 from ..rules.features import handles
 from ..rules.inplace import InPlace, WithFlag, check_cast
+from ..rules.keywords import Rule
 from ..runtime.translation import Call, lift
 from ..tensors.tensor import wrap
 from ..tensors.trees import flatten, map_arguments
@@ -139,7 +141,7 @@ def unnested(x: Any, held: Callable[[Selected], Any] = operator.attrgetter("rows
     return rows.movedim(0, at) if at else rows, by_dim
 
 
-def nested(tensor: Any, by_dim: dict[int, Selected]) -> Any:
+def nested(tensor: torch.Tensor, by_dim: dict[int, Selected]) -> Any:
     """A tensor with the masks of selections applied along several of its dimensions."""
     if not by_dim:
         return tensor
@@ -173,7 +175,7 @@ def zeroed(chosen: Selected) -> torch.Tensor:
     return chosen.filled(torch.zeros((), dtype=chosen.dtype))
 
 
-def in_compact_order(x: Any) -> Any:
+def in_compact_order(x: object) -> object:
     """The same with each data-dependent dimension in compact order."""
     for dim in unknown_dims(x):
         x = at_axis(packed(with_leading(x, dim)), dim)
@@ -192,7 +194,7 @@ def aligned_along(operands: list, dims: list[int | None], what: str) -> list:
     return [x if dim is None else at_axis(next(found), dim) for x, dim in zip(operands, dims, strict=True)]
 
 
-def over_padded(function: Callable, *operands: Any) -> Any:
+def over_padded(function: Callable, *operands: Any) -> "torch.Tensor | SelectedAtAxis":
     """A function of tensors with room for all that there may be, whose results have the dimensions of the first.
 
     None of them is one that the function acts along. What was not chosen is a copy.
@@ -205,7 +207,7 @@ def over_padded(function: Callable, *operands: Any) -> Any:
 # Operands of functions of each element.
 
 
-def _from_the_end(x: Any) -> list[int]:
+def _from_the_end(x: torch.Tensor | Selected | SelectedAtAxis) -> list[int]:
     """The data-dependent dimensions, counted from the last, which is 1."""
     return [ndim_of(x) - dim for dim in unknown_dims(x)]
 
@@ -252,13 +254,13 @@ def _aligned(args: tuple, kwargs: dict, what: str) -> tuple[tuple, dict, int]:
     return args, kwargs, ndim - position
 
 
-def broadcast(function: Callable, args: tuple, kwargs: dict, what: str) -> Any:
+def broadcast(function: Callable, args: tuple, kwargs: dict, what: str) -> "Selected | SelectedAtAxis":
     """A function of rows that broadcasts its operands, whichever of their dimensions was chosen."""
     args, kwargs, at = _aligned(args, kwargs, what)
     return map_arguments(lambda x: at_axis(x, at) if isinstance(x, Selected) else x, function(*args, **kwargs))
 
 
-def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
+def apply_elementwise(rule: Rule, args: tuple, kwargs: dict) -> Any:
     """An elementwise rule, in one of its forms, of tensors or of mask selections."""
     if isinstance(rule, WithFlag):
         rule, args, kwargs = rule.form(args, kwargs)
@@ -275,7 +277,7 @@ def apply_elementwise(rule: Any, args: tuple, kwargs: dict) -> Any:
     return broadcast(apply, args, kwargs, f"torch.{rule.name}")
 
 
-def _write_at_axis(rule: InPlace, args: tuple, kwargs: dict) -> Any:
+def _write_at_axis(rule: InPlace, args: tuple, kwargs: dict) -> object:
     target = args[0]
     if not isinstance(target, Chosen) or "out" in kwargs:
         raise TracedValueError(f"torch.{rule.name} into a tensor of a boolean-mask selection")
@@ -292,13 +294,13 @@ def _write_at_axis(rule: InPlace, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(Selected, 0)
-def run_selected(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def run_selected(call: Call, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
     """The result of a function of a selection by a traced mask."""
     return _run(call, function, args, kwargs, registry.lookup_selected, Selected.words)
 
 
 @handles(SelectedAtAxis, -1)  # also beside a selection
-def run_at_axis(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def run_at_axis(call: Call, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
     """The result of a function of a selection by a traced mask along a later dimension."""
     return _run(call, function, args, kwargs, registry.lookup_at_axis, SelectedAtAxis.words)
 
@@ -327,7 +329,7 @@ def _run(call: Call, function: Any, args: tuple, kwargs: dict, lookup: Callable,
 # Tensors that a loop carries though their size changes between iterations: room for the most, and a length.
 
 
-def with_length(array: Any, length: Any, axis: int, dtype: torch.dtype) -> torch.Tensor:
+def with_length(array: jax.Array, length: Any, axis: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor whose dimension `axis` is as long as a traced number says.
 
     Args:
@@ -357,7 +359,7 @@ def rows_and_length(tensor: torch.Tensor, axis: int) -> tuple[Any, Any] | None:
     return rows.read(), length.read()
 
 
-def padded_to(rows: Any, capacity: int) -> Any:
+def padded_to(rows: jax.Array, capacity: int) -> jax.Array:
     """The first `capacity` of rows ``(n, ...)``, with zeros after them if there are fewer."""
     if len(rows) >= capacity:
         return lax.slice_in_dim(rows, 0, capacity)

@@ -74,8 +74,8 @@ class Sparse(torch.Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls, func: Callable, kinds: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         del kinds
         call = current()
         if call is None:
@@ -84,8 +84,8 @@ class Sparse(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls, func: Any, kinds: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         del kinds
         return _run(this_call(), func, args, kwargs or {})
 
@@ -198,8 +198,14 @@ class _Strided(Feature):
     """The standing feature that looks for the reason where strided tensors were refused: a sparse one from outside."""
 
     def run_again(
-        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
-    ) -> Any:
+        self,
+        call: Call,
+        function: Callable[..., object],
+        args: tuple,
+        kwargs: dict,
+        error: Exception,
+        run: Callable[..., object],
+    ) -> object:
         del call, function, error, run
         expect_strided(args, kwargs)
         return NEXT
@@ -212,7 +218,7 @@ class _IncomingSparse(Incoming):
     def takes(self, kind: type) -> bool:
         return issubclass(kind, Sparse)
 
-    def lift(self, call: Any, tensor: Any) -> Any:
+    def lift(self, call: object, tensor: Any) -> Any:
         raise HasSparse
 
 
@@ -228,7 +234,7 @@ def expect_strided(args: tuple, kwargs: dict) -> None:
                 raise HasSparse from None
 
 
-def given_sparse(array: Any) -> Sparse:
+def given_sparse(array: object) -> Sparse:
     """The call's tensor for a sparse array that is an argument.
 
     Raises:
@@ -257,7 +263,7 @@ def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
     return bound
 
 
-def array_of_sparse(tensor: torch.Tensor) -> Any:
+def array_of_sparse(tensor: torch.Tensor) -> object:
     """The sparse array that a sparse tensor leaves a call as."""
     call, tensor = this_call(), lifted_sparse(tensor)
     index, values = (
@@ -267,7 +273,7 @@ def array_of_sparse(tensor: torch.Tensor) -> Any:
     return array_of_parts(SparseParts(tensor.kind, index, values, tuple(size_of(tensor)), tensor.coalesced))
 
 
-def _lifted(value: Any) -> Any:
+def _lifted(value: object) -> object:
     if isinstance(value, torch.Tensor) and not isinstance(value, (Torchish, Sparse)):
         return lifted_sparse(value) if _is_sparse(value) else value
     return value
@@ -281,7 +287,7 @@ def _is_sparse(tensor: torch.Tensor) -> bool:
 
 
 @handles_without_values(HasSparse)
-def _run_lifted(error: HasSparse, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_lifted(error: HasSparse, call: Call, function: Any, args: tuple, kwargs: dict) -> object:
     if not any(isinstance(x, torch.Tensor) and _is_sparse(x) for x in flatten((args, kwargs))[0]):
         raise _refusal(function, args, kwargs) from error  # it comes from within, and would come again
     return _run(call, function, args, kwargs)
@@ -311,7 +317,7 @@ def _run(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     raise _refusal(function, args, kwargs) from None
 
 
-def _refusal(function: Any, args: tuple, kwargs: dict) -> NoRuleError:
+def _refusal(function: Callable[..., object], args: tuple, kwargs: dict) -> NoRuleError:
     found: list[Sparse] = []
     map_arguments(lambda x: found.append(x) if isinstance(x, Sparse) else None, (args, kwargs))
     name = function.__self__.__name__ if function.__name__ == "__get__" else function.__name__
