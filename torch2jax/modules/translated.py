@@ -69,7 +69,7 @@ def entered_around_code(make: Callable[[], contextlib.AbstractContextManager]):
 class _ExtendedSignature:
     """The signature of the wrapped function, with keywords that translation adds; static_argnames of jit needs it."""
 
-    def __init__(self, **added: Any):
+    def __init__(self, **added: object):
         self._added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in added.items()]
 
     def __get__(self, instance: Any, owner: type | None = None) -> inspect.Signature | None:
@@ -93,7 +93,7 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
     def __init__(
         self,
         function: Callable,
-        last_resort: Any = None,
+        last_resort: object = None,
         policy: BranchPolicy = FOLLOWING,
         logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
@@ -106,10 +106,10 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload  # a method of a module, which is a function to a type checker
     def __call__(
-        self, *args: Any, return_state_dict: Literal[True], **kwargs: Any
+        self, *args: object, return_state_dict: Literal[True], **kwargs: object
     ) -> tuple[R, dict[str, jax.Array]]: ...
     @overload
-    def __call__(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> R: ...
+    def __call__(self, *args: object, rng: jax.Array | None = None, **kwargs: object) -> R: ...
     @boundary
     def __call__(self, *args, rng=None, **kwargs) -> Any:
         def run(execution: Execution, given: Any):
@@ -138,7 +138,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         self,
         module: torch.nn.Module,
         method: types.MethodType | None = None,
-        last_resort: Any = None,
+        last_resort: object = None,
         policy: BranchPolicy = FOLLOWING,
         parts: Parts | None = None,
         logical_dtypes: LogicalDtypes | None = None,
@@ -155,20 +155,20 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
     @overload
     def __call__(
         self,
-        *args: Any,
-        state_dict: Mapping[str, Any] | None = None,
+        *args: object,
+        state_dict: Mapping[str, object] | None = None,
         rng: jax.Array | None = None,
         return_state_dict: Literal[True],
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[R, dict[str, jax.Array]]: ...
     @overload
     def __call__(
         self,
-        *args: Any,
-        state_dict: Mapping[str, Any] | None = None,
+        *args: object,
+        state_dict: Mapping[str, object] | None = None,
         rng: jax.Array | None = None,
         return_state_dict: Literal[False] = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> R: ...
     @boundary
     def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs) -> Any:
@@ -210,7 +210,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         def __getattr__(self, name: str):
             raise AttributeError(_message_of(self, name), name=name, obj=self)
 
-    def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    def split(self, state: Mapping[str, object] | None = None) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """Splits a state into the trainable parameters and the rest: ``params, buffers = t2j(module).split()``.
 
         Each tensor has one entry. A tied weight has its first name, or the name that it has in `state`. Call the
@@ -230,7 +230,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         """
         return split(self._module, state)
 
-    def load(self, *states: Mapping[str, Any], strict: bool = True) -> None:
+    def load(self, *states: Mapping[str, object], strict: bool = True) -> None:
         """Writes states into the module itself: ``t2j(module).load(params, buffers)``.
 
         Arrays are cast to the module's dtypes. Sharded arrays are gathered.
@@ -292,7 +292,7 @@ _METHOD_REPLACEMENTS = {
 """The advice for methods of its module that a translated module lacks, by their names."""
 
 
-def _warn_of_dropped_gradient(location: SourceLine, given: Any, result: Any) -> None:
+def _warn_of_dropped_gradient(location: SourceLine, given: tuple[object, ...], result: object) -> None:
     """Warns where JAX differentiates a call that has computed all of its result outside of PyTorch.
 
     PyTorch raises in backward there: the result requires no grad.
@@ -322,7 +322,7 @@ class _Selections(Incoming):
     def takes(self, kind: type) -> bool:
         return issubclass(kind, Chosen)
 
-    def lift(self, call: Any, tensor: Any) -> Any:
+    def lift(self, call: object, tensor: Any) -> Any:
         raise refuse_length(leading_of(tensor)[0])
 
 
@@ -358,7 +358,7 @@ def run_on_arrays(
                 return lifted_sparse(value)  # pyright: ignore[reportArgumentType] - it is a tensor
         return given_sparse(value) if type(value) not in _PLAIN and is_sparse_array(value) else value
 
-    def leave(value: Any):
+    def leave(value: object):
         if isinstance(value, Chosen):
             return value if is_inner else _leaving(call, value)
         if not is_inner and _fits(call) is not None:
@@ -391,7 +391,7 @@ def run_on_arrays(
     return map_results(leave, result)
 
 
-def _expected_to_fit(call: Call, value: Any) -> Any:
+def _expected_to_fit(call: Call, value: object) -> Any:
     """A result, which is nan, as are its derivatives, where data decide more than was said.
 
     What cannot be nan is what JAX's gathers give for what is not there: the least integer, the greatest if unsigned.
@@ -407,7 +407,7 @@ def _expected_to_fit(call: Call, value: Any) -> Any:
 
 def _fits(call: Call) -> Any:
     """The traced bool that says if all that data decide fits its bounds; None if nothing is in doubt."""
-    fits: Any = call.execution.fits
+    fits = call.execution.fits
     return None if fits is None or not is_traced(fits.read()) else fits.read()
 
 
@@ -424,7 +424,7 @@ def _entering(call: Call, padded: Padded) -> torch.Tensor:
     if not any(map(is_traced, padded.lengths.values())):
         return call.constants.lift(padded.compact())
     with call.inside():
-        values: Any = call.constants.lift(padded.values)
+        values = call.constants.lift(padded.values)
         by_dim = {}
         for axis, length in padded.lengths.items():
             positions = torch.arange(values.shape[axis])
