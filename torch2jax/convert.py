@@ -60,9 +60,9 @@ class _Options(TypedDict, total=False):
     """The options of a translation; see `t2j`."""
 
     on_missing: str
-    call_torch: Sequence[Any]
+    call_torch: Sequence[object]
     vmap_method: str
-    compile: Sequence[Any]
+    compile: Sequence[object]
     checks: str
     branches: Mapping[str, bool] | None
     max_paths: int
@@ -88,7 +88,7 @@ def t2j(thing: torch.nn.Module, **options: Unpack[_Options]) -> TranslatedModule
 @overload
 def t2j(thing: JaxFunction) -> Callable: ...
 @overload
-def t2j(thing: Callable, *, state: Any, **options: Unpack[_Options]) -> StatefulFunction: ...
+def t2j(thing: Callable, *, state: object, **options: Unpack[_Options]) -> StatefulFunction: ...
 @overload
 def t2j(thing: Callable[P, _Unknown], **options: Unpack[_Options]) -> TranslatedFunction[P, Any]: ...
 @overload
@@ -102,25 +102,25 @@ def t2j(thing: list[torch.Tensor], *, copy: bool = True) -> list[jax.Array]: ...
 @overload
 def t2j(thing: tuple[torch.Tensor, ...], *, copy: bool = True) -> tuple[jax.Array, ...]: ...
 @overload
-def t2j(thing: Any, *, copy: bool = True, state: Any = None, **options: Unpack[_Options]) -> Any: ...
+def t2j(thing: object, *, copy: bool = True, state: object = None, **options: Unpack[_Options]) -> Any: ...
 @boundary
 def t2j(
-    thing: Any,
+    thing: object,
     *,
     copy: bool = True,
-    state: Any = None,
+    state: object = None,
     on_missing: str = "error",
-    call_torch: Sequence[Any] = (),
+    call_torch: Sequence[object] = (),
     vmap_method: str = "sequential",
-    compile: Sequence[Any] = (),
+    compile: Sequence[object] = (),
     checks: str = "assume",
     branches: Mapping[str, bool] | None = None,
     max_paths: int = 64,
     max_steps: int | None = None,
     bounds: Mapping[str, int] | None = None,
     loops: str = "auto",
-    dtypes: Mapping[Any, torch.dtype] | None = None,
-    groups: Mapping[Any, str | tuple[str, ...]] | str | tuple[str, ...] | None = None,
+    dtypes: Mapping[object, torch.dtype] | None = None,
+    groups: Mapping[object, str | tuple[str, ...]] | str | tuple[str, ...] | None = None,
 ) -> Any:
     """Translates PyTorch code, tensors and weights to JAX.
 
@@ -269,7 +269,7 @@ def _to_jax(
     compile,
     groups,
     state=None,
-) -> Any:
+) -> object:
     """As `t2j`; `expect` refuses objects of neither framework that are not trees."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
@@ -336,7 +336,7 @@ def _to_jax(
         return TranslatedFunction(thing, last_resort(None, **options), policy, standing(thing), rolling)
     thing = untied(thing)
     open_up(thing)
-    others: dict[str, Any] = {
+    others: dict[str, object] = {
         "checks": checks,
         "branches": branches,
         "max_paths": max_paths,
@@ -368,9 +368,9 @@ def j2t(thing: list[jax.Array], *, copy: bool = True) -> list[torch.Tensor]: ...
 @overload
 def j2t(thing: tuple[jax.Array, ...], *, copy: bool = True) -> tuple[torch.Tensor, ...]: ...
 @overload
-def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any: ...
+def j2t(thing: object, *, copy: bool = True, jit: bool = True) -> Any: ...
 @boundary
-def j2t(thing: Any, *, copy: bool = True, jit: bool = True) -> Any:
+def j2t(thing: object, *, copy: bool = True, jit: bool = True) -> Any:
     """Converts arrays to tensors, and JAX functions to PyTorch functions.
 
     Args:
@@ -447,5 +447,5 @@ def _mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None],
     return mapping(converted, tree)
 
 
-def _stays(leaf: Any) -> None:
+def _stays(leaf: object) -> None:
     """Accepts a leaf of neither side, which stays as it is within a tree."""
