@@ -26,8 +26,8 @@ _SHARE_MAPPED = 32
 def load_state(
     source: str | Path | Mapping[str, torch.Tensor],
     *,
-    shardings: Any = None,
-    dtype: Any = None,
+    shardings: object = None,
+    dtype: object = None,
 ) -> dict[str, jax.Array]:
     """Reads the weights of a checkpoint by name, each from its file straight onto the devices that need it.
 
@@ -117,7 +117,7 @@ def _memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def tensors_of(source: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of(source: object) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a checkpoint by name, each in memory until the next one is read."""
     weights = _Weights(source)
     for name in weights.names:
@@ -132,7 +132,7 @@ def _fill(memory: np.ndarray, array: np.ndarray) -> np.ndarray:
 class _Weights:
     """The tensors of a checkpoint by name, each in memory until the next one is read."""
 
-    def __init__(self, source: Any):
+    def __init__(self, source: object):
         self._file: Any = None
         self._mapped = self._most = 0
         self._paths: dict[str, Path] = {}
@@ -217,7 +217,7 @@ class _Safetensors:
         return self._file.get_tensor(name)
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickled(path: Path) -> object:
     try:
         return torch.load(path, mmap=True, weights_only=True, map_location="cpu")
     except RuntimeError as error:

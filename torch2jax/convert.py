@@ -75,9 +75,9 @@ class _Options(TypedDict, total=False):
     """The options of a translation; see `t2j`."""
 
     on_missing: str
-    call_torch: Sequence[Any]
+    call_torch: Sequence[object]
     vmap_method: str
-    compile: Sequence[Any]
+    compile: Sequence[object]
     checks: str
     branches: Mapping[str, bool] | None
     max_paths: int
@@ -117,25 +117,25 @@ def t2j(thing: list[torch.Tensor], *, copy: bool = True) -> list[jax.Array]: ...
 @overload
 def t2j(thing: tuple[torch.Tensor, ...], *, copy: bool = True) -> tuple[jax.Array, ...]: ...
 @overload
-def t2j(thing: Any, *, copy: bool = True, state: Any = None, **options: Unpack[_Options]) -> Any: ...
+def t2j(thing: object, *, copy: bool = True, state: object = None, **options: Unpack[_Options]) -> Any: ...
 @boundary
 def t2j(
-    thing: Any,
+    thing: object,
     *,
     copy: bool = True,
-    state: Any = None,
+    state: object = None,
     on_missing: str = "error",
-    call_torch: Sequence[Any] = (),
+    call_torch: Sequence[object] = (),
     vmap_method: str = "sequential",
-    compile: Sequence[Any] = (),
+    compile: Sequence[object] = (),
     checks: str = "assume",
     branches: Mapping[str, bool] | None = None,
     max_paths: int = 64,
     max_steps: int | None = None,
     bounds: Mapping[str, int] | None = None,
     loops: str = "auto",
-    dtypes: Mapping[Any, torch.dtype] | None = None,
-    groups: Mapping[Any, str | tuple[str, ...]] | str | tuple[str, ...] | None = None,
+    dtypes: Mapping[object, torch.dtype] | None = None,
+    groups: Mapping[object, str | tuple[str, ...]] | str | tuple[str, ...] | None = None,
 ) -> Any:
     """Translates PyTorch code, tensors and weights to JAX.
 
@@ -287,7 +287,7 @@ def _to_jax(
     compile,
     groups,
     state=None,
-) -> Any:
+) -> object:
     """As `t2j`; `expect` refuses objects of neither framework that are not trees."""
     thing = original(thing)
     options = {"on_missing": on_missing, "call_torch": call_torch, "vmap_method": vmap_method}
@@ -360,7 +360,7 @@ def _to_jax(
         return TranslatedFunction(thing, last_resort(None), policy, standing(thing), rolling)
     thing = untied(thing)
     open_up(thing)
-    others: dict[str, Any] = {
+    others: dict[str, object] = {
         "checks": checks,
         "branches": branches,
         "max_paths": max_paths,

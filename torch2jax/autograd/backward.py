@@ -52,13 +52,13 @@ def with_parts(tensors: Sequence[Torchish]) -> list[Torchish]:
     found: list[Torchish] = []
     for tensor in tensors:
         found.append(tensor)
-        source: Any = tensor.history
+        source = tensor.history
         if isinstance(source, Source) and source.has_parts and source.variable is tensor:
             found.extend(x for x in source.parts.values() if not any(x is y for y in found))
     return found
 
 
-def joined(tensors: Sequence[Torchish], gradients: Sequence[Any]) -> tuple[list[Torchish], list[Any]]:
+def joined(tensors: Sequence[Torchish], gradients: Sequence[torch.Tensor | None]) -> tuple[list[Torchish], list[Any]]:
     """The tensors that are no parts of a leaf, and their gradients, to which those of their parts are added."""
     fulls: list[Torchish] = []
     found: list[Any] = []

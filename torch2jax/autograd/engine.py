@@ -40,7 +40,7 @@ class BackwardPass:
     def __init__(self, starts: list[Node | None], ends: set[int], accumulates: bool):
         self.number = next(_numbers)
         self.accumulates = accumulates
-        self.callbacks: list[Callable[[], Any]] = []
+        self.callbacks: list[Callable[[], object]] = []
         self._starts, self.ends = starts, ends
 
     def __enter__(self) -> "BackwardPass":

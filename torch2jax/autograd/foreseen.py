@@ -34,10 +34,10 @@ class _Names(NamedTuple):
     """True if it may take derivatives of derivatives."""
 
 
-def foreseen_depth(roots: Iterable[Any]) -> int:
+def foreseen_depth(roots: Iterable[object]) -> int:
     """The depth of tape that the code of functions and modules reachable from `roots` shows to be needed: 0, 1 or 2."""
-    seen: dict[int, Any] = {}
-    waiting: dict[str, list[Any]] = defaultdict(list)  # methods that no code has named yet
+    seen: dict[int, object] = {}
+    waiting: dict[str, list[object]] = defaultdict(list)  # methods that no code has named yet
     named, pending, taken, keeps_graphs = {"forward"}, [*roots], 0, False
     while pending and len(seen) < _FEW:
         value = pending.pop()
@@ -60,7 +60,7 @@ def foreseen_depth(roots: Iterable[Any]) -> int:
     return min(taken, 2 if keeps_graphs else 1)
 
 
-def _held_by(value: Any) -> Iterator[Any]:
+def _held_by(value: Any) -> Iterator[object]:
     kind = type(value)
     if kind is types.MethodType:
         yield from (value.__self__, value.__func__)

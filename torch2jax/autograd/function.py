@@ -55,7 +55,7 @@ def run_instead_of_apply(apply: Callable) -> None:
         runs_instead_of(_ORIGINAL.__func__)(apply)
         return
 
-    def of_class(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any):
+    def of_class(cls: type[torch.autograd.Function], *args: object, **kwargs: object):
         chosen = _ORIGINAL.__get__(None, cls) if current() is None else apply.__get__(cls)
         return chosen(*args, **kwargs)
 
@@ -102,7 +102,7 @@ class _BoundForward:
     ):
         self._cls, self._apply, self._forward, self._modes = cls, apply, forward, modes
 
-    def __call__(self, *args: Any, **kwargs: Any):
+    def __call__(self, *args: Any, **kwargs: object):
         cls = self._cls
         has_context_of_its_own = cls.setup_context is not torch.autograd.Function.setup_context
         if not has_context_of_its_own:
@@ -129,7 +129,7 @@ def _mark(context: FunctionCtx, inputs: Sequence[object], output: object) -> Non
 _Function = torch.autograd.Function
 
 
-def apply(cls: Any, *args: Any, **kwargs: Any):
+def apply(cls: Any, *args: object, **kwargs: object):
     """Runs ``Function.apply``."""
     if _has_context_of_its_own(cls):
         bound = inspect.signature(cls.forward).bind(*args, **kwargs)
@@ -154,7 +154,7 @@ def apply(cls: Any, *args: Any, **kwargs: Any):
 run_instead_of_apply(apply)
 
 
-def _of_call(call: Call, tensor: torch.Tensor) -> Any:
+def _of_call(call: Call, tensor: torch.Tensor) -> object:
     return uncut(tensor) if is_wrapper(tensor) else call.constants.lift(tensor)
 
 
@@ -272,7 +272,7 @@ class _Application:
         )
         return results if isinstance(output, tuple) else results[0]
 
-    def _wrapper_with(self, call: Call, wrapper: Any, shadow: Any) -> Any:
+    def _wrapper_with(self, call: Call, wrapper: object, shadow: Any) -> Any:
         """A result that is a wrapper, whose derivative is that of its shadow."""
         return cut(call, wrapper, shadow) if is_traced(shadow.read()) else wrapper
 
@@ -306,7 +306,7 @@ class _Application:
         """
         if not any(result is x for x in self.args) or any(result is x for x in ctx.dirty_tensors):
             return result
-        mine: Any = None
+        mine: object = None
         with torch.no_grad():
             if type(result) is not Torchish:
                 with EnableTorchFunction():

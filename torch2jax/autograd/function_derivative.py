@@ -146,7 +146,7 @@ class Derivative:
 
     def _running(self, body: Callable[[Any], list]) -> list:
         def run(execution: Execution, _given: Any):
-            new_call: Any = self._call_type
+            new_call: object = self._call_type
             with new_call(execution=execution) as call, torch.enable_grad():
                 call.is_backward = True
                 return body(call)

@@ -68,7 +68,7 @@ class Start(NamedTuple):
 
 def run_forward(
     function: type[torch.autograd.Function], ctx: FunctionCtx, args: tuple, batch: Batch | None = None
-) -> Any:
+) -> object:
     """Runs the forward of an autograd function, or its batching rule, with a context for the values that it saves."""
     note_made(ctx)
     with torch.no_grad(), set_fwd_grad_enabled(False):
@@ -163,7 +163,7 @@ class Residuals:
         self._saved, self._saved_for_forward, self._attributes = self._take_out(trees, origins)
         self._recorded = {i: weakref.ref(x) for i, x in enumerate(self._tensors) if start.has_recorded(x)}
         """The residuals that the forward has recorded, for the backward to differentiate."""
-        self._args: Any = self._take_out(start.args, origins) if self._recorded else ()
+        self._args: object = self._take_out(start.args, origins) if self._recorded else ()
         self._take_out([x for x in around if id(x) in origins], origins)
         self._leaves = self._inputs_among(around)
         """The numbers of inputs that a pass within the backward leaves gradients at, by where they are there."""
@@ -339,7 +339,7 @@ class _WrapperSlot:
         self.inner, self.shadow = inner, shadow
 
 
-def _filled_in(value: Any, tensors: list) -> Any:
+def _filled_in(value: object, tensors: list) -> object:
     """The tensor of a slot, from the tensors of this run; any other value unchanged."""
     if isinstance(value, TensorSlot):
         return tensors[value.index]

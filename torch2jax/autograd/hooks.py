@@ -12,6 +12,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from ..rules.features import Feature, in_every_call
 from ..runtime.translation import lift, this_call
@@ -54,7 +55,7 @@ def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
 class _Hooks(Feature):
     """The standing feature that takes over the hooks of a tensor from outside to the leaf that stands for it."""
 
-    def take_hooks(self, tensor: Any, lifted: Any) -> None:
+    def take_hooks(self, tensor: torch.Tensor, lifted: Any) -> None:
         if tensor._backward_hooks:
             hooks_of(lifted, dict(tensor._backward_hooks)).update(tensor._backward_hooks)
         accumulated = tensor._post_accumulate_grad_hooks

@@ -46,7 +46,7 @@ class NeedsInputs(Unwind):
 class NeedsArray(Unwind):
     """The code uses an array from around the call, which JAX may differentiate too."""
 
-    def __init__(self, array: Any):
+    def __init__(self, array: jax.Array):
         super().__init__()
         self.array = array
 
@@ -70,7 +70,7 @@ class UnaskedInputs(Inputs):
         if _may_depend(tensor) and may_differentiate(this_call().top_level[0]):
             raise NeedsInputs
 
-    def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
+    def expect_hook(self, tensor: Torchish | None, hooks: object) -> None:
         """Called before code registers hooks on the gradient of a tensor, or of a node.
 
         Raises:
@@ -119,7 +119,7 @@ class _KnownInputs(Inputs):
     def begin(self) -> None:
         self._entered.clear()  # what another run has made of them may be of another trace
 
-    def entering(self, array: Any) -> Any:
+    def entering(self, array: jax.Array) -> jax.Array:
         if not is_traced(array):
             return array
         self._sees_derivatives = self._sees_derivatives or is_differentiated(array)
@@ -127,7 +127,7 @@ class _KnownInputs(Inputs):
             self._entered[id(array)] = array, self._found(array)
         return self._entered[id(array)][1]
 
-    def _found(self, array: Any) -> Any:
+    def _found(self, array: jax.Array) -> object:
         if self._around is not None:
             if id(array) in self._around:
                 array = self._around[id(array)]
@@ -137,17 +137,17 @@ class _KnownInputs(Inputs):
             return array
         return undecided(array, self._undecided)
 
-    def is_differentiated(self, array: Any) -> bool:
+    def is_differentiated(self, array: jax.Array) -> bool:
         return is_float(array) and self._is_differentiated(array)
 
-    def _is_differentiated(self, array: Any) -> bool:
+    def _is_differentiated(self, array: jax.Array) -> bool:
         return is_differentiated(array) or any(array is other for other in self._required)
 
     def ask(self, tensor: Torchish) -> None:
         if _may_depend(tensor):
             self._undecided.is_queried = True
 
-    def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
+    def expect_hook(self, tensor: Torchish | None, hooks: object) -> None:
         if self._around is not None:  # another run calls the hooks, when the arrays around the call may be gone
             for array in closed_over(hooks, kind=Tracer):
                 if id(array) not in self._around and is_from_outside(array, self._program):
@@ -188,7 +188,7 @@ def requires_grad(tensor: Torchish) -> bool:
     return False
 
 
-def run_with_inputs(run: Callable[[Inputs, Any], Any], given: Any, known: RunKnowledge) -> Any:
+def run_with_inputs(run: Callable[[Inputs, Any], Any], given: tuple[object, ...], known: RunKnowledge) -> Any:
     """Runs the code, knowing the inputs that JAX differentiates, and returns its result.
 
     Args:
@@ -254,7 +254,7 @@ class _TranslatedCode(Code):
         around: the arrays that it uses besides.
     """
 
-    def __init__(self, run: Callable[[Inputs, Any], Any], given: Any, around: list, known: RunKnowledge):
+    def __init__(self, run: Callable[[Inputs, Any], Any], given: tuple[object, ...], around: list, known: RunKnowledge):
         self._run, self._around, self._known = run, list(around), known
         self._required: tuple[int, ...] = ()
         self._passes: tuple[_Back, ...] = ()
@@ -279,12 +279,12 @@ class _TranslatedCode(Code):
     def back(self, positions: Sequence[int], has_cotangent: Sequence[bool]) -> "_TranslatedCode":
         return self._but(_passes=(*self._passes, _Back(positions, has_cotangent)))
 
-    def _but(self, **changed: Any) -> "_TranslatedCode":
+    def _but(self, **changed: object) -> "_TranslatedCode":
         code = copy.copy(self)
         vars(code).update(changed)
         return code
 
-    def result(self) -> Any:
+    def result(self) -> object:
         """The tree that the code returns."""
         arrays, self._arrays = self._arrays, []
         results = iter(run_anew(self, arrays))

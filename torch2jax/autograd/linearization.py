@@ -86,7 +86,7 @@ def matched(cotangent: Any, axes: Axes) -> Any:
     return varying(lax.psum(cotangent, more) if more else cotangent, axes)
 
 
-def reduced_axes(function: Callable[[], Any]) -> Axes:
+def reduced_axes(function: Callable[[], object]) -> Axes:
     """The axes over which a function reduces arrays."""
     return frozenset(_reduced(jax.make_jaxpr(function)().jaxpr))
 
@@ -130,9 +130,9 @@ class LinearStep(Protocol):
     in_tracers: Any
     outvars: list[Var]
     primitive: Primitive
-    params: dict[str, Any]
-    effects: Any
-    source_info: Any
+    params: dict[str, object]
+    effects: object
+    source_info: object
     ctx: Any
 
 
@@ -167,13 +167,13 @@ class _LinearTrace(DynamicJaxprTrace):
         super().__init__(None, auto_dce=True)
         self._numbers = itertools.count()
 
-    def process_primitive(self, primitive: Primitive, tracers: Sequence[Tracer], params: dict[str, Any], /):
+    def process_primitive(self, primitive: Primitive, tracers: Sequence[Tracer], params: dict[str, object], /):
         """Records a step without a nested call, so that a rule's body is inlined: its own steps say what they keep."""
         return super().process_primitive(
             cast(Any, primitive).prim if isinstance(primitive, VJPNode) else primitive, tracers, params
         )
 
-    def make_eqn(self, *args: Any, **kwargs: Any):
+    def make_eqn(self, *args: object, **kwargs: object):
         step, tracers = super().make_eqn(*args, **kwargs)
         step.in_tracers = _StepInputs(step.in_tracers)
         step.in_tracers.number = next(self._numbers)
@@ -189,7 +189,7 @@ class Linearization:
 
     def __init__(self, below: Trace):
         self.below = below
-        tangents: Any = _LinearTrace()
+        tangents: object = _LinearTrace()
         tangents.tag = self.tag = TraceTag()
         self._tangents = tangents
         self.trace = LinearizeTrace(below, tangents, True)
@@ -261,7 +261,7 @@ class Linearization:
         pending = [array.tangent for array in arrays if self.has(array)]
         while pending:
             tracer = pending.pop()
-            step: Any = tracer.parent
+            step = tracer.parent
             if step is None:
                 if isinstance(tracer.val, JaxprVar) and not self._is_constant(tracer):
                     leaves[tracer.val] = math.inf
@@ -287,7 +287,7 @@ class Linearization:
         subgraph: Subgraph,
         cotangents: Mapping[Var, Any],
         targets: set[Var],
-        visit: Mapping[Var, Callable[[Any, bool], tuple[Any, Any]]],
+        visit: Mapping[Var, Callable[[object, bool], tuple[object, object]]],
         constant: Callable[[Any], Any],
         use: Callable[[list], None],
     ) -> dict[Var, Any]:
@@ -427,7 +427,7 @@ def _variables_of(step: LinearStep) -> list[Var]:
     return [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar)]
 
 
-def _popped(cotangents: dict[Var, Any], var: Var) -> Any:
+def _popped(cotangents: dict[Var, Any], var: Var) -> object:
     """The cotangent of a variable, typed as JAX's transposes expect; one from code, such as ones, need not be."""
     cotangent = cotangents.pop(var)
     return cotangent if is_zero(cotangent) else matched(cotangent, varying_axes(var))

@@ -52,19 +52,19 @@ class Name(NamedTuple):
     name: str
 
 
-def _put_name(at: Name, value: Any) -> None:
+def _put_name(at: Name, value: object) -> None:
     if value is NOTHING:
         at.names.pop(at.name, None)
     else:
         at.names[at.name] = value
 
 
-def _data_of(kind: type) -> dict[str, Any]:
+def _data_of(kind: type) -> dict[str, object]:
     """The attributes of a class that are data."""
     return {name: x for name, x in vars(kind).items() if not name.startswith("__") and not hasattr(type(x), "__get__")}
 
 
-def _put_class(kind: type, before: dict[str, Any]) -> None:
+def _put_class(kind: type, before: dict[str, object]) -> None:
     now = _data_of(kind)
     for name in now.keys() - before.keys():
         delattr(kind, name)
@@ -73,12 +73,12 @@ def _put_class(kind: type, before: dict[str, Any]) -> None:
             setattr(kind, name, value)
 
 
-def _put_attributes(value: Any, before: dict[str, Any]) -> None:
+def _put_attributes(value: object, before: dict[str, object]) -> None:
     vars(value).clear()
     vars(value).update(before)
 
 
-def _put_items(value: Any, before: Any) -> None:
+def _put_items(value: Any, before: object) -> None:
     value[:] = before
 
 
@@ -86,20 +86,20 @@ def _put_values(value: np.ndarray, before: np.ndarray) -> None:
     value[...] = before
 
 
-def _put_text(value: Any, before: tuple[Any, int]) -> None:
+def _put_text(value: Any, before: tuple[object, int]) -> None:
     value.seek(0)
     value.truncate()
     value.write(before[0])
     value.seek(before[1])
 
 
-def _iterator_position(value: Any) -> tuple[Any, Any]:
+def _iterator_position(value: object) -> tuple[object, object]:
     """The object that an iterator goes over, and its position there."""
     _, held, *position = value.__reduce__()
     return held[0] if held else None, position[0] if position else 0
 
 
-def _restore_iterator(value: Any, before: tuple[Any, Any]) -> None:
+def _restore_iterator(value: Any, before: tuple[object, object]) -> None:
     if _iterator_position(value)[1] != before[1]:
         value.__setstate__(before[1])
     if _iterator_position(value)[0] is not before[0]:
@@ -133,11 +133,11 @@ _GENERATORS = [x for f in (random.random, np.random.rand) if (x := getattr(f, "_
 
 @functools.cache
 def _kind_of(codec: ObjectCodec) -> Kind:
-    def take(value: Any) -> tuple[Any, list[Any]]:
+    def take(value: object) -> tuple[object, list[object]]:
         head, items = codec.open(value)
         return head, list(items)
 
-    def put(value: Any, before: tuple[Any, list[Any]]) -> None:
+    def put(value: object, before: tuple[object, list[object]]) -> None:
         head, items = codec.open(value)
         if head != before[0] or any(x is not y for x, y in zip(items, before[1], strict=False)):
             codec.fill(value, *before)  # pyright: ignore[reportOptionalCall]
@@ -152,7 +152,7 @@ class OuterState:
     as long as a derivative that runs the code again, and so it keeps no arrays of the tree.
     """
 
-    def __init__(self, roots: Any):
+    def __init__(self, roots: object):
         self._roots = roots
         self._before: dict[int, tuple[Any, Kind, Any]] = {}
         self._caches: dict[int, tuple[Any, Any]] = {}
@@ -210,12 +210,12 @@ class OuterState:
             for value, kind, taken in now:
                 kind.put(value, taken)
 
-    def also(self, changes: list[tuple[bool, Any, Kind, Any]]) -> None:
+    def also(self, changes: list[tuple[bool, object, Kind, object]]) -> None:
         """Notes further changes by a run: objects, and what they held."""
         for _, value, kind, before in changes:
             self._before.setdefault(id(value), (value, kind, before))
 
-    def _keep(self, value: Any, kind: Kind) -> None:
+    def _keep(self, value: object, kind: Kind) -> None:
         self._before[id(value)] = value, kind, kind.take(value)
 
     def _note(self, leaves: list) -> None:
@@ -252,7 +252,7 @@ class OuterState:
             elif codec is not None and not _is_left_out(value):
                 self._note_parts(value, codec, pending)
 
-    def _note_parts(self, value: Any, codec: ObjectCodec, pending: list) -> None:
+    def _note_parts(self, value: object, codec: ObjectCodec, pending: list) -> None:
         items = list(codec.open(value)[1])
         if type(value) is types.FunctionType:
             self._keep(value, _ATTRIBUTES)
@@ -295,7 +295,7 @@ def is_of_library(kind: type) -> bool:
     return is_library(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
 
 
-def _functions_of(value: Any) -> Iterator[types.FunctionType]:
+def _functions_of(value: object) -> Iterator[types.FunctionType]:
     """A function itself, or the methods of an object."""
     if type(value) is types.FunctionType:
         yield value
@@ -314,7 +314,7 @@ def _assigned_by(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*found, *(name for names in inner for name in names))))
 
 
-def _named_by(function: types.FunctionType) -> Iterator[Any]:
+def _named_by(function: types.FunctionType) -> Iterator[object]:
     """The values of a function's global names, except functions of other files."""
     names = function.__globals__
     values = (names.get(name) for name in named_by(function.__code__))

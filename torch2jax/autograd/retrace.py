@@ -101,7 +101,7 @@ class _RunAnew(Primitive):
         with running(trace):
             return code(*args[count:], is_last=True)
 
-    def to_lojax(self, *args: Any, program: ClosedJaxpr, refusal: Exception | None, **_: Any) -> list:
+    def to_lojax(self, *args: Any, program: ClosedJaxpr, refusal: Exception | None, **_: object) -> list:
         """Returns the program itself. JAX 0.12 asks for it when it lowers an operation of `jax.numpy` to several.
 
         It does once no derivative is to come.

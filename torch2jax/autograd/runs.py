@@ -21,6 +21,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 import torch
 
 from ..errors.tracebacks import add_location
@@ -55,7 +56,7 @@ class _EndedTensors(Incoming):
     def takes(self, kind: type) -> bool:
         return kind is Ended
 
-    def lift(self, call: Any, tensor: Any) -> Any:
+    def lift(self, call: object, tensor: object) -> Any:
         raise refuse_ended("the function", (tensor,), {})
 
 
@@ -82,7 +83,7 @@ class Runs:
         """
         self._queries_inputs, self._known = False, RunKnowledge()
         self._tracks_lengths = False
-        self._number_modules: list[tuple[dict[str, Any], bool]] = []
+        self._number_modules: list[tuple[dict[str, object], bool]] = []
         self._hints_lines = policy.branches is not None or policy.bounds is not None
 
     def run(
@@ -146,7 +147,7 @@ class Runs:
         has_layers: bool,
         outer: OuterState,
         inputs: Inputs | None,
-        given: Any,
+        given: tuple[object, ...],
     ) -> T:
         run = functools.partial(self._executions, body, outer, inputs)
         if inputs is not None and inputs.is_over:
@@ -163,7 +164,7 @@ class Runs:
         self, body: Callable[[Execution, Any], T], outer: OuterState, inputs: Inputs | None, given: Any
     ) -> T:
         left: list[Torchish] = []
-        constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
+        constants: dict[int, tuple[torch.Tensor, torch.Tensor, jax.Array]] = {}
 
         def execute(path: Path, code: UserCode = PLAIN) -> T:
             nonlocal left

@@ -193,7 +193,7 @@ class Tape(Recorder, Feature):
             outer = outer.outer
         self.began = next_node()
 
-    def constant_around(self, array: Any):
+    def constant_around(self, array: jax.Array):
         """A gradient as the tapes around see it, whose code has no derivative of it.
 
         Raises:
@@ -415,7 +415,7 @@ class Tape(Recorder, Feature):
 class _Tapes(Feature):
     """The standing feature that makes tapes for code in a trace of its own."""
 
-    def record(self, depth: int, outer: Any, below: int) -> Any:
+    def record(self, depth: int, outer: Any, below: int) -> Tape:
         return Tape(depth, outer, below)
 
 

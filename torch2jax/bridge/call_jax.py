@@ -47,7 +47,7 @@ class JaxFunction(Generic[P, R]):
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def __call__(self, *args: Any, **kwargs: Any) -> R: ...
+    def __call__(self, *args: object, **kwargs: object) -> R: ...
     @boundary
     def __call__(self, *args, **kwargs) -> Any:
         if torch.compiler.is_compiling():
@@ -60,7 +60,7 @@ class JaxFunction(Generic[P, R]):
     def __reduce__(self):
         return functools.partial(JaxFunction, jit=self.jit), (self.function,)
 
-    def __deepcopy__(self, memo: dict[int, Any]):
+    def __deepcopy__(self, memo: dict[int, object]):
         return self  # as functions are
 
     def __get__(self, instance: object, owner: type | None = None):
@@ -151,7 +151,7 @@ def _programs_of(function: Callable) -> Cache:
     return found
 
 
-def _weakly(function: Any) -> Callable[[], Any]:
+def _weakly(function: object) -> Callable[[], Any]:
     """A weak reference to a function of whichever kind."""
     if isinstance(function, types.MethodType):
         owner, called = _weakly(function.__self__), function.__func__

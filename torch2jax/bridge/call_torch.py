@@ -30,18 +30,18 @@ _METHODS = ("ffi", "callback")
 @boundary
 def torch2jax(
     fn: Callable,
-    *example_args: Any,
-    example_kw: dict[str, Any] | None = None,
+    *example_args: object,
+    example_kw: dict[str, object] | None = None,
     depth: int = 2,
     nondiff_argnums: int | tuple[int, ...] | list[int] | None = None,
-    nondiff_mask: Any = None,
-    output_shapes: Any = None,
-    out_specs: Any = None,
-    output_sharding_spec: Any = None,
+    nondiff_mask: object = None,
+    output_shapes: object = None,
+    out_specs: object = None,
+    output_sharding_spec: object = None,
     use_zeros: bool = True,
     use_torch_vjp: bool = True,
     vmap_method: str = "sequential",
-    lock: Any = False,
+    lock: object = False,
     method: str = "ffi",
     mutates: bool | None = None,
 ) -> Callable:
@@ -121,7 +121,7 @@ def torch2jax(
     )
 
 
-def torch2jax_auto(fn: Callable, output_shapes: Any = None, **options: Any) -> Callable:
+def torch2jax_auto(fn: Callable, output_shapes: object = None, **options: Any) -> Callable:
     """Like `torch2jax`, with the arguments of the first call as examples.
 
     Args:
@@ -160,7 +160,7 @@ def _constants(argnums: int | Sequence[int] | None, mask: Any) -> Callable[[tupl
     return constants
 
 
-def _spread(prefix: Any, tree: Any) -> list:
+def _spread(prefix: object, tree: object) -> list:
     """A leaf of `prefix` for each leaf of `tree`."""
     return jax.tree.leaves(jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), prefix, tree))
 
@@ -175,8 +175,8 @@ class _SpecialisedCalls(TellsOfArguments):
         *,
         depth: int,
         constants: Callable[[tuple], list[bool]],
-        output_shapes: Any,
-        out_specs: Any,
+        output_shapes: object,
+        out_specs: object,
         settings: BridgeOptions,
         mutates: bool | None,
     ):
@@ -189,8 +189,8 @@ class _SpecialisedCalls(TellsOfArguments):
         self._out_specs = out_specs
         leaves, self._structure = jax.tree.flatten(examples)
         self._dtypes = [leaf.dtype for leaf in leaves]
-        self._of_examples: dict[Any, Specialised] = {}
-        self._of_others: Cache[Any, Specialised] = Cache("specialised PyTorch functions", 1024)
+        self._of_examples: dict[object, Specialised] = {}
+        self._of_others: Cache[object, Specialised] = Cache("specialised PyTorch functions", 1024)
         self._warned = False
         self._outputs = None if output_shapes is None else declared(output_shapes, examples)
         if out_specs is None or self._outputs is None:
@@ -201,7 +201,7 @@ class _SpecialisedCalls(TellsOfArguments):
         return f"torch2jax({self._fn!r})"
 
     @boundary
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         try:
             leaves, structure = jax.tree.flatten((args, kwargs))
         except ValueError:  # keys that it cannot sort
@@ -216,12 +216,12 @@ class _SpecialisedCalls(TellsOfArguments):
             refuse_sharded(leaves)
         return run(*args, **kwargs)
 
-    def _trace(self, *args: Any, **kwargs: Any):
+    def _trace(self, *args: object, **kwargs: object):
         leaves, structure = jax.tree.flatten((args, kwargs))
         refuse_sharded(leaves)
         return self._call(leaves, structure, self._outputs)
 
-    def _on_shard(self, args: tuple, kwargs: dict[str, Any]):
+    def _on_shard(self, args: tuple, kwargs: dict[str, object]):
         leaves, structure = jax.tree.flatten((args, kwargs))
         outputs = self._outputs
         if outputs is not None:
@@ -230,7 +230,7 @@ class _SpecialisedCalls(TellsOfArguments):
         self._warned = True  # shards are of other shapes than the examples
         return self._call(leaves, structure, outputs)
 
-    def _call(self, leaves: list, structure: Any, outputs: Any):
+    def _call(self, leaves: list, structure: object, outputs: object):
         types = [_type(leaf) for leaf in leaves]
         examples = [Example(shape, self._dtype(index, dtype)) for index, (shape, dtype) in enumerate(types)]
         key = self._key(structure, examples)

@@ -22,20 +22,20 @@ __all__ = [
 ]
 
 
-def torch2jax_with_vjp(fn: Callable, *example_args: Any, depth: int = 2, **options: Any) -> Callable:
+def torch2jax_with_vjp(fn: Callable, *example_args: object, depth: int = 2, **options: Any) -> Callable:
     """Like `torch2jax`, with all its options."""
     return torch2jax(fn, *example_args, depth=depth, **options)
 
 
 def torch2jax_without_vjp(
     fn: Callable,
-    *example_args: Any,
-    example_kw: dict[str, Any] | None = None,
-    output_shapes: Any = None,
-    out_specs: Any = None,
-    output_sharding_spec: Any = None,
+    *example_args: object,
+    example_kw: dict[str, object] | None = None,
+    output_shapes: object = None,
+    out_specs: object = None,
+    output_sharding_spec: object = None,
     vmap_method: str = "sequential",
-    lock: Any = False,
+    lock: object = False,
     **options: Any,
 ) -> Callable:
     """Like `torch2jax` with ``depth=0``: no gradients."""
@@ -53,14 +53,14 @@ def torch2jax_without_vjp(
     )
 
 
-def tree_t2j(tree: Any, via: str = "dlpack", *, copy: bool = True) -> Any:
+def tree_t2j(tree: object, via: str = "dlpack", *, copy: bool = True) -> Any:
     """Converts each tensor of a tree to an array, like `t2j`. `via` is ignored; it exists for compatibility."""
     del via
     is_tensor = lambda leaf: isinstance(leaf, torch.Tensor)
     return jax.tree.map(lambda leaf: tensor_to_array(leaf, copy=copy) if is_tensor(leaf) else leaf, tree)
 
 
-def tree_j2t(tree: Any, via: str = "dlpack", *, copy: bool = True) -> Any:
+def tree_j2t(tree: object, via: str = "dlpack", *, copy: bool = True) -> Any:
     """Converts each array of a tree to a tensor, like `j2t`. `via` is ignored; it exists for compatibility."""
     del via
     return jax.tree.map(lambda leaf: array_to_tensor(leaf, copy=copy) if isinstance(leaf, jax.Array) else leaf, tree)

@@ -153,7 +153,7 @@ _registering = threading.Lock()
 _platforms: set[str] = set()
 
 
-def register(site: Any, identity: str | None = None) -> int:
+def register(site: object, identity: str | None = None) -> int:
     """Gives a site, a callable that takes a `CallFrame`, its number; the number does not keep it alive.
 
     Args:

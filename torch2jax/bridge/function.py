@@ -146,7 +146,7 @@ class WriteTracker:
             mode.__enter__()
         return self
 
-    def __exit__(self, *exc_info: Any) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(*exc_info)
 
@@ -171,7 +171,11 @@ class _Functions(TorchFunctionMode):
         self.tracker = tracker
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
     ):
         if func in _HANDS_MEMORY_OUT:
             self.tracker.certain = False
@@ -188,7 +192,11 @@ class _Operators(TorchDispatchMode):
         return False  # dynamo would be imported, which takes seconds
 
     def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
     ):
         kwargs = kwargs or {}
         schema = getattr(func, "_schema", None)
@@ -198,7 +206,7 @@ class _Operators(TorchDispatchMode):
             self._note_writes(schema, args, kwargs)
         return func(*args, **kwargs)
 
-    def _note_writes(self, schema: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _note_writes(self, schema: Any, args: tuple, kwargs: dict[str, object]) -> None:
         unsaid = _WRITES_UNSAID.get(schema.name, ())
         for index, argument in enumerate(schema.arguments):
             if argument.is_write or argument.name in unsaid:
@@ -219,7 +227,7 @@ class BridgeOptions:
     use_torch_vjp: bool | None = True
     """True if `torch.func.vjp` takes gradients where it can; None not to warn where it cannot."""
     method: str = "ffi"
-    lock: Any = False
+    lock: object = False
     programs: Callable[[], dict | None] = lambda: None
     """Returns the cache of compiled single calls. What they call does not hold it: that would keep them for ever."""
 
@@ -263,7 +271,7 @@ class TorchFunction:
         self.copies = copies
         self.is_gradient = is_gradient
         self.identity = identity
-        self.derived: Cache[Any, TorchFunction] = Cache("derivatives of PyTorch functions", 128)
+        self.derived: Cache[object, TorchFunction] = Cache("derivatives of PyTorch functions", 128)
 
     def __repr__(self) -> str:
         return self.name

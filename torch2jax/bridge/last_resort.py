@@ -16,6 +16,7 @@ from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_has_kern
 from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
 from ..rules.features import NEXT, Feature
+from ..runtime.translation import Call
 from .call_torch import VMAP_METHODS
 from .outside import Outside
 
@@ -49,7 +50,7 @@ def last_resort(module: torch.nn.Module | None, *, on_missing: str, call_torch: 
     return LastResort(on_missing == "call_torch", chosen, vmap_method) if chosen or on_missing != "error" else None
 
 
-def _checked(thing: Any, module: torch.nn.Module | None) -> Any:
+def _checked(thing: object, module: torch.nn.Module | None) -> object:
     """A thing that is to run in PyTorch: an operator's name, a function, a module or a class of modules."""
     if isinstance(thing, str):
         return _checked_name(thing, module)
@@ -73,7 +74,7 @@ def _checked(thing: Any, module: torch.nn.Module | None) -> Any:
     )
 
 
-def _checked_name(name: str, module: torch.nn.Module | None) -> Any:
+def _checked_name(name: str, module: torch.nn.Module | None) -> object:
     if "::" in name:
         if _operator(name) is None:
             raise ValueError(f"call_torch names the operator {name!r}, which PyTorch does not know; is it imported?")
@@ -96,7 +97,7 @@ def _operator(name: str) -> OpOverload | OpOverloadPacket | None:
 
 def _functions(chosen: Iterable) -> frozenset:
     """Everything that must not reach a rule: operators, and the functions that lead to these."""
-    found: set[Any] = set()
+    found: set[object] = set()
     for thing in chosen:
         if isinstance(thing, str):
             operator: Any = _operator(thing)
@@ -141,14 +142,14 @@ class LastResort(Feature):
     def __reduce__(self):
         return LastResort, self._options
 
-    def concerns(self, function: Any) -> bool:
+    def concerns(self, function: object) -> bool:
         return function in self.functions
 
-    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
         del call
         return self.run(function, args, kwargs) if function in self.functions else NEXT
 
-    def missing(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+    def missing(self, operator: OpOverload, args: tuple, kwargs: dict) -> object:
         """Runs an operator that no rule serves.
 
         Raises:
@@ -181,12 +182,12 @@ class LastResort(Feature):
             if isinstance(part, self._classes) or any(part is chosen for chosen in self._modules):
                 if isinstance(part, torch.jit.ScriptModule):
                     raise TypeError(f"call_torch names {path!r}, a TorchScript module: its parameters cannot be inputs")
-                replacement: Any = skeleton.get_submodule(path)
+                replacement = skeleton.get_submodule(path)
                 replacement._call_impl = functools.partial(self._run_module, path, part, replacement)
 
     def _run_module(
-        self, path: str, module: torch.nn.Module, replacement: torch.nn.Module, *args: Any, **kwargs: Any
-    ) -> Any:
+        self, path: str, module: torch.nn.Module, replacement: torch.nn.Module, *args: object, **kwargs: object
+    ) -> object:
         name = f"{type(module).__name__} {path}" if path else type(module).__name__
         self._note(name)
         own = named_tensors(replacement)
@@ -238,7 +239,7 @@ class _ModuleCall:
     module: torch.nn.Module
     training: tuple[bool, ...]
 
-    def __call__(self, state: dict, args: tuple, kwargs: dict) -> tuple[Any, dict]:
+    def __call__(self, state: dict, args: tuple, kwargs: dict) -> tuple[object, dict]:
         """The result, and the buffers in whose place the module has put others."""
         tensors = named_tensors(self.module)
         copied = copy_structure(self.module, {id(tensors[name]): tensor for name, tensor in state.items()})

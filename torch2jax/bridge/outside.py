@@ -84,7 +84,7 @@ class Outside:
     def __init__(self, vmap_method: str):
         self._programs = Cache("single calls of PyTorch functions", 1024)
         self._settings = BridgeOptions(vmap_method, programs=weakref.ref(self._programs))
-        self._pieces: Cache[Any, _Piece] = Cache("calls in PyTorch", 1024)
+        self._pieces: Cache[object, _Piece] = Cache("calls in PyTorch", 1024)
 
     def call(
         self,
@@ -164,7 +164,7 @@ def _bound(function: Callable, template: Template, positions: tuple[int, ...], c
     return run
 
 
-def _put_together(form: _Form, results: list, tensors: list) -> Any:
+def _put_together(form: _Form, results: list, tensors: list) -> object:
     values = results[len(results) - len(form.written) :]
     for index, value in zip(form.written, values, strict=True):
         target = tensors[index]
@@ -195,7 +195,7 @@ class _Piece:
         self._run, self._name, self._settings, self._depth = run, name, settings, depth
         self._observe = self._function(self._observed, (), settings)
         self._on_meta: tuple[_Form, TorchFunction] | None = None
-        self._by_trying: Cache[Any, tuple[_Form, TorchFunction]] = Cache("forms of results by values", 64)
+        self._by_trying: Cache[object, tuple[_Form, TorchFunction]] = Cache("forms of results by values", 64)
 
     def run(self, tensors: list) -> tuple[_Form, list]:
         """The result of the call for `tensors`: its form, and the arrays of its results."""
@@ -231,7 +231,7 @@ class _Piece:
         made = [leaf for leaf, what in zip(leaves, form.leaves, strict=True) if isinstance(what, _Made)]
         return made + [tensors[index] for index in form.written]
 
-    def _observed(self, *tensors: torch.Tensor) -> Any:
+    def _observed(self, *tensors: torch.Tensor) -> tuple[_Form, list]:
         """A run that finds out the form of its result."""
         with WriteTracker(tensors) as tracker, _Deterministic():
             leaves, structure = flatten(self._run(*tensors))
@@ -260,7 +260,7 @@ class _Piece:
         run = functools.partial(self._repeated, form)
         return form, self._function(run, form.results(self.dtypes, self.shapes), settings)
 
-    def _inferred(self) -> Any:
+    def _inferred(self) -> object:
         try:
             return self._observe([torch.empty(s, dtype=d, device="meta") for s, d in self._types])[0]
         except _Refused:
@@ -326,7 +326,7 @@ def _real(known: Any) -> torch.Tensor:
     return array_to_tensor(evaluate(known), gathers=True)
 
 
-def _described(leaf: object, tensors: Sequence[torch.Tensor]) -> Any:
+def _described(leaf: object, tensors: Sequence[torch.Tensor]) -> object:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     if leaf.layout is not torch.strided or leaf.is_quantized:
@@ -348,7 +348,11 @@ class _Deterministic(TorchDispatchMode):
         return False  # dynamo would be imported, which takes seconds
 
     def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
     ):
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
             raise _Refused(f"{func} draws random numbers from PyTorch's own generator, and not from the key rng=")

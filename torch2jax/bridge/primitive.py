@@ -44,7 +44,7 @@ def refusing_shards(call: Callable, name: str, operands: Sequence, results: Sequ
         operands, results: types of what it takes and returns.
     """
 
-    def partition(mesh: Mesh, argument_types: Sequence[Any], result_types: Sequence[Any]):
+    def partition(mesh: Mesh, argument_types: Sequence[Any], result_types: Sequence[object]):
         for index, argument in enumerate(argument_types):
             if not argument.sharding.is_fully_replicated:
                 raise ValueError(
@@ -167,7 +167,7 @@ def _lower(
     platform: str,
     site_type: type[Site],
     ctx: mlir.LoweringRuleContext,
-    *operands: Any,
+    *operands: object,
     function: TorchFunction,
     results: tuple[Result, ...],
 ):
@@ -187,7 +187,9 @@ def _is_partitioned(ctx: mlir.LoweringRuleContext) -> bool:
     return not manual and getattr(context, "num_devices", 1) > 1
 
 
-def _lower_site(platform: str, ctx: mlir.LoweringRuleContext, *operands: Any, site: Site, results: tuple[Result, ...]):
+def _lower_site(
+    platform: str, ctx: mlir.LoweringRuleContext, *operands: object, site: Site, results: tuple[Result, ...]
+):
     if site.function.settings.method == "callback":
         shapes = [jax.ShapeDtypeStruct(*result) for result in results]
         call = lambda *arrays: jax.pure_callback(site.on_arrays, shapes, *arrays)
@@ -199,7 +201,7 @@ def _lower_site(platform: str, ctx: mlir.LoweringRuleContext, *operands: Any, si
 
 
 def _lower_elsewhere(
-    ctx: mlir.LoweringRuleContext, *operands: Any, function: TorchFunction, results: tuple[Result, ...]
+    ctx: mlir.LoweringRuleContext, *operands: object, function: TorchFunction, results: tuple[Result, ...]
 ):
     platforms = ", ".join(ctx.module_context.platforms)
     raise NotImplementedError(
@@ -209,7 +211,7 @@ def _lower_elsewhere(
 
 
 def _lower_callback_elsewhere(
-    ctx: mlir.LoweringRuleContext, *operands: Any, function: TorchFunction, results: tuple[Result, ...]
+    ctx: mlir.LoweringRuleContext, *operands: object, function: TorchFunction, results: tuple[Result, ...]
 ):
     if function.settings.method == "callback":
         return _lower("cpu", Site, ctx, *operands, function=function, results=results)
@@ -271,7 +273,7 @@ _NO_FORWARD_MODE = (
 )
 
 
-def _refuse_forward(*operands: Any, function: TorchFunction, **_):
+def _refuse_forward(*operands: object, function: TorchFunction, **_):
     raise TypeError(_NO_FORWARD_MODE.format(function))
 
 
@@ -310,7 +312,7 @@ def _with_axis(array: jax.Array, axis: int | None, size: int):
 
 
 def _one_by_one(
-    primitive: Primitive, arrays: Sequence[jax.Array], axes: Sequence[int | None], method: str, **params: Any
+    primitive: Primitive, arrays: Sequence[jax.Array], axes: Sequence[int | None], method: str, **params: object
 ):
     mapped = [jnp.moveaxis(array, axis, 0) for array, axis in zip(arrays, axes, strict=True) if axis is not None]
 

@@ -146,7 +146,7 @@ class JaxProgram:
             return False
         return not any(result.weak_type for result in results)
 
-    def linearize(self, active: Indices, constants: tuple, arrays: Sequence) -> tuple[list, Any]:
+    def linearize(self, active: Indices, constants: tuple, arrays: Sequence) -> tuple[list, object]:
         """The results, and the residuals of `pull` for derivatives with respect to the arrays at `active`."""
         run = self._derived.obtain(("linearize", active), lambda: self._compiled(self._linearized(active)))
         results, pullback = self._in_mode(run, constants, *arrays)
@@ -185,7 +185,7 @@ class JaxProgram:
     def _compiled(self, function: Callable) -> Callable:
         return jax.jit(function) if self.jit else function
 
-    def _in_mode(self, run: Callable, *args: Any):
+    def _in_mode(self, run: Callable, *args: object):
         with evaluating():  # also where JAX traces around it
             if not self.jit:
                 args = jax.tree.map(_array, args)
@@ -284,7 +284,7 @@ class _ProgramPullback:
         return tuple(self._arrays), self._kept
 
     @classmethod
-    def tree_unflatten(cls, kept: Any, arrays: Sequence[Any]):
+    def tree_unflatten(cls, kept: _PullbackResiduals, arrays: Sequence[object]):
         return cls(arrays, kept)
 
 
@@ -305,7 +305,7 @@ def _gradients(pullback: Any, primals: Sequence[jax.ShapeDtypeStruct | jax.Array
     return [jnp.conj(gradient) for gradient in pullback(cotangents)]
 
 
-def _array(value: Any):
+def _array(value: object):
     return jax.device_put(value.copy(), may_alias=True) if isinstance(value, np.ndarray) else value
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 from jax.core import Tracer
@@ -48,7 +47,7 @@ def refuse_sharded(arrays: Sequence) -> None:
             )
 
 
-def map_shards(call: Callable, arrays: Sequence, out_specs: Any, structure: Any) -> Callable | None:
+def map_shards(call: Callable, arrays: Sequence, out_specs: object, structure: object) -> Callable | None:
     """The function that calls ``call`` on every device with its shards, or None if no array is sharded.
 
     Args:
@@ -74,7 +73,7 @@ def map_shards(call: Callable, arrays: Sequence, out_specs: Any, structure: Any)
     return jax.shard_map(call, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names)
 
 
-def _check_axes(out_specs: Any, mesh: Mesh | AbstractMesh, names: set[str]) -> None:
+def _check_axes(out_specs: object, mesh: Mesh | AbstractMesh, names: set[str]) -> None:
     for spec in jax.tree.leaves(out_specs, is_leaf=lambda node: isinstance(node, PartitionSpec)):
         for name in _axes(spec):
             if name not in names:
@@ -82,7 +81,7 @@ def _check_axes(out_specs: Any, mesh: Mesh | AbstractMesh, names: set[str]) -> N
 
 
 def local_results(
-    results: tuple[Result, ...], structure: Any, out_specs: Any, mesh: Mesh | AbstractMesh
+    results: tuple[Result, ...], structure: object, out_specs: object, mesh: Mesh | AbstractMesh
 ) -> tuple[Result, ...]:
     """The results of one shard, given those of all together."""
     is_spec = lambda node: isinstance(node, PartitionSpec)

@@ -34,7 +34,7 @@ def identity_of(function: Callable) -> str | None:
     return None if words is None else hashlib.sha256(words.encode()).hexdigest()
 
 
-def _words(value: Any, depth: int) -> str | None:
+def _words(value: object, depth: int) -> str | None:
     if isinstance(value, _PLAIN):
         return repr(value)
     if depth == 0:
@@ -174,7 +174,7 @@ def specialise(
     *,
     depth: int,
     settings: BridgeOptions,
-    outputs: tuple[tuple[Result, ...], Any] | None,
+    outputs: tuple[tuple[Result, ...], object] | None,
     mutates: bool | None,
 ) -> Specialised:
     """Finds out what `fn` returns, unless `outputs` says it, and the arguments that it writes to.
@@ -215,7 +215,7 @@ def _name(fn: Callable) -> str:
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
-def _run_flat(fn: Callable, structure: Any, *tensors: torch.Tensor):
+def _run_flat(fn: Callable, structure: object, *tensors: torch.Tensor):
     args, kwargs = jax.tree.unflatten(structure, tensors)
     return fn(*args, **kwargs)
 
@@ -252,7 +252,7 @@ def _in_tuples(structure: Any) -> Any:
     return jax.tree.structure(tree)
 
 
-def _flatten(result: Any) -> tuple[list[torch.Tensor], Any]:
+def _flatten(result: Any) -> tuple[list[torch.Tensor], object]:
     leaves, structure = jax.tree.flatten(map_results(lambda leaf: leaf, result))
     return [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf) for leaf in leaves], structure
 

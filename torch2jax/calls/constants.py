@@ -43,7 +43,7 @@ class Constants:
         self._storages: dict[int, tuple[torch.dtype, Torchish]] = {}  # by their addresses, with the dtype outside
         self._parts: dict[int, list[tuple[torch.Tensor, Torchish]]] = {}  # what is bound to a part of a storage
         self._noted: dict[int, torch.Tensor] | None = None
-        self._is_graph: tuple[Any, bool] | None = None  # and of which trace
+        self._is_graph: tuple[object, bool] | None = None  # and of which trace
 
     def bind(self, tensor: torch.Tensor, array: jax.Array) -> Torchish:
         """Binds an array to a real tensor (a parameter, a buffer) for this call; code may write to it."""

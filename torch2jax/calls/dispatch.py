@@ -69,7 +69,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         execution: which run of the function it is, where no call is around it.
     """
 
-    def __init__(self, rng: jax.Array | None = None, last_resort: Any = None, execution: Execution | None = None):
+    def __init__(self, rng: jax.Array | None = None, last_resort: object = None, execution: Execution | None = None):
         TorchFunctionMode.__init__(self)
         outer = current()
         execution = execution or Execution()
@@ -187,10 +187,10 @@ class Call(TorchFunctionMode, Nesting, CallMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ):
         if not self.features:
             result = self.run_planned(self, func, types, args, kwargs)
@@ -227,7 +227,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             return metadata(args, {})
         return self.dispatch(func, args, kwargs or {})
 
-    def dispatch(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+    def dispatch(self, func: Callable[..., object], args: tuple, kwargs: dict) -> Any:
         try:
             if len_torch_dispatch_stack() and _is_seen_by_modes():
                 return self.run_below_modes(func, args, kwargs)
@@ -267,7 +267,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 raise
             return run_without_values(error, self, func, args, kwargs)
 
-    def _run_cast(self, func: Callable[..., Any], rule: Any, args: tuple, kwargs: dict) -> Any:
+    def _run_cast(self, func: Callable[..., object], rule: object, args: tuple, kwargs: dict) -> Any:
         """The result of a function or an operator while PyTorch casts operands; or `NEXT`, or `DIVIDED`."""
         found = NEXT
         for feature in self.features.casting:
@@ -278,7 +278,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return result
         return found
 
-    def dispatch_past_overrides(self, func: Any, args: tuple, kwargs: dict) -> Any:
+    def dispatch_past_overrides(self, func: Any, args: tuple, kwargs: dict) -> object:
         """Dispatches functions that PyTorch's C++ calls without a look for overrides."""
         for feature in self.features.past_overrides:
             feature.run_past_overrides(self, func, args)
@@ -350,7 +350,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             self.features.explain(self, func, rule, args, kwargs, error)
             raise
 
-    def run_decomposition(self, func: Callable[..., Any], decomposition: Callable, args: tuple, kwargs: dict):
+    def run_decomposition(self, func: Callable[..., object], decomposition: Callable, args: tuple, kwargs: dict):
         try:
             with self.inside():
                 return decomposition(*args, **kwargs)
@@ -365,14 +365,14 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         """True if no feature or dispatch mode sees the functions, and autocast is off."""
         return not (self.features.sees_operators or is_any_autocast_enabled() or len_torch_dispatch_stack())
 
-    def run_below_modes(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+    def run_below_modes(self, func: Callable[..., object], args: tuple, kwargs: dict) -> object:
         """Runs a function where the code is within dispatch modes, which must see the operators."""
         if get_dispatch_mode(_FAKE) is not None:
             return run_without_values(InFakeMode(), self, func, args, kwargs)
         with DisableTorchFunction():
             return func(*map(self._lift_argument, args), **kwargs)
 
-    def run_missing(self, func: Any, args: tuple, kwargs: dict) -> Any:
+    def run_missing(self, func: OpOverload, args: tuple, kwargs: dict) -> object:
         """Runs an operator without a rule in PyTorch itself, if the user wants that.
 
         Raises:
@@ -386,20 +386,25 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return result
         raise NoRuleError(f"torch.ops.{func}")
 
-    def is_own_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    def is_own_body(self, func: Callable[..., object], args: tuple[object, ...]) -> bool:
         """Returns True if the body of a function is running and calls the function again, which would never end.
 
         Only where it does so in a way that `modes.body_of` does not answer.
         """
         return any(func is running and _same_first(args, given) for running, given in self._bodies)
 
-    def runs_body(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    def runs_body(self, func: Callable[..., object], args: tuple[object, ...]) -> bool:
         """Returns True if a function without a rule is run by its own body, wherever the call is."""
         is_plain = not is_any_autocast_enabled() and not any(x.concerns(func) for x in self.features.operators)
         return is_plain and not self.is_own_body(func, args)
 
     def run_body(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, checks_classes: bool = True
+        self,
+        func: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        *,
+        checks_classes: bool = True,
     ):
         """Runs the body of a Python function of PyTorch; what it calls comes back to `dispatch`.
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from ..rules.features import NEXT, Feature
 from ..runtime.patches import exchange, replaces
-from ..runtime.translation import this_call
+from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import has_doubles
 from ..values.item import Item
 from ..values.traced_numbers import Number, is_unknown
@@ -35,7 +35,7 @@ class _Rounded(Feature):
     Powers are rounded once, of double precision; a number is divided by a tensor as a product with the reciprocal.
     """
 
-    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: Call, function: object, args: tuple, kwargs: dict) -> Any:
         if (function not in _POWERS and function not in _QUOTIENTS) or len(args) != 2:
             return NEXT
         first, second = reversed(args) if function in _REFLECTED else args
@@ -55,7 +55,7 @@ def _are_singles(*values: Any) -> bool:
     )
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor) and type(value) is not Item
 
 
@@ -80,7 +80,7 @@ def exactly(optimizer: Optimizer):
                 group[key] = value
 
 
-def _exchanged(optimizer: Optimizer) -> Iterator[tuple[dict, str, Any, Any]]:
+def _exchanged(optimizer: Optimizer) -> Iterator[tuple[dict, str, object, object]]:
     for group in optimizer.param_groups:
         for key, value in group.items():
             if isinstance(value, Number):
@@ -89,7 +89,7 @@ def _exchanged(optimizer: Optimizer) -> Iterator[tuple[dict, str, Any, Any]]:
                 yield group, key, value, tuple(map(_python, value))
 
 
-def _python(value: Any) -> Any:
+def _python(value: object) -> object:
     return Item.of(value, value._started) if isinstance(value, Number) else value
 
 

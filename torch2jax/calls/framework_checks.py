@@ -17,7 +17,7 @@ _OURS = ("state_dict", "return_state_dict")
 _OF_BOTH = (numbers.Number, np.generic, np.ndarray, jax.Array, jax.ShapeDtypeStruct, torch.Tensor, torch.Size)
 
 
-def expect_no_code_of_jax(thing: Any) -> None:
+def expect_no_code_of_jax(thing: object) -> None:
     """Refuses functions of JAX, classes instead of their instances, and objects that need code around them.
 
     Raises:
@@ -41,7 +41,7 @@ def expect_no_code_of_jax(thing: Any) -> None:
         )
 
 
-def expect_no_code_of_pytorch(thing: Any) -> None:
+def expect_no_code_of_pytorch(thing: object) -> None:
     """Refuses modules, and functions of PyTorch's own.
 
     Raises:
@@ -53,7 +53,7 @@ def expect_no_code_of_pytorch(thing: Any) -> None:
         )
 
 
-def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, Any], names: Collection[str]) -> None:
+def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, object], names: Collection[str]) -> None:
     """Raises if a module's ``**kwargs`` would swallow a state or random key under a wrong name.
 
     Args:
@@ -79,7 +79,7 @@ def expect_no_state_by_another_name(called: Callable, kwargs: Mapping[str, Any],
             raise TypeError(f"got {name}=, which is no parameter of {called.__qualname__}; did you mean {meant}=?")
 
 
-def expect_of_pytorch(leaf: Any) -> None:
+def expect_of_pytorch(leaf: object) -> None:
     """Refuses objects that `t2j` cannot translate. Numbers and arrays are the same in JAX.
 
     Raises:
@@ -89,7 +89,7 @@ def expect_of_pytorch(leaf: Any) -> None:
     _expect_of_either(leaf, "t2j", wanted, "t2j(torch.load({!r})), or the module that is to load it")
 
 
-def expect_of_jax(leaf: Any) -> None:
+def expect_of_jax(leaf: object) -> None:
     """Refuses objects that `j2t` cannot convert.
 
     Raises:
@@ -98,7 +98,7 @@ def expect_of_jax(leaf: Any) -> None:
     _expect_of_either(leaf, "j2t", "an array, a dtype, a function, or a tree of these", "load it, and give the arrays")
 
 
-def _expect_of_either(thing: Any, name: str, wanted: str, of_file: str) -> None:
+def _expect_of_either(thing: object, name: str, wanted: str, of_file: str) -> None:
     if isinstance(thing, _OF_BOTH):
         return
     if thing is None:
@@ -111,7 +111,7 @@ def _expect_of_either(thing: Any, name: str, wanted: str, of_file: str) -> None:
     raise TypeError(f"{name} got {_name(thing)}; wanted {wanted}")
 
 
-def _is_of(thing: Any, libraries: tuple[str, ...]) -> bool:
+def _is_of(thing: object, libraries: tuple[str, ...]) -> bool:
     """Returns True if a function is defined by one of these libraries, and does not wrap another one."""
     while isinstance(thing, functools.partial):
         thing = thing.func
@@ -125,7 +125,7 @@ def _is_of(thing: Any, libraries: tuple[str, ...]) -> bool:
     return all((name or "").partition(".")[0] in libraries for name in names)
 
 
-def _name(thing: Any) -> str:
+def _name(thing: object) -> str:
     if isinstance(thing, type):
         return f"the class {thing.__name__}"
     if callable(thing) and hasattr(thing, "__name__") and hasattr(thing, "__module__"):
@@ -133,10 +133,10 @@ def _name(thing: Any) -> str:
     return f"a {type(thing).__name__}"
 
 
-def mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None], tree: Any) -> Any:
+def mapped(mapping: Callable, convert: Callable, expect: Callable[[object], None], tree: object) -> Any:
     """A tree with its leaves converted; a tree that is a leaf itself stays as it is, unless `expect` refuses it."""
 
-    def converted(leaf: Any) -> Any:
+    def converted(leaf: object) -> object:
         if leaf is not tree:
             return convert(leaf)
         expect(leaf)
@@ -145,5 +145,5 @@ def mapped(mapping: Callable, convert: Callable, expect: Callable[[Any], None], 
     return mapping(converted, tree)
 
 
-def stays(leaf: Any) -> None:
+def stays(leaf: object) -> None:
     """Accepts a leaf of neither side, which stays as it is within a tree."""

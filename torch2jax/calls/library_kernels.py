@@ -21,7 +21,7 @@ from ..internals.tensors import tree_leaves
 from ..internals.transforms import autograd_function, pyfunctorch
 from ..rules.features import NEXT, Feature, in_every_call
 from ..runtime.patches import replaces, runs_instead_of
-from ..runtime.translation import kept, lift, this_call
+from ..runtime.translation import Call, kept, lift, this_call
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 
@@ -63,7 +63,7 @@ def _kernels_of(operator: HigherOrderOperator) -> list[Callable]:
 class _Libraries(Feature):
     """The standing feature that runs the kernels which libraries have written in Python."""
 
-    def run_unruled(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
+    def run_unruled(self, call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
         if isinstance(operator, HigherOrderOperator):
             return kept(_Kernels).run_higher(operator, args, kwargs) if has_kernel(operator) else NEXT
         is_elsewhere = call.last_resort is not None and call.last_resort.calls_missing
@@ -77,7 +77,7 @@ class _Kernels:
         self._running: list[tuple[OpOverload, str]] = []
         self._higher: list[tuple] = []
 
-    def run_higher(self, operator: HigherOrderOperator, args: tuple, kwargs: dict) -> Any:
+    def run_higher(self, operator: HigherOrderOperator, args: tuple, kwargs: dict) -> object:
         """Runs the kernel of an operator on functions; called within that, the operator runs the next one."""
         given = (operator, *args)
         depth = sum(len(x) == len(given) and all(map(is_, x, given)) for x in self._higher)
@@ -104,7 +104,7 @@ class _Kernels:
         key = next(above, None)
         return self.run_below(operator, args, kwargs) if key is None else self._run(operator, key, args, kwargs)
 
-    def run_below(self, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+    def run_below(self, operator: OpOverload, args: tuple, kwargs: dict) -> object:
         """Runs the kernel of an operator that computes its values."""
         key = next(_keys(operator, _BELOW), None)
         if key is None:
@@ -150,13 +150,13 @@ def _run(operator: OpOverload, key: str, args: tuple, kwargs: dict) -> Any:
 
 
 @replaces(OpOverload, "redispatch")
-def _redispatch(operator: Any, keyset: object, *args: Any, **kwargs: Any):
+def _redispatch(operator: OpOverload, keyset: object, *args: object, **kwargs: object):
     del keyset  # what is registered with torch.library.register_autograd goes on so
     return kept(_Kernels).run_below(operator, args, kwargs)
 
 
 @replaces(torch._C, "_any_requires_grad")
-def _any_requires_grad(*args: Any, **kwargs: Any):
+def _any_requires_grad(*args: object, **kwargs: object):
     """As PyTorch's function; it may raise a request for the derivatives of traced tensors."""
     tensors = [lift(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     return any(x.history is not None or is_traced(x.read()) for x in tensors)
@@ -176,7 +176,7 @@ def _memories(tree: object) -> list[int]:
 
 
 @runs_instead_of(pyfunctorch.retrieve_current_functorch_interpreter, with_original=True)
-def _interpreter(original: Callable[[], Any]):
+def _interpreter(original: Callable[[], object]):
     return None if this_call().transformations else original()
 
 

@@ -21,7 +21,7 @@ from ..internals.dispatch import OpOverload
 from ..rules import registry
 from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.options import Tag
-from ..runtime.translation import this_call
+from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import canonical, dtype_j2t, has_doubles
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_arguments
@@ -47,7 +47,7 @@ class LogicalDtypes:
         ValueError: a dtype is none of 64 bits, or not what the narrow one may stand for, or a name is unknown.
     """
 
-    def __init__(self, dtypes: Mapping[Any, torch.dtype], function: Callable, first: int = 0):
+    def __init__(self, dtypes: Mapping[object, torch.dtype], function: Callable, first: int = 0):
         if not isinstance(dtypes, Mapping):
             raise TypeError(f"got dtypes={dtypes!r}; wanted a dictionary, as {{torch.int32: torch.int64}}")
         for key, wide in dtypes.items():
@@ -74,7 +74,7 @@ class LogicalDtypes:
         return list(itertools.islice(names, len(args)))
 
 
-def _check(key: Any, wide: Any) -> None:
+def _check(key: object, wide: torch.dtype) -> None:
     if not isinstance(key, (str, torch.dtype)) or not isinstance(wide, torch.dtype):
         raise TypeError(
             f"got dtypes={{{key!r}: {wide!r}}}; wanted PyTorch dtypes, such as {{torch.int32: torch.int64}}, or "
@@ -88,7 +88,7 @@ def _check(key: Any, wide: Any) -> None:
         )
 
 
-def _expect_names(dtypes: Mapping[Any, torch.dtype], names: list[str]) -> None:
+def _expect_names(dtypes: Mapping[object, torch.dtype], names: list[str]) -> None:
     unknown = [key for key in dtypes if isinstance(key, str) and key not in names]
     if unknown:
         raise ValueError(f"dtypes names {unknown[0]!r}, which is no parameter{nearest(unknown[0], names)}")
@@ -109,8 +109,14 @@ class _OneDtype(Feature):
     rank = 60
 
     def run_again(
-        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
-    ) -> Any:
+        self,
+        call: Call,
+        function: Callable[..., object],
+        args: tuple,
+        kwargs: dict,
+        error: Exception,
+        run: Callable[..., object],
+    ) -> object:
         again = in_one_dtype(function, args, kwargs, error)
         if again is not None:
             with contextlib.suppress(*REFUSALS):
@@ -118,7 +124,7 @@ class _OneDtype(Feature):
         return NEXT
 
 
-def in_one_dtype(func: Any, args: tuple, kwargs: dict, error: Exception) -> tuple[tuple, dict] | None:
+def in_one_dtype(func: Callable[..., object], args: tuple, kwargs: dict, error: Exception) -> tuple[tuple, dict] | None:
     """The arguments with one dtype for all tensors that arrays of one dtype hold; None if they have that already.
 
     What a function writes to stays what it is: there is nothing to be done where that is not the first argument alone.
@@ -128,14 +134,14 @@ def in_one_dtype(func: Any, args: tuple, kwargs: dict, error: Exception) -> tupl
     """
     if has_doubles() or isinstance(error, TracedValueError):
         return None
-    firsts: dict[Any, torch.dtype] = {}
+    firsts: dict[object, torch.dtype] = {}
     tensors = [x for x in flatten((args, kwargs))[0] if type(x) is Torchish]
     for tensor in tensors:
         firsts.setdefault(canonical(tensor.dtype), tensor.dtype)
     if len(firsts) == len({x.dtype for x in tensors}) or _may_write_others(func, args, kwargs):
         return None
 
-    def converted(x: Any):
+    def converted(x: object):
         return x.to(firsts[canonical(x.dtype)]) if type(x) is Torchish else x
 
     with this_call().inside():

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import torch
 from jax import lax
@@ -104,7 +105,7 @@ class ViewPlan:
             node.region = region if start == 0 else region._replace(offset=region.offset + start)
         return node
 
-    def written(self, array: Any, value: Any):
+    def written(self, array: jax.Array, value: Any):
         """The base's array, once a value has been written to the view."""
         arrays = [array]
         for kind, _ in self._steps[:-1]:
@@ -114,7 +115,7 @@ class ViewPlan:
         return value
 
 
-def view_plan_of(base: Torchish, view: Any) -> ViewPlan:
+def view_plan_of(base: Torchish, view: Torchish) -> ViewPlan:
     """The plan that makes a given view of a base.
 
     Raises:
@@ -276,7 +277,7 @@ class _TracedPartWrite:
         return None
 
 
-def traced_part_write_of(base: Torchish, view: Any, value: Any) -> _TracedPartWrite:
+def traced_part_write_of(base: Torchish, view: Torchish, value: Any) -> _TracedPartWrite:
     """As `part_write_of`, for a write in a graph.
 
     Raises:
@@ -292,7 +293,7 @@ def traced_part_write_of(base: Torchish, view: Any, value: Any) -> _TracedPartWr
     return _TracedPartWrite(plan, number_in_dtype(value, canonical(base.dtype)))
 
 
-def part_write_of(base: Torchish, view: Any, value: Any) -> _PartWrite:
+def part_write_of(base: Torchish, view: Torchish, value: object) -> _PartWrite:
     """The plan of a write to a view of a tensor, after it has been done.
 
     Raises:
@@ -307,7 +308,7 @@ def part_write_of(base: Torchish, view: Any, value: Any) -> _PartWrite:
         return _PartWrite(plan, view.read())
 
 
-def _written_view(base: Torchish, view: Any, value: Any) -> ViewPlan:
+def _written_view(base: Torchish, view: Torchish, value: object) -> ViewPlan:
     """The plan of the view that is written to, by a value of its form, or by a number."""
     if any(type(x) is Torchish and x._node.storage.history is not None for x in (base, value)):
         raise Bypass("a write with gradients")

@@ -83,7 +83,7 @@ class _Overlay(dict):
         super().__init__(above)
         self._below = below
 
-    def __missing__(self, key: str) -> Any:
+    def __missing__(self, key: str) -> object:
         return self._below[key]
 
 
@@ -129,8 +129,8 @@ class AtenMode(TorchDispatchMode, CallMode):
         self,
         func: OpOverload,
         types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ):
         del types
         device = self._regions[-1]
@@ -149,10 +149,10 @@ _observer: ContextVar["_Observer | None"] = ContextVar("observer", default=None)
 class _Observer(Feature):
     rank = 40
 
-    def __init__(self, observer: Callable[[Any], None]):
+    def __init__(self, observer: Callable[[object], None]):
         self._observer = observer
 
-    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: "Call", function: Callable[..., object], args: tuple, kwargs: dict) -> Any:
         del call, args, kwargs
         self._observer(function)
         return NEXT
@@ -163,7 +163,7 @@ observer: Callable[[], Feature | None] = _observer.get
 
 
 @contextlib.contextmanager
-def observing(observer: Callable[[Any], None]) -> Iterator[None]:
+def observing(observer: Callable[[object], None]) -> Iterator[None]:
     """Calls `observer` with every function that calls begun within dispatch, Python's and ATen's."""
     token = _observer.set(_Observer(observer))
     try:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import jax
 import torch
 
 from ..errors import StaleGradientError
@@ -21,7 +22,7 @@ from ..tracing.execution import Execution
 from ..tracing.traces import current_trace, running, without_tangents
 from .constants import Constants
 
-_NO_TRACE: Any = object()
+_NO_TRACE: object = object()
 _NOTHING = contextlib.nullcontext()
 
 
@@ -65,7 +66,7 @@ class Session:
         self.passes: list = []
         self.kept: dict[type, Any] = {}
         """The objects that features keep as long as it lasts, one of each class: see `translation.kept`."""
-        self.registered: dict[int, Any] = {}
+        self.registered: dict[int, object] = {}
         """The optimizers, schedulers and scalers that the call made or copied; others are not its to change."""
         self.top_level: Any = None
         """The trace and the tape outside of all transformations that the code has entered."""
@@ -153,7 +154,7 @@ class Nesting:
         self._below = below if outer is None else 0
         self._depth = max(depth, min(self._below, 1)) if self.tape is None else self.tape.depth
         self._opened: list[Recorder | None] = []
-        self._staged: Any = _NO_TRACE  # the outermost trace, once it is known to be of a graph
+        self._staged: object = _NO_TRACE  # the outermost trace, once it is known to be of a graph
 
     def nested(self) -> contextlib.AbstractContextManager[None]:
         """A context for code in a trace of its own, on a tape of its own if it needs one."""
@@ -187,12 +188,12 @@ class Nesting:
             self._opened.pop()
             self.tape = before
 
-    def leaving(self, array: Any):
+    def leaving(self, array: jax.Array):
         """An array as it leaves the code that runs `nested`: without derivatives recorded there."""
         tape = self._opened[-1]
         return array if tape is None else tape.primal(array)
 
-    def without_tangents(self, array: Any):
+    def without_tangents(self, array: jax.Array):
         tags = [level.tag for level in self.transformations if level.is_forward]
         if self.dual is not None:
             tags.append(self.dual.tag)

@@ -40,7 +40,7 @@ def adopt(thing: object) -> None:
     this_call().registered[id(thing)] = thing
 
 
-def expect_own(thing: Any) -> None:
+def expect_own(thing: object) -> None:
     """Refuses to change an optimizer, scheduler or scaler that is not the call's.
 
     Raises:
@@ -64,13 +64,13 @@ def expect_own(thing: Any) -> None:
     )
 
 
-def _is_around(thing: Any, own: Iterable[Any]) -> bool:
+def _is_around(thing: object, own: Iterable[object]) -> bool:
     """Returns True if an optimizer shares the parameter groups of one of the call's, as a wrapper does."""
     groups = getattr(thing, "param_groups", None)
     return groups is not None and any(getattr(x, "param_groups", None) is groups for x in own)
 
 
-def step_abstractly(self: Optimizer, *args: Any, **kwargs: Any):
+def step_abstractly(self: Optimizer, *args: Any, **kwargs: object):
     """``optimizer.step``, with tensors in place of numbers that are traced."""
     if isinstance(self, LBFGS):  # it decides how often to call its closure by values
         try:
@@ -145,7 +145,7 @@ def _abstract_form(step: Callable) -> Callable:
     """`step_abstractly` with the arguments of an optimizer's own step, which scalers look at."""
 
     @functools.wraps(step)
-    def abstractly(self: Optimizer, *args: Any, **kwargs: Any):
+    def abstractly(self: Optimizer, *args: object, **kwargs: object):
         return step_abstractly(self, *args, **kwargs)
 
     return abstractly
@@ -159,7 +159,7 @@ def is_compiling():
 class _StepHooks(UserDict):
     """The hooks before each step of any optimizer, and in translated calls one that looks whose it is."""
 
-    def __init__(self, hooks: dict[int, Any]):
+    def __init__(self, hooks: dict[int, object]):
         self.data = hooks  # what others register goes there
 
     def values(self):
@@ -173,7 +173,7 @@ def _expect_own_before_step(optimizer: Optimizer, args: object, kwargs: object):
     expect_own(optimizer)
 
 
-_torch_optimizer: Any = importlib.import_module("torch.optim.optimizer")
+_torch_optimizer: object = importlib.import_module("torch.optim.optimizer")
 exchange(_torch_optimizer, "_global_optimizer_pre_hooks", _StepHooks(_torch_optimizer._global_optimizer_pre_hooks))
 
 _asgd = importlib.import_module("torch.optim.asgd")  # its parent has a function of that name
@@ -190,7 +190,7 @@ exchange(sparse_adam, "math", TensorMath())
 # Schedulers.
 
 
-def _numbers_in(value: Any) -> Iterator[Any]:
+def _numbers_in(value: object) -> Iterator[object]:
     """The numbers in a container, in containers inside it, and in schedulers."""
     if isinstance(value, lr_scheduler.LRScheduler):
         value = vars(value)
@@ -233,7 +233,7 @@ _multi_step_get_lr = lr_scheduler.MultiStepLR.get_lr
 def _multi_step(self: Any):
     if not is_unknown(self.last_epoch):
         return _multi_step_get_lr(self)
-    times: Any = 0
+    times = 0
     for milestone, count in self.milestones.items():
         times = times + Number.of((self.last_epoch == milestone) * count)
     return [group["lr"] * self.gamma**times for group in self.optimizer.param_groups]
@@ -259,13 +259,13 @@ _restore_scaler = GradScaler.__setstate__
 
 
 @replaces(GradScaler, "__init__")
-def _make_scaler(self: Any, *args: Any, **kwargs: Any):
+def _make_scaler(self: Any, *args: Any, **kwargs: object):
     _init_scaler(self, *args, **kwargs)
     adopt(self)
 
 
 @replaces(GradScaler, "__setstate__")
-def _make_copy_of_scaler(self: Any, state: dict[str, Any]):
+def _make_copy_of_scaler(self: Any, state: dict[str, object]):
     _restore_scaler(self, state)
     adopt(self)
 
@@ -277,7 +277,7 @@ def _start_scaler(self: Any, dev: torch.device):
 
 
 @replaces(GradScaler, "_unscale_grads_")
-def _unscale_own(self: Any, *args: Any, **kwargs: Any):
+def _unscale_own(self: Any, *args: Any, **kwargs: object):
     expect_own(self)
     return _unscale(self, *args, **kwargs)
 
@@ -365,7 +365,7 @@ class _Recorded(dict):
             self._made[id(self), key] = self._at_first(key, value)
         super().__setitem__(key, value)
 
-    def _at_first(self, key: Any, value: Any):
+    def _at_first(self, key: object, value: object):
         if not isinstance(value, torch.Tensor):
             return value
         if is_wrapper(value):  # it is not asked itself: its class need not have a ``clone``
@@ -378,7 +378,7 @@ class _Recorded(dict):
 
 
 @contextmanager
-def _recording(optimizer: Optimizer, made: dict[tuple[int, Any], Any]):
+def _recording(optimizer: Optimizer, made: dict[tuple[int, object], object]):
     """Records the first values of entries of the optimizer's state, by their dictionary and name.
 
     None for those that are made of traced values. Other optimizers than PyTorch's may do anything in a first step.

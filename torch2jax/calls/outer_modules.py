@@ -58,7 +58,7 @@ class Before:
 
     __slots__ = ("attributes", "containers", "kind", "of_kind", "tensors", "thing", "users", "written")
 
-    def __init__(self, thing: Any):
+    def __init__(self, thing: object):
         self.thing, self.kind, self.attributes = thing, type(thing), dict(vars(thing))
         self.of_kind = dict(vars(self.kind)) if "parametrizations" in self.attributes.get("_modules", ()) else None
         """The attributes of its class, if that is its own: PyTorch makes one for a module with parametrizations."""
@@ -68,7 +68,7 @@ class Before:
         """The calls, and whether they are known to have written to it."""
         tables = self.attributes.get("_parameters"), self.attributes.get("_buffers")
         self.tensors = [x for table in tables if table for x in table.values() if x is not None]
-        self.containers: dict[int, tuple[Any, Any, bool]] = {}
+        self.containers: dict[int, tuple[object, object, bool]] = {}
         """Its containers, each with a copy, and whether it is PyTorch's own; empty ones of PyTorch are left out."""
         nested = []
         for container, is_of_pytorch in self._own():
@@ -138,14 +138,14 @@ def _differs(container: Any, before: Any) -> bool:
     return type(container) in _MAPPINGS and any(map(operator.is_not, container.values(), before.values()))
 
 
-def _exchanged(container: Any, before: Any) -> list[Any]:
+def _exchanged(container: object, before: object) -> list[object]:
     """The items that a container alone has, or a copy of it alone."""
     now, then = [*_items(container)], [*_items(before)]
     kept = {*map(id, now)} & {*map(id, then)}
     return [x for x in (*now, *then) if id(x) not in kept]
 
 
-def refill(container: Any, before: Any) -> None:
+def refill(container: Any, before: object) -> None:
     """Replaces the contents of a list, a set or a dictionary by those of a copy of it, in its order."""
     container.clear()
     if before:
@@ -179,11 +179,11 @@ class OuterModules:
         if id(module) in self.visited:  # before its `__init__` it was not known
             self._release(self.visited.pop(id(module)))
 
-    def has_made(self, thing: Any) -> bool:
+    def has_made(self, thing: object) -> bool:
         reference = self.made.get(id(thing))
         return reference is not None and reference() is thing
 
-    def visit(self, thing: Any) -> Before | None:
+    def visit(self, thing: object) -> Before | None:
         """The state of an object before code can change it; None if it is a module that the call has made."""
         before = self.visited.get(id(thing))
         if before is None and not self.has_made(thing):
@@ -230,11 +230,11 @@ class OuterModules:
                 _visited.pop(id(before.thing), None)
             return not any(before.users.values())
 
-    def hold(self, value: Any) -> bool:
+    def hold(self, value: object) -> bool:
         """Returns True if a value belongs to the call, or leads to something that does."""
         return any(map(self._owns, _leaves_of(value)))
 
-    def _owns(self, value: Any) -> bool:
+    def _owns(self, value: object) -> bool:
         if isinstance(value, _Module):
             return self.has_made(value)
         if isinstance(value, (Torchish, SELECTIONS.classes, SPARSE.classes, jax.core.Tracer)):
@@ -242,12 +242,12 @@ class OuterModules:
         return isinstance(value, torch.Tensor) and is_wrapper(value) and is_of_call(value)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Returns True if a value is plain Python data: it leads to no tensor, module or function."""
     return not any(isinstance(x, _NOT_PLAIN) for x in _leaves_of(value))
 
 
-def _leaves_of(value: Any) -> Iterator[Any]:
+def _leaves_of(value: object) -> Iterator[object]:
     """The objects that a value leads to, except those in modules, which are looked at themselves."""
     seen, pending = set(), [value]
     while pending and len(seen) < _MANY:
@@ -263,7 +263,7 @@ def _leaves_of(value: Any) -> Iterator[Any]:
 # Where a call meets modules.
 
 
-def visit_reached(call: "Call", function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
+def visit_reached(call: "Call", function: Callable[..., object], args: tuple, kwargs: dict[str, object]) -> None:
     """Notes the state of the modules, optimizers and tensors that a function and its arguments lead to.
 
     Of functions that is what they close over, name or are methods of. Only objects nearby are looked into: others are
@@ -309,7 +309,7 @@ def _names_in(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named_by(code)))
 
 
-def _held_by(function: types.FunctionType) -> Iterator[Any]:
+def _held_by(function: types.FunctionType) -> Iterator[object]:
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
     for cell in function.__closure__ or ():
@@ -318,32 +318,32 @@ def _held_by(function: types.FunctionType) -> Iterator[Any]:
 
 
 @runs_instead_of(_Module.__init__, with_original=True)
-def _begin(original: Callable[..., Any], self: _Module, *args: Any, **kwargs: Any):
+def _begin(original: Callable[..., object], self: _Module, *args: object, **kwargs: object):
     this_call().settings.modules.add_made(self)
     original(self, *args, **kwargs)
 
 
 @runs_instead_of(_Module.__setstate__, with_original=True)
-def _begin_copy(original: Callable[..., Any], self: _Module, state: dict[str, Any]):
+def _begin_copy(original: Callable[..., object], self: _Module, state: dict[str, object]):
     if not vars(self):  # which has no `__init__`
         this_call().settings.modules.add_made(self)
     original(self, state)
 
 
 @runs_instead_of(_Module.__setattr__, with_original=True)
-def _set(original: Callable[..., Any], self: _Module, name: str, value: Any):
+def _set(original: Callable[..., object], self: _Module, name: str, value: object):
     this_call().settings.modules.will_change(self, name)
     original(self, name, value)
 
 
 @runs_instead_of(_Module.__delattr__, with_original=True)
-def _delete(original: Callable[..., Any], self: _Module, name: str):
+def _delete(original: Callable[..., object], self: _Module, name: str):
     this_call().settings.modules.will_change(self, name)
     original(self, name)
 
 
 @runs_instead_of(_Module._apply, with_original=True)
-def _convert(original: Callable[..., Any], self: _Module, fn: Callable[..., Any], recurse: bool = True):
+def _convert(original: Callable[..., object], self: _Module, fn: Callable[..., object], recurse: bool = True):
     """As PyTorch's; a module keeps each tensor from outside that `fn` leaves as it is."""
     call = this_call()
     modules, standing_for = call.settings.modules, call.constants.standing_for
@@ -364,7 +364,7 @@ def _convert(original: Callable[..., Any], self: _Module, fn: Callable[..., Any]
     return original(self, converted, recurse=False)
 
 
-def _changing(original: Callable[..., Any], self: _Module, *args: Any, **kwargs: Any):
+def _changing(original: Callable[..., object], self: _Module, *args: object, **kwargs: object):
     this_call().settings.modules.will_change(self)
     return original(self, *args, **kwargs)
 

@@ -64,11 +64,11 @@ _default_dtype = torch.get_default_dtype  # PyTorch's own, while something stand
 _has_gradients = torch.is_grad_enabled
 _is_cast, _has_modes = is_any_autocast_enabled, len_torch_dispatch_stack
 _plans: Cache[tuple, Any] = Cache("plans", 4096)
-_may_have: Cache[Any, None] = Cache("rules that may have plans", 4096)
+_may_have: Cache[object, None] = Cache("rules that may have plans", 4096)
 _never: Cache[tuple, str] = Cache("functions without plans", 4096)  # with the reason
 
 
-def run_planned(call: "Call", function: Callable, types: Iterable[type], args: tuple, kwargs: dict | None) -> Any:
+def run_planned(call: "Call", function: Callable, types: Iterable[type], args: tuple, kwargs: dict | None) -> object:
     """The result of a function by its plan; `NOT_PLANNED` where it has none.
 
     Args:
@@ -114,7 +114,7 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
         found = _plans.get(tuple(key))
         if type(found) is str:
             return _passed(found)
-        refused: Any = None
+        refused: object = None
         if found is not None:
             try:
                 result = found.run(call, args, kwargs, tensors, arrays, is_eager)
@@ -128,7 +128,7 @@ def run_planned(call: "Call", function: Callable, types: Iterable[type], args: t
     raise refused
 
 
-def _unplanned(function: Callable, rule: Any, args: tuple, kwargs: dict) -> str | None:
+def _unplanned(function: Callable, rule: object, args: tuple, kwargs: dict) -> str | None:
     """The reason why calls of a function never have a plan, whatever the metadata; None where they may have one."""
     if type(rule) is OverloadedRule:
         try:
@@ -153,7 +153,7 @@ def _are_known(call: "Call", tensors: list[Torchish]) -> bool:
     return call.stages
 
 
-def _passed(reason: str) -> Any:
+def _passed(reason: str) -> object:
     bypassed[reason] += 1
     return NOT_PLANNED
 
@@ -259,13 +259,13 @@ def _first(
     return run_planned(call, function, types, args, kwargs)
 
 
-def _is_basic(subscript: Any) -> bool:
+def _is_basic(subscript: object) -> bool:
     """Returns True if a subscript gives a view of any tensor."""
     items = subscript if type(subscript) is tuple else (subscript,)
     return all(type(item) in _BASIC for item in items)
 
 
-def _first_filled(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, may_have: bool) -> Any:
+def _first_filled(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, may_have: bool) -> object:
     if not may_have:
         _plans[key] = "a new tensor that requires grad, or of the value of another"
         return _passed(_plans[key])
@@ -277,7 +277,9 @@ def _first_filled(key: tuple, call: "Call", function: Callable, args: tuple, kwa
     return result
 
 
-def _first_with_memory(key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, is_eager: bool) -> Any:
+def _first_with_memory(
+    key: tuple, call: "Call", function: Callable, args: tuple, kwargs: dict, is_eager: bool
+) -> object:
     """The result of a function by the general path, from which a plan is made."""
     result = call.dispatch(function, args, kwargs)
     try:

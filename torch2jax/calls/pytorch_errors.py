@@ -21,6 +21,7 @@ from ..functional.vmap import Batch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.array_rule import ArrayRule
 from ..rules.features import Feature, in_every_call
+from ..rules.keywords import Rule
 from ..rules.registry import is_provided
 from ..rules.rule import TensorRule
 from ..tensors.dtypes import has_doubles, is_integral
@@ -51,7 +52,7 @@ def other_numbers() -> list[Numbers]:
 
 def refusal_of(
     call: "Call",
-    func: Any,
+    func: Callable[..., object],
     args: tuple,
     kwargs: dict,
     device: str,
@@ -72,7 +73,7 @@ def refusal_of(
 
 def _call_of_pytorch(
     call: "Call", func: Any, args: tuple, kwargs: dict, device: str, integers: Numbers
-) -> Callable[[], Any]:
+) -> Callable[[], object]:
     """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
     if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
         raise MemoryError  # there is none that PyTorch could read
@@ -123,12 +124,16 @@ _OF_PYTORCHS_INSIDE = re.compile(
 class _Words(Feature):
     """The standing feature that refuses arguments in PyTorch's words, or names the rule that does."""
 
-    def explain(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+    def explain(
+        self, call: "Call", function: Callable[..., object], rule: Rule, args: tuple, kwargs: dict, error: Exception
+    ) -> None:
         refuse_rule_as_pytorch(call, function, rule, args, kwargs, error)
         explain_rule(error, function, rule)
 
 
-def refuse_rule_as_pytorch(call: "Call", func: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+def refuse_rule_as_pytorch(
+    call: "Call", func: Callable[..., object], rule: Rule, args: tuple, kwargs: dict, error: Exception
+) -> None:
     """As `refuse_as_pytorch`, where a rule raised `error`, unless that may be about values, or is JAX's own.
 
     Without a rule, PyTorch's decomposition of an operator did.
@@ -151,7 +156,7 @@ _NEEDS_VALUE = (
 )
 
 
-def explain_rule(error: Exception, func: Any, rule: Any) -> None:
+def explain_rule(error: Exception, func: object, rule: Rule) -> None:
     """Notes the user's own rule in which a call fails, unless the error names it.
 
     Raises:
@@ -181,7 +186,13 @@ def _is_raised_here(error: BaseException) -> bool:
 
 
 def refuse_as_pytorch(
-    call: "Call", func: Any, args: tuple, kwargs: dict, error: Exception, *, is_of_values: bool = False
+    call: "Call",
+    func: Callable[..., object],
+    args: tuple,
+    kwargs: dict,
+    error: Exception,
+    *,
+    is_of_values: bool = False,
 ) -> None:
     """Raises PyTorch's error for tensors of these shapes and dtypes, whatever their values are.
 

@@ -28,7 +28,7 @@ from ..internals.transforms import (
 )
 from ..rules.features import Feature, in_every_call
 from ..runtime.patches import exchange, replaces, runs_instead_of
-from ..runtime.translation import current, kept, this_call
+from ..runtime.translation import Call, current, kept, this_call
 from ..tensors.dtypes import default_dtype
 from .nesting import Settings
 from .outer_modules import Change, OuterModules, refill
@@ -72,7 +72,7 @@ class _Changed:
     def __init__(self):
         self.suspended: list[list[str]] = []
         """The devices whose regions were left when others began, for each that lasts."""
-        self.parametrizations: dict[Any, torch.Tensor] = {}
+        self.parametrizations: dict[object, torch.Tensor] = {}
         """The cache of ``torch.nn.utils.parametrize.cached()`` within the call."""
         self.handles: list[RemovableHandle] = []
         """The handles of hooks that the call has registered, also on objects from outside."""
@@ -113,10 +113,10 @@ class _Changed:
 class _Restoring(Feature):
     """The standing feature that notes what a call may change outside of itself, and puts it back."""
 
-    def begin(self, call: Any) -> None:
+    def begin(self, call: Call) -> None:
         call.kept[_Changed], call.settings.modules = _Changed(), OuterModules()
 
-    def discard(self, call: Any) -> None:
+    def discard(self, call: Call) -> None:
         call.kept[_Changed].put_back(call.settings, everything=True)
 
     def end(self, call: Any) -> None:
@@ -142,7 +142,7 @@ def _nesting() -> int:
 _make_handle = RemovableHandle.__init__
 
 
-def _noted_handle(self: RemovableHandle, *args: Any, **kwargs: Any):
+def _noted_handle(self: RemovableHandle, *args: object, **kwargs: object):
     _make_handle(self, *args, **kwargs)
     call = current()
     if call is not None:
@@ -153,7 +153,7 @@ exchange(RemovableHandle, "__init__", _noted_handle)
 
 
 @runs_instead_of(RemovableHandle.remove, with_original=True)
-def _remove_hook(original: Callable[[Any], None], self: RemovableHandle):
+def _remove_hook(original: Callable[[object], None], self: RemovableHandle):
     """Removes a hook; one from outside of the call is there again when that ends."""
     if not any(self is handle for handle in kept(_Changed).handles):
         for reference in (self.hooks_dict_ref, *self.extra_dict_ref):
@@ -168,7 +168,7 @@ def _remove_hook(original: Callable[[Any], None], self: RemovableHandle):
 
 def _noticing(change: Callable) -> Callable:
     @functools.wraps(change)
-    def noticed(*args: Any):
+    def noticed(*args: object):
         call = current()
         if call is not None:
             kept(_Changed).keep_autocast()
@@ -207,7 +207,7 @@ def _leave_region(self: torch.autocast, *exc_info: object):
 
 
 @replaces(autocast_mode, "_cast")
-def _cast_inputs(value: Any, device_type: str, dtype: torch.dtype):
+def _cast_inputs(value: object, device_type: str, dtype: torch.dtype):
     """As PyTorch's function for `custom_fwd`, which leaves tensors on other devices than it names."""
     if not isinstance(value, torch.Tensor):
         return _cast(value, device_type, dtype)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, is_
 from typing import Any
 
+import jax
 import torch
 
 from ..runtime.translation import this_call
@@ -160,7 +161,7 @@ class CapturedState:
         if self._beyond is not None and position < self.first_storage:
             self._beyond.lend(position)
 
-    def note_written(self, position: int, storage: Storage, array: Any) -> None:
+    def note_written(self, position: int, storage: Storage, array: jax.Array) -> None:
         """Notes the new contents of a storage, which have the same form as the old ones."""
         if self._beyond is not None and position < self.first_storage:
             self._beyond.note_written(position, storage, array)
@@ -278,7 +279,7 @@ class GuardedState(CapturedState):
         super().__init__(roots, beyond, shares=True, located=True)
         self._before = beyond
         self._roots = roots
-        self._empty: list[Any] = []
+        self._empty: list[object] = []
         self._keyed: list[Any] = []  # whose keys are strings, and which these are
         self._keys: list[str] = []
         self._sized: list[Any] = []  # all, and how many items they have
@@ -293,7 +294,7 @@ class GuardedState(CapturedState):
         self.arrays: list = []
         self.number: Any = None
         """The key of the state in those of programs, as long as it has not changed."""
-        self._shape_number: Any = None  # and for its signature, which many objects make up
+        self._shape_number: object = None  # and for its signature, which many objects make up
 
     @property
     def is_settled(self) -> bool:
@@ -364,7 +365,7 @@ class GuardedState(CapturedState):
             position -= self.first_storage
             self.arrays[position], self._versions[position] = None, -1
 
-    def note_written(self, position: int, storage: Storage, array: Any) -> None:
+    def note_written(self, position: int, storage: Storage, array: jax.Array) -> None:
         if position < self.first_storage:
             super().note_written(position, storage, array)
         else:

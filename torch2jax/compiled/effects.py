@@ -42,7 +42,7 @@ class Restoration:
                 codec.fill(value, head, items)
 
 
-def _holds(opened: tuple, head: Any, items: list) -> bool:
+def _holds(opened: tuple, head: object, items: list) -> bool:
     new_head, new_items = opened
     return new_head == head and len(new_items) == len(items) and all(map(lambda a, b: a is b, new_items, items))
 
@@ -61,7 +61,7 @@ class _StaticNode:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         self.value = value
 
     def make(self, rebuilt: Rebuilt):
@@ -245,7 +245,7 @@ class Effects:
             return self._remember(value, _StaticNode(value))
         return described
 
-    def _remember(self, value: Any, described: Any) -> Any:
+    def _remember(self, value: Torchish | Storage, described: object) -> Any:
         self._kept.append(value)
         self._described[id(value)] = described
         return described

@@ -88,13 +88,13 @@ def kind_of(function: Callable[..., Any]) -> FunctionKind:
     return FunctionKind.WRITES if is_setter else FunctionKind.OTHER
 
 
-def kind_for_arguments(function: Callable[..., Any], args: tuple, kwargs: dict) -> FunctionKind:
+def kind_for_arguments(function: Callable[..., object], args: tuple, kwargs: dict) -> FunctionKind:
     """The kind of a WRITES_IF_TOLD function with these arguments."""
     rule: WithFlag = registry.lookup(function)  # pyright: ignore[reportAssignmentType]
     return FunctionKind.WRITES if rule.writes(args, kwargs) else FunctionKind.PURE
 
 
-def is_new(kind: FunctionKind, function: Callable[..., Any], args: tuple, kwargs: dict) -> bool:
+def is_new(kind: FunctionKind, function: Callable[..., object], args: tuple, kwargs: dict) -> bool:
     """True if a function's result shares no memory with those arguments that are not PyTorch's own."""
     if kind is FunctionKind.INDEXES:
         return len(args) == 2 and _has_tensor(args[1])
@@ -148,21 +148,25 @@ class HostFunctions(HostTensors, Feature):
 
     rank, is_shared = 10, True
 
-    def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+    def run_first(
+        self, call: Call, function: Callable[..., object], types: Collection[type], args: tuple, kwargs: dict
+    ) -> object:
         del call
         if types and tuple(types) != _TENSOR:
             return NEXT
         return self.run_at_once(function, args, kwargs)
 
-    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+    def run_instead(
+        self, call: Call, function: Callable[..., object], rule: object, args: tuple, kwargs: dict
+    ) -> object:
         del rule
         return self.dispatch(call, function, args, kwargs) if self.is_active else NEXT
 
-    def bring_in(self, call: Any, tensor: Any) -> Any:
+    def bring_in(self, call: Call, tensor: torch.Tensor) -> Any:
         del call
         return self.lift(tensor) if self.owns(tensor) else NEXT
 
-    def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:
+    def run_past_overrides(self, call: Call, function: Callable[..., object], args: tuple) -> None:
         del call
         if function.overloadpacket is torch.ops.aten.set_ and self.is_active:
             self.memories.give_up_all(args)
@@ -181,7 +185,7 @@ class HostFunctions(HostTensors, Feature):
             or is_transforming()
         )
 
-    def run_at_once(self, function: Callable, args: tuple, kwargs: dict | None) -> Any:
+    def run_at_once(self, function: Callable, args: tuple, kwargs: dict | None) -> object:
         """The result of a function whose tensors were all made around parts; else `NOT_RUN`."""
         if len_torch_function_stack():
             return NOT_RUN
@@ -309,7 +313,7 @@ class HostFunctions(HostTensors, Feature):
             self.memories.is_blurred = True
         return self._native(function, args, kwargs, wants and function not in _DETACHING)
 
-    def _native(self, function: Callable, args: tuple, kwargs: dict, wants: bool) -> Any:
+    def _native(self, function: Callable, args: tuple, kwargs: dict, wants: bool) -> object:
         with DisableTorchFunction():
             result = function(*args, **kwargs)
             viewed = self._viewed_as_another(result, args)
@@ -318,7 +322,7 @@ class HostFunctions(HostTensors, Feature):
             del result
         return self._on_jax_instead(viewed, function, args, kwargs)
 
-    def _make(self, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def _make(self, function: Callable, args: tuple, kwargs: dict) -> object:
         if kwargs.get("requires_grad"):
             return NOT_RUN
         with DisableTorchFunction():
@@ -330,14 +334,14 @@ class HostFunctions(HostTensors, Feature):
         is_memory = gives_memory(function) and made.numel()  # which may become a parameter
         return NOT_RUN if is_memory or made.numel() > _MOST or not self._has_floats else self._taken(made)
 
-    def _viewed_as_another(self, result: Any, args: tuple) -> tuple:
+    def _viewed_as_another(self, result: object, args: tuple) -> tuple:
         """The tensors whose memory a result has in a dtype that is none for PyTorch here."""
         if not isinstance(result, torch.Tensor) or result.dtype in self._dtypes:
             return ()
         memory = result.untyped_storage()._cdata
         return tuple([x for x in args if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata == memory])
 
-    def _on_jax_instead(self, viewed: tuple, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def _on_jax_instead(self, viewed: tuple, function: Callable, args: tuple, kwargs: dict) -> object:
         """The result of a function on JAX, which shares memory there with these tensors."""
         with DisableTorchFunction():
             self.memories.give_up_all(viewed)
@@ -353,7 +357,7 @@ class HostFunctions(HostTensors, Feature):
                 return tensor._label.type == "cpu" and not tensor._node.is_chosen
             return tensor.is_cpu and type(tensor) is torch.Tensor and tensor.layout is torch.strided
 
-    def _own(self, value: Any) -> Any:
+    def _own(self, value: object) -> Any:
         if isinstance(value, torch.Tensor):
             if state_of(value) != NO:
                 return value
@@ -371,12 +375,12 @@ class HostFunctions(HostTensors, Feature):
             return tensor._node.storage.history is not None
         return tensor.requires_grad
 
-    def _subscripted(self, call: Call, function: Callable, args: tuple) -> Any:
+    def _subscripted(self, call: Call, function: Callable, args: tuple) -> object:
         """The result of a subscript of a tensor of JAX's: a view, or a new tensor."""
         view = call.run_planned(call, function, (Torchish,), args, None) if type(args[0]) is Torchish else NOT_PLANNED
         return self._on_jax(call, function, args, {}) if view is NOT_PLANNED else view
 
-    def _gradient_attribute(self, function: Callable, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _gradient_attribute(self, function: Callable, value: torch.Tensor, *args: object, **kwargs: object) -> object:
         """The answer of a tensor without gradients to a question about them.
 
         Raises:
@@ -397,7 +401,7 @@ class HostFunctions(HostTensors, Feature):
             return self._on_jax(self._call, function, (value, *args), kwargs)
         raise Restart(tape=1)
 
-    def _on_jax(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
+    def _on_jax(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> object:
         lifted: dict[int, tuple[torch.Tensor, Torchish]] = {}
         before, self._is_closed = self._is_closed, False
         self._lifted.append(lifted)
@@ -418,7 +422,7 @@ class HostFunctions(HostTensors, Feature):
                 self.memories.share(value, tensor)
         return result
 
-    def _settled(self, result: Any) -> Any:
+    def _settled(self, result: object) -> object:
         """A new integer tensor from JAX: as PyTorch's own, if it is small."""
         if type(result) is not Torchish or not is_integral(result.dtype) or not self._is_small(result):
             return result
@@ -427,7 +431,7 @@ class HostFunctions(HostTensors, Feature):
         return result if not ndim or result._node.storage.memory.foreign else self._taken(self._own(result))
 
 
-def _shares_memory(result: Any, tensor: Torchish) -> bool:
+def _shares_memory(result: object, tensor: Torchish) -> bool:
     """Returns True if a result, or one among several, shares the memory of a tensor of the call."""
     if isinstance(result, (tuple, list)):
         return any(_shares_memory(x, tensor) for x in result)
@@ -446,7 +450,7 @@ def _is_as_wanted(tensor: Torchish, *options: object, **named: object) -> bool:
     return "memory_format" not in named
 
 
-def _gather(value: Any, tensors: list) -> bool:
+def _gather(value: object, tensors: list) -> bool:
     """Gathers the tensors of an argument; False if it has an object that PyTorch would understand otherwise."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)

@@ -27,14 +27,14 @@ NO, YES, WANTING = 0, 1, 2
 """The states of a tensor: not PyTorch's own; PyTorch's own; PyTorch's own that requires grad."""
 
 
-def state_of(value: Any) -> int:
+def state_of(value: object) -> int:
     return getattr(value, "_is_host", NO)
 
 
 _to_dlpack = to_dlpack_versioned  # which translated code has something else for
 
 
-def replacement_for(value: torch.Tensor, array: Any) -> Torchish:
+def replacement_for(value: torch.Tensor, array: jax.Array) -> Torchish:
     """An array of the values of one of PyTorch's own as a tensor of the call, which requires grad if that does."""
     tensor = wrap(array, value.dtype, strides=dense_strides(value))
     if state_of(value) == WANTING:
@@ -64,18 +64,18 @@ def _in_order_of(tensor: Torchish, values: torch.Tensor) -> torch.Tensor:
     return values if strides is None else with_strides(values, strides)
 
 
-def _read(region: Any, known: Any, frame: Any) -> torch.Tensor:
+def _read(region: Any, known: jax.Array, frame: object) -> torch.Tensor:
     return region.read(real(known), frame).clone().resolve_conj().resolve_neg()
 
 
-def _copied(array: Any, dtype: torch.dtype) -> torch.Tensor:
+def _copied(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
     """An array as a tensor of PyTorch's own."""
     copied = torch.empty(array.shape, dtype=dtype)
     write(copied, array)
     return copied
 
 
-def write(tensor: torch.Tensor, array: Any) -> None:
+def write(tensor: torch.Tensor, array: jax.Array) -> None:
     """Writes an array to a tensor of PyTorch's own, in one copy that leaves it resizable: `Tensor.numpy` would not."""
     np.copyto(np.from_dlpack(_Lent(tensor)), np.asarray(array), casting="unsafe")
 
@@ -107,7 +107,7 @@ class Memories:
         self.is_blurred = False
         """True if memory of a tensor that is said not to require grad may do so."""
 
-    def write_back(self, value: torch.Tensor, array: Any, wants: bool) -> None:
+    def write_back(self, value: torch.Tensor, array: jax.Array, wants: bool) -> None:
         """Copies writes to the call's tensor back to the tensor of PyTorch's own for which it was made.
 
         Args:
@@ -181,7 +181,7 @@ class Memories:
     def _refuse(self) -> None:
         raise _shared_already()
 
-    def expect_writable(self, value: Any) -> None:
+    def expect_writable(self, value: torch.Tensor) -> None:
         """
         Raises:
             NotImplementedError: a tensor's memory is to be written to, and is shared with a view on JAX.

@@ -34,7 +34,7 @@ _SHOWN = 3
 _LONGEST = 60
 
 
-def listed(function: Callable, module: Any, args: tuple, kwargs: dict) -> dict[str, str]:
+def listed(function: Callable, module: object, args: tuple, kwargs: dict) -> dict[str, str]:
     """The arguments of a call and the contents of its module, by path. PyTorch's overrides must be off."""
     names = list(inspect.signature(function).parameters) if callable(function) else []
     found: dict[str, str] = {"gradients": "on" if torch.is_grad_enabled() else "off"}
@@ -47,7 +47,7 @@ def listed(function: Callable, module: Any, args: tuple, kwargs: dict) -> dict[s
     return found
 
 
-def _list(path: str, value: Any, found: dict[str, str], seen: set[int]) -> None:
+def _list(path: str, value: object, found: dict[str, str], seen: set[int]) -> None:
     if isinstance(value, torch.Tensor):
         found[path] = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
         return
@@ -65,7 +65,7 @@ def _list(path: str, value: Any, found: dict[str, str], seen: set[int]) -> None:
         _list(_extended(path, value, head, number), item, found, seen)
 
 
-def _extended(path: str, value: Any, head: Any, number: int) -> str:
+def _extended(path: str, value: object, head: object, number: int) -> str:
     names: tuple = head if isinstance(head, tuple) else ()
     if isinstance(value, dict) and type(value).__dictoffset__:  # its keys, and the names of its attributes
         names = (*names[0], *names[1])
@@ -91,7 +91,7 @@ _NOT_COMPILED: Any = object()
 _LOCATED: Any = object()
 
 
-def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
+def parts_of(module: torch.nn.Module | None, chosen: object) -> "Parts | None":
     """The parts that `t2j` was told to compile, or None if there are none.
 
     Args:
@@ -120,7 +120,7 @@ def parts_of(module: torch.nn.Module | None, chosen: Any) -> "Parts | None":
     return Parts(tuple(found for thing in chosen for found in _found(module, thing)))
 
 
-def _found(module: torch.nn.Module, thing: Any) -> Iterator[tuple[str, str | None]]:
+def _found(module: torch.nn.Module, thing: object) -> Iterator[tuple[str, str | None]]:
     """The path of each module that something means, and the name of its method, None for the call of the module."""
     parts = dict(module.named_modules(remove_duplicate=False))
     if isinstance(thing, str):
@@ -174,7 +174,7 @@ class Parts:
     def take_over(self, skeleton: torch.nn.Module) -> None:
         """Makes the parts of `skeleton`, a copy of the module, run by their programs."""
         for (path, method), part in self._parts.items():
-            module: Any = skeleton.get_submodule(path)
+            module = skeleton.get_submodule(path)
             if isinstance(module, torch.jit.ScriptModule):
                 raise TypeError(f"compile names {path!r}, a TorchScript module, which is what it was compiled to")
             name = "_call_impl" if method is None else method
@@ -293,7 +293,7 @@ class _Running(Hidden):
         self._part.note(key, program, listing)
         return program
 
-    def __deepcopy__(self, memo: dict[int, Any]):
+    def __deepcopy__(self, memo: dict[int, object]):
         module, function = copy.deepcopy(self._module, memo), copy.deepcopy(self._function, memo)
         return _Running(self._part, module, function)
 

@@ -42,7 +42,7 @@ _MANY = 4  # ways to put what is given in order
 
 def _held_elsewhere(tensors: list, constants: Any) -> list:
     """The tensors to which something beside this list and `constants` refers; the others were made just now."""
-    made: list[Any] = [object()]
+    made: list[object] = [object()]
     remembered = (made[0],)
     alone = sys.getrefcount(made[0])
     del remembered
@@ -180,11 +180,11 @@ class PartProgram:
     def _note(
         self,
         storages: Sequence[Storage],
-        arrays: Sequence[Any],
+        arrays: Sequence[object],
         tensors: list[Torchish],
         writes: list[int],
         key: jax.Array | None,
-        stream: Any,
+        stream: StreamState,
     ) -> None:
         """Notes the written storages, and the number of random numbers drawn."""
         self._written = []
@@ -228,7 +228,7 @@ class PartProgram:
         def evaluate(
             spare: list, orders: Sequence[RowOrder | None], others: list, constants: list, stream: tuple
         ) -> list:
-            arrays: list[Any] = [None] * inputs
+            arrays: list[object] = [None] * inputs
             for position, array, order in itertools.zip_longest(given, spare, orders):
                 arrays[position] = array if order is None else order.of(array)
             for position, array in zip(kept, others, strict=True):

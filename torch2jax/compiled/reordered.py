@@ -57,7 +57,7 @@ class Reordered(LazyArray):
     __slots__ = ("array", "order")
     layout = None
 
-    def __init__(self, array: Any, order: RowOrder):
+    def __init__(self, array: jax.Array, order: RowOrder):
         self.array, self.order, self._buffer = array, order, None
         self.shape, self.dtype, self.depth, self.source = array.shape, array.dtype, 1, None
 
@@ -81,7 +81,7 @@ def buffer_of(storage: Storage) -> ArrayBuffer | Reordered:
     return buffer if type(buffer) is Reordered else storage.buffer
 
 
-def shown(storage: Storage) -> Any:
+def shown(storage: Storage) -> object:
     """The contents of a storage: an array, or a `Reordered` one."""
     buffer = buffer_of(storage)
     return buffer if type(buffer) is Reordered else buffer.array
@@ -95,7 +95,7 @@ class Orders:
         is_around: tells whether a tensor is one of PyTorch's own that has come about there.
     """
 
-    def __init__(self, is_written: Callable[[Any], bool], is_around: Callable[[Any], bool]):
+    def __init__(self, is_written: Callable[[Any], bool], is_around: Callable[[object], bool]):
         self._is_written, self._is_host = is_written, is_around
         self._last: tuple[torch.Tensor, jax.Array, int, int] | None = None  # all caches get the same order
 
@@ -177,7 +177,7 @@ def references_alone() -> int:
     Asked each time: it is more while another evaluator of Python's frames is in force, as that of ``torch.compile``.
     """
 
-    def references(array: Any) -> int:
+    def references(array: object) -> int:
         return sys.getrefcount(array)
 
     array = object()

@@ -258,7 +258,7 @@ def _listed(signature: inspect.Signature) -> str:
     return f"({', '.join(names[:_LISTED])}{', ...' if len(names) > _LISTED else ''})"
 
 
-def _is_key(value: Any) -> bool:
+def _is_key(value: object) -> bool:
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
@@ -423,7 +423,7 @@ def _dtype_of_numbers(value: Any, *, takes_floats: bool) -> str | None:
     return dtypes if parts is not value else f"{type(value).__name__} of {dtypes}"
 
 
-def _may_be_of_jit(value: Any) -> bool:
+def _may_be_of_jit(value: object) -> bool:
     """Returns True if a value is traced, has no dimensions, and is no example of `jax.vmap`, as flags are."""
     return isinstance(value, Tracer) and value.ndim == 0 and not _is_key(value) and not hasattr(value, "batch_dim")
 

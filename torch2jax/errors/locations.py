@@ -115,7 +115,7 @@ def is_translator(filename: str) -> bool:
     return filename.startswith(_TRANSLATORS)
 
 
-def keeper_of(value: Any) -> str | None:
+def keeper_of(value: object) -> str | None:
     """The user's holder of an object, in words: an attribute, a global name, a container of that name, a cache."""
     holders = _holders(value)
     for holder in holders:
@@ -132,7 +132,7 @@ def keeper_of(value: Any) -> str | None:
     return None
 
 
-def _holders(value: Any) -> list[Any]:
+def _holders(value: object) -> list[object]:
     """The referrers of an object that the garbage collector knows, without frames and this package's own objects."""
     return [
         x
@@ -141,7 +141,7 @@ def _holders(value: Any) -> list[Any]:
     ]
 
 
-def _entry_in(container: Any, value: Any) -> str:
+def _entry_in(container: object, value: object) -> str:
     if isinstance(container, dict):
         return next((f"the entry {key!r}" for key, item in container.items() if item is value), "a key")
     if isinstance(container, (list, tuple)):
@@ -170,7 +170,7 @@ def _name_in(holder: Any, value: Any) -> str | None:
     return _attribute_of(holder, value) if not isinstance(holder, (list, tuple, set)) else None
 
 
-def _attribute_of(owner: Any, value: Any) -> str | None:
+def _attribute_of(owner: object, value: object) -> str | None:
     attributes = getattr(owner, "__dict__", None) or {}
     name = next((key for key, item in attributes.items() if item is value), None)
     if name is None:

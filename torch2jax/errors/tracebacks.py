@@ -19,7 +19,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import jax
 import torch
@@ -102,7 +102,7 @@ def add_location(error: Exception) -> None:
     add_note(error, note)
 
 
-def _described(module: Any) -> str:
+def _described(module: object) -> str:
     """A module without parts, as its ``repr`` shows it: it says what a layer expects."""
     if vars(module).get("_modules", True):  # True: a copy may have lost them by now
         return ""
@@ -114,7 +114,7 @@ def _described(module: Any) -> str:
 
 def hides_frames() -> bool:
     """Returns True if JAX hides its frames; torch2jax then hides its own."""
-    mode: Any = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]
+    mode = jax.config.jax_traceback_filtering  # pyright: ignore[reportAttributeAccessIssue]
     return mode not in ("off", "remove_frames")  # with the latter JAX shows both, and needs all of them
 
 

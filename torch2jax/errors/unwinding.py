@@ -30,7 +30,7 @@ class Unwind(BaseException):
     most = 16
     """The number of times that code may catch one that ends the call."""
 
-    def __init__(self, *args: Any):
+    def __init__(self, *args: object):
         super().__init__(*args)
         call = _given(self, type(self), self.most if self.ends_call else _MANY)
         if call is not None and self.ends_call:
@@ -79,12 +79,12 @@ class Restart(Unwind):
         self.tape, self.follows = tape, follows
 
 
-def refused(error: Exception, location: Any) -> None:
+def refused(error: Exception, location: object) -> None:
     """Called with an error before it is raised, if it answers a request that code may well do without."""
     _given(error, (type(error), location), _MANY)
 
 
-def _given(error: BaseException, key: Any, allowed: int) -> UnwindableCall | None:
+def _given(error: BaseException, key: object, allowed: int) -> UnwindableCall | None:
     call = cast(UnwindableCall | None, translation.current())
     if call is not None:
         call.paths[-1].retry_budget.give(error, key, allowed)
@@ -99,7 +99,7 @@ class RetryBudget:
         self._tracer: _ExceptionTracer | None = None
         self._lines = 0
 
-    def give(self, error: BaseException, key: Any, allowed: int) -> None:
+    def give(self, error: BaseException, key: object, allowed: int) -> None:
         """Called before an exception is raised; allows code to catch `allowed` exceptions of one key."""
         self._given[key] += 1
         if self._given[key] <= allowed:
@@ -167,7 +167,7 @@ class _ExceptionTracer:
         self._raising.clear()
 
 
-def _ignore(*_: Any) -> None:
+def _ignore(*_: object) -> None:
     """Ignores all later trace events."""
 
 

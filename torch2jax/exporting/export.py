@@ -65,7 +65,7 @@ def export(
         name = min(unknown)
         raise ValueError(f"export got the platform {name!r}; wanted some of {PLATFORMS}{nearest(name, PLATFORMS)}")
 
-    def exported(*args: Any, **kwargs: Any) -> jax.export.Exported:
+    def exported(*args: object, **kwargs: object) -> jax.export.Exported:
         leaves, tree = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
         tree_of_positions = plain(tree.unflatten(index if held else None for index, held in enumerate(is_array)))

@@ -125,7 +125,7 @@ class _Evaluation:
             lambda *xs: tuple(self.inline([equation.params["call_jaxpr"] for equation in equations], list(xs)))
         )
 
-        def derivative(primals: Sequence[Any], tangents: Sequence[Any]):
+        def derivative(primals: Sequence[object], tangents: Sequence[object]):
             derivatives = [
                 equation.params["jvp_jaxpr_fun"].call_wrapped(*[False] * len(primals)) for equation in equations
             ]
@@ -187,7 +187,7 @@ class _Evaluation:
             return dataclasses.replace(first, **parts)
         raise SizesError(f"the {what} depends on sizes: it is {', '.join(map(str, values))} for {self._sizes}")
 
-    def _expression(self, numbers: Sequence[int], what: str) -> Any:
+    def _expression(self, numbers: Sequence[int], what: str) -> object:
         try:
             return self._sizes.expression(numbers)
         except NotAnExpressionError as error:

@@ -90,7 +90,7 @@ class Sizes:
                 return sum(int(factor) * term for factor, (term, _) in zip(factors, terms, strict=True))
         raise NotAnExpressionError(f"{', '.join(map(str, numbers))} for {self}")
 
-    def _candidates(self, constant: Any) -> Iterable[tuple]:
+    def _candidates(self, constant: tuple[object, ...]) -> Iterable[tuple]:
         yield from ((term,) for term in self._terms)
         yield from ((constant, term) for term in self._terms)
         yield from itertools.combinations(self._terms, 2)
@@ -252,7 +252,11 @@ class _Asking(TorchFunctionMode):
         self._comparisons = comparisons
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
     ):
         if func in _SLICED:
             self._ask_of_slices(self._known(args[0].shape), args[1])
@@ -318,10 +322,10 @@ def _stripped(value: Any):
 class _Size(int):
     """An integer with the expression that it depends on."""
 
-    _expression: Any
+    _expression: object
     _comparisons: _Comparisons
 
-    def __new__(cls, size: int, expression: Any, comparisons: _Comparisons):
+    def __new__(cls, size: int, expression: object, comparisons: _Comparisons):
         made = super().__new__(cls, size)
         made._expression, made._comparisons = expression, comparisons
         return made
@@ -344,19 +348,19 @@ class _Size(int):
         return 0 - self
 
 
-def _expression_of(value: Any):
+def _expression_of(value: object):
     return value._expression if isinstance(value, _Size) else value
 
 
 def _arithmetic(name: str):
     of_integers, of_expressions = getattr(int, f"__{name}__"), getattr(operator, name)
 
-    def forwards(self: Any, other: object):
+    def forwards(self: _Size, other: object):
         return made(
             self, other, of_integers(self, other), lambda: of_expressions(self._expression, _expression_of(other))
         )
 
-    def backwards(self: Any, other: object):
+    def backwards(self: _Size, other: object):
         if type(other) is not int:
             return NotImplemented
         return made(self, other, of_integers(other, self), lambda: of_expressions(other, self._expression))
@@ -377,7 +381,7 @@ def _arithmetic(name: str):
 def _comparison(name: str):
     of_integers = getattr(int, f"__{name}__")
 
-    def compare(self: Any, other: object):
+    def compare(self: _Size, other: object):
         if isinstance(other, int) and not is_translator(sys._getframe(1).f_code.co_filename):
             self._comparisons.ask(name, self, other)
         return of_integers(self, other)

@@ -129,7 +129,7 @@ class Transformation(Level, ABC):
         """Returns True if a tensor's memory was made within the function, or for one of its arguments."""
         return tensor._node.storage.memory.number > self._since
 
-    def take(self, tensor: torch.Tensor) -> Any:
+    def take(self, tensor: torch.Tensor) -> object:
         """The placeholder of a result until `put`: the tensor itself, unless its array must leave through JAX."""
         lifted = self.call.constants.lift(tensor)
         if not self.owns(lifted.buffer.array):
@@ -141,7 +141,7 @@ class Transformation(Level, ABC):
         self._specs.append(TensorSpec.of(lifted))
         return TensorSlot(len(self._specs) - 1)
 
-    def take_all(self, tree: Any) -> Any:
+    def take_all(self, tree: tuple[object, ...]) -> tuple:
         """As `take`, for a tree.
 
         Raises:
@@ -158,7 +158,7 @@ class Transformation(Level, ABC):
         arrays, self._arrays = self._arrays, []
         return arrays
 
-    def put(self, tree: Any, arrays: Sequence[jax.Array]) -> Any:
+    def put(self, tree: tuple[object, ...], arrays: Sequence[jax.Array]) -> tuple[object, ...]:
         """A tree of results from `take`, as tensors."""
         leaves, spec = tree_flatten(tree)
         tensors = [spec.result(array) for spec, array in zip(self._specs, arrays, strict=True)]
@@ -192,7 +192,7 @@ class _DerivativeTransformation(Transformation):
         self.inputs = [self._input(self._leaves[position]) for position in self._positions]
         self.specs = [TensorSpec.of(tensor) for tensor in self.inputs]
 
-    def _input(self, leaf: Any) -> Torchish:
+    def _input(self, leaf: object) -> Torchish:
         if not isinstance(leaf, torch.Tensor):
             raise ValueError(f"Thing passed to transform API must be Tensor, got {type(leaf)}")
         return self.call.constants.lift(leaf)
@@ -205,7 +205,9 @@ class _DerivativeTransformation(Transformation):
 
     def arguments(self, arrays: Sequence[jax.Array], *, require_grad: bool) -> tuple[tuple, dict]:
         """The arguments for the function, with tensors on these arrays."""
-        leaves: list[Any] = [self._constant(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        leaves: list[object] = [
+            self._constant(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves
+        ]
         for position, outer, spec, array in zip(self._positions, self.inputs, self.specs, arrays, strict=True):
             inner = spec.at(array, *_geometry(outer))
             leaves[position] = self.give(outer, inner)
@@ -227,7 +229,7 @@ class _DerivativeTransformation(Transformation):
                 "being transformed to explicitly accept the mutated Tensor(s) as inputs."
             )
 
-    def gradients(self, cotangents: Any) -> Any:
+    def gradients(self, cotangents: tuple) -> object:
         """PyTorch's gradients for JAX's cotangents of the inputs."""
         wants = any(spec.wants_grad for spec in self.specs)
         specs = [spec._replace(wants_grad=wants) for spec in self.specs]
@@ -240,7 +242,7 @@ def _geometry(tensor: Torchish) -> tuple[tuple[int, ...], int]:
         return tensor.stride(), int(tensor.storage_offset())
 
 
-def _with_aux(result: Any, has_aux: bool, name: str):
+def _with_aux(result: object, has_aux: bool, name: str):
     if not has_aux:
         return result, ()
     if not (isinstance(result, tuple) and len(result) == 2):
@@ -290,7 +292,9 @@ def _grad_and_value(
 
 @replaces(eager_transforms, "_vjp_with_argnums")
 @doesnt_support_saved_tensors_hooks
-def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...] | None = None, has_aux: bool = False):
+def _vjp(
+    func: Callable[..., Any], *primals: object, argnums: int | tuple[int, ...] | None = None, has_aux: bool = False
+):
     level = _DerivativeTransformation(primals, {}, argnums)
     specs: list[TensorSpec] = []
     found: Any = None
@@ -317,7 +321,7 @@ def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...]
     values, pull, (arrays, written) = jax.vjp(run, *level.arrays, has_aux=True)
     level.write_back(written)
 
-    def pull_back(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None):
+    def pull_back(cotangents: object, retain_graph: bool = True, create_graph: bool | None = None):
         del retain_graph, create_graph
         flat, given = tree_flatten(cotangents)
         if given != spec:
@@ -332,7 +336,7 @@ def _vjp(func: Callable[..., Any], *primals: Any, argnums: int | tuple[int, ...]
     return (results, pull_back, level.put(found, arrays)) if has_aux else (results, pull_back)
 
 
-def _cotangent(index: int, gradient: Any, spec: TensorSpec, value: Any):
+def _cotangent(index: int, gradient: object, spec: TensorSpec, value: jax.Array):
     """JAX's cotangent for PyTorch's gradient of a result."""
     lifted = lift(gradient)
     shape = lifted.shape if spec.layout is None else tuple(lifted.shape[dim] for dim in spec.layout)
@@ -344,7 +348,7 @@ def _cotangent(index: int, gradient: Any, spec: TensorSpec, value: Any):
     return _typed(conjugate(_cast(lifted.buffer.arranged(spec.layout), value.dtype)), value)
 
 
-def _typed(array: Any, other: Any):
+def _typed(array: jax.Array | np.ndarray, other: jax.Array):
     """The array, typed as varying over the axes over which another one varies."""
     return varying(array, varying_axes(other))
 
@@ -430,7 +434,7 @@ def _dependent(level: Transformation, outputs: list, specs: list[TensorSpec | To
     return arrays
 
 
-def tangent_array(tangent: Any, primal: Torchish, spec: TensorSpec):
+def tangent_array(tangent: Torchish, primal: Torchish, spec: TensorSpec):
     """The array of a tangent, in the layout of its primal.
 
     Raises:
@@ -479,7 +483,7 @@ def _columns(tensor: torch.Tensor, start: int, rows: int, begin: int) -> torch.T
 
 
 @replaces(eager_transforms, "lazy_dynamo_disallow")
-def _tool_of_linearize(tool: Any):
+def _tool_of_linearize(tool: Callable[..., object]):
     """The tool with which `linearize` traces its function, and then keeps the linear part."""
     tools = {
         make_fx: _traced_by_linearize,
@@ -488,7 +492,7 @@ def _tool_of_linearize(tool: Any):
     return tools.get(tool, tool)
 
 
-def _traced_by_linearize(trace: Any):
+def _traced_by_linearize(trace: Callable[..., object]):
     """The function that `linearize` applies to tangents: its own, linear at the primals."""
     known = inspect.getclosurevars(trace).nonlocals
     func, primals = known["func"], tree_unflatten(known["flat_primals"], known["primals_argspec"])
@@ -527,13 +531,13 @@ def _leave_functionalize() -> int:
 
 
 @replaces(eager_transforms, "_wrap_all_tensors_to_functional")
-def _as_functional(tree: Any, level: int, **options: object):
+def _as_functional(tree: object, level: int, **options: object):
     del level, options
     return tree
 
 
 @replaces(eager_transforms, "_unwrap_all_tensors_from_functional")
-def _from_functional(tree: Any, *, reapply_views: bool):
+def _from_functional(tree: object, *, reapply_views: bool):
     del reapply_views
     return tree
 

@@ -103,15 +103,15 @@ def batched_region(outer: Torchish, dim: int, inner: Torchish, example: Torchish
     return make_region(outer, tuple(shape), *geometry, example.dtype)
 
 
-def _read(kinds: Kinds, dim: int, out_dim: int, array: jax.Array) -> Any:
+def _read(kinds: Kinds, dim: int, out_dim: int, array: jax.Array) -> jax.Array:
     return jax.vmap(functools.partial(_read_one, kinds), dim, out_dim)(array)
 
 
-def _write(kinds: Kinds, dim: int, out_dim: int, array: jax.Array, value: jax.Array) -> Any:
+def _write(kinds: Kinds, dim: int, out_dim: int, array: jax.Array, value: jax.Array) -> object:
     return jax.vmap(functools.partial(_write_one, kinds), (dim, out_dim), dim)(array, value)
 
 
-def _read_one(kinds: Kinds, array: jax.Array) -> Any:
+def _read_one(kinds: Kinds, array: jax.Array) -> jax.Array:
     for kind in kinds:
         array = kind.read(array)
     return array
@@ -205,8 +205,8 @@ def check_target(target: Any, arrays: list) -> None:
 
 
 def draw_for_each(
-    body: Callable, key: jax.Array, shape: tuple[int, ...], dtype: Any, operands: list, axis_names: list
-) -> Any:
+    body: Callable, key: jax.Array, shape: tuple[int, ...], dtype: object, operands: list, axis_names: list
+) -> jax.Array:
     """``body(key, shape, dtype, *operands)`` for each example: one draw for all, as the same code draws for a batch.
 
     Args:
@@ -237,7 +237,7 @@ def draw_for_each(
     return draw(lax.axis_index(axis_names[-1]), key, *[operands[position] for position in positions])
 
 
-def _spread(array: jax.Array, is_batched: bool, size: int, ndim: int) -> Any:
+def _spread(array: jax.Array, is_batched: bool, size: int, ndim: int) -> jax.Array:
     """An operand of all examples: one number each broadcasts as the examples themselves do."""
     if not is_batched:
         return array if array.ndim == 0 else lax.broadcast(array, (size,))
@@ -254,7 +254,7 @@ _UNBATCHED_WRITE = (
 class Batch(Transformation):
     """A function of one example that is being run on all at once."""
 
-    def __init__(self, size: int, dims: list[int], out_dims: Any, randomness: str):
+    def __init__(self, size: int, dims: list[int], out_dims: object, randomness: str):
         super().__init__(this_call())
         self.size, self.dims, self.randomness = size, dims, randomness
         wanted = {dim for dim in tree_leaves(out_dims) if isinstance(dim, int)}
@@ -292,7 +292,7 @@ class Batch(Transformation):
         array = example_of(self.trace, lifted.read(), dim % lifted.dim())
         return TensorSpec.of(lifted)._replace(layout=None, strides=None).result(array)
 
-    def unbatch(self, tensor: torch.Tensor, out_dim: int) -> Any:
+    def unbatch(self, tensor: torch.Tensor, out_dim: int) -> object:
         """A result with the dimension of the examples, or a placeholder until the arrays have left JAX."""
         ndim = tensor.dim() + 1
         if not -ndim <= out_dim < ndim:
@@ -336,7 +336,7 @@ class Batch(Transformation):
     def results(self, tree: Any, arrays: list[list], wants_grad: bool) -> Any:
         """The results, of arrays that have left JAX; views of arguments as views of them."""
 
-        def put(leaf: Any):
+        def put(leaf: object):
             if not isinstance(leaf, _Output):
                 return leaf
             array = arrays[leaf.number][leaf.index]
@@ -388,25 +388,25 @@ def of_all_examples(tensor: torch.Tensor) -> torch.Tensor:
 
 @replaces(vmap_module, "_flat_vmap")
 def _flat_vmap(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     batch_size: int,
     flat_in_dims: Sequence[int | None],
-    flat_args: Sequence[Any],
+    flat_args: Sequence[object],
     args_spec: Any,
-    out_dims: Any,
+    out_dims: object,
     randomness: str,
-    **kwargs: Any,
+    **kwargs: object,
 ):
     pairs = [(position, dim) for position, dim in enumerate(flat_in_dims) if dim is not None]
     positions, dims = [position for position, _ in pairs], [dim for _, dim in pairs]
     level = Batch(batch_size, dims, out_dims, randomness)
     level.is_functorchs = not hasattr(func, "of_autograd")
-    call: Any = level.call
+    call = level.call
     tensors = [call.constants.lift(flat_args[position]) for position in positions]
     specs = [TensorSpec.of(tensor) for tensor in tensors]
     axes = [dim if spec.layout is None else spec.layout.index(dim) for spec, dim in zip(specs, dims, strict=True)]
     name = f"torch.vmap {len(call.transformations)}" if randomness == "different" else None
-    found: Any = None
+    found: object = None
 
     def run(arrays: Sequence[Any]):
         nonlocal found
@@ -438,7 +438,7 @@ def _is_batched(tensor: Any) -> bool:
 
 
 @replaces(vmap_module, "_remove_batch_dim")
-def _remove_batch_dim(tensor: Any, level: Any, batch_size: int, out_dim: int):
+def _remove_batch_dim(tensor: Torchish, level: Batch, batch_size: int, out_dim: int):
     return level.unbatch(tensor, out_dim)
 
 
@@ -455,7 +455,7 @@ def _vmap_of_autograd(
 ):
     """The vmap that autograd batches gradients with; results may be None."""
 
-    def mapped(*args: Any):
+    def mapped(*args: object):
         outputs: Any = None
 
         def run(*examples: Any):

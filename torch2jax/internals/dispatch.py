@@ -19,7 +19,7 @@ import torch
 from torch._library import simple_registry, utils
 from torch.utils import _device, _python_dispatch
 
-_C: Any = torch._C
+_C: object = torch._C
 
 DisableTorchFunction = torch._C.DisableTorchFunction
 """A context in which ``__torch_function__`` of modes and tensor classes is not called."""

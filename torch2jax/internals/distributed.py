@@ -36,7 +36,7 @@ ShardMapTracer = shard_map.ShardMapTracer
 the axes ``mat.varying``; its trace has the ``mesh``."""
 
 
-def current_device_mesh() -> Any:
+def current_device_mesh() -> object:
     """The `DeviceMesh` that code has entered (``with mesh:``); RuntimeError if there is none."""
     from torch.distributed import device_mesh
 
@@ -72,7 +72,7 @@ def wrapped_class(kind: type) -> type:
 @functools.cache
 def class_of_wrapped(kind: type) -> type:
     """The class that a module of a class has once it is wrapped."""
-    base: Any = sys.modules[_FSDP].FSDPModule  # who wraps has imported it
+    base = sys.modules[_FSDP].FSDPModule  # who wraps has imported it
     return type(f"FSDP{kind.__name__}", (base, kind), {"__module__": kind.__module__})
 
 
@@ -97,7 +97,7 @@ def drop_processes(module: torch.nn.Module) -> None:
                 del table[key]
 
 
-def _forward_method(method: Any) -> Any:
+def _forward_method(method: Callable[..., object]) -> Callable[..., object]:
     """A method that runs as a forward pass (``register_fsdp_forward_method``)."""
     function = getattr(method, "__func__", method)
 
@@ -116,7 +116,7 @@ def _groups_of(state: Any) -> list[Any]:
     return [group for group in (groups if groups is not None else [state._fsdp_param_group]) if group is not None]
 
 
-def reduces_gradients(state: Any) -> bool:
+def reduces_gradients(state: object) -> bool:
     """Returns True if gradients are averaged after the next backward pass (``set_requires_gradient_sync``)."""
     return all(group.reduce_grads for group in _groups_of(state))
 
@@ -135,7 +135,7 @@ class StateOfCopy:
         mesh: the `DeviceMesh`, where there are no groups.
     """
 
-    def __init__(self, policy: Any, groups: Iterable[Any] = (), mesh: Any = None):
+    def __init__(self, policy: object, groups: Iterable[object] = (), mesh: object = None):
         self._mp_policy = policy
         self._fsdp_param_groups = [_GroupSettings(**{name: getattr(x, name) for name in _DEFAULTS}) for x in groups]
         if not self._fsdp_param_groups:
@@ -150,10 +150,10 @@ class StateOfCopy:
     def _reset_iter_state(self) -> None:
         pass
 
-    def _pre_forward(self, module: Any, args: tuple, kwargs: dict) -> Any:
+    def _pre_forward(self, module: object, args: tuple, kwargs: dict) -> tuple[object, ...]:
         return sys.modules[_STATES].FSDPState._pre_forward(self, module, args, kwargs)
 
-    def _post_forward(self, module: Any, args: tuple, result: Any) -> Any:
+    def _post_forward(self, module: object, args: tuple, result: object) -> object:
         return sys.modules[_STATES].FSDPState._post_forward(self, module, args, result)
 
 
@@ -172,16 +172,16 @@ _COMMUNICATION = ("NoneType", "DefaultAllGather", "DefaultReduceScatter")
 class _GroupSettings(types.SimpleNamespace):
     """The settings of a group of parameters, which XLA gathers when it wants to."""
 
-    def __init__(self, **given: Any):
+    def __init__(self, **given: object):
         super().__init__(**_DEFAULTS | given)
 
-    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+    def _nothing(self, *args: object, **kwargs: object) -> None:
         pass
 
     lazy_init = unshard = wait_for_unshard = reshard = _nothing
 
 
-def policy_of(state: Any) -> Any:
+def policy_of(state: Any) -> object:
     """The `MixedPrecisionPolicy` of a state.
 
     Raises:
@@ -203,7 +203,7 @@ def policy_of(state: Any) -> Any:
     return state._mp_policy
 
 
-def mesh_of_groups(state: Any) -> Any:
+def mesh_of_groups(state: object) -> object:
     """The `DeviceMesh` over which the parameters of a state are split; None for the default one.
 
     Raises:
@@ -218,7 +218,7 @@ def mesh_of_groups(state: Any) -> Any:
     return meshes[0] if meshes else None
 
 
-def gathered_by(state: Any) -> list[Gathered]:
+def gathered_by(state: object) -> list[Gathered]:
     """The parameters of a state of PyTorch's."""
     return [each for group in _groups_of(state) for parameter in group.fsdp_params for each in _gathered_of(parameter)]
 
@@ -238,7 +238,7 @@ class Decision(NamedTuple):
     operator: Any
     args: tuple
     """The given arguments, with the specs that operands must have."""
-    results: Any
+    results: object
     """The spec of each result; None for a result that is no tensor."""
 
 
@@ -285,7 +285,7 @@ def decided(operator: Any, args: tuple, kwargs: dict) -> Decision:
     return Decision(wanted.op, tuple(wanted.args_schema), found.output_spec)
 
 
-def needs_full_operands(operator: Any) -> bool:
+def needs_full_operands(operator: Callable[..., object]) -> bool:
     """True if PyTorch does more for an operator than to run it on parts, so that it runs on whole operands here."""
     from torch.distributed.tensor import DTensor
 

@@ -4,7 +4,6 @@ import copy
 import inspect
 import sys
 import types
-from typing import Any
 
 import jax
 from jax import lax
@@ -14,7 +13,7 @@ _CARRIES = ("init", "init_flat", "init_val", "init_val_flat")
 """The variables of JAX's loops for the carried values: a tree or, later on, an object with ``unflatten()``."""
 
 
-def loop_that_carries(tree: Any) -> str | None:
+def loop_that_carries(tree: object) -> str | None:
     """The name of JAX's innermost loop that is being traced, if it carries a tree of this structure; or None."""
     wanted, frame = jax.tree.structure(tree), sys._getframe(1)
     while frame is not None:

@@ -5,7 +5,6 @@ functions.
 """
 
 import importlib
-from typing import Any
 
 import torch
 from torch import _higher_order_ops
@@ -15,7 +14,7 @@ from torch.nn.attention import flex_attention as _flex
 from torch.optim import _adafactor, _functional
 from torch.utils import checkpoint
 
-C: Any = torch._C
+C: object = torch._C
 """The module of PyTorch's C++ functions, for those that are replaced there under more than one name."""
 
 get_enum = _reduction.get_enum
@@ -64,7 +63,7 @@ associative_scan = _higher_order_ops.associative_scan
 
 # Modules in which something is exchanged.
 
-associative_scan_module: Any = importlib.import_module("torch._higher_order_ops.associative_scan")
+associative_scan_module: object = importlib.import_module("torch._higher_order_ops.associative_scan")
 """The module of `associative_scan`, whose parent has the function under that name."""
 
 utils = _utils

@@ -8,8 +8,6 @@ Also here: PyTorch's jagged tensors, which wrap their values and offsets; and th
 in which torch2jax replaces functions.
 """
 
-from typing import Any
-
 import torch
 import torch._prims_common as _common
 from torch import _tensor, _utils
@@ -92,7 +90,7 @@ treespec_pprint = _pytree.treespec_pprint
 NestedTensor = nested_tensor.NestedTensor
 """Their class. Its ragged size is a symbol for the tensor of offsets, as an object."""
 
-nested_view_from_jagged: Any = torch._nested_view_from_jagged  # pyright: ignore[reportAttributeAccessIssue]
+nested_view_from_jagged: object = torch._nested_view_from_jagged  # pyright: ignore[reportAttributeAccessIssue]
 """The jagged tensor of values and offsets: to PyTorch's autograd, a view of the values."""
 
 

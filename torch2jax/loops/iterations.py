@@ -64,7 +64,7 @@ def _with_operands(step: JaxprEqn, positions: Mapping[_OperandPosition, None]) -
     jaxpr = step.params["jaxpr"]
     steps, invars, numbers = list(jaxpr.eqns), [], []
     for at, operand in positions:
-        number: Any = steps[at].invars[operand]
+        number = steps[at].invars[operand]
         if not isinstance(number, Literal):
             return step
         var, taken = Var(number.aval.strip_weak_type()), list(steps[at].invars)
@@ -125,10 +125,10 @@ class _Fitting:
             for position, step in enumerate(steps)
             for output, var in enumerate(step.outvars)
         }
-        self._carries: dict[Any, Carry] = {}
+        self._carries: dict[object, Carry] = {}
         self._next: list[Atom] = []
-        self._scanned: dict[Any, Scanned] = {}
-        self._of_blocks: dict[Any, Var] = {}
+        self._scanned: dict[object, Scanned] = {}
+        self._of_blocks: dict[object, Var] = {}
         self._ahead: list[JaxprEqn] = []
         """The equations that take blocks apart."""
 
@@ -170,7 +170,7 @@ class _Fitting:
 
     def _number(self, row: Sequence[int]) -> Atom:
         """A number that may differ between iterations."""
-        aval: Any = jax.core.ShapedArray((), np.int32)
+        aval: object = jax.core.ShapedArray((), np.int32)
         numbers = tuple(Literal(np.int32(x), aval) for x in row)
         if len(set(row)) == 1:
             return numbers[0]
@@ -201,7 +201,7 @@ class _Fitting:
             made = self._carried(made, atoms[distance - age], (last[1:], age, *map(_key, atoms[:distance])))
         return made
 
-    def _origin(self, atoms: Sequence[Atom], iteration: int) -> Any:
+    def _origin(self, atoms: Sequence[Atom], iteration: int) -> _From | None:
         """The place in the iterations where an operand is made; its iteration is counted back from the one that uses
         it.
         """
@@ -211,7 +211,7 @@ class _Fitting:
     def _position_of(self, atom: Atom) -> _From | None:
         return self._made.get(atom) if isinstance(atom, Var) else None
 
-    def _carried(self, made: Var, first: Atom | None, key: Any) -> Var:
+    def _carried(self, made: Var, first: Atom | None, key: tuple[object, ...]) -> Var:
         """The variable in an iteration for the value that the previous iteration computes as `made`."""
         carry = self._carries.get(key)
         if carry is None:
@@ -270,7 +270,9 @@ class _Fitting:
     def _are_constant(self, atoms: Sequence[Atom]) -> bool:
         return all(isinstance(x, Literal) or x in self._around.constants for x in atoms)
 
-    def _scanned_as(self, key: Any, make: Callable[[], Windows | Table], aval: Any) -> Var:
+    def _scanned_as(
+        self, key: tuple[object, ...], make: Callable[[], Windows | Table], aval: jax.core.ShapedArray
+    ) -> Var:
         if key not in self._scanned:
             self._scanned[key] = Scanned(Var(aval), make())
         return self._scanned[key].var
@@ -333,7 +335,7 @@ def _key(atom: Atom) -> Any:
     return key_of(atom) if isinstance(atom, Literal) else atom
 
 
-def is_small(aval: Any, *, is_constant: bool = False) -> bool:
+def is_small(aval: jax.core.ShapedArray, *, is_constant: bool = False) -> bool:
     """True if values of a type are stacked: they are copied for that, constants once, and others in each step."""
     return aval.size * aval.dtype.itemsize <= (_FEW_CONSTANT_BYTES if is_constant else _FEW_BYTES)
 

@@ -23,7 +23,7 @@ Atom = Any
 """A `Var` or a `Literal`."""
 
 
-def key_of(atom: Atom) -> Any:
+def key_of(atom: Atom) -> object:
     """A key that two operands have in common if they are equal."""
     if isinstance(atom, Var):
         return atom
@@ -45,7 +45,7 @@ def is_same_step(one: JaxprEqn, other: JaxprEqn, *, with_params: bool = True) ->
     )
 
 
-def _have_same_steps(one: Any, other: Any) -> bool:
+def _have_same_steps(one: object, other: Any) -> bool:
     """Returns True if programs among parameters have the same equations, whatever parameters these have."""
     if one is other:
         return True
@@ -65,7 +65,7 @@ def _avals(atoms: Sequence[Atom]) -> list:
     return [atom.aval for atom in atoms]
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one: object, other: Any) -> bool:
     if one is other:
         return True
     if type(one) is not type(other) or isinstance(one, (jax.Array, torch.Tensor)):
@@ -136,7 +136,7 @@ _ATOMS = {int, str, bool, types.NoneType}
 _STARTS = {"start_indices", "limit_indices"}
 
 
-def without_starts(step: JaxprEqn) -> dict[str, Any]:
+def without_starts(step: JaxprEqn) -> dict[str, object]:
     """The parameters of an equation, except the start of a slice, which may differ between iterations."""
     if step.primitive is not lax.slice_p:
         return step.params
@@ -151,8 +151,8 @@ class Likeness:
         self._numbers: dict[Any, int] = {}
         self._of_steps: dict[int, int] = {}  # by their ids
         self._steps: list[JaxprEqn] = []  # to keep these
-        self._of_avals: dict[int, tuple[Any, Any]] = {}  # by their ids, with the avals to keep these
-        self._of_params: dict[int, tuple[Any, Any]] = {}
+        self._of_avals: dict[int, tuple[object, object]] = {}  # by their ids, with the avals to keep these
+        self._of_params: dict[int, tuple[object, object]] = {}
 
     def numbers(self, statements: Sequence) -> np.ndarray:
         """A number for each statement, equal for like ones; effects, and all but equations, are like no other."""
@@ -195,7 +195,7 @@ class Likeness:
             known = self._of_avals[id(aval)] = aval, aval.strip_weak_type()
         return known[1]
 
-    def _of_param(self, value: Any) -> Any:
+    def _of_param(self, value: Any) -> object:
         if isinstance(value, _PLAIN):
             return value
         known = self._of_params.get(id(value))

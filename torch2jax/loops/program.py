@@ -70,7 +70,7 @@ class Loop(NamedTuple):
         del needed
         return self
 
-    def evaluated(self, values: dict[Var, Any]) -> list:
+    def evaluated(self, values: dict[Var, object]) -> list:
         count, read = len(self.carries), reader(values)
 
         def body(carried: Sequence[jax.Array], given: Sequence[jax.Array]):
@@ -88,11 +88,11 @@ class Loop(NamedTuple):
         return [*carried, *stacked]
 
 
-def _is_remat(statement: Any) -> bool:
+def _is_remat(statement: JaxprEqn) -> bool:
     return isinstance(statement, JaxprEqn) and statement.primitive is remat_p
 
 
-def _keeps(primitive: Any, *_: Any, **__: Any) -> bool:
+def _keeps(primitive: object, *_: object, **__: object) -> bool:
     """A rematerialization policy: True if a result is saved, False if it is as soon made again, and larger."""
     return primitive is not lax.broadcast_in_dim_p
 
@@ -100,7 +100,7 @@ def _keeps(primitive: Any, *_: Any, **__: Any) -> bool:
 _DEBUG_INFO = DebugInfo("loops", "torch2jax", None, None)
 
 
-def new_step(invars: list, outvar: Var, primitive: Any, params: dict) -> JaxprEqn:
+def new_step(invars: list, outvar: Var, primitive: object, params: dict) -> JaxprEqn:
     """An equation with one result, which does nothing else."""
     return new_jaxpr_eqn(invars, [outvar], primitive, params, no_effects)
 
@@ -112,7 +112,7 @@ def operands(statement: Any) -> Iterable[Var]:
     return statement.operands
 
 
-def has_effects(statement: Any) -> bool:
+def has_effects(statement: JaxprEqn) -> bool:
     """Returns True if a statement is needed even if nothing uses its results."""
     return bool(statement.effects) if isinstance(statement, JaxprEqn) else statement.has_effects
 
@@ -140,17 +140,17 @@ def pruned(program: Program) -> Program:
     return Program(kept[::-1], program.results)
 
 
-def run_steps(steps: Sequence[JaxprEqn], values: dict[Var, Any]) -> None:
+def run_steps(steps: Sequence[JaxprEqn], values: dict[Var, object]) -> None:
     """Computes equations in JAX's current trace, and adds their results to the values."""
     made = [var for step in steps for var in step.outvars]
     known = set(made)
     taken = list(dict.fromkeys(x for step in steps for x in step.invars if isinstance(x, Var) and x not in known))
-    effects: Any = join_effects(*[step.effects for step in steps])
+    effects = join_effects(*[step.effects for step in steps])
     jaxpr = Jaxpr((), taken, made, list(steps), effects, _DEBUG_INFO)
     values.update(zip(made, eval_jaxpr(jaxpr, (), *(values[var] for var in taken)), strict=True))
 
 
-def evaluated(program: Program, values: dict[Var, Any]) -> list:
+def evaluated(program: Program, values: dict[Var, object]) -> list:
     """Computes a program in the current trace of JAX.
 
     Args:
@@ -177,7 +177,7 @@ def zeros(var: Var):
     return lax.full(aval.shape, 0, aval.dtype)
 
 
-def sizes_of(steps: Iterable[Any]) -> list[int]:
+def sizes_of(steps: Iterable[object]) -> list[int]:
     """The number of equations of each step: a rematerialized layer has those within.
 
     What is no equation is one. A loop without calls, since every program is looked through.

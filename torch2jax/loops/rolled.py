@@ -38,7 +38,7 @@ from .windows import Joined, Part, Table, in_pieces, part_made_by, row_of_window
 def merged(program: Program, likeness: Likeness) -> Program:
     """The program, which consists of equations, with one for all that compute the same."""
     renamed: dict[Var, Atom] = {}
-    known: dict[Any, JaxprEqn] = {}
+    known: dict[object, JaxprEqn] = {}
     kept = []
     for step in program.statements:
         taken = [x for x in step.invars if type(x) is not Literal]
@@ -197,7 +197,7 @@ _SPLITS = 4
 
 
 def rolled(
-    program: Program, constants: Mapping[Var, Any], report: RollingReport, wanted: Wanted = EVERY
+    program: Program, constants: Mapping[Var, object], report: RollingReport, wanted: Wanted = EVERY
 ) -> Program | None:
     """The program with loops for iterations that are alike; None if there are none.
 
@@ -213,7 +213,7 @@ def rolled(
     return _Roller(program, constants, report, likeness, wanted).result()
 
 
-def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, Any], wanted: Wanted = EVERY) -> bool:
+def has_loops(steps: Sequence[JaxprEqn], constants: Mapping[Var, object], wanted: Wanted = EVERY) -> bool:
     """Returns True if some equations, all of whose results may be used, contain loops."""
     likeness = Likeness()
     report = RollingReport(is_silent=True)
@@ -252,7 +252,12 @@ def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
 
 class _Roller:
     def __init__(
-        self, program: Program, constants: Mapping[Var, Any], report: RollingReport, likeness: Likeness, wanted: Wanted
+        self,
+        program: Program,
+        constants: Mapping[Var, object],
+        report: RollingReport,
+        likeness: Likeness,
+        wanted: Wanted,
     ):
         self._statements, self._results = program
         self._constants, self._report, self._likeness = constants, report, likeness

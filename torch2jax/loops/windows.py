@@ -16,7 +16,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 Read = Callable[[Any], Any]
 
 
-def reader(values: dict[Var, Any]) -> Read:
+def reader(values: dict[Var, object]) -> Read:
     """Returns the function from an operand to its value."""
     return lambda atom: atom.val if isinstance(atom, Literal) else values[atom]
 
@@ -97,7 +97,7 @@ def _is_sum_of_one(step: JaxprEqn) -> bool:
 
 
 _RESHAPING = {lax.squeeze_p, lax.reshape_p, lax.broadcast_in_dim_p, lax.reduce_sum_p}
-_MAKERS: dict[Any, Callable] = {
+_MAKERS: dict[object, Callable] = {
     lax.slice_p: _sliced,
     lax.split_p: _split,
     lax.squeeze_p: _is_squeeze,
@@ -272,7 +272,7 @@ class Joined(NamedTuple):
         del needed
         return self
 
-    def evaluated(self, values: dict[Var, Any]) -> list:
+    def evaluated(self, values: dict[Var, object]) -> list:
         stacked, axis = self.parts.stacked(reader(values)), self.axis
         if axis:
             order = [*range(1, stacked.ndim)]

@@ -35,7 +35,7 @@ class Uncopyable(Exception):
     """An object that leads to others cannot be copied."""
 
 
-def take_over(memo: dict[int, Any], other: dict[int, Any]) -> None:
+def take_over(memo: dict[int, Any], other: dict[int, object]) -> None:
     """Adds to the memo of a copy what another one has, with what that keeps alive for the sake of its id."""
     kept = other.pop(id(other), [])
     memo.update(other)
@@ -56,7 +56,7 @@ class DeepCopy:
         self.may_alias = False
         """True if there are weak references, views, or arrays in the memory of tensors. Then `aliased` and `freeze` are
         to be called."""
-        self._referents: list[Any] = []
+        self._referents: list[object] = []
         self._owners: list[int] = []  # the ids of arrays, for each view of them
         self._tensors: list[torch.Tensor] = []
         self._of_tensors: list[tuple[torch.Tensor, np.ndarray]] = []  # copies of arrays in the memory of tensors
@@ -85,10 +85,10 @@ class DeepCopy:
         # As in `copy.deepcopy`: what was made for the copy alone lives as long as its id is in the memo.
         self.memo.setdefault(id(self.memo), []).append(value)
 
-    def of_module(self, module: torch.nn.Module) -> Any:
+    def of_module(self, module: torch.nn.Module) -> object:
         raise NotImplementedError
 
-    def of_tensor(self, tensor: Any) -> Any:
+    def of_tensor(self, tensor: torch.Tensor) -> object:
         self._tensors.append(tensor)
         return self._own_copy(tensor)
 
@@ -116,14 +116,14 @@ class DeepCopy:
             return self._own_copy(value)
         return self.of_object(value)
 
-    def _own_copy(self, value: Any) -> Any:
+    def _own_copy(self, value: object) -> object:
         """The copy that the object's own class makes."""
         try:
             return copy.deepcopy(value, self.memo)
         except Exception as error:
             return self.alone(value, error)
 
-    def alone(self, value: Any, error: Exception) -> Any:
+    def alone(self, value: object, error: Exception) -> Any:
         """An object that cannot be copied, if nobody else can see that it is shared."""
         if isinstance(error, Uncopyable) or not all(isinstance(x, type) for x in gc.get_referents(value)):
             raise Uncopyable from error
@@ -199,7 +199,7 @@ class DeepCopy:
     def _of_method(self, value: types.MethodType) -> types.MethodType:
         return types.MethodType(value.__func__, self.copied(value.__self__))
 
-    def _of_weak(self, value: Any) -> Any:
+    def _of_weak(self, value: object) -> object:
         is_reference = type(value) is weakref.ref
         try:
             referent = value() if is_reference else value.__repr__.__self__
@@ -213,7 +213,7 @@ class DeepCopy:
         self.began(value, made)
         return made
 
-    def _referent(self, value: Any) -> Any:
+    def _referent(self, value: object) -> object:
         """The object that stands for one that a weak container has."""
         self.may_alias = True
         self._referents.append(value)

@@ -5,7 +5,7 @@ PyTorch's hooks run around the forward pass of a copy as around that of the modu
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -33,11 +33,11 @@ class FullySharded:
         parameters: where they are.
     """
 
-    def __init__(self, requested: Any, parameters: Iterable[Gathered]):
+    def __init__(self, requested: object, parameters: Iterable[Gathered]):
         self.requested = requested
         # The modules have this: else their arrays would live until Python looks for cycles.
         self._parameters = [(weakref.ref(owner), name, layout) for owner, name, layout in parameters]
-        self._replaced: list[list[tuple[dict, str, Any, Any]]] = []
+        self._replaced: list[list[tuple[dict, str, object, object]]] = []
 
     @classmethod
     def of(cls, state: Any) -> "FullySharded":
@@ -67,14 +67,14 @@ class FullySharded:
         """True if gradients are averaged after the next backward pass."""
         return reduces_gradients(self.requested)
 
-    def enter(self, module: torch.nn.Module, full_of: Any) -> None:
+    def enter(self, module: torch.nn.Module, full_of: Callable[..., object]) -> None:
         """Replaces the parameters of a module by the results of `full_of` for each and its layout, until `leave`."""
         parts, replaced = set(module.modules()), []
         self._replaced.append(replaced)
-        made: dict[int, Any] = {}
+        made: dict[int, object] = {}
         for reference, name, layout in self._parameters:
             owner = reference()
-            table: dict[str, Any] = vars(owner)["_parameters"] if owner in parts else {}
+            table: dict[str, object] = vars(owner)["_parameters"] if owner in parts else {}
             before = table.get(name)
             if before is None:
                 continue
@@ -105,7 +105,7 @@ def set_state(module: torch.nn.Module, state: FullySharded) -> None:
     vars(module)[_STATE] = state
 
 
-def states_of(module: torch.nn.Module) -> dict[int, Any]:
+def states_of(module: torch.nn.Module) -> dict[int, object]:
     """The states of the wrapped parts of a module, by their ids: none of them is copied, as they have processes."""
     found = [own_state(part) or state_of(part) for part in module.modules() if is_fully_sharded(type(part))]
     return {id(state): state for state in found}

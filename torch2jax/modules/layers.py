@@ -25,7 +25,7 @@ _ALL = "*"
 _SOME = re.compile(r"(\d+)::(\d+)")
 
 
-def stack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
+def stack_layers(state: Mapping[str, object]) -> dict[str, Any]:
     """Returns a state in which the weights of repeated layers are stacked.
 
     Weights of consecutive layers (``layers.0.weight``, ``layers.1.weight``, …) with the same shape and dtype become one
@@ -39,7 +39,7 @@ def stack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
             only into the stacked arrays; or other values by the names of a state: a `jax.ShapeDtypeStruct`, or a
             `PartitionSpec` or `NamedSharding`, whose result does not shard the dimension of the layers.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     groups = _groups(state)
     for name, value in state.items():
         group = groups.get(name)
@@ -57,7 +57,7 @@ def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: the state has an entry for all layers and also one for a single layer of these.
         TypeError: an entry for all layers, such as a `PartitionSpec`, does not say how many layers there are.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in state.items():
         for each, part in _apart(name, value) if _word_of_layers(name) else [(name, value)]:
             if each in found:
@@ -66,24 +66,26 @@ def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def has_layers(state: Any) -> bool:
+def has_layers(state: object) -> bool:
     """Returns True if a state has entries for all layers together."""
     return isinstance(state, Mapping) and any(isinstance(name, str) and _word_of_layers(name) for name in state)
 
 
-def names_of_layers(name: str, state: Mapping[str, Any]) -> list[str]:
+def names_of_layers(name: str, state: Mapping[str, object]) -> list[str]:
     """The names in each layer of an entry for all layers; none of another entry."""
     shape = getattr(state[name], "shape", ())
     return [_of_layer(name, i) for i in range(shape[0])] if shape and _word_of_layers(name) else []
 
 
-def names_when_stacked(state: Mapping[str, Any]) -> dict[str, list[str]]:
+def names_when_stacked(state: Mapping[str, object]) -> dict[str, list[str]]:
     """The names of entries after `stack_layers`, each with the names of its layers' entries."""
     groups = _groups(state)
     return dict(groups.get(name, (name, [name])) for name in state)
 
 
-def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping[str, Any]) -> dict[str, Any]:
+def restacked(
+    state: Mapping[str, object], given: Mapping[str, object], apart: Mapping[str, object]
+) -> dict[str, object]:
     """A state with the entries for all layers that another has.
 
     Args:
@@ -94,7 +96,7 @@ def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping
     for name in given:
         layers = names_of_layers(name, given)
         names.update(dict.fromkeys(layers, (name, layers)))
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in state.items():
         if name not in names:
             found[name] = value
@@ -106,7 +108,7 @@ def restacked(state: Mapping[str, Any], given: Mapping[str, Any], apart: Mapping
     return OrderedDict(found) if isinstance(given, OrderedDict) else found
 
 
-def _groups(state: Mapping[str, Any]) -> dict[str, tuple[str, list[str]]]:
+def _groups(state: Mapping[str, object]) -> dict[str, tuple[str, list[str]]]:
     """The names of all entries to stack, by the name of the stacked one, and those of all of them."""
     layers: dict[tuple[str, str], dict[int, str]] = {}
     for name in state:
@@ -153,7 +155,7 @@ def _are_stackable(values: Sequence[Any]) -> bool:
     return all(getattr(x, "shape", None) == first.shape and getattr(x, "dtype", None) == first.dtype for x in values)
 
 
-def stacked(values: Sequence[Any]) -> Any:
+def stacked(values: Sequence[Any]) -> object:
     """The entry for all layers, stacked from those of each: arrays, tensors, specs, shardings or shapes."""
     first = values[0]
     if isinstance(first, PartitionSpec):
@@ -174,7 +176,7 @@ def stacked(values: Sequence[Any]) -> Any:
     return jax.device_put(array, stacked([sharding])) if isinstance(sharding, NamedSharding) else array
 
 
-def _apart(name: str, value: Any) -> list[tuple[str, Any]]:
+def _apart(name: str, value: Any) -> list[tuple[str, object]]:
     if not getattr(value, "shape", ()):
         raise TypeError(
             f"got a {type(value).__name__} for {name!r}; wanted an array whose first dimension is the layers"
@@ -191,7 +193,7 @@ def _of_layer(name: str, index: int) -> str:
     return ".".join(words)
 
 
-def _element(value: Any, index: int) -> Any:
+def _element(value: Any, index: int) -> object:
     if isinstance(value, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
     if isinstance(value, jax.Array):

@@ -20,7 +20,7 @@ from ..internals.torchscript import (
     wrap_cpp_module,
 )
 from ..runtime.patches import replaces
-from ..runtime.translation import this_call
+from ..runtime.translation import Call, this_call
 
 
 class _Interpreted(AtenMode):
@@ -31,12 +31,14 @@ class _Interpreted(AtenMode):
     it, and raises an error without its message.
     """
 
-    def __init__(self, call: Any):
+    def __init__(self, call: Call):
         super().__init__(call)
         self.error: BaseException | None = None
         self._filled: dict[int, torch.Tensor] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None):
+    def __torch_dispatch__(
+        self, func: Any, types: tuple[object, ...], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ):
         kwargs = kwargs or {}
         if func is torch.ops.aten.empty.memory_format and kwargs.get("device") in (None, _CPU):
             with DisableTorchFunction(), DisableTorchDispatch():
@@ -107,7 +109,7 @@ def _function(function: ScriptFunction, *args: Any, **kwargs: Any):
 
 
 @replaces(torch._C.ScriptMethod, "__call__")
-def _method(method: ScriptMethod, *args: Any, **kwargs: Any):
+def _method(method: ScriptMethod, *args: object, **kwargs: object):
     return _run(_call_method, method, args, kwargs)
 
 
@@ -134,13 +136,13 @@ def _as_python(obj: Any, *args: Any, **kwargs: Any):
 @replaces(torch.jit, "optimize_for_inference")
 @replaces(torch.jit, "trace")
 @replaces(torch.jit, "trace_module")
-def _as_it_is(thing: Any = None, *args: Any, **kwargs: Any):
+def _as_it_is(thing: object = None, *args: object, **kwargs: object):
     """Leaves code Python that would be compiled: it does the same for all inputs."""
     return thing
 
 
 @replaces(torch.jit, "save")
-def _refuse_to_save(m: Any, *args: Any, **kwargs: Any):
+def _refuse_to_save(m: object, *args: object, **kwargs: object):
     raise NotImplementedError(
         "torch.jit.save was called in translated code, where tensors have no memory that could go into a file; save "
         "the module before or after the call"
@@ -157,7 +159,7 @@ def _copy_module(module: Any, memo: dict[int, Any]):
     return copied
 
 
-def _copy_python(module: Any, copied: Any) -> None:
+def _copy_python(module: object, copied: object) -> None:
     """Copies the Python part of a module: methods that are not compiled, attributes."""
     for name, value in vars(module).items():
         if isinstance(value, types.MethodType) and value.__self__ is module:

@@ -54,7 +54,7 @@ _Module = torch.nn.Module
 
 @replaces(torch.nn.UninitializedParameter, "__new__")
 @replaces(torch.nn.UninitializedBuffer, "__new__")
-def _refuse_lazy(cls: type, *args: Any, **kwargs: Any):
+def _refuse_lazy(cls: type, *args: object, **kwargs: object):
     raise RuntimeError(
         f"an {cls.__name__} was made within a translated call, as lazy modules do; wanted a module of known sizes, as "
         "torch.nn.Linear(3, 2) is, or a lazy one that was made, and called once, before the call"
@@ -82,7 +82,7 @@ class Skeleton:
         TypeError: `state` has a `jax.ShapeDtypeStruct`, which has no values.
     """
 
-    def __init__(self, names: StateNames, state: Mapping[str, Any], call: Call, parts: Any = None):
+    def __init__(self, names: StateNames, state: Mapping[str, object], call: Call, parts: Any = None):
         module = names.module
         self._names, self._state, self._call = names, state, call
         self._missing: set[str] = set()
@@ -104,7 +104,7 @@ class Skeleton:
         if parts is not None:
             parts.take_over(self.module)
 
-    def _bind(self, call: Call) -> dict[int, Any]:
+    def _bind(self, call: Call) -> dict[int, object]:
         names, given, memo = self._names, {}, {}
         if not call.is_top_level:
             memo |= self._replacements_of_tensors(call)
@@ -137,14 +137,14 @@ class Skeleton:
                 memo[id(tensor)] = call.constants.lift_own(tensor)
         return memo
 
-    def _replacements_of_tensors(self, call: Call) -> dict[int, Any]:
+    def _replacements_of_tensors(self, call: Call) -> dict[int, object]:
         """The tensors that the module of a nested call has in place of its own, as with `torch.func.functional_call`.
 
         A tensor of the calls stands there itself. Nothing stands for the module's own tensors in the rest of the code.
         """
         names, memo, first = self._names, {}, {}
         for name in self._state:
-            tensor: Any = names.tensors.get(name)
+            tensor = names.tensors.get(name)
             if tensor is None or is_wrapper(tensor) or isinstance(self._state[name], Wrapped):
                 continue
             value = expect_shape(self._state[name], tensor, name, "state_dict", names.module, name)
@@ -165,7 +165,7 @@ class Skeleton:
             )
         return RuntimeError(f"the {what} is on the meta device, and state_dict does not have it: {way}")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The arrays now in the module, under the names of its ``state_dict()`` and of the state that was given.
 
         A tied weight is under the name under which it was given. As ordered as the given state, so that a jitted step
@@ -223,7 +223,7 @@ class Skeleton:
         return types.MethodType(method.__func__, self.module)
 
 
-def _entered(call: Call, value: Any, dtype: torch.dtype) -> Any:
+def _entered(call: Call, value: Any, dtype: torch.dtype) -> object:
     """The call's tensor for an entry of a state, whose tensor in the module has this dtype."""
     if isinstance(value, torch.Tensor):
         try:
@@ -255,7 +255,7 @@ def _kind_of(tensor: torch.Tensor) -> Literal["wrapper", "meta", "sparse", "dens
     return "sparse" if tensor.layout in SPARSE_LAYOUTS else "dense"
 
 
-def copy_structure(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+def copy_structure(module: torch.nn.Module, memo: dict[int, object]) -> torch.nn.Module:
     """A copy of a module's Python structure, in which `memo` gives the replacements of its tensors, by id.
 
     What has been copied is added to `memo`.
@@ -283,9 +283,9 @@ def _is_fully_sharded(kind: type) -> bool:
 
 
 def _copied(
-    module: torch.nn.Module, memo: dict[int, Any], within: frozenset[int] = frozenset()
+    module: torch.nn.Module, memo: dict[int, object], within: frozenset[int] = frozenset()
 ) -> "tuple[_StructureCopy, torch.nn.Module]":
-    shared: dict[int, Any] = {}
+    shared: dict[int, object] = {}
     while True:
         copying = _StructureCopy({**shared, **memo}, within)
         try:
@@ -299,7 +299,7 @@ def _copied(
 class _StructureCopy(DeepCopy):
     """A copy of a module, in a fifth of the time: a module has mostly constants, and empty containers for hooks."""
 
-    attribute: Any = None
+    attribute: object = None
     """The attribute of a module that is being copied."""
 
     def of_module(self, module: torch.nn.Module) -> Any:
@@ -338,7 +338,7 @@ class _StructureCopy(DeepCopy):
             made.__setstate__(attributes)
         return made
 
-    def _by_own_class(self, module: torch.nn.Module) -> Any:
+    def _by_own_class(self, module: torch.nn.Module) -> object:
         memo = dict(self.memo)
         try:
             made = copy.deepcopy(module, memo)
@@ -353,7 +353,7 @@ class _StructureCopy(DeepCopy):
         return made
 
 
-def _is_copyable(value: Any) -> bool:
+def _is_copyable(value: object) -> bool:
     try:
         copy.deepcopy(value)
     except Exception:
@@ -375,7 +375,7 @@ def _copies_attributes(kind: type) -> bool:
     )
 
 
-def _copied_wrapper(wrapper: DistributedDataParallel, memo: dict[int, Any]) -> DistributedDataParallel:
+def _copied_wrapper(wrapper: DistributedDataParallel, memo: dict[int, object]) -> DistributedDataParallel:
     """A wrapper around a copy of its module, without the processes that it talks to."""
     copied = object.__new__(type(wrapper))
     vars(copied).update(vars(wrapper), _modules={"module": copy.deepcopy(wrapper.module, memo)})
@@ -383,16 +383,16 @@ def _copied_wrapper(wrapper: DistributedDataParallel, memo: dict[int, Any]) -> D
 
 
 @replaces(torch.nn.DataParallel, "forward")
-def _forward_of_wrapper(self: Any, *inputs: Any, **kwargs: Any):
+def _forward_of_wrapper(self: Any, *inputs: object, **kwargs: object):
     """JAX alone decides where arrays are."""
     return self.module(*inputs, **kwargs)
 
 
-def _memory(tensor: Any) -> int:
+def _memory(tensor: object) -> int:
     return id(tensor._node.storage.memory if isinstance(tensor, Torchish) else tensor)
 
 
-def _is_written(tensor: Any, before: Any) -> bool:
+def _is_written(tensor: object, before: object) -> bool:
     """Returns True if the buffer that a call began with was written to or replaced."""
     return tensor is not before or (isinstance(before, Torchish) and before._writes[0] > 0)
 
@@ -405,7 +405,7 @@ class _Named:
         self._module: Any = weakref.ref(module)
         self._path, self._stack = path, stack
 
-    def __call__(self, *args: Any, **kwargs: Any):
+    def __call__(self, *args: object, **kwargs: object):
         return self.call(self._module(), args, kwargs)
 
     @is_call_of_module
@@ -428,12 +428,12 @@ def name_scopes(skeleton: torch.nn.Module) -> None:
         made[id(module)] = weakref.ref(module)
         if path and not isinstance(module, torch.jit.ScriptModule):
             # The hook that Module.compile() uses: it wraps the whole call, with the user's hooks.
-            named: Any = _Named(module, path, stack)
+            named = _Named(module, path, stack)
             vars(module)["_compiled_call_impl"] = named
 
 
 @runs_instead_of(torch.nn.Module._wrapped_call_impl, with_original=True)
-def _call(original: Callable[..., Any], self: torch.nn.Module, *args: Any, **kwargs: Any):
+def _call(original: Callable[..., object], self: torch.nn.Module, *args: object, **kwargs: object):
     """Calls a module in its named scope. One with the attributes of another has the other's hook, but runs itself."""
     named = vars(self).get("_compiled_call_impl")
     if isinstance(named, _Named):

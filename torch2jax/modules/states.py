@@ -53,7 +53,7 @@ class StateNames:
         self.module = module
         parameters, buffers = _named(module)
         self.tensors, self.has_buffers = parameters | buffers, bool(buffers)
-        self.persistent: dict[str, Any] = module.state_dict(keep_vars=True)
+        self.persistent: dict[str, object] = module.state_dict(keep_vars=True)
 
     @cached_property
     def ties(self) -> dict[str, Tie]:
@@ -71,7 +71,7 @@ class StateNames:
         tie = self.ties.get(name)
         return name if tie is None else tie.first
 
-    def distinct(self, given: Mapping[str, Any]) -> list[str]:
+    def distinct(self, given: Mapping[str, object]) -> list[str]:
         """The names of the module's own state, one for each tensor: that under which it is given, if it is."""
         known, names = {self.first(name) for name in given}, []
         for name in self.persistent:
@@ -93,7 +93,7 @@ class StateNames:
         """
         return self._one_of_each({} if state is None else self._of_inner(state))
 
-    def _of_inner(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _of_inner(self, state: Mapping[str, object]) -> Mapping[str, object]:
         """The state with wrappers for entries that files have by inner names, such as ``weight.scale``.
 
         Raises:
@@ -122,7 +122,7 @@ class StateNames:
         message = "state_dict has names that the module lacks:\n" + "\n".join(lines) + more
         raise RuntimeError(message + self._remedy(state, unknown))
 
-    def _remedy(self, state: Mapping[str, Any], unknown: Sequence[str]) -> str:
+    def _remedy(self, state: Mapping[str, object], unknown: Sequence[str]) -> str:
         """The advice on unknown names whose origin is seen; or ""."""
         nested = next((name for name in unknown if isinstance(state[name], Mapping)), None)
         if nested is not None:
@@ -146,7 +146,7 @@ class StateNames:
         """Returns True if a module's own ``get_extra_state`` makes the entry of this name."""
         return name in self.persistent and name.rpartition(".")[2] == "_extra_state"
 
-    def _one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _one_of_each(self, state: Mapping[str, Any]) -> Mapping[str, object]:
         self._expect(state)
         if not state or not self.ties:
             return state
@@ -182,11 +182,11 @@ def _gathered(like: Wrapped, prefix: str, state: dict[str, Any]) -> Wrapped:
     return like.replaced(inner)
 
 
-def _is_ordered(state: Mapping[str, Any]) -> bool:
+def _is_ordered(state: Mapping[str, object]) -> bool:
     return isinstance(state, OrderedDict)  # which JAX takes for another structure than a dict
 
 
-def _is_one(array: Any, other: Any) -> bool:
+def _is_one(array: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns True if two entries are one array, or tensors of the same memory."""
     return array is other or bool(ties({"": array, "other": other}).get("other", _NO_TIE).is_same)
 
@@ -228,7 +228,7 @@ def split(module: torch.nn.Module, state: Mapping[str, Any] | None) -> tuple[dic
     return params, {name: array for name, array in state.items() if name not in params}
 
 
-def _split_layers(module: torch.nn.Module, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_layers(module: torch.nn.Module, state: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     """As `split`, of a state with entries for all layers, which stay whole: they are trained if one layer is."""
     params, _ = split(module, unstack_layers(state))
     trained = {
@@ -255,7 +255,7 @@ _PREFIXES = ("module.", "_orig_mod.", "model.")
 """The prefixes that `torch.nn.DataParallel`, `torch.compile` and trainers put before the names of a state."""
 
 
-def _expect_mapping(state: Any) -> None:
+def _expect_mapping(state: object) -> None:
     if not isinstance(state, Mapping):
         raise TypeError(
             f"the state is a {type(state).__name__}; wanted one dictionary of arrays by name, as "
@@ -303,7 +303,7 @@ def load(module: torch.nn.Module, states: Sequence[Mapping[str, Any]], strict: b
         owner.set_extra_state(value)
 
 
-def tensor_of_entry(value: Any) -> torch.Tensor:
+def tensor_of_entry(value: object) -> torch.Tensor:
     """The tensor of PyTorch's own for an entry of a state."""
     if isinstance(value, Wrapped):
         return tensor_of(value, tensor_of_entry)
@@ -314,7 +314,7 @@ def tensor_of_entry(value: Any) -> torch.Tensor:
     return array_to_tensor(value, gathers=True)
 
 
-def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module: Any, path: str) -> Any:
+def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module: Any, path: str) -> jax.Array:
     """The entry `name` of `state`, a tensor or an array, in the shape of the tensor that it is for.
 
     As in PyTorch, a list of one number is taken for a number: tensors once had no fewer dimensions. The part of
@@ -338,7 +338,7 @@ def expect_shape(value: Any, tensor: torch.Tensor, name: str, state: str, module
     return value
 
 
-def _loads_shape(module: Any, path: str, shape: tuple[int, ...]) -> bool:
+def _loads_shape(module: torch.nn.Module, path: str, shape: tuple[int, ...]) -> bool:
     """True if the module that has the tensor of this name would load a tensor of another shape."""
     path, _, own = path.rpartition(".")
     part = module.get_submodule(path) if isinstance(module, torch.nn.Module) else None

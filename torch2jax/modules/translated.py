@@ -62,7 +62,7 @@ def entered_around_code(make: Callable[[], contextlib.AbstractContextManager]):
 class _ExtendedSignature:
     """The signature of the wrapped function, with keywords that translation adds; static_argnames of jit needs it."""
 
-    def __init__(self, **added: Any):
+    def __init__(self, **added: object):
         self._added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in added.items()]
 
     def __get__(self, instance: Any, owner: type | None = None) -> inspect.Signature | None:
@@ -86,7 +86,7 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
     def __init__(
         self,
         function: Callable,
-        last_resort: Any = None,
+        last_resort: object = None,
         policy: BranchPolicy = FOLLOWING,
         logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
@@ -99,10 +99,10 @@ class TranslatedFunction(TellsOfArguments, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload  # a method of a module, which is a function to a type checker
     def __call__(
-        self, *args: Any, return_state_dict: Literal[True], **kwargs: Any
+        self, *args: object, return_state_dict: Literal[True], **kwargs: object
     ) -> tuple[R, dict[str, jax.Array]]: ...
     @overload
-    def __call__(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> R: ...
+    def __call__(self, *args: object, rng: jax.Array | None = None, **kwargs: object) -> R: ...
     @boundary
     def __call__(self, *args, rng=None, **kwargs) -> Any:
         def run(execution: Execution, given: Any):
@@ -131,7 +131,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         self,
         module: torch.nn.Module,
         method: types.MethodType | None = None,
-        last_resort: Any = None,
+        last_resort: object = None,
         policy: BranchPolicy = FOLLOWING,
         parts: Any = None,
         logical_dtypes: LogicalDtypes | None = None,
@@ -148,20 +148,20 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
     @overload
     def __call__(
         self,
-        *args: Any,
-        state_dict: Mapping[str, Any] | None = None,
+        *args: object,
+        state_dict: Mapping[str, object] | None = None,
         rng: jax.Array | None = None,
         return_state_dict: Literal[True],
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[R, dict[str, jax.Array]]: ...
     @overload
     def __call__(
         self,
-        *args: Any,
-        state_dict: Mapping[str, Any] | None = None,
+        *args: object,
+        state_dict: Mapping[str, object] | None = None,
         rng: jax.Array | None = None,
         return_state_dict: Literal[False] = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> R: ...
     @boundary
     def __call__(self, *args, state_dict=None, rng=None, return_state_dict=False, **kwargs) -> Any:
@@ -203,7 +203,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         def __getattr__(self, name: str):
             raise AttributeError(_message_of(self, name), name=name, obj=self)
 
-    def split(self, state: Mapping[str, Any] | None = None) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    def split(self, state: Mapping[str, object] | None = None) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """Splits a state into the trainable parameters and the rest: ``params, buffers = t2j(module).split()``.
 
         Each tensor has one entry. A tied weight has its first name, or the name that it has in `state`. Call the
@@ -223,7 +223,7 @@ class TranslatedModule(TellsOfArguments, Generic[P, R]):
         """
         return split(self._module, state)
 
-    def load(self, *states: Mapping[str, Any], strict: bool = True) -> None:
+    def load(self, *states: Mapping[str, object], strict: bool = True) -> None:
         """Writes states into the module itself: ``t2j(module).load(params, buffers)``.
 
         Arrays are cast to the module's dtypes. Sharded arrays are gathered.
@@ -285,7 +285,7 @@ _METHOD_REPLACEMENTS = {
 """The advice for methods of its module that a translated module lacks, by their names."""
 
 
-def _warn_of_dropped_gradient(location: SourceLine, given: Any, result: Any) -> None:
+def _warn_of_dropped_gradient(location: SourceLine, given: tuple[object, ...], result: object) -> None:
     """Warns where JAX differentiates a call that has computed all of its result outside of PyTorch.
 
     PyTorch raises in backward there: the result requires no grad.

@@ -56,7 +56,7 @@ def _same_sharding(*arrays):
 
     Each device drops what is not its part: nothing is sent.
     """
-    entries: list[Any] = [None] * np.ndim(arrays[0])
+    entries: list[object] = [None] * np.ndim(arrays[0])
     for array in arrays:
         for dim, entry in enumerate(entries_of(array)):
             if entry is not None and entries[dim] not in (None, entry):

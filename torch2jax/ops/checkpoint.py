@@ -73,7 +73,7 @@ class Selection:
         )
     )
 
-    def __init__(self, policy: Callable[..., Any]):
+    def __init__(self, policy: Callable[..., object]):
         self._policy = policy
 
     def __call__(self, func, args: tuple, kwargs: dict, result) -> None:

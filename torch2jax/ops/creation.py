@@ -57,7 +57,7 @@ def made_of(
     shape: tuple[int, ...],
     make: Callable[..., Tensor],
     dtype: torch.dtype,
-    device: Any = None,
+    device: object = None,
     requires_grad: bool = False,
     strides: tuple[int, ...] | None = None,
 ) -> Torchish:
@@ -70,7 +70,7 @@ def made_of(
     expect_values(label, dtype)
     if not shape and call.is_lazy:
         return _requiring_grad(constant(in_pytorch(make, dtype=dtype), device=label), requires_grad)
-    values: Any = functools.partial(body, *args)
+    values = functools.partial(body, *args)
     if call.stages:
         known = defer(make, dtype=dtype)
         if call.is_lazy and is_small(math.prod(shape)):

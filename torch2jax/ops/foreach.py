@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -45,7 +44,7 @@ def _addcdiv_(tensor, tensor1, tensor2, value=1):
 
 
 # Where the plain operator has another signature.
-_PLAIN: dict[str, Callable[..., Any]] = {
+_PLAIN: dict[str, Callable[..., object]] = {
     "addcdiv": _addcdiv,
     "addcdiv_": _addcdiv_,
     "addcmul": _addcmul,
@@ -61,13 +60,13 @@ _PLAIN_NAME = {"scalars": "value", "weights": "weight", "tensors1": "end"}
 _SECOND = ("other", "scalar", "scalars", "exponent", "src")  # of two operands, whatever the plain operator calls it
 
 
-def _plain(name: str) -> Callable[..., Any]:
+def _plain(name: str) -> Callable[..., object]:
     if name in _PLAIN:
         return _PLAIN[name]
     return getattr(torch.Tensor if name.endswith("_") else torch, name)
 
 
-def _foreach(name: str) -> Callable[..., Any]:
+def _foreach(name: str) -> Callable[..., object]:
     plain, in_place = _plain(name), name.endswith("_")
     one_for_each = name.rstrip("_") in ("addcdiv", "addcmul")  # whose last operand may be a tensor of all numbers
 

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ class Span(NamedTuple):
     is_in_doubt: bool = False
     """True if PyTorch's slice may be shorter."""
 
-    def in_view(self, count: int, is_checked: bool) -> tuple[Any, bool, Any]:
+    def in_view(self, count: int, is_checked: bool) -> tuple[object, bool, object]:
         """The start, whether that may be negative, and whether PyTorch's slice is as long.
 
         Args:
@@ -113,7 +114,7 @@ def _beyond(sizes: Sequence[tuple[int, int]]) -> str:
     return f"got a slice that is to have {parts}, and begins where there are fewer left"
 
 
-def _checked(part: Any, fits: Any) -> Any:
+def _checked(part: jax.Array, fits: Any) -> jax.Array:
     """A part, without values where it does not fit: nan, and with nan for derivatives."""
     if fits is None:
         return part
@@ -146,7 +147,7 @@ def items_of(index, ndim: int) -> list:
     return items
 
 
-def spanned(self: Tensor, index, value: Any = None) -> tuple[Tensor, tuple] | None:
+def spanned(self: Tensor, index, value: object = None) -> tuple[Tensor, tuple] | None:
     """The view for slices with traced starts and known lengths, and the rest of the subscript.
 
     So is the part of a device, ``x[rank * n : (rank + 1) * n]``. None where there are no such slices.
@@ -177,7 +178,7 @@ def spanned(self: Tensor, index, value: Any = None) -> tuple[Tensor, tuple] | No
     return spanning(self, spans, _is_as_long(value, spans, left, len(shape))), tuple(left)
 
 
-def _is_as_long(value: Any, spans: dict[int, Span], left: list, ndim: int) -> bool:
+def _is_as_long(value: object, spans: dict[int, Span], left: list, ndim: int) -> bool:
     """Returns True if a tensor to write has the length of each slice: PyTorch refuses it for a shorter slice."""
     if not isinstance(value, Tensor) or not all(isinstance(item, slice) for item in left):
         return False
@@ -207,7 +208,7 @@ def _span_of_slice(item: slice, count: int) -> Span | None:
     return Span(start, max(stop - start, 0))
 
 
-def _distance(stop: Any, start: Any) -> int | None:
+def _distance(stop: object, start: object) -> int | None:
     """The difference of two traced numbers if it is the same in any case; else None."""
     found = distance(stop, start)
     if found is None:

@@ -7,7 +7,6 @@ import copy
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -154,7 +153,7 @@ def _float(self):
     return _convertible(self, lambda: float(_real(_scalar(self, what, _instead_of("float", self)), "double")))
 
 
-def _convertible(tensor, ask: Callable[[], Any]) -> Any:
+def _convertible(tensor, ask: Callable[[], object]) -> object:
     """The result of `ask`; if that is traced, the code starts again, converted, and gets a traced number there."""
     try:
         return ask()
@@ -219,7 +218,7 @@ def tolist(self):
         return _listed(tensor.detach())
 
 
-def _listed(tensor) -> Any:
+def _listed(tensor) -> object:
     """The elements of a traced tensor as numbers, in lists as its dimensions are."""
     if tensor.ndim:
         return [_listed(x) for x in tensor.unbind()]

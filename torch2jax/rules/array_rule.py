@@ -57,7 +57,7 @@ class ArrayRule:
     of_unknown: Callable | None = None
     """Computes the result for traced values where `concrete` is set, or where `prepare` refuses them."""
 
-    expect_results: Callable[[Any], None] | None = None
+    expect_results: Callable[[object], None] | None = None
     """Raises an error if the results of a user's body are not those that the operator returns."""
 
     def __init__(self, body: Callable, name: str, options: RuleOptions):
@@ -119,7 +119,7 @@ class ArrayRule:
             by_index = Tag.READS_BY_INDEX in self.tags
             return write_out(result, out, (*args, *kwargs.values()), exact=self.exact_out, by_index=by_index)
 
-    def _expect_no_gradients(self, result: Any, out: Any) -> None:
+    def _expect_no_gradients(self, result: object, out: object) -> None:
         """Refuses ``out=`` if the results or the target require grad, as PyTorch does."""
         tensors = [x for each in (result, out) for x in (each if isinstance(each, (tuple, list)) else (each,))]
         is_recorded = torch.is_grad_enabled() and not this_call().is_backward
@@ -145,7 +145,7 @@ class ArrayRule:
                 kwargs.pop(key, None)
         return kwargs, out, None if device is None else torch.device(device)
 
-    def expect(self, dtype: torch.dtype, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def expect(self, dtype: torch.dtype, args: Sequence[object], kwargs: dict[str, object]) -> None:
         """Refuses a dtype, and numbers, that the function is not defined for."""
         takes = self.takes(*args, **kwargs) if callable(self.takes) else self.takes
         if takes is not None:
@@ -155,12 +155,12 @@ class ArrayRule:
                 if name in self.fits and not isinstance(value, jax.Array):
                     expect_fits(value, dtype)
 
-    def expect_examined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def expect_examined(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """As `expect`, for the dtype that the arguments of a function that is not pointwise have, or ask for."""
         if self.takes is not None or self.fits:
             self.expect(self._examined(args, kwargs), args, kwargs)
 
-    def takes_numbers(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def takes_numbers(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
         """Returns True if a tensor is passed where PyTorch takes a number, which is that of the tensor."""
         found = [args[position] if position < len(args) else kwargs.get(name) for position, name in self._integers]
         return any(map(_has_tensor, found))
@@ -216,13 +216,13 @@ class ArrayRule:
         return arrays, {**arrays_of(kwargs, tensors), "channels_last": True}
 
     def strides_for(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Callable[..., tuple[int, ...] | None] | None:
         """Gives the strides of a result from its shape; None where they are contiguous."""
         return self.strides and functools.partial(self._strides_of, args, kwargs)
 
     def _strides_of(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Sequence[int]
+        self, args: tuple[object, ...], kwargs: dict[str, object], shape: Sequence[int]
     ) -> tuple[int, ...] | None:
         return self.strides(shape, *args, **kwargs)  # pyright: ignore[reportOptionalCall]
 
@@ -237,7 +237,7 @@ class ArrayRule:
         layout = (0, *range(2, rank), 1)
         return layout if when == "prefer" or any(lift(x)._node.layout == layout for x in first) else None
 
-    def _drawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
+    def _drawn(self, args: tuple[object, ...], kwargs: dict[str, object]):
         """The known value of numbers drawn with a known key; None if an argument is not known."""
         knowns = knowns_of(args[1:]), knowns_of(kwargs)
         if UNKNOWN in jax.tree.leaves(knowns, is_leaf=lambda x: x is UNKNOWN):
@@ -252,7 +252,7 @@ class ArrayRule:
         return self.wrap_all(result, run.result, None, tensors, layout=plan.layout, strides=plan.strides)
 
     def planned(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[PromotionPlan, Pointwise, list, dict, list[Torchish]]:
         """The promotion plan of a pointwise rule, its declaration, the body's operands and options, and tensors among
         the options.
@@ -304,12 +304,12 @@ class ArrayRule:
         self,
         result: Any,
         dtype: Any,
-        known: Any,
+        known: object,
         tensors: list[Torchish],
         device: torch.device | None = None,
         layout: tuple[int, ...] | None = None,
         strides: Any = None,
-    ) -> Any:
+    ) -> object:
         """The tensors of the arrays that the body has given; see `as_result`."""
         if self.expect_results is not None:
             self.expect_results(result)
@@ -342,13 +342,13 @@ class InnerRule:
         return this_call().run_rule(self._rule.body, self._rule, args, kwargs)
 
 
-def _has_tensor(value: Any) -> bool:
+def _has_tensor(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return any(isinstance(item, torch.Tensor) for item in value)
     return isinstance(value, torch.Tensor)
 
 
-def _numbers(value: Any):
+def _numbers(value: object):
     """Numbers in place of the tensors that hold them."""
     if isinstance(value, (list, tuple)):
         return [_numbers(item) for item in value]
@@ -357,6 +357,6 @@ def _numbers(value: Any):
     return value.item() if value.numel() == 1 else this_call().dispatch(torch.Tensor.tolist, (value,), {})
 
 
-def _each(operand: Any, function: Callable):
+def _each(operand: object, function: Callable):
     """`function` of an operand, or of each in a list of them."""
     return [function(x) for x in operand] if isinstance(operand, (list, tuple)) else function(operand)

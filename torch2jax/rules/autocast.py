@@ -20,7 +20,7 @@ from ..internals.dispatch import (
     dispatch_has_kernel,
     dispatch_has_kernel_for_dispatch_key,
 )
-from ..runtime.translation import this_call
+from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import autocast_region as region
 from ..tensors.history import Source
 from ..tensors.journal import journal
@@ -113,7 +113,7 @@ class Treatment(NamedTuple):
 class _Autocast(Feature):
     """The standing feature that casts operands as PyTorch's dispatcher does, where a region is entered."""
 
-    def run_cast(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+    def run_cast(self, call: Call, function: Any, rule: object, args: tuple, kwargs: dict) -> object:
         device: Any = region()
         is_operator = isinstance(function, OpOverload)
         treatment = of_operator(function, device) if is_operator else of_function(function, rule, device)
@@ -123,13 +123,13 @@ class _Autocast(Feature):
             return (call.dispatch_aten if is_operator else call.dispatch)(function, *treatment.cast(args, kwargs))
 
 
-def of_function(function: Callable[..., Any], rule: Any, device: str) -> Treatment:
+def of_function(function: Callable[..., object], rule: Any, device: str) -> Treatment:
     """The treatment of a function of PyTorch's Python interface that has this rule, or none."""
     return _of_function(function, function.__name__ if rule is None else rule.name, device)
 
 
 @functools.cache
-def _of_function(function: Callable[..., Any], name: str, device: str) -> Treatment:
+def _of_function(function: Callable[..., object], name: str, device: str) -> Treatment:
     policy = _policy(name, None, device)
     if name in _RECURRENT:
         policy = CastPolicy.LOWER_BUT_STATE if (name, device) == ("gru", "cpu") else CastPolicy.LOWER
@@ -238,7 +238,7 @@ def _cast(tensor: Any, dtype: torch.dtype) -> torch.Tensor:
     return kept[1]
 
 
-def _is_kept(tensor: Any) -> bool:
+def _is_kept(tensor: Torchish) -> bool:
     """Returns True if the cast of a tensor is cached: that of a weight, as in PyTorch.
 
     Not within a trace of JAX's own, which it would outlive.

@@ -22,9 +22,12 @@ import operator
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeVar
 
+import torch
+
 from ..errors import WithoutValuesError
 from ..runtime.caches import remembered
 from ..runtime.layers import SPARSE
+from ..runtime.translation import Call
 
 Handler = Callable[[Any, Any, tuple, dict], Any]
 """Returns a function's result, given the call, the function, its arguments and keywords; or `Changed`."""
@@ -34,7 +37,7 @@ F = TypeVar("F", bound="Feature")
 N = TypeVar("N", bound="Incoming")
 
 _handlers: list[tuple[int, type, Handler]] = []
-_without_values: dict[type[WithoutValuesError], Callable[..., Any]] = {}
+_without_values: dict[type[WithoutValuesError], Callable[..., object]] = {}
 
 
 class Changed(NamedTuple):
@@ -70,7 +73,7 @@ class Incoming:
         del kind
         return False
 
-    def lift(self, call: Any, tensor: Any) -> Any:
+    def lift(self, call: object, tensor: object) -> Any:
         """The call's tensor for one from outside; or `NEXT`.
 
         Raises:
@@ -132,14 +135,16 @@ def handles_without_values(error: type[WithoutValuesError]) -> Callable[[W], W]:
     return register
 
 
-def run_without_values(error: WithoutValuesError, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+def run_without_values(
+    error: WithoutValuesError, call: Call, function: Callable[..., object], args: tuple, kwargs: dict
+) -> object:
     """The result of a function that has met an argument without values."""
     return _without_values[type(error)](error, call, function, args, kwargs)
 
 
-DIVIDED: Any = object()
+DIVIDED: object = object()
 """The result of `Feature.run_cast` for a function whose rule does not serve: what PyTorch composes it of does."""
-NEXT: Any = object()
+NEXT: object = object()
 """The result of a feature that does not handle a function: the next feature is asked, then the rule."""
 
 
@@ -162,15 +167,15 @@ class Feature:
             name for name in _METHODS.values() if getattr(cls, name) is not getattr(Feature, name)
         )
 
-    def begin(self, call: Any) -> None:
+    def begin(self, call: Call) -> None:
         """Sees that the code of an outermost call begins."""
         del call
 
-    def begin_later(self, call: Any) -> None:
+    def begin_later(self, call: Call) -> None:
         """Sees that a run begins which is not the first of its function: it may need what an earlier one has missed."""
         del call
 
-    def discard(self, call: Any) -> None:
+    def discard(self, call: Call) -> None:
         """Sees that a run is over which another one follows: that has to find all as this one did."""
         del call
 
@@ -178,12 +183,12 @@ class Feature:
         """Sees that an outermost call has ended."""
         del call
 
-    def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+    def run_first(self, call: Call, function: object, types: Collection[type], args: tuple, kwargs: dict) -> object:
         """The result of a function, before anything else is asked; or `NEXT`."""
         del call, function, types, args, kwargs
         return NEXT
 
-    def run_mixed(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+    def run_mixed(self, call: Call, function: object, types: Collection[type], args: tuple, kwargs: dict) -> object:
         """The result of a function whose arguments are not plain tensors of the call alone; or `NEXT`.
 
         Args:
@@ -192,12 +197,12 @@ class Feature:
         del call, function, types, args, kwargs
         return NEXT
 
-    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+    def run_instead(self, call: Call, function: object, rule: object, args: tuple, kwargs: dict) -> object:
         """The result of a function in place of its rule, where no class of its arguments handles it; or `NEXT`."""
         del call, function, rule, args, kwargs
         return NEXT
 
-    def run_cast(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+    def run_cast(self, call: Call, function: object, rule: object, args: tuple, kwargs: dict) -> object:
         """The result of a function or an operator while PyTorch casts operands; or `NEXT`, or `DIVIDED`.
 
         Args:
@@ -206,12 +211,12 @@ class Feature:
         del call, function, rule, args, kwargs
         return NEXT
 
-    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: Call, function: object, args: tuple, kwargs: dict) -> Any:
         """The result of a function or an ATen operator whose operands autocast has already cast; or `NEXT`."""
         del call, function, args, kwargs
         return NEXT
 
-    def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:
+    def run_past_overrides(self, call: Call, function: object, args: tuple) -> None:
         """Sees an operator that PyTorch's C++ calls without asking whether an argument overrides it."""
         del call, function, args
 
@@ -220,19 +225,19 @@ class Feature:
         del call, function, rule, args, kwargs
         return NEXT
 
-    def run_unruled(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
+    def run_unruled(self, call: Call, operator: object, args: tuple, kwargs: dict) -> Any:
         """The result of an operator without a rule, before PyTorch takes it apart; or `NEXT`."""
         del call, operator, args, kwargs
         return NEXT
 
-    def run_missing(self, call: Any, operator: Any, args: tuple, kwargs: dict) -> Any:
+    def run_missing(self, call: Call, operator: object, args: tuple, kwargs: dict) -> object:
         """The result of an ATen operator for which nothing leads to JAX; or `NEXT`."""
         del call, operator, args, kwargs
         return NEXT
 
     def run_again(
-        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
-    ) -> Any:
+        self, call: Call, function: object, args: tuple, kwargs: dict, error: Exception, run: Callable[..., object]
+    ) -> object:
         """The result of a function that has refused its arguments with `error`, for others; or `NEXT`.
 
         Args:
@@ -241,11 +246,11 @@ class Feature:
         del call, function, args, kwargs, error, run
         return NEXT
 
-    def explain(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+    def explain(self, call: Call, function: object, rule: object, args: tuple, kwargs: dict, error: Exception) -> None:
         """Raises a better error than that of a rule, or of PyTorch's decomposition where `rule` is None."""
         del call, function, rule, args, kwargs, error
 
-    def bring_in(self, call: Any, tensor: Any) -> Any:
+    def bring_in(self, call: Call, tensor: torch.Tensor) -> Any:
         """The call's tensor for a constant, a tensor that code has and the call has not met yet; or `NEXT`."""
         del call, tensor
         return NEXT
@@ -260,11 +265,11 @@ class Feature:
         """
         raise NotImplementedError
 
-    def take_hooks(self, tensor: Any, lifted: Any) -> None:
+    def take_hooks(self, tensor: torch.Tensor, lifted: object) -> None:
         """Sees the call's tensor for one from outside with hooks on its gradient."""
         del tensor, lifted
 
-    def concerns(self, function: Any) -> bool:
+    def concerns(self, function: object) -> bool:
         """Returns True if `run_operator` may handle a function."""
         del function
         return True
@@ -318,7 +323,9 @@ class Features(list[Feature]):
             if feature.is_shared:
                 outer.push(feature)
 
-    def explain(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict, error: Exception) -> None:
+    def explain(
+        self, call: Call, function: Callable[..., object], rule: object, args: tuple, kwargs: dict, error: Exception
+    ) -> None:
         """Raises a better error than `error`, if a feature has one."""
         for feature in self.explaining:
             feature.explain(call, function, rule, args, kwargs, error)

@@ -41,7 +41,7 @@ class _Equation(NamedTuple):
     """One equation of a jaxpr, with the indices of its operands."""
 
     primitive: Any
-    params: dict[str, Any]
+    params: dict[str, object]
     operands: tuple[int | _Literal, ...]
     """The places of values: the body's arrays, and then the results of all equations in their order."""
 
@@ -81,7 +81,7 @@ class EquationsByTypes:
         found = self._kept.get(tuple([array.aval for array in arrays]))
         return None if found is None or found.context != trace_context() else found.add
 
-    def keep(self, arrays: Sequence[Any], equations: Sequence[Any], result: Any) -> None:
+    def keep(self, arrays: Sequence[Any], equations: Sequence[Any], result: jax.Array) -> None:
         """Caches the equations that a body has added for arrays, if they depend on nothing else."""
         if any(isinstance(array.val, jax.extend.core.Literal) for array in arrays):
             return  # JAX casts the number itself, and the equations have what came of it
@@ -172,7 +172,7 @@ class _BodyCall(NamedTuple):
         return body(*args) if self.kwargs is None else body(*args, **_fill(self.kwargs, arrays))
 
 
-def call_inlined(body: Callable, args: Sequence[Any], kwargs: dict, name: str):
+def call_inlined(body: Callable, args: Sequence[object], kwargs: dict, name: str):
     """``body(*args, **kwargs)``, compiled as one where it recurs, and without leaving a nested call in a graph.
 
     `body` must be pure, and if it does without values where an array is traced, it must have asked `is_traced`. What
@@ -261,7 +261,7 @@ def _template(value: Any, arrays: list) -> Any:
     return _Constant(value, kind, repr(value) if kind is float or kind is complex else None)
 
 
-def _fill(template: Any, arrays: Sequence[Any]) -> Any:
+def _fill(template: Any, arrays: Sequence[object]) -> Any:
     if isinstance(template, _ArraySlot):
         return arrays[template.index]
     if isinstance(template, _Constant):
@@ -327,7 +327,7 @@ class Inlined:
         """Runs the body as it is."""
         return self._call.run(arrays) if self._body is None else self._body(*arrays)
 
-    def _run_without_values(self, *arrays: Any):
+    def _run_without_values(self, *arrays: object):
         try:
             result, asked = noting_tests(self.run, *arrays)
         except jax.errors.JAXTypeError as error:  # it took a value
@@ -357,7 +357,7 @@ class Inlined:
             self._equations.keep(arrays, equations, result)
         return result
 
-    def eager(self, *arrays: Any):
+    def eager(self, *arrays: object):
         """Runs a body op by op if it is called rarely, or asks for values; else as one compiled program."""
         self._calls += 1
         if self._needs_values or self._calls <= _SELDOM:

@@ -21,7 +21,7 @@ from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish
 from ..tensors.traced import with_derivatives_of, with_tangents_of, without_gradient
 from .float8 import FLOAT8, to_float8
-from .keywords import BodyParameters
+from .keywords import BodyParameters, Rule
 from .options import Tag
 from .pointwise import cast
 
@@ -96,7 +96,7 @@ def _as_expanded(target: Torchish, value: Torchish, dims: list[int], name: str) 
         return found.reshape(*found.shape[:-1], *[1] * len(dims)).movedim(last, dims).expand(target.shape)
 
 
-def _on_copy(function: Callable, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _on_copy(function: Callable, target: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     """The value that an in-place function would write; the tensor itself is not changed."""
     return function(target.clone(memory_format=torch.contiguous_format), *args, **kwargs)
 
@@ -152,7 +152,7 @@ def write_in_place(target: Any, value: Torchish, operands: Iterable[Any] = (), *
     return _write(target, value)
 
 
-def _write(target: Any, value: Torchish) -> Any:
+def _write(target: torch.Tensor, value: Torchish) -> torch.Tensor:
     with DisableTorchFunction():
         tensor = lift(target)
         if value.shape != tensor.shape:
@@ -296,7 +296,7 @@ def _expect_no_overlap(target: Torchish) -> None:
         )
 
 
-def _expect_no_overlap_with(target: Torchish, operands: Iterable[Any], *, fully: bool = False) -> None:
+def _expect_no_overlap_with(target: Torchish, operands: Iterable[object], *, fully: bool = False) -> None:
     """Refuses a write to a part of an operand, or if `fully` also to all of it."""
     for operand in operands:
         if isinstance(operand, (list, tuple)):
@@ -321,7 +321,7 @@ def _overlap(a: Torchish, b: Torchish, fully: bool) -> bool:
     return first < second_end and second < first_end
 
 
-def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
+def with_dtype_of_out(rule: Rule, kwargs: dict) -> dict:
     """The keywords of a call with ``out=``, with its dtype for sums and the like if they get no other."""
     if kwargs.get("dtype") is None and "dtype" in rule.names.options and isinstance(kwargs["out"], torch.Tensor):
         return {**kwargs, "dtype": kwargs["out"].dtype}
@@ -329,7 +329,7 @@ def with_dtype_of_out(rule: Any, kwargs: dict) -> dict:
 
 
 def write_out(
-    result: Any, out: Any, operands: Iterable[Any] = (), *, exact: bool = False, by_index: bool = False
+    result: Any, out: Any, operands: Iterable[object] = (), *, exact: bool = False, by_index: bool = False
 ) -> Any:
     """Writes a rule's result to the ``out=`` argument, which takes its shape, and returns that.
 
@@ -345,7 +345,7 @@ def write_out(
     return _write_one_out(result, out, operands, exact, by_index)
 
 
-def _write_one_out(result: Torchish, out: torch.Tensor, operands: Iterable[Any], exact: bool, by_index: bool):
+def _write_one_out(result: Torchish, out: torch.Tensor, operands: Iterable[object], exact: bool, by_index: bool):
     target = lift(out)
     if exact and result.dtype != target.dtype:
         raise RuntimeError(f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead")
@@ -358,7 +358,7 @@ def _write_one_out(result: Torchish, out: torch.Tensor, operands: Iterable[Any],
     return out  # itself, as in-place forms
 
 
-def _resize_out(target: Torchish, result: Torchish, operands: Iterable[Any]) -> None:
+def _resize_out(target: Torchish, result: Torchish, operands: Iterable[object]) -> None:
     if any(target is operand for operand in operands):
         raise RuntimeError(
             f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"

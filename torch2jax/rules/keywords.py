@@ -4,12 +4,15 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 
 from ..internals.dispatch import OpOverload, OpOverloadPacket, jit_get_schemas_for_operator
+
+if TYPE_CHECKING:
+    from .options import Tags
 
 # numpy's spellings, which PyTorch's argument parser takes everywhere; and what it calls the first tensor.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "x2": "other", **dict.fromkeys(("self", "x", "a", "x1"), "input")}
@@ -66,7 +69,7 @@ class BodyParameters(NamedTuple):
             return self._replace(options=tuple(options), known=known)
         return self._replace(positional=(*self.positional[:position], name, *self.positional[position:]), known=known)
 
-    def placed(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def placed(self, function: Callable[..., object], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments of a call of PyTorch's `function`, by the names of the body, and by place as far as can be."""
         if not self.known.issuperset(kwargs):
             args, kwargs = self._named(function, args, kwargs)
@@ -79,7 +82,7 @@ class BodyParameters(NamedTuple):
         return args, kwargs
 
     def _named(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        named: dict[str, Any] = {}
+        named: dict[str, object] = {}
         own = self.positional if self.spread else self.positional + self.options
         for key, value in kwargs.items():
             if key not in self.known and not self.is_open and _is_default(function, key, value):
@@ -95,7 +98,7 @@ class BodyParameters(NamedTuple):
             named[position] = value
         return args, named
 
-    def _position_of(self, function: Callable[..., Any], key: str, kwargs: dict) -> int | str:
+    def _position_of(self, function: Callable[..., object], key: str, kwargs: dict) -> int | str:
         """The position of an argument in PyTorch's signature, or the body's name for it."""
         name = _ALIASES.get(key, key)
         if name in self.known or (self.is_open and name != "input"):
@@ -107,26 +110,38 @@ class BodyParameters(NamedTuple):
         return 0 if name == "input" else key
 
 
-def _is_default(function: Callable[..., Any], key: str, value: Any) -> bool:
+class Rule(Protocol):
+    """What implements a function of PyTorch's: called with the arguments and the keywords of the function."""
+
+    name: str
+    names: BodyParameters
+    tags: "Tags"
+    elementwise: bool
+    is_pure: bool
+
+    def __call__(self, args: tuple, kwargs: dict, /) -> Any: ...
+
+
+def _is_default(function: Callable[..., object], key: str, value: object) -> bool:
     """Returns True if an argument is the default of a Python function's parameter."""
     return isinstance(function, types.FunctionType) and _defaults(function).get(key, inspect.Parameter.empty) is value
 
 
 @functools.cache
-def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+def _defaults(function: Callable[..., object]) -> dict[str, object]:
     try:
         return {name: x.default for name, x in inspect.signature(function).parameters.items()}
     except ValueError:  # it wraps one of C++
         return {}
 
 
-def run_named(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
+def run_named(function: Callable, rule: "Rule", args: tuple, kwargs: dict) -> Any:
     """``rule(args, kwargs)``, where the arguments are named as PyTorch's `function` names them."""
     return rule(*rule.names.placed(function, args, kwargs)) if kwargs else rule(args, kwargs)
 
 
 @functools.cache
-def _signatures(function: Callable[..., Any]) -> list[tuple[str, ...]]:
+def _signatures(function: Callable[..., object]) -> list[tuple[str, ...]]:
     """The names of positional arguments in PyTorch's signatures, a tuple for each overload; the first is ``input``."""
     if isinstance(function, types.FunctionType):
         parameters = inspect.signature(function).parameters.values()
@@ -136,7 +151,7 @@ def _signatures(function: Callable[..., Any]) -> list[tuple[str, ...]]:
     return [tuple("input" if name == "self" else name for name in names) for names in found]
 
 
-def schemas(function: Callable[..., Any]) -> list:
+def schemas(function: Callable[..., object]) -> list:
     """PyTorch's schemas of a function that is not written in Python, of each overload."""
     if isinstance(function, OpOverload):
         return [function._schema]
@@ -145,11 +160,11 @@ def schemas(function: Callable[..., Any]) -> list:
     return jit_get_schemas_for_operator(f"aten::{_name(function)}")
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _name(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", "").rstrip("_")
 
 
-def _positional(schema: Any) -> list[tuple[str, Any]]:
+def _positional(schema: Any) -> list[tuple[str, object]]:
     """The arguments that may be given by place, with their defaults."""
     return [(x.name, x.default_value) for x in schema.arguments if not x.kwarg_only]
 
@@ -166,11 +181,11 @@ def by_schema(overload: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, d
 
 
 @functools.cache
-def _positional_of(overload: OpOverload) -> list[tuple[str, Any]]:
+def _positional_of(overload: OpOverload) -> list[tuple[str, object]]:
     return _positional(overload._schema)
 
 
-def is_in_old_order(function: Callable[..., Any], args: tuple) -> bool:
+def is_in_old_order(function: Callable[..., object], args: tuple) -> bool:
     """True if a call has more positional arguments than tensors: ``torch.add(x, 2, y)`` for ``add(x, y, alpha=2)``.
 
     PyTorch's own parser knows what is meant.

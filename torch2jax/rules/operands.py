@@ -21,6 +21,7 @@ from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, default_dtype, dtype_j2t, dtype_t2j, is_integral, logical
 from ..tensors.tensor import Torchish, expect_values, wrap
 from ..tensors.traced import without_gradient
+from .keywords import Rule
 from .options import Tag
 from .promotion import Promotion
 
@@ -46,7 +47,7 @@ def number_of(value: np.generic) -> Any:
     return float(value) if isinstance(value, (np.bool_, np.inexact)) else value
 
 
-def without_numpys(function: Callable, rule: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def without_numpys(function: Callable, rule: Rule, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments with Python numbers for numpy's, and tensors for the arrays among operands.
 
     PyTorch leaves operators of a tensor and an array to numpy, which has dtypes of its own for the results.
@@ -104,7 +105,7 @@ def lifted(value: Any) -> Any:
     return _map(lambda tensor: tensor, value)
 
 
-def _map(fn: Callable[[Any], Any], value: Any):
+def _map(fn: Callable[[Any], Any], value: object):
     """Maps the tensors in an argument; PyTorch's signatures hold them at most in lists."""
     if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)):
         return value if _is_key(value) else fn(lift(value))
@@ -120,7 +121,7 @@ def _is_key(value: object) -> bool:
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
-def arrays_of(value: Any, tensors: list) -> Any:
+def arrays_of(value: object, tensors: list) -> Any:
     """`value` with arrays for tensors, which are gathered in `tensors`.
 
     Raises:
@@ -136,7 +137,7 @@ def arrays_of(value: Any, tensors: list) -> Any:
     return _map(read, value)
 
 
-def knowns_of(value: Any) -> Any:
+def knowns_of(value: object) -> Any:
     def known(tensor: Torchish):
         known = tensor.known
         return UNKNOWN if known is None else known
@@ -189,7 +190,7 @@ def as_result(
     return tensor
 
 
-def of_dtype(array: Any, dtype: Any, tensors: list) -> tuple[Any, torch.dtype]:
+def of_dtype(array: jax.Array, dtype: Any, tensors: list) -> tuple[Any, torch.dtype]:
     """The result of a body, in PyTorch's dtype, and that dtype; if None, the dtypes of `tensors` decide it."""
     if dtype is None:
         return array, logical(array.dtype, tuple([tensor.dtype for tensor in tensors]))

@@ -48,7 +48,7 @@ NO_TAGS: Tags = frozenset()
 
 
 @functools.cache
-def operators_of(function: Callable[..., Any]) -> tuple[OpOverload, ...]:
+def operators_of(function: Callable[..., object]) -> tuple[OpOverload, ...]:
     """The overloads of an operator, or of the operators with a name."""
     packet = getattr(torch.ops.aten, function, None) if isinstance(function, str) else function
     if isinstance(packet, OpOverload):

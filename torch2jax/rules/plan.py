@@ -34,7 +34,7 @@ from .operands import of_dtype
 from .pointwise import PromotionPlan, in_layout
 from .rule import OverloadedRule, Reflected, is_of_metadata
 
-NOT_PLANNED: Any = object()
+NOT_PLANNED: object = object()
 """The result of a call that has no plan: the general path runs."""
 
 _SEVERAL = (tuple, list, np.ndarray)
@@ -72,8 +72,8 @@ class ArrayPlan:
         pointwise: PromotionPlan | None,
         inlined: Inlined,
         order: tuple[int, ...],
-        dtype: Any,
-        strides: Any,
+        dtype: object,
+        strides: object,
         check: Callable[[tuple, dict], None] | None,
         requires_grad: bool,
         is_constant: bool,
@@ -85,7 +85,7 @@ class ArrayPlan:
         self._check, self.requires_grad, self.is_constant = check, requires_grad, is_constant
         self._ready: Callable | None = None  # the compiled body
         self._logical: tuple | None = None  # the dtype of the last result that has PyTorch's, and that one
-        self._aval: Any = None  # what JAX says of the last result
+        self._aval: object = None  # what JAX says of the last result
         self._outcome: tuple | None = None  # and what PyTorch says of it: shape, size, dtype, strides, order in memory
 
     def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
@@ -188,7 +188,7 @@ class ArrayPlan:
             self._descend(tensor, dtype, tensors)
         return tensor
 
-    def _wrapped_all(self, results: tuple, tensors: list[Torchish]) -> Any:
+    def _wrapped_all(self, results: tuple, tensors: list[Torchish]) -> object:
         """As `_wrapped`, for several results, none of a pointwise operator."""
         dtypes, parts = self._dtype if isinstance(self._dtype, tuple) else (self._dtype,) * len(results), []
         for array, dtype in zip(results, dtypes, strict=True):
@@ -205,7 +205,7 @@ class ArrayPlan:
             parts.append(tensor)
         return self.rule.result_type(parts) if self.rule.result_type else tuple(parts)
 
-    def _in_dtype(self, array: Any, dtype: Any, tensors: list[Torchish]) -> tuple[Any, torch.dtype]:
+    def _in_dtype(self, array: jax.Array, dtype: object, tensors: list[Torchish]) -> tuple[Any, torch.dtype]:
         """As `of_dtype`, with the conversion that was found for the plan's metadata."""
         known = self._logical
         if known is not None and known[0] == array.dtype:
@@ -219,11 +219,11 @@ class ArrayPlan:
 class _StridesByShape(dict):
     """The strides of results, by their shapes."""
 
-    def __call__(self, shape: Sequence[int]) -> Any:
+    def __call__(self, shape: Sequence[int]) -> object:
         return self[tuple(shape)]
 
 
-def _shape_of(array: Any, layout: tuple[int, ...] | None) -> tuple[int, ...]:
+def _shape_of(array: jax.Array, layout: tuple[int, ...] | None) -> tuple[int, ...]:
     return tuple(ArrayBuffer(array, layout if layout is not None and len(layout) == array.ndim else None).shape)
 
 
@@ -329,7 +329,7 @@ def _check(function: Callable, rule: Any, args: tuple, kwargs: dict) -> None:
     rule.expect_values(args, rule.without_placement(kwargs)[0])
 
 
-def _distinct(value: Any, seen: set[int]) -> Any:
+def _distinct(value: object, seen: set[int]) -> Any:
     """The argument, with another tensor of the same metadata in place of one that has been seen before."""
     if type(value) is Torchish:
         if id(value) in seen:
@@ -340,7 +340,7 @@ def _distinct(value: Any, seen: set[int]) -> Any:
     return value
 
 
-def _tensors_in(values: Iterable[Any]) -> list[Torchish]:
+def _tensors_in(values: Iterable[object]) -> list[Torchish]:
     found: list[Torchish] = []
     for value in values:
         if type(value) is Torchish:
@@ -405,7 +405,7 @@ class FilledPlan:
         return tensor
 
 
-def filled_plan_of(function: Callable, args: tuple, kwargs: dict, made: Any) -> FilledPlan:
+def filled_plan_of(function: Callable, args: tuple, kwargs: dict, made: torch.Tensor) -> FilledPlan:
     """The plan of a call that has made a tensor.
 
     Raises:

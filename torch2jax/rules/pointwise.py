@@ -123,7 +123,7 @@ class _TensorMetadata(NamedTuple):
     layout: tuple[int, ...] | None
 
 
-def planned(kind: Promotion, unpromoted: int, operands: Sequence[Any]) -> PromotionPlan:
+def planned(kind: Promotion, unpromoted: int, operands: Sequence[object]) -> PromotionPlan:
     """The plan for operands: tensors, Python numbers, and None for those that were not given.
 
     Args:
@@ -141,7 +141,7 @@ def strides_besides(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tensor.stride() if 1 in tensor.shape or not tensor.is_contiguous() else None
 
 
-def _metadata_of(operand: Any):
+def _metadata_of(operand: object):
     if isinstance(operand, torch.Tensor):
         if operand.ndim == 0:
             if operand.python_type is not None:  # pyright: ignore[reportAttributeAccessIssue]
@@ -195,7 +195,7 @@ def _iterated(tensor: _TensorMetadata) -> Operand:
     return Operand(tuple(tensor.shape), tuple(strides))
 
 
-def in_layout(operand: Any, shape: Sequence[int], layout: tuple[int, ...] | None):
+def in_layout(operand: object, shape: Sequence[int], layout: tuple[int, ...] | None):
     """An operand's array, with its dimensions in the order of the result's layout; numpy's number for a known one."""
     if not isinstance(operand, torch.Tensor):
         return operand
@@ -235,7 +235,7 @@ class Pointwise(NamedTuple):
     compute: torch.dtype
     result: torch.dtype
 
-    def __call__(self, *operands: Any, **kwargs: Any):
+    def __call__(self, *operands: jax.Array | complex, **kwargs: object):
         """Casts and broadcasts the operands, calls the body, casts its result."""
         dtypes = (None,) * self.unpromoted + (self.compute,) * (len(operands) - self.unpromoted)
         promoted = [_operand(x, self.shape, dtype) for x, dtype in zip(operands, dtypes, strict=True)]
@@ -271,7 +271,7 @@ def as_input(shape: Sequence[int], input: torch.Tensor, *_args: object, **_optio
     return _formatted(shape, _is_channels_last(input))
 
 
-def as_volume(shape: Sequence[int], input: torch.Tensor, *args: Any, **options: Any) -> Strides:
+def as_volume(shape: Sequence[int], input: torch.Tensor, *args: object, **options: object) -> Strides:
     """As `as_input`, for volumes; without a batch, the channels are last if there are no gaps."""
     if input.ndim == 5:
         return as_input(shape, input, *args, **options)

@@ -55,7 +55,7 @@ def kind_of(operand: Any) -> tuple[torch.dtype | type, bool]:
     return type(operand), _is_short(operand)
 
 
-def _is_short(number: Any) -> bool:
+def _is_short(number: object) -> bool:
     if not isinstance(number, (int, float)):
         return True
     if not abs(number) < 2**16:

@@ -30,7 +30,7 @@ _decomposed: dict[OpOverload, Takes] = {}
 
 
 def implements_overloads(
-    *functions: Callable[..., Any] | str, tags: Iterable[Tag] = ()
+    *functions: Callable[..., object] | str, tags: Iterable[Tag] = ()
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function to choose, from a call's arguments, the function with a rule that these mean.
 
@@ -102,7 +102,7 @@ class ByLength(NamedTuple):
 
 
 def implements_by_length(
-    *functions: Callable[..., Any] | str, value: int | None = None, takes_tensors: bool = False
+    *functions: Callable[..., object] | str, value: int | None = None, takes_tensors: bool = False
 ) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule of functions with a data-dependent number among their arguments.
 
@@ -120,14 +120,14 @@ def implements_by_length(
     return register
 
 
-def implements_metadata(*functions: Callable[..., Any]) -> None:
+def implements_metadata(*functions: Callable[..., object]) -> None:
     """Declares that PyTorch itself answers these functions of a tensor's metadata."""
     PROVIDED.declared += 1
     for function in functions:
         PROVIDED.functions[function] = MetadataRule(function, name_of(function))
 
 
-def tag(*functions: Callable[..., Any] | str, tags: Iterable[Tag]) -> None:
+def tag(*functions: Callable[..., object] | str, tags: Iterable[Tag]) -> None:
     """Declares the tags of functions without a rule."""
     for function in functions:
         TAGS_WITHOUT_RULE[function] = frozenset(tags)
@@ -163,7 +163,7 @@ def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
     return found
 
 
-def lookup_by_length(function: Callable[..., Any]) -> ByLength | None:
+def lookup_by_length(function: Callable[..., object]) -> ByLength | None:
     """The rule of a function for data-dependent numbers, if there is one."""
     if not SELECTIONS.is_loaded:
         SELECTIONS.load()

@@ -120,7 +120,7 @@ class Reflected:
         return self.rule((other, this), kwargs)
 
 
-def dtype_of_first(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
+def dtype_of_first(names: Sequence[str], args: tuple[object, ...], kwargs: dict[str, object]) -> torch.dtype:
     """The dtype of the first tensor among the arguments, alone or in a list; `names` are the parameters'."""
     for x in (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)):
         for item in x if isinstance(x, (list, tuple)) else (x,):
@@ -152,7 +152,7 @@ def replace_forward(cls: type, lookup: Callable) -> None:
     original = cls.forward
 
     @functools.wraps(original)
-    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any):
+    def forward(self: torch.nn.Module, *args: object, **kwargs: object):
         rule = None if current() is None or (cls, id(self)) in _modules() else lookup(cls)
         if rule is None:
             return original(self, *args, **kwargs)
@@ -169,7 +169,7 @@ def _modules() -> frozenset:
     return getattr(_running, "modules", frozenset())
 
 
-def expect_no_writes(function: Any, name: str, location: str) -> None:
+def expect_no_writes(function: object, name: str, location: str) -> None:
     """Refuses a function that writes to its arguments, for a rule that returns new arrays: nothing would be written.
 
     Args:
@@ -190,7 +190,7 @@ def expect_no_writes(function: Any, name: str, location: str) -> None:
         )
 
 
-def results_of(function: Any, name: str, location: str) -> Callable[[Any], None] | None:
+def results_of(function: object, name: str, location: str) -> Callable[[object], None] | None:
     """Returns a check of a body's results against those of PyTorch's operator; None if these are unknown.
 
     It raises a TypeError for another number of results, and for results that are no arrays.
@@ -208,12 +208,12 @@ def results_of(function: Any, name: str, location: str) -> Callable[[Any], None]
         return None
     count = len(*returned)
 
-    def refusal(given: Any, wanted: str) -> TypeError:
+    def refusal(given: object, wanted: str) -> TypeError:
         error = TypeError(f"the rule for {name} at {location} gave {_kind(given)}; wanted {wanted}")
         vars(error)["is_of_results"] = True
         return error
 
-    def expect(result: Any) -> None:
+    def expect(result: object) -> None:
         parts = result if isinstance(result, (tuple, list)) else (result,)
         is_single = not isinstance(result, (tuple, list))
         if len(parts) != count or is_single != (count == 1):
@@ -225,14 +225,14 @@ def results_of(function: Any, name: str, location: str) -> Callable[[Any], None]
     return expect
 
 
-def _kind(result: Any) -> str:
+def _kind(result: object) -> str:
     """The type of a body's result, in words."""
     if isinstance(result, (tuple, list)):
         return f"a {type(result).__name__} of {len(result)}"
     return "an array" if isinstance(result, (jax.Array, np.ndarray)) else f"a {type(result).__name__}"
 
 
-def _written(function: Any, name: str) -> str | None:
+def _written(function: Callable[..., object] | None, name: str) -> str | None:
     """The arguments that a function writes to, in words; None if it is unknown or has a form that writes to none."""
     if isinstance(function, (OpOverload, OpOverloadPacket)):
         writes = [[x.name for x in schema.arguments if x.is_write and not x.is_out] for schema in schemas(function)]
@@ -248,7 +248,7 @@ def _says_that_it_writes(name: str) -> bool:
     return name in ("__setitem__", "__delitem__") or (hasattr(operator, name) and hasattr(operator, plain))
 
 
-def _loaded(function: Any) -> Any:
+def _loaded(function: object) -> Any:
     """The operator with a name; None if no loaded library has it. Other arguments are returned unchanged."""
     if not isinstance(function, str):
         return function

@@ -91,7 +91,7 @@ class Rules:
 
     def implements(
         self,
-        *functions: Callable[..., Any] | str,
+        *functions: Callable[..., object] | str,
         replace: bool = False,
         **options: Unpack[RuleKeywords],
     ) -> Callable[[Callable], Callable]:
@@ -134,7 +134,7 @@ class Rules:
 
     def implements_tensors(
         self,
-        *functions: Callable[..., Any] | str,
+        *functions: Callable[..., object] | str,
         takes: Takes | None = None,
         tags: Iterable[Tag] = (),
         replace: bool = False,
@@ -287,7 +287,7 @@ entered_rules = _entered.get
 """As `entered`, without the time of a call of a Python function."""
 PROVIDED = Rules()
 """The package's own rules, and those that users declare for good."""
-TAGS_WITHOUT_RULE: dict[Any, Tags] = {}
+TAGS_WITHOUT_RULE: dict[object, Tags] = {}
 """The tags of functions without a rule."""
 
 
@@ -296,7 +296,7 @@ def entered() -> tuple[Rules, ...]:
     return _entered.get()
 
 
-def lookup(function: Callable[..., Any]):
+def lookup(function: Callable[..., object]):
     """The rule of a function of PyTorch's Python interface, or None."""
     for rules in _entered.get():
         rule = rules.functions.get(function)
@@ -333,7 +333,7 @@ def lookup_aten(overload: OpOverload):
     return PROVIDED.of_operator(overload)
 
 
-def name_of(function: Callable[..., Any] | str) -> str:
+def name_of(function: Callable[..., object] | str) -> str:
     if isinstance(function, str):
         return function.rpartition("::")[2]
     if isinstance(function, OpOverload):

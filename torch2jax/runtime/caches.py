@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
-_all: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_all: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 _ABSENT: Any = object()
 

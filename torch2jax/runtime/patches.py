@@ -20,8 +20,8 @@ from .translation import current
 
 _ABSENT = object()
 _pending: list[tuple[str, Callable]] = []
-_patches: list[tuple[Any, str, Any]] = []
-_absent: list[tuple[Any, str]] = []
+_patches: list[tuple[object, str, object]] = []
+_absent: list[tuple[object, str]] = []
 _originals: list[tuple[Any, str, Any]] = []
 _around: dict[int, tuple[types.CodeType, Callable, Callable]] = {}
 _lock = threading.RLock()
@@ -113,7 +113,7 @@ def runs_instead_of(
     return register
 
 
-def _found(module: types.ModuleType, path: str) -> Any:
+def _found(module: types.ModuleType, path: str) -> Callable[..., object]:
     found = functools.reduce(lambda owner, name: vars(owner)[name], path.split("."), module)
     return found.__func__ if isinstance(found, staticmethod) else found
 
@@ -183,7 +183,7 @@ def expect_targets() -> None:
         _lack(owner, name)
 
 
-def absent() -> list[tuple[Any, str]]:
+def absent() -> list[tuple[object, str]]:
     """The targets that this release of PyTorch lacks: owners and names."""
     return list(_absent)
 
@@ -204,11 +204,11 @@ class _Exchanges:
         self._count = 0
         self._modules: list[dict[str, Any]] = []  # their dictionaries, and what is exchanged in each
         self._names: list[str] = []
-        self._in_modules: list[Any] = []
-        self._in_modules_before: list[Any] = []
-        self._others: list[tuple[Any, str, Any]] = []
-        self._reads: list[tuple[Callable[[str, Any], Any], str]] = []
-        self._others_before: list[Any] = []
+        self._in_modules: list[object] = []
+        self._in_modules_before: list[object] = []
+        self._others: list[tuple[object, str, object]] = []
+        self._reads: list[tuple[Callable[[str, object], object], str]] = []
+        self._others_before: list[object] = []
         self.is_put = False
 
     def put(self) -> None:
@@ -252,12 +252,12 @@ class _Exchanges:
         self._reads = [(_reader(owner), name) for owner, name, _ in self._others]
 
 
-def _reader(owner: Any) -> Callable[[str, Any], Any]:
+def _reader(owner: object) -> Callable[[str, object], object]:
     """Returns the function from a name to an object's own attribute, or a default."""
     return functools.partial(getattr, owner) if isinstance(owner, types.FunctionType) else vars(owner).get
 
 
-def _put_back(owner: Any, name: str, original: Any) -> None:
+def _put_back(owner: object, name: str, original: object) -> None:
     if original is _ABSENT:
         delattr(owner, name)
     else:
@@ -281,7 +281,7 @@ def apply_patches() -> None:
         _calls += 1
 
 
-def _put(owner: Any, name: str, replacement: Any) -> None:
+def _put(owner: object, name: str, replacement: object) -> None:
     _originals.append((owner, name, _reader(owner)(name, _ABSENT)))
     setattr(owner, name, replacement)
 

@@ -26,7 +26,7 @@ def constrained(
     *,
     data: Axes = None,
     tensor: Axes = None,
-    plan: Any = None,
+    plan: object = None,
 ) -> torch.nn.Module:
     """Returns a copy of a module, with the same weights, that constrains the sharding of its activations.
 
@@ -81,7 +81,7 @@ class _Layer:
         args = tuple(self._lay(x, layout) for x, layout in zip(args, layouts, strict=False))
         return args, {name: self._lay(x, self._style.keywords.get(name)) for name, x in kwargs.items()}
 
-    def after(self, module: torch.nn.Module, args: tuple, result: Any) -> Any:
+    def after(self, module: torch.nn.Module, args: tuple, result: Any) -> object:
         outputs = self._style.outputs
         if isinstance(result, torch.Tensor):
             return self._lay(result, outputs[0] if outputs else None, is_result=True)
@@ -90,7 +90,7 @@ class _Layer:
         layouts = enumerate([*outputs, *[None] * len(result)])
         return type(result)([self._lay(x, at, is_result=i == 0) for x, (i, at) in zip(result, layouts, strict=False)])
 
-    def _lay(self, value: Any, layout: Layout | None, is_result: bool = False) -> Any:
+    def _lay(self, value: object, layout: Layout | None, is_result: bool = False) -> object:
         is_told = layout is not None or (is_result and self._batch)
         call = current()
         if call is None or not is_told or not isinstance(value, torch.Tensor) or value.ndim == 0:
@@ -100,7 +100,7 @@ class _Layer:
 
     def _spec(self, value: torch.Tensor, layout: Layout | None) -> PartitionSpec | None:
         """The spec of a value; None if the value lacks the dimension."""
-        free: Any = PartitionSpec.UNCONSTRAINED
+        free = PartitionSpec.UNCONSTRAINED
         if layout is None:
             entries = [self._batch, *[free] * (value.ndim - 1)]
         else:

@@ -104,7 +104,7 @@ _NAMED = {
 }
 
 
-def style_of(style: Any, path: str) -> Style:
+def style_of(style: object, path: str) -> Style:
     """Reads a style: the name of one of transformers', or an object of `torch.distributed.tensor.parallel`.
 
     Args:
@@ -143,7 +143,7 @@ def style_of(style: Any, path: str) -> Style:
     )
 
 
-def _layouts(placements: Any, path: str) -> tuple[Layout | None, ...]:
+def _layouts(placements: object, path: str) -> tuple[Layout | None, ...]:
     if placements is None:
         return ()
     found = placements if isinstance(placements, (tuple, list)) else (placements,)
@@ -174,7 +174,7 @@ class ShardingPlan:
         TypeError: a style is of another kind.
     """
 
-    def __init__(self, module: torch.nn.Module, plan: Any, split: Mapping[str, bool]):
+    def __init__(self, module: torch.nn.Module, plan: object, split: Mapping[str, bool]):
         self.styles: dict[str, Style] = {}
         """By the names of modules and parameters."""
         if not any(split.values()):
@@ -206,7 +206,7 @@ def _matches(name: str, path: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
-def _plan_of_model(module: torch.nn.Module, split: Mapping[str, bool]) -> dict[str, Any]:
+def _plan_of_model(module: torch.nn.Module, split: Mapping[str, bool]) -> dict[str, object]:
     of_tensors = _carried(module, "_tp_plan") if split[TENSOR] else {}
     of_experts = _carried(module, "_ep_plan") if split[EXPERTS] else {}
     for kind, attribute, plan in ((TENSOR, "_tp_plan", of_tensors), (EXPERTS, "_ep_plan", of_experts)):
@@ -221,9 +221,9 @@ def _plan_of_model(module: torch.nn.Module, split: Mapping[str, bool]) -> dict[s
     return {**kept, **of_experts}
 
 
-def _carried(module: torch.nn.Module, attribute: str) -> dict[str, Any]:
+def _carried(module: torch.nn.Module, attribute: str) -> dict[str, object]:
     """The plans of the outermost modules that have one."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     roots: list[str] = []
     for name, part in module.named_modules():
         plan = getattr(part, attribute, None)

@@ -67,7 +67,7 @@ def specs(
     tensor: Axes = None,
     experts: Axes = None,
     fsdp: Axes = None,
-    plan: Any = None,
+    plan: object = None,
 ) -> dict[str, PartitionSpec]:
     """Returns how to shard each tensor of ``module.state_dict()`` over the axes of a mesh.
 
@@ -111,7 +111,7 @@ def specs(
     return {name: _spread(state[name], spec, over, mesh) for name, spec in result.items()}
 
 
-def _along(value: torch.Tensor, dim: int, axes: tuple[str, ...], mesh: Any, name: str) -> PartitionSpec:
+def _along(value: torch.Tensor, dim: int, axes: tuple[str, ...], mesh: Mesh | AbstractMesh, name: str) -> PartitionSpec:
     count = size_of(mesh, axes)
     if value.shape[dim] % count:
         raise ValueError(
@@ -122,7 +122,9 @@ def _along(value: torch.Tensor, dim: int, axes: tuple[str, ...], mesh: Any, name
     return PartitionSpec(*[None] * dim, _entry(axes))
 
 
-def _spread(value: torch.Tensor, spec: PartitionSpec, axes: tuple[str, ...], mesh: Any) -> PartitionSpec:
+def _spread(
+    value: torch.Tensor, spec: PartitionSpec, axes: tuple[str, ...], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
     """Splits the largest dimension that can be, over the axes that are not in use yet."""
     used = {name for entry in spec for name in names_of(entry)}
     axes = tuple(axis for axis in axes if axis not in used)
@@ -141,7 +143,7 @@ def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...]:
     return axes[0] if len(axes) == 1 else axes
 
 
-def shardings(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh | None = None) -> Any:
+def shardings(tree: object, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh | None = None) -> Any:
     """Returns the sharding of each leaf of a tree: a state dictionary, gradients, an optimizer state.
 
     A leaf gets the spec of the last key on its path that is in `specs`, if that spec fits its shape. So optax's
@@ -169,7 +171,7 @@ def shardings(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | Abstra
     return jax.tree_util.tree_map_with_path(of, tree)
 
 
-def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh | None = None) -> Any:
+def put(tree: object, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh | None = None) -> Any:
     """Places each array of a tree on the devices, sharded by `specs`.
 
     Args:
@@ -183,7 +185,7 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
         ValueError: there is no mesh.
     """
 
-    def put_leaf(leaf: Any, sharding: NamedSharding) -> Any:
+    def put_leaf(leaf: object, sharding: NamedSharding) -> object:
         if isinstance(leaf, torch.Tensor) and leaf.is_meta:
             leaf = without_values(leaf)
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -198,7 +200,7 @@ def put(tree: Any, specs: Mapping[str, PartitionSpec], mesh: Mesh | AbstractMesh
     return jax.tree.map(put_leaf, tree, shardings(tree, specs, mesh))
 
 
-def _name(key: Any) -> Any:
+def _name(key: object) -> Any:
     return next((getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name)), None)
 
 

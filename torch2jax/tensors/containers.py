@@ -46,13 +46,13 @@ def codec_of(node: Any) -> ContainerCodec | None:
     return _object_codec(cls) if isinstance(node, dict) or _holds_tensors(node, set()) else None
 
 
-def open_up(node: Any) -> None:
+def open_up(node: object) -> None:
     """Makes the classes of an object's module containers, also of objects without tensors."""
     if _is_plain(node):
         _OPEN.add(type(node).__module__)
 
 
-def _is_plain(node: Any) -> bool:
+def _is_plain(node: object) -> bool:
     """Returns True if an object is nothing but what it holds: no code, no value type, no `__del__`."""
     cls = type(node)
     if callable(node) or isinstance(node, (torch.nn.Module, types.ModuleType)) or hasattr(cls, "__del__"):
@@ -60,7 +60,7 @@ def _is_plain(node: Any) -> bool:
     return hasattr(node, "__dict__") and cls.__hash__ in (None, object.__hash__)
 
 
-def _flatten_for_jax(node: Any):
+def _flatten_for_jax(node: object):
     children, treedef = jax.tree_util.tree_flatten(node, is_leaf=lambda x: x is not node)
     return tuple(children), treedef
 
@@ -99,7 +99,7 @@ def _object_codec(cls: Any) -> ContainerCodec:
     return ContainerCodec(flatten, unflatten, lambda rest, _: [*map(DictKey, rest.items), *map(GetAttrKey, rest.names)])
 
 
-def attributes_of(node: Any) -> dict[str, Any]:
+def attributes_of(node: object) -> dict[str, Any]:
     """The attributes of an object, in its slots and in its dictionary."""
     children_by_name = {name: getattr(node, name) for name in slots_of(type(node)) if hasattr(node, name)}
     return {**children_by_name, **getattr(node, "__dict__", {})}
@@ -133,7 +133,7 @@ class _Rest:
     names: tuple[str, ...]
     static: dict[str, Any]
 
-    def __eq__(self, other: Any):
+    def __eq__(self, other: object):
         if not isinstance(other, _Rest) or (self.items, self.names) != (other.items, other.names):
             return False
         return _are_equal(self.static, other.static)
@@ -154,7 +154,7 @@ def _are_equal(one: Any, other: Any) -> bool:
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
 
-def _holds_tensors(node: Any, seen: set[int]) -> bool:
+def _holds_tensors(node: object, seen: set[int]) -> bool:
     """Returns True if `node` is or holds a tensor, or is of a class that `open_up` has declared a container."""
     if isinstance(node, _TENSORS):
         return True

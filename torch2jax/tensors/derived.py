@@ -25,7 +25,7 @@ _OWN = frozenset((*vars(Torchish), *Torchish.__annotations__)).difference(
 )
 
 
-_NOTHING_TO_SAY: Any = disabled_torch_function_impl
+_NOTHING_TO_SAY: object = disabled_torch_function_impl
 _PYTORCHS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -46,7 +46,9 @@ class Derived(Torchish):
             return cls.of_result(func, args, kwargs or {}, func(*args, **(kwargs or {})))
 
     @classmethod
-    def of_result(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    def of_result(
+        cls, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> object:
         """The result of a function on tensors of this class, made from `result`, its result on plain tensors."""
         del args, kwargs
         return result if func in get_default_nowrap_functions() else convert(result, cls)

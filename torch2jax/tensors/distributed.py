@@ -7,13 +7,17 @@ of a device.
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import torch
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
 
 _OF_CALLS = "torch"
 """The module that classes of a call's own `DTensor`s name, by which libraries tell whose array it is."""
@@ -49,12 +53,12 @@ def is_distributed(tensor: torch.Tensor) -> bool:
     return is_split(type(tensor))
 
 
-def names_in(mesh: Any) -> tuple[str, ...]:
+def names_in(mesh: "DeviceMesh") -> tuple[str, ...]:
     """The names of a `DeviceMesh`'s dimensions, also where it has none."""
     return tuple(mesh.mesh_dim_names or (f"dim_{i}" for i in range(mesh.ndim)))
 
 
-def parts_over(mesh: Any, placements: Iterable[Any]) -> Iterator[tuple[str, int, Any]]:
+def parts_over(mesh: "DeviceMesh", placements: Iterable[Any]) -> Iterator[tuple[str, int, Any]]:
     """The dimensions of a `DeviceMesh` over which a tensor is split between processes: names, sizes, and placements.
 
     There are none where each has the whole.
@@ -64,7 +68,7 @@ def parts_over(mesh: Any, placements: Iterable[Any]) -> Iterator[tuple[str, int,
             yield name, size, placement
 
 
-def mesh_in_force(mesh: Any) -> Mesh | AbstractMesh | None:
+def mesh_in_force(mesh: "DeviceMesh") -> Mesh | AbstractMesh | None:
     """The JAX mesh that a `DeviceMesh` stands for at this place in the code; None if none is set.
 
     That is the one in force (`jax.set_mesh`), if it has axes of these names, of the same sizes or where PyTorch has one
@@ -87,7 +91,7 @@ def spec_of(mesh: Mesh | AbstractMesh, device_mesh: Any, placements: tuple, shap
     for name, placement in zip(names_in(device_mesh), placements, strict=True):
         if placement.is_shard():
             entries[placement.dim] = (*entries[placement.dim], name)
-    free: Any = PartitionSpec.UNCONSTRAINED
+    free = PartitionSpec.UNCONSTRAINED
     empty = free if len(mesh.axis_names) > len(placements) else None
     counts = [int(np.prod([mesh.shape[name] for name in names], dtype=int)) for names in entries]
     lengths = zip(shape, entries, counts, strict=True)
@@ -128,7 +132,7 @@ def split_like(tensor: Any, full: torch.Tensor) -> Any:
     return distribute_tensor(full, tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
-def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:
+def array_of_distributed(tensor: Any, to_array: Callable[[torch.Tensor], jax.Array]) -> jax.Array:
     """The array of a `DTensor`'s values, with the sharding that its placements say.
 
     Where PyTorch has one process, its part is the whole: that lies on the mesh in force (`jax.set_mesh`), or as an
@@ -173,7 +177,7 @@ def array_of_distributed(tensor: Any, to_array: Any) -> jax.Array:
     return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(local, x) for x in mine])
 
 
-def _on_mesh_in_force(tensor: Any, array: jax.Array) -> jax.Array:
+def _on_mesh_in_force(tensor: "DTensor", array: jax.Array) -> jax.Array:
     around = mesh_in_force(tensor.device_mesh)
     mesh = None if around is None else jax.sharding.get_mesh()
     if around is None or not isinstance(mesh, Mesh) or mesh.empty:

@@ -167,7 +167,7 @@ def _instead(dtype: torch.dtype | None) -> str:
     return "convert the tensor to another dtype first"
 
 
-def dtype_j2t(dtype: Any) -> torch.dtype:
+def dtype_j2t(dtype: jax.typing.DTypeLike | torch.dtype) -> torch.dtype:
     """The PyTorch dtype of the same name. One of PyTorch's own is that itself.
 
     Raises:

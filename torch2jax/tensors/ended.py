@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+import jax
 import torch
 
 from ..errors import EndedCallError
@@ -34,10 +35,10 @@ class Ended(torch.Tensor):
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ):
         del types
         raise refuse_ended(func, args, kwargs or {})
@@ -56,12 +57,12 @@ class Ended(torch.Tensor):
     def __copy__(self) -> "Ended":
         raise refuse_ended(copy.copy, (self,), {})
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Ended":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Ended":
         if current() is not None:  # a copy of what has it, as of a module, need not use it
             return self
         raise refuse_ended(copy.deepcopy, (self,), {})
 
-    def as_subclass(self, cls: type) -> Any:
+    def as_subclass(self, cls: type) -> object:
         del cls
         raise refuse_ended(torch.Tensor.as_subclass, (self,), {})
 
@@ -81,7 +82,7 @@ def refuse_ended(function: Any, args: tuple, kwargs: dict) -> EndedCallError:
     return EndedCallError(name, f"a {dtype} tensor of shape {shape}", origin)
 
 
-def _ended_in(values: Iterable[Any]) -> Iterator[Ended]:
+def _ended_in(values: Iterable[object]) -> Iterator[Ended]:
     for value in values:
         if isinstance(value, Ended):
             yield value
@@ -213,7 +214,7 @@ def _view_of_memory(tensor: Torchish, memories: dict[tuple[int, torch.dtype], to
     return region.within(memories[key])
 
 
-def _made_at(array: Any) -> str | None:
+def _made_at(array: jax.Array) -> str | None:
     """The user's line that computed a tracer."""
     step, found = source_of(array), None
     while step is not None:

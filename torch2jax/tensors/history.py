@@ -33,7 +33,7 @@ QUOTIENTS: set[str] = set()
 """Operations that are linear in the first operand: that derivative depends on the others, the other ones on all."""
 
 
-def _on_demand(slot: str, make: Callable[[], Any]) -> Any:
+def _on_demand(slot: str, make: Callable[[], object]) -> Any:
     """A property whose value is made at the first access: each parameter has a node, and hardly one has hooks."""
 
     def found(node: Any) -> Any:
@@ -83,7 +83,7 @@ class Node(graph.Node):
     def name(self) -> str:
         return f"{self._operation}Backward0"
 
-    def begins_at(self, part: Any) -> bool:
+    def begins_at(self, part: object) -> bool:
         """Returns True if this is the history of the leaf on that part of memory."""
         del part
         return False
@@ -127,7 +127,7 @@ class Node(graph.Node):
         return self._number
 
     @property
-    def _input_metadata(self) -> list[Any]:
+    def _input_metadata(self) -> list[object]:
         return [] if self.end is None else [self.end]
 
     def _register_hook_dict(self, tensor: torch.Tensor) -> None:
@@ -240,7 +240,7 @@ class Source(Node):
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"
 
-    def begins_at(self, part: Any) -> bool:
+    def begins_at(self, part: object) -> bool:
         return self.variable is not None and self.variable._node is part
 
     def register_hook(self, hook: Callable) -> RemovableHandle:

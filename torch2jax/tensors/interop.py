@@ -111,7 +111,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
         return flat.view(torch.uint8).numpy().view(dtype_t2j(tensor.dtype)).reshape(tensor.shape)
 
 
-def array_to_tensor(array: Any, *, copy: bool = False, gathers: bool = False) -> torch.Tensor:
+def array_to_tensor(array: object, *, copy: bool = False, gathers: bool = False) -> torch.Tensor:
     """The tensor of a jax array's values.
 
     Args:
@@ -223,7 +223,7 @@ def region_of(tensor: torch.Tensor) -> range:
     return range(begin * tensor.element_size(), (begin + span) * tensor.element_size())
 
 
-def distinct(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+def distinct(tensors: Mapping[str, object]) -> Mapping[str, Any]:
     """Tensors by names, each under one name."""
     tied = ties(tensors)
     if not tied:
@@ -237,7 +237,7 @@ def untied(tree: Any) -> Any:
     return optree.tree_map(lambda x: distinct(x) if _is_state(x) else x, tree, is_leaf=_is_state, none_is_leaf=True)
 
 
-def _is_state(thing: Any) -> bool:
+def _is_state(thing: object) -> bool:
     return isinstance(thing, dict) and hasattr(thing, "_metadata")  # which PyTorch puts there
 
 

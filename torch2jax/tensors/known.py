@@ -82,7 +82,7 @@ def defer(function: Callable, *args: object, **kwargs: object) -> Deferred:
     return Deferred(_later, (function, *args), kwargs, _depth(args, kwargs))
 
 
-def _later(function: Callable, *args: object, **kwargs: object) -> Any:
+def _later(function: Callable, *args: object, **kwargs: object) -> object:
     with DisableAutocast():
         return in_pytorch(function, *args, **kwargs)
 
@@ -104,7 +104,7 @@ def _depths(values: Iterable[object]):
             yield from _depths(value)
 
 
-def _forced(value: object) -> Any:
+def _forced(value: object) -> object:
     if isinstance(value, Deferred):
         return value.force()
     if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -188,7 +188,7 @@ class LazyConstant(LazyArray):
         return ArrayBuffer(evaluate(self._made), None)
 
 
-def value_of_body(body: Callable, *args: object, **kwargs: object) -> Any:
+def value_of_body(body: Callable, *args: object, **kwargs: object) -> object:
     """The result of a function of arrays for known values, as tensors: for `defer_body`."""
     args, kwargs = map_values(_as_array, args), map_values(_as_array, kwargs)
     with evaluating():
@@ -196,7 +196,7 @@ def value_of_body(body: Callable, *args: object, **kwargs: object) -> Any:
     return jax.tree.map(real, result)
 
 
-def _as_array(value: object) -> Any:
+def _as_array(value: object) -> object:
     return evaluate(value) if isinstance(value, torch.Tensor) else value
 
 

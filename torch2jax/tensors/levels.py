@@ -7,6 +7,8 @@ of autograd, a `ForwardLevel` one of `torch.autograd.forward_ad`, any other `Lev
 
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 if TYPE_CHECKING:
     from .history import Node, Source
     from .storage import Storage
@@ -25,7 +27,7 @@ class Level:
     tag: Any = None
     """JAX's tag of its arrays."""
 
-    def check_write(self, tensor: "Torchish", array: Any) -> None:
+    def check_write(self, tensor: "Torchish", array: jax.Array) -> None:
         """Raises on a write of an array to a tensor that the code must not do.
 
         Raises:
@@ -54,12 +56,12 @@ class Recorder:
         """True if it records present computations: no other transformation was entered since."""
         return False
 
-    def is_above(self, trace: Any) -> bool:
+    def is_above(self, trace: object) -> bool:
         """Returns True if it records present computations, directly above that trace of JAX's."""
         del trace
         return False
 
-    def is_beside(self, trace: Any) -> bool:
+    def is_beside(self, trace: object) -> bool:
         """Returns True if it records present computations above that trace, for the code's own derivatives alone."""
         del trace
         return False
@@ -69,30 +71,30 @@ class Recorder:
         del array
         return False
 
-    def knows(self, array: Any) -> bool:
+    def knows(self, array: jax.Array) -> bool:
         """Returns True if the array has a history here or in an outer one."""
         del array
         return False
 
-    def primal(self, array: Any) -> Any:
+    def primal(self, array: object) -> Any:
         """The array without its history."""
         return array
 
-    def with_values(self, array: Any, values: Any) -> Any:
+    def with_values(self, array: object, values: object) -> Any:
         """Other values with the history of `array`."""
         del array
         return values
 
-    def with_own_variable(self, array: Any) -> Any:
+    def with_own_variable(self, array: jax.Array) -> Any:
         """The array of a tensor that is made: with variables of its own, if the present ones are another tensor's."""
         return array
 
-    def tracked(self, array: Any, origins: Any = ()) -> Any:
+    def tracked(self, array: jax.Array, origins: object = ()) -> Any:
         """The array with a history, even where it has no derivative with respect to its origins."""
         del origins
         return array
 
-    def variables(self, array: Any) -> list:
+    def variables(self, array: jax.Array) -> list:
         """The places of an array in the history."""
         del array
         return []
@@ -134,15 +136,15 @@ class ForwardLevel(Level):
         del tensor
         return False
 
-    def complete(self, result: "Torchish", operands: Any) -> None:
+    def complete(self, result: "Torchish", operands: object) -> None:
         """Gives a result a tangent where an operand has one."""
         del result, operands
 
-    def without_gradient(self, array: Any) -> Any:
+    def without_gradient(self, array: object) -> Any:
         """An array that keeps its tangent, but is a constant to derivatives backwards."""
         return array
 
-    def with_zero_tangent(self, array: Any) -> Any:
+    def with_zero_tangent(self, array: jax.Array) -> Any:
         """The array with a tangent of zero."""
         return array
 

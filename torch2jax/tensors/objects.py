@@ -274,11 +274,11 @@ def _value(value) -> Any:
     return value
 
 
-def _typed(value) -> Any:
+def _typed(value) -> tuple[object, ...]:
     return type(value), value
 
 
-def _float(value) -> Any:
+def _float(value) -> tuple[object, ...]:
     return float, value if value == value and value else repr(value)  # -0.0 is not 0.0, and nan equals none
 
 
@@ -286,7 +286,7 @@ def _numpy(value) -> Any:
     return np.ndarray, value.dtype, value.shape, value.tobytes() if value.dtype != object else Identity(value)
 
 
-def _slice(value) -> Any:
+def _slice(value) -> tuple[object, ...]:
     return slice, *(leaf_of(type(x))(x) for x in (value.start, value.stop, value.step))
 
 
@@ -337,7 +337,7 @@ _IS_HEAP_TYPE = 1 << 9  # made by a class statement
 
 
 @remembered(1024)
-def leaf_of(kind: type) -> Callable[[Any], Any]:
+def leaf_of(kind: type) -> Callable[[object], object]:
     """Returns the function from a leaf of a type to the key that it is compared by."""
     if kind in _VALUES:
         return _value
@@ -360,7 +360,7 @@ def named_by(code: types.CodeType) -> Iterable[str]:
             yield from named_by(constant)
 
 
-def item_names(value: Any, count: int) -> list[str]:
+def item_names(value: object, count: int) -> list[str]:
     """The expressions that lead from an object to its items, such as ``[0]`` or ``.name``."""
     if isinstance(value, dict):
         names = [f"[{key!r:.40}]" if isinstance(key, (str, int)) else f"[key {i}]" for i, key in enumerate(value)]

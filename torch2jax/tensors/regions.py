@@ -199,7 +199,7 @@ class SplitPart(View):
         self.region = view.region
         self._split, self._index, self._squeezed = split, index, squeezed
 
-    def _read(self) -> Any:
+    def _read(self) -> object:
         if not self._split.is_current or self._split.is_apart:
             return super()._read()
         part = self._split.part(self._index)

@@ -58,7 +58,7 @@ def array_of_parts(parts: SparseParts) -> Any:
     return CompressedArray(compressed, plain, parts.values, parts.layout, parts.shape)
 
 
-def parts_of_array(array: Any) -> SparseParts:
+def parts_of_array(array: object) -> SparseParts:
     """The parts of a sparse array.
 
     Raises:
@@ -110,14 +110,14 @@ def parts_of_tensor(tensor: torch.Tensor) -> SparseParts:
     return SparseParts(layout, index, tensor.values(), shape, True)
 
 
-def sparse_tensor_to_array(tensor: torch.Tensor, *, copy: bool) -> Any:
+def sparse_tensor_to_array(tensor: torch.Tensor, *, copy: bool) -> object:
     """The sparse array of a sparse tensor's values."""
     parts = parts_of_tensor(tensor)
     index = [tensor_to_array(x, copy=copy) for x in parts.index]
     return array_of_parts(parts._replace(index=index, values=tensor_to_array(parts.values, copy=copy)))
 
 
-def sparse_array_to_tensor(array: Any, *, copy: bool) -> torch.Tensor:
+def sparse_array_to_tensor(array: object, *, copy: bool) -> torch.Tensor:
     """The sparse tensor of a sparse array's values.
 
     Raises:

@@ -183,7 +183,7 @@ class Storage(Journaled):
                 self._array = buffer.array
         return buffer
 
-    def lazy(self, shape: Any, dtype: Any) -> ArrayBuffer | LazyArray:
+    def lazy(self, shape: tuple[int, ...] | None, dtype: np.dtype | None) -> ArrayBuffer | LazyArray:
         """The values as they are, though the graph may not have them yet."""
         del shape, dtype
         self._sync()
@@ -307,7 +307,7 @@ class Storage(Journaled):
         """True if another storage has the values, since the memory has grown."""
         return self._larger is not None
 
-    def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "Storage | View":
+    def detached(self, stop: Callable[[jax.Array], jax.Array] = lax.stop_gradient) -> "Storage | View":
         """The same memory without derivatives, until something is written there that has one.
 
         Args:
@@ -589,7 +589,7 @@ class View(Journaled):
     def _is_leaf(self) -> bool:
         return self.storage.history is not None and self.storage.history.begins_at(self)
 
-    def _read(self) -> Any:
+    def _read(self) -> jax.Array:
         return self.kind.read(self.parent.read())
 
     def _number(self):
@@ -733,7 +733,7 @@ class View(Journaled):
         layout = tuple(self.kind.permutation[dim] for dim in layout or range(array.ndim))  # pyright: ignore[reportOptionalSubscript]
         return ArrayBuffer(array, None if layout == tuple(range(array.ndim)) else layout)
 
-    def detached(self, stop: Callable[[Any], Any] = lax.stop_gradient) -> "View":
+    def detached(self, stop: Callable[[jax.Array], jax.Array] = lax.stop_gradient) -> "View":
         """The same view of detached memory."""
         return self._again(self.parent.detached(stop))
 
@@ -755,7 +755,7 @@ class View(Journaled):
         return view
 
 
-def lose_traced(nodes: Iterable[Any], is_undone: bool = False) -> None:
+def lose_traced(nodes: Iterable[object], is_undone: bool = False) -> None:
     """Drops the values that an ended trace leaves in storages; `nodes` were made within.
 
     Args:

@@ -74,10 +74,10 @@ class Torchish(torch.Tensor):
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ):
         if is_foreign(types) or (len(types) > 1 and any(map(wraps_others, types))):
             return NotImplemented  # what wraps others knows what to do
@@ -88,8 +88,8 @@ class Torchish(torch.Tensor):
         cls,
         func: Callable[..., Any],
         types: Collection[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ):
         if len(types) > 1 and not all(issubclass(kind, Torchish) for kind in types):
             return NotImplemented  # what wraps others knows what to do
@@ -309,7 +309,7 @@ def wraps_others(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__") and not is_split(kind)
 
 
-def function_text(func: Callable[..., Any]) -> str:
+def function_text(func: Callable[..., object]) -> str:
     """A function's name, or the attribute that it reads or sets."""
     name = getattr(func, "__name__", str(func))
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")
@@ -317,7 +317,7 @@ def function_text(func: Callable[..., Any]) -> str:
     return f"{doing} .{attribute}" if doing and attribute else name
 
 
-def _call(func: Callable[..., Any]):
+def _call(func: Callable[..., object]):
     call = current()
     if call is None:
         raise EndedCallError(function_text(func))
@@ -452,7 +452,7 @@ def are_constant(values: Iterable[Any]) -> bool:
     return True
 
 
-def note_constants(values: Iterable[Any], number: int = 0) -> None:
+def note_constants(values: Iterable[object], number: int = 0) -> None:
     """Marks an operator's results, and its writes, as independent of the call's inputs.
 
     Args:

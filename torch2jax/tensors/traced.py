@@ -28,7 +28,7 @@ def is_traced(array: object) -> bool:
     return False
 
 
-def lowered(array: Any, found: Any) -> tuple[Any, jax.Array | None]:
+def lowered(array: jax.Array, found: object) -> tuple[Any, jax.Array | None]:
     """An array without the traces that it does not depend on, and its values if it is a constant of the graph.
 
     That is what code has written down, as ``jnp.array([3, 1])`` under `jax.jit`. JAX holds it in classes of its own, or
@@ -81,7 +81,7 @@ def is_at_once(*arrays: object) -> bool:
     return not (call is None or call.stages or any(map(is_traced, arrays)))
 
 
-def noting_tests(function: Callable, *args: object) -> tuple[Any, bool]:
+def noting_tests(function: Callable, *args: object) -> tuple[object, bool]:
     """Applies `function` to traced arguments; returns its result, and whether it asked if something is traced."""
     before = getattr(_tests, "asked", False)
     _tests.asked = False

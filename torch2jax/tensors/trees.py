@@ -43,18 +43,18 @@ def flatten(tree: Any) -> tuple[list, Any]:
     return leaves, structure
 
 
-def flatten_given(tree: Any) -> tuple[list, Any]:
+def flatten_given(tree: Any) -> tuple[list, optree.PyTreeSpec]:
     """As `flatten`, with padded and sparse arrays and other stand-ins for tensors as single leaves."""
     leaves, structure = optree.tree_flatten(tree, is_leaf=_is_opaque, none_is_leaf=True, namespace=_NAMESPACE)
     return leaves, structure
 
 
-def entries(structure: Any) -> list:
+def entries(structure: optree.PyTreeSpec) -> list:
     """The keys, indices or attribute names of a container's parts."""
     return list(getattr(structure.type, "_fields", structure.entries()))
 
 
-def shown(structure: Any, leaves: Iterable[str] = itertools.repeat("*")) -> str:
+def shown(structure: optree.PyTreeSpec, leaves: Iterable[str] = itertools.repeat("*")) -> str:
     """A structure of `flatten` as Python writes it, with a text for each leaf."""
     leaves = iter(leaves)
     if structure.type is None:
@@ -74,7 +74,7 @@ def shown(structure: Any, leaves: Iterable[str] = itertools.repeat("*")) -> str:
     return f"{kind.__name__}({', '.join(f'{key}={child}' for key, child in named)})"
 
 
-def map_results(fn: Callable, tree: Any) -> Any:
+def map_results(fn: Callable, tree: Any) -> object:
     """As `map_arguments`; containers unknown to JAX become pytrees, so that results can leave ``jit``.
 
     JAX sorts the keys of a dictionary. One whose keys have no order, as members of an `Enum`, becomes an `OrderedDict`.
@@ -83,7 +83,7 @@ def map_results(fn: Callable, tree: Any) -> Any:
         return fn(tree)
     unordered = False
 
-    def opens(node: Any) -> bool:
+    def opens(node: object) -> bool:
         nonlocal unordered
         unordered = unordered or (type(node) is dict and not _is_sortable(node))
         return _opens_for_jax(node)
@@ -124,7 +124,7 @@ def _is_sortable(keys: dict) -> bool:
     return True
 
 
-def _opens(node: Any) -> bool:
+def _opens(node: object) -> bool:
     """Registers the type of `node` with optree if it is a container; never makes it a leaf."""
 
     if type(node) not in _decided:
@@ -136,7 +136,7 @@ def _with_optree(cls: type, codec: ContainerCodec) -> None:
     optree.register_pytree_node(cls, codec.flatten, codec.unflatten, namespace=_NAMESPACE)
 
 
-def _opens_for_jax(node: Any) -> bool:
+def _opens_for_jax(node: object) -> bool:
     if type(node) not in _decided:
         _register(node, _is_leaf, _with_optree)
         _register(node, _is_leaf_to_jax, _with_jax)
@@ -144,14 +144,14 @@ def _opens_for_jax(node: Any) -> bool:
 
 
 def _with_jax(cls: type, codec: ContainerCodec) -> None:
-    def flatten_with_keys(node: Any):
+    def flatten_with_keys(node: object):
         children, rest = codec.flatten(node)
         return tuple(zip(codec.keys(rest, children), children, strict=True)), rest
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, codec.unflatten, codec.flatten)
 
 
-def _register(node: Any, is_leaf: Callable, register: Callable) -> None:
+def _register(node: object, is_leaf: Callable, register: Callable) -> None:
     """Registers the type of `node` if it is a container that is not known yet."""
     if isinstance(node, jax.Array):
         _decided.add(type(node))
@@ -165,7 +165,7 @@ def _register(node: Any, is_leaf: Callable, register: Callable) -> None:
                 register(type(node), codec)
 
 
-def _is_leaf_to_jax(node: Any) -> bool:
+def _is_leaf_to_jax(node: object) -> bool:
     return jax.tree_util.all_leaves([node])
 
 

@@ -35,7 +35,7 @@ def transpose(array: jax.Array, permutation: Sequence[int]):
     return array if list(permutation) == list(range(array.ndim)) else lax.transpose(array, permutation)
 
 
-def dot_general(left: jax.Array, right: jax.Array, dims: Any, dtype: Any = None):
+def dot_general(left: jax.Array, right: jax.Array, dims: tuple, dtype: Any = None):
     """`lax.dot_general`, of a result in a dtype; over axes that split both contracted dimensions alike it is summed."""
     try:
         return lax.dot_general(left, right, dims, preferred_element_type=dtype)
@@ -64,7 +64,7 @@ def entries_of(array: jax.Array) -> list:
     return [*spec, *[None] * (array.ndim - len(spec))]
 
 
-def sharding_beside(array: jax.Array, entries: Sequence[Any]) -> NamedSharding | None:
+def sharding_beside(array: jax.Array, entries: Sequence[object]) -> NamedSharding | None:
     """The sharding by these entries on an array's mesh, which `jax.set_mesh` need not have set.
 
     None if an axis is to split two dimensions.
@@ -145,7 +145,7 @@ class ViewKind(NamedTuple):
     """True if several elements of the view may be one of the parent's."""
     bit: str | None = None
     """``"conj"`` or ``"neg"`` if the view changes values so; PyTorch notes that as a bit of the tensor."""
-    traced: tuple[tuple[int, Any, int | None], ...] = ()
+    traced: tuple[tuple[int, object, int | None], ...] = ()
     """The dimensions that traced indices choose from, with the indices, and how many elements begin at each: the view's
     values are not known then either."""
 

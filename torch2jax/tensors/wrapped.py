@@ -62,7 +62,7 @@ class _Static:
     __slots__ = ("context", "dtype", "hash", "inner_shapes", "key", "kind", "names", "shape", "strides")
 
     def __init__(
-        self, kind: Any, names: tuple, context: Any, shape: tuple, strides: tuple, dtype: torch.dtype, inner: tuple
+        self, kind: type, names: tuple, context: Any, shape: tuple, strides: tuple, dtype: torch.dtype, inner: tuple
     ):
         self.kind, self.names, self.context, self.shape, self.strides = kind, names, context, shape, strides
         self.dtype, self.inner_shapes = dtype, inner
@@ -79,7 +79,7 @@ class _Static:
         return f"{self.kind.__name__}{list(self.shape)}"
 
 
-def _frozen(value: Any, kind: type) -> Any:
+def _frozen(value: object, kind: type) -> tuple[object, ...]:
     """A hashable form of a value in a context, which differs where the values do.
 
     Raises:
@@ -131,10 +131,10 @@ class Wrapped:
         return self._inner, self._static
 
     @classmethod
-    def tree_unflatten(cls, static: _Static, inner: Any) -> "Wrapped":
+    def tree_unflatten(cls, static: _Static, inner: tuple[object, ...]) -> "Wrapped":
         return cls(static, tuple(inner))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> jax.Array:
         static = self.__dict__.get("_static")
         if static is None or name not in static.names:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
@@ -165,7 +165,7 @@ class Wrapped:
         """The JAX dtype for the tensor's dtype in PyTorch."""
         return canonical(self._static.dtype)
 
-    def replaced(self, inner: Mapping[str, Any]) -> "Wrapped":
+    def replaced(self, inner: Mapping[str, object]) -> "Wrapped":
         """Returns a copy with other arrays."""
         return Wrapped(self._static, tuple(inner[name] for name in self._static.names))
 
@@ -174,7 +174,7 @@ class Wrapped:
         return f"Wrapped({self._static!r}, {inner})"
 
 
-def wrapped(tensor: Any, convert: Callable[[torch.Tensor], Any]) -> Wrapped:
+def wrapped(tensor: Any, convert: Callable[[torch.Tensor], object]) -> Wrapped:
     """The `Wrapped` of a wrapper; `convert` converts the inner tensors that are not wrappers.
 
     Raises:
@@ -228,7 +228,7 @@ def values_of(tensor: Any) -> Any:
     return tensor._values if type(tensor) is NestedTensor else tensor
 
 
-def like(jagged: Any, values: torch.Tensor) -> Any:
+def like(jagged: Any, values: torch.Tensor) -> object:
     """A jagged tensor of the same lengths with other values."""
     return NestedTensor(
         values,

@@ -85,7 +85,7 @@ class Bisection:
 def bisect(
     target: Subject | torch.nn.Module | Callable | str,
     args: tuple = (),
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     *,
     train: bool = False,
     tolerance: float | None = None,
@@ -173,7 +173,11 @@ class _Record(TorchFunctionMode):
         self.path: list[str] = []
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
     ):
         kwargs = kwargs or {}
         operands = map_arguments(_cloned, (args, kwargs)) if self.keeps_operands else ((), {})
@@ -245,7 +249,11 @@ class _Follower(TorchFunctionMode):
         self._calls, self._tolerance = calls, tolerance
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
     ):
         kwargs = kwargs or {}
         call = self._calls[self.index] if self.index < len(self._calls) else None
@@ -285,7 +293,7 @@ class _Within(torch.nn.Module):
         super().__init__()
         self.model, self._mode = model, mode
 
-    def forward(self, *args: Any, **kwargs: Any):
+    def forward(self, *args: object, **kwargs: object):
         with torch.no_grad(), self._mode:
             return self.model(*args, **kwargs)
 
@@ -332,7 +340,7 @@ def _alone(trial: Trial, call: _OperatorCall, index: int, tolerance: float) -> A
     return compare(found, call.values, tolerance)
 
 
-def _cloned(leaf: Any):
+def _cloned(leaf: object):
     return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 

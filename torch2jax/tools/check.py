@@ -102,7 +102,7 @@ class Report:
 def check(
     target: Subject | torch.nn.Module | Callable | str,
     args: tuple = (),
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     *,
     grad: bool = False,
     vmap: bool = False,
@@ -198,7 +198,7 @@ class _Checker:
         seconds = self._seconds(lambda model: self._pytorch_gradients(model, names, weights))
         cotangents = {name: to_jax(weight) for name, weight in weights.items()}
 
-        def loss(leaves: dict[str, Any], state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
+        def loss(leaves: dict[str, object], state: dict[str, object], inputs: dict[str, object], key: jax.Array | None):
             outputs, _ = self._trial.jax(_replaced(state, leaves), _replaced(inputs, leaves), key)
             return sum(_weighted(outputs[name], weight) for name, weight in cotangents.items())
 
@@ -267,7 +267,7 @@ class _Checker:
         expected: dict,
         pytorch: float | None,
         tolerance: float,
-        inputs: dict[str, Any] | None = None,
+        inputs: dict[str, object] | None = None,
         nudged: Callable[[], list[dict[str, torch.Tensor]]] | None = None,
     ) -> list[Check]:
         """Compiles and runs `run`, and compares the groups of its result with PyTorch's.
@@ -329,7 +329,7 @@ def _weighted(output: jax.Array | Padded, weight: jax.Array) -> jax.Array:
     return jnp.sum(output.values * jnp.pad(weight, edges))
 
 
-def _compact(tree: Any) -> Any:
+def _compact(tree: object) -> Any:
     """The arrays of PyTorch's tensors in place of padded ones."""
     is_padded = lambda leaf: isinstance(leaf, Padded)
     array = lambda leaf: jnp.asarray(leaf.compact()) if is_padded(leaf) else leaf  # of examples, as long as each other

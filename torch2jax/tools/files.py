@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import torch
@@ -103,7 +102,7 @@ def with_numbers(shape: str) -> str:
     return ",".join(numbers) + colon + dtype
 
 
-def _with_symbols(arguments: Any, shapes: Sequence[str], constraints: Sequence[str]):
+def _with_symbols(arguments: tuple[object, ...], shapes: Sequence[str], constraints: Sequence[str]):
     try:
         scope = jax.export.SymbolicScope(constraints)
         symbolic = [jax.export.symbolic_shape(shape.partition(":")[0], scope=scope) for shape in shapes]
@@ -111,7 +110,7 @@ def _with_symbols(arguments: Any, shapes: Sequence[str], constraints: Sequence[s
         raise SpecError(f"bad shape or constraint: {first_line(error)}") from None
     remaining = iter(symbolic)
 
-    def abstract(leaf: Any):
+    def abstract(leaf: object):
         return jax.ShapeDtypeStruct(next(remaining), leaf.dtype) if isinstance(leaf, jax.Array) else leaf
 
     return map_arguments(abstract, arguments)
@@ -138,7 +137,7 @@ def _expect_libraries() -> None:
             raise SpecError(f"export needs {name}: {how_to_install('export')}") from None
 
 
-def _to_jax(leaf: Any):
+def _to_jax(leaf: object):
     return t2j(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf
 
 

@@ -152,7 +152,7 @@ def build(
 
 
 def subject_of(
-    target: Subject | torch.nn.Module | Callable | str, args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    target: Subject | torch.nn.Module | Callable | str, args: tuple = (), kwargs: Mapping[str, object] | None = None
 ) -> Subject:
     """The model and inputs that a tool is given.
 
@@ -298,7 +298,7 @@ def _transformers_classes(name: str, transformers: Any) -> tuple[Any, Any]:
     )
 
 
-def _small(config_class: Any) -> Any:
+def _small(config_class: type) -> Any:
     """A configuration of few narrow layers, where it has the usual sizes under any of its names for them."""
     default = config_class()
     names = {default.attribute_map.get(name, name): size for name, size in _SIZES.items()}
@@ -335,7 +335,7 @@ _LIBRARIES: dict[str, Callable[[str], Subject]] = {
 def _of_code(where: str, name: str, has_inputs: bool) -> Subject:
     """The object under a name in a module or file."""
     module, spec = (_of_file(Path(where)) if where.endswith(".py") else _imported(where)), f"{where}:{name}"
-    found: Any = module
+    found = module
     for part in name.split("."):
         if not hasattr(found, part):
             raise SpecError(f"{where} has no {name}{nearest(part, [x for x in dir(found) if not x.startswith('_')])}")
@@ -349,7 +349,7 @@ def _of_code(where: str, name: str, has_inputs: bool) -> Subject:
     return subject
 
 
-def _as_arguments(value: Any) -> tuple[tuple, dict[str, Any]]:
+def _as_arguments(value: object) -> tuple[tuple, dict[str, object]]:
     """A tensor, a tuple or list of positional arguments, or a dict of keyword ones."""
     if isinstance(value, dict):
         return (), value
@@ -456,7 +456,7 @@ def _random(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator
     return torch.randint(below, shape, generator=generator).to(dtype)
 
 
-def _read_inputs(path: Path) -> tuple[tuple, dict[str, Any]]:
+def _read_inputs(path: Path) -> tuple[tuple, dict[str, object]]:
     try:
         if path.suffix == ".npy":
             value = torch.from_numpy(np.load(path))

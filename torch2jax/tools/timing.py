@@ -4,7 +4,6 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import torch
@@ -66,7 +65,7 @@ class Bench:
 def bench(
     target: Subject | torch.nn.Module | Callable | str,
     args: tuple = (),
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     *,
     grad: bool = False,
     compile: bool = True,

@@ -87,7 +87,7 @@ def _mismatch(problem: str, count: int) -> Agreement:
     return Agreement(count, float("inf"), float("inf"), "", False, problem)
 
 
-def _wide(value: Any) -> np.ndarray:
+def _wide(value: object) -> np.ndarray:
     array = np.asarray(tensor_to_array(value.detach()) if isinstance(value, torch.Tensor) else value)
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
@@ -175,7 +175,12 @@ class Trial:
         def outputs(state: Mapping[str, Any], inputs: Mapping[str, Any], key: jax.Array | None):
             return self.jax(state, inputs, key)[0]
 
-        def loss(leaves: Mapping[str, Any], state: Mapping[str, Any], inputs: Mapping[str, Any], key: jax.Array | None):
+        def loss(
+            leaves: Mapping[str, object],
+            state: Mapping[str, object],
+            inputs: Mapping[str, object],
+            key: jax.Array | None,
+        ):
             state, inputs = ({name: leaves.get(name, x) for name, x in each.items()} for each in (state, inputs))
             found = [x.values if isinstance(x, Padded) else x for x in outputs(state, inputs, key).values()]
             return sum(jnp.sum(x) for x in found if jnp.issubdtype(x.dtype, jnp.floating))
@@ -187,7 +192,7 @@ class Trial:
         return gradient if grad else outputs
 
 
-def to_jax(leaf: Any) -> Any:
+def to_jax(leaf: object) -> Any:
     """An array with a copy of a tensor: later writes of PyTorch to its buffers must not reach JAX."""
     return jnp.array(t2j(leaf.detach())) if isinstance(leaf, torch.Tensor) else leaf
 
@@ -208,18 +213,18 @@ def copied(target: Any):
     """A deep copy of a module that keeps shared memory shared; `copy.deepcopy` of a `Parameter` alone does not."""
     if not isinstance(target, torch.nn.Module):
         return target
-    memo: dict[int, Any] = {}
+    memo: dict[int, object] = {}
     for parameter in target.parameters():
         if type(parameter) is torch.nn.Parameter:
             memo[id(parameter)] = torch.nn.Parameter(copy.deepcopy(parameter.data, memo), parameter.requires_grad)
     return copy.deepcopy(target, memo)
 
 
-def _parameters(target: Any) -> dict[str, torch.Tensor]:
+def _parameters(target: object) -> dict[str, torch.Tensor]:
     return dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
 
 
-def _buffers(target: Any) -> dict[str, torch.Tensor]:
+def _buffers(target: object) -> dict[str, torch.Tensor]:
     """The buffers in the state dict: others are constants, as they are to a user who passes that."""
     if not isinstance(target, torch.nn.Module):
         return {}
@@ -227,7 +232,7 @@ def _buffers(target: Any) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in target.named_buffers() if name in kept}
 
 
-def _inputs(arguments: Any) -> dict[str, torch.Tensor]:
+def _inputs(arguments: tuple[object, ...]) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
 
     def collect(leaf: object):
@@ -238,14 +243,14 @@ def _inputs(arguments: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def _filled(arguments: Any, values: Mapping[str, Any]):
+def _filled(arguments: tuple[object, ...], values: Mapping[str, object]):
     """The arguments with `values` for their tensors, in order; all else stays as it is."""
     remaining = iter(values.values())
     return map_arguments(lambda leaf: next(remaining) if isinstance(leaf, torch.Tensor) else leaf, arguments)
 
 
 def _outputs(result: object, kind: type | tuple[type, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
 
     def collect(leaf: object):
         if isinstance(leaf, kind):

@@ -39,9 +39,16 @@ class LineHints:
         TypeError: a key names no place, or a value is not allowed.
     """
 
-    def __init__(self, name: str, given: Mapping[str, Any] | None, is_allowed: Any, wanted: str, what_they_do: str):
+    def __init__(
+        self,
+        name: str,
+        given: Mapping[str, object] | None,
+        is_allowed: Callable[..., object],
+        wanted: str,
+        what_they_do: str,
+    ):
         self._name, self._what_they_do = name, what_they_do
-        self._entries: list[tuple[str, str, str, Any]] = []
+        self._entries: list[tuple[str, str, str, object]] = []
         self._queried: dict[tuple[SourceLine, ...], None] = {}
         self._warned: set[str] = set()
         for key, value in (given or {}).items():
@@ -146,14 +153,14 @@ class BranchPolicy(NamedTuple):
             if hinted is not None:
                 hinted.warn_of_misses()
 
-    def check(self, is_right: Any, message: str) -> None:
+    def check(self, is_right: jax.Array, message: str) -> None:
         """Checks that a traced bool is true, as checks of code's own are made."""
         check = self.checking
         if check is not None:
             check(is_right, message)
 
     @property
-    def checking(self) -> Callable[[Any, str], None] | None:
+    def checking(self) -> Callable[[object, str], None] | None:
         """The function that checks that a traced bool is true, with a message; None if there is none."""
         return _CHECKS[self.checks]
 
@@ -161,12 +168,12 @@ class BranchPolicy(NamedTuple):
 FOLLOWING = BranchPolicy()
 
 
-def _by_checkify(is_right: Any, message: str) -> None:
+def _by_checkify(is_right: jax.Array, message: str) -> None:
     checkify.check(is_right, message.replace("{", "{{").replace("}", "}}"))
 
 
-def _at_run_time(is_right: Any, message: str) -> None:
-    def expect(is_right: Any):
+def _at_run_time(is_right: object, message: str) -> None:
+    def expect(is_right: object):
         if not is_right:
             raise RuntimeError(message)
 
@@ -190,7 +197,7 @@ class Path:
         trace: what JAX traces the code with.
     """
 
-    def __init__(self, policy: BranchPolicy, trace: Any):
+    def __init__(self, policy: BranchPolicy, trace: object):
         self.policy, self.trace = policy, trace
         self._retry_budget: RetryBudget | None = None
         self._settled = 0
@@ -267,7 +274,7 @@ class Path:
             holds = flag if decision else lax.bitwise_not(flag)
             call.execution.expect_to_fit(holds, f"bool(tensor) at {location} was told that the answer is {decision}")
 
-    def _ask(self, flag: Any, location: SourceLine) -> bool:
+    def _ask(self, flag: jax.Array, location: SourceLine) -> bool:
         self.discard()
 
     def convert(self) -> None:

@@ -46,11 +46,11 @@ class Inputs:
     def begin(self) -> None:
         """Called when a run begins."""
 
-    def entering(self, array: Any) -> Any:
+    def entering(self, array: jax.Array) -> jax.Array:
         """The array that the run uses in place of one from outside."""
         return array
 
-    def is_differentiated(self, array: Any) -> bool:
+    def is_differentiated(self, array: jax.Array) -> bool:
         """Returns True if JAX differentiates the array that the run uses in place of one from outside."""
         del array
         return False
@@ -58,7 +58,7 @@ class Inputs:
     def ask(self, tensor: Torchish) -> None:
         """Called before code is told that a tensor requires no grad."""
 
-    def expect_hook(self, tensor: Torchish | None, hooks: Any) -> None:
+    def expect_hook(self, tensor: Torchish | None, hooks: object) -> None:
         """Called before code registers hooks on the gradient of a tensor, or of a node."""
 
 
@@ -112,10 +112,10 @@ class Execution:
         depth: int = 0,
         left: Iterable[Torchish] = (),
         path: Path | None = None,
-        constants: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] | None = None,
+        constants: dict[int, tuple[torch.Tensor, torch.Tensor, jax.Array]] | None = None,
         inputs: Inputs | None = None,
         tracks_lengths: bool = False,
-        number_modules: list[tuple[dict[str, Any], bool]] | None = None,
+        number_modules: list[tuple[dict[str, object], bool]] | None = None,
         code: UserCode = PLAIN,
     ):
         self.code = code
@@ -150,11 +150,11 @@ class Execution:
         """The backward passes that the run makes in place of JAX."""
         return () if self.inputs is None else self.inputs.passes
 
-    def entering(self, array: Any) -> Any:
+    def entering(self, array: jax.Array) -> jax.Array:
         """The array that the run uses in place of one from outside."""
         return array if self.inputs is None else self.inputs.entering(array)
 
-    def is_differentiated(self, array: Any) -> bool:
+    def is_differentiated(self, array: jax.Array) -> bool:
         """Returns True if the run knows that JAX differentiates the array that it uses in place of one from outside."""
         return self.inputs is not None and self.inputs.is_differentiated(array)
 
@@ -171,10 +171,10 @@ class Execution:
         if self.fits is None:
             raise Restart
         self.path.policy.check(fits, text)
-        storage: Any = self.fits._node.storage
+        storage = self.fits._node.storage
         storage.write(ArrayBuffer(lax.bitwise_and(storage.read(), fits), None), None)
 
-    def expect_hook(self, hooks: Any, tensor: Torchish | None = None) -> None:
+    def expect_hook(self, hooks: object, tensor: Torchish | None = None) -> None:
         """Called before hooks on the gradient of a tensor, or of a node, are registered.
 
         Raises:
@@ -191,12 +191,12 @@ class Execution:
         if self.inputs is not None:
             self.inputs.expect_hook(tensor, hooks)
 
-    def note_given(self, array: Any, tensor: Torchish) -> None:
+    def note_given(self, array: jax.Array, tensor: Torchish) -> None:
         """Notes the leaf for an array that JAX differentiates."""
         if self.passes and self.is_differentiated(array) and isinstance(tensor.history, Source):
             self.given.append((array, tensor, tensor.history))
 
-    def note_end(self, array: Any, tensor: Torchish) -> None:
+    def note_end(self, array: jax.Array, tensor: Torchish) -> None:
         """Notes which array of a tensor leaves the call."""
         if self.passes:
             self.ends.append((array, tensor.history))

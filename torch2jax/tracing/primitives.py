@@ -22,7 +22,7 @@ class LevelEnd(Exception):
     """The way back leads through a derivative that this level has not recorded."""
 
 
-def stop_levels(array: Any, dependencies: Sequence[Any], count: int):
+def stop_levels(array: jax.Array, dependencies: Sequence[object], count: int):
     """An array that the code computed from the values of `dependencies` alone, though it depends on their origin.
 
     Args:
@@ -49,21 +49,21 @@ def _batch_stop_levels(arrays: Sequence[jax.Array], dims: Sequence[int | None], 
     return _stop_levels_p.bind(*arrays, count=count), dims[0]
 
 
-def _jvp_of_stop_levels(primals: Sequence[Any], tangents: Sequence[Any], *, count: int):
+def _jvp_of_stop_levels(primals: Sequence[object], tangents: Sequence[object], *, count: int):
     tangent = tangents[0]
     if not is_zero(tangent):
         tangent = _stop_levels_p.bind(tangent, *primals[1:], count=count)
     return _stop_levels_p.bind(*primals, count=count), tangent
 
 
-def _jvp_for_linearization(primals: Sequence[Any], tangents: Sequence[Any], *, count: int):
+def _jvp_for_linearization(primals: Sequence[Any], tangents: Sequence[object], *, count: int):
     array, *dependencies = primals
     aval = jax.typeof(array).to_tangent_aval()
     tangent = _level_end_p.bind(*[x for x in tangents if not is_zero(x)], aval=aval)
     return array if count == 1 else stop_levels(array, dependencies, count - 1), tangent
 
 
-def _end_level(*_args: Any, **_params: Any):
+def _end_level(*_args: object, **_params: object):
     raise LevelEnd
 
 
@@ -76,7 +76,7 @@ primitive_linearizations[_stop_levels_p] = functools.partial(fallback_linearize_
 ad.primitive_transposes[_level_end_p] = _end_level
 
 
-def constant_to(array: Any, leaves: Sequence[Any], counts: Sequence[int]):
+def constant_to(array: jax.Array, leaves: Sequence[object], counts: Sequence[int]):
     """An array that has no derivative at some levels, which code around a scope takes; JAX's own see it.
 
     Args:
@@ -97,7 +97,7 @@ def _batch_constant(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, 
     return _constant_p.bind(*arrays, counts=counts), dims[0]
 
 
-def _jvp_of_constant(primals: Sequence[Any], tangents: Sequence[Any], *, counts: tuple[int, ...]):
+def _jvp_of_constant(primals: Sequence[Any], tangents: Sequence[object], *, counts: tuple[int, ...]):
     array, *leaves = primals
     at = next((i for i, n in enumerate(counts) if n > 0 and not is_zero(tangents[i + 1])), None)
     if at is None:
@@ -111,7 +111,7 @@ batching.primitive_batchers[_constant_p] = _batch_constant
 ad.primitive_jvps[_constant_p] = _jvp_of_constant
 
 
-def once(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
+def once(array: jax.Array, dependencies: Sequence[object], message: str, kind: type[Exception] = RuntimeError):
     """An array whose derivative raises an error when it is taken: a function is differentiable once.
 
     Args:
@@ -123,7 +123,7 @@ def once(array: Any, dependencies: Sequence[Any], message: str, kind: type[Excep
     return _once_p.bind(array, *dependencies, is_own=True, message=message, kind=kind)
 
 
-def apart_from(array: Any, dependencies: Sequence[Any], message: str, kind: type[Exception] = RuntimeError):
+def apart_from(array: jax.Array, dependencies: Sequence[object], message: str, kind: type[Exception] = RuntimeError):
     """An array that keeps its derivative, but raises an error if a derivative for `dependencies` is taken.
 
     Args:
@@ -141,11 +141,11 @@ _once_p.def_abstract_eval(lambda array, *_, **__: array)
 mlir.register_lowering(_once_p, lambda _, array, *rest, **__: [array])
 
 
-def _batch_once(arrays: Sequence[jax.Array], dims: Sequence[int | None], **params: Any):
+def _batch_once(arrays: Sequence[jax.Array], dims: Sequence[int | None], **params: object):
     return _once_p.bind(*arrays, **params), dims[0]
 
 
-def _jvp_of_once(primals: Sequence[Any], tangents: Sequence[Any], *, is_own: bool, **params: Any):
+def _jvp_of_once(primals: Sequence[Any], tangents: Sequence[Any], *, is_own: bool, **params: object):
     given = [x for x in (tangents if is_own else tangents[1:]) if not is_zero(x)]
     own, made = tangents[0], _once_p.bind(*primals, is_own=is_own, **params)
     if not given:
@@ -154,7 +154,7 @@ def _jvp_of_once(primals: Sequence[Any], tangents: Sequence[Any], *, is_own: boo
     return made, ended if is_own or is_zero(own) else lax.add(own, ended)
 
 
-def _twice(*_args: Any, message: str, kind: type[Exception], **_params: Any):
+def _twice(*_args: object, message: str, kind: type[Exception], **_params: object):
     raise kind(message)
 
 
@@ -172,7 +172,7 @@ class Undecided:
     is_queried = False
 
 
-def undecided(array: Any, asked: Undecided):
+def undecided(array: jax.Array, asked: Undecided):
     """An input of code whose derivative is an error, if the code was told that it has none.
 
     A later derivative runs code anew that is told otherwise. It cannot where JAX has taken another one by then.
@@ -186,11 +186,11 @@ _undecided_p.def_abstract_eval(lambda array, *, asked: array)
 mlir.register_lowering(_undecided_p, lambda _, array, *, asked: [array])
 
 
-def _batch_undecided(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, asked: Any):
+def _batch_undecided(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, asked: Undecided):
     return undecided(arrays[0], asked), dims[0]
 
 
-def _jvp_of_undecided(primals: Sequence[Any], tangents: Sequence[Any], *, asked: Any):
+def _jvp_of_undecided(primals: Sequence[Any], tangents: Sequence[object], *, asked: Undecided):
     if asked.is_queried:
         raise NotImplementedError(
             "got a derivative of a derivative, within jax.jit, that was taken with respect to other inputs, of code "
@@ -240,11 +240,11 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, push: _Function, co
     return values, found
 
 
-def _filled(tangent: Any, primal: Any) -> Any:
+def _filled(tangent: object, primal: jax.Array) -> Any:
     return ad.instantiate_zeros(tangent) if is_zero(tangent) else tangent
 
 
-def _transpose(cotangents: Any, *args: Any, pull: _Function, count: int, **_):
+def _transpose(cotangents: Sequence[object], *args: object, pull: _Function, count: int, **_):
     return [None] * count + pull(list(args[:count]), [None if is_zero(x) else x for x in cotangents])
 
 

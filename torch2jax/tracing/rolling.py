@@ -138,10 +138,10 @@ class Added:
         values = dict(self._program.frame.constvar_to_val)
         return {var: value for var, value in values.items() if not isinstance(value, Tracer)}
 
-    def _own(self, array: Any) -> Any:
+    def _own(self, array: Any) -> jax.Array:
         return array if isinstance(array, Tracer) else self._program.to_jaxpr_tracer(array, None)
 
-    def _is_made(self, leaf: Any) -> bool:
+    def _is_made(self, leaf: object) -> bool:
         return isinstance(leaf, Tracer) and leaf._trace is self._program and isinstance(leaf.val, Var)
 
     def _equations(self) -> tuple[list[JaxprEqn], dict[Var, Any]]:
@@ -198,7 +198,7 @@ _FIRST, _FURTHER = 2, 4
 class HasLoops(Unwind):
     """The code has loops, and the rest of its run is of no use."""
 
-    def __init__(self, shown_by: Any):
+    def __init__(self, shown_by: object):
         super().__init__()
         self.shown_by = shown_by
 
@@ -211,7 +211,7 @@ class Tried(NamedTuple):
     """True if loops were found: there is no result, and the program is unchanged."""
 
 
-def tried(code: Callable[[Any], Any], given: Any, program: Any, wanted: Wanted) -> Tried:
+def tried(code: Callable[[object], object], given: tuple[object, ...], program: Any, wanted: Wanted) -> Tried:
     """Runs code that adds to a program.
 
     Args:
@@ -328,7 +328,7 @@ class Rolling:
 class _Alone:
     """Code in a trace of its own."""
 
-    def __init__(self, code: Callable[[Any], Any], given: Any, wanted: Wanted):
+    def __init__(self, code: Callable[[object], object], given: tuple[object, ...], wanted: Wanted):
         leaves, structure = flatten(given)
         positions = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
         end: Any = None

@@ -29,7 +29,7 @@ from .traces import current_trace, ending_with_errors
 T = TypeVar("T")
 
 
-def closed_over(*values: Any, kind: type[T] = Torchish) -> list[T]:
+def closed_over(*values: object, kind: type[T] = Torchish) -> list[T]:
     """The tensors that objects and functions among some values hold, at any depth; not those that are among them.
 
     Args:
@@ -54,7 +54,7 @@ _PACKAGE = __name__.partition(".")[0]
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
-def _owned_by(value: Any) -> Iterator[Any]:
+def _owned_by(value: object) -> Iterator[object]:
     if isinstance(value, torch.nn.Module):
         yield from torch.nn.Module.parameters(value)  # an attribute may have that name
         yield from torch.nn.Module.buffers(value)
@@ -99,7 +99,7 @@ class TraceScope:
         self._left: list[_Left] = []
         self._stream: StreamState
 
-    def trace(self, function: Callable, *args: Any, **kwargs: Any) -> list:
+    def trace(self, function: Callable, *args: object, **kwargs: object) -> list:
         """Calls `function`, and returns the arrays that it leaves: results and writes.
 
         An exception that it raises is raised by `close`, when all it has done before is done.
@@ -146,7 +146,7 @@ class TraceScope:
             arrays.append(self._stream.key)
         return arrays
 
-    def close(self, arrays: list) -> Any:
+    def close(self, arrays: list) -> object:
         """The result or the exception of the function, now with arrays of the trace outside.
 
         Args:

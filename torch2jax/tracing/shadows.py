@@ -64,7 +64,7 @@ def shadow_of(call: Call, wrapper: Any) -> Any:
     return shadow
 
 
-def give_shadow(call: Call, wrapper: Any, shadow: torch.Tensor) -> None:
+def give_shadow(call: Call, wrapper: object, shadow: torch.Tensor) -> None:
     """Sets a plain tensor that carries the derivatives of a wrapper, in this run of the code."""
     setattr(wrapper, _SHADOW, (call.execution, shadow))
 
@@ -75,7 +75,7 @@ def _give(wrapper: Any, shadow: torch.Tensor) -> None:
     wrapper.grad = gradient if wrapper.grad is None else wrapper.grad + gradient
 
 
-def cut(call: Call, wrapper: Any, shadow: Torchish) -> Any:
+def cut(call: Call, wrapper: object, shadow: Torchish) -> object:
     """A tensor like a wrapper, with the derivatives of a shadow.
 
     To derive through its inner tensors is an error where the shadow has a derivative.
@@ -93,7 +93,7 @@ def cut(call: Call, wrapper: Any, shadow: Torchish) -> Any:
     return found
 
 
-def _changed(call: Call, wrapper: Any, change: Callable[[jax.Array], jax.Array]) -> Any:
+def _changed(call: Call, wrapper: object, change: Callable[[jax.Array], jax.Array]) -> object:
     """A tensor like one that wraps others, with changed arrays."""
 
     def changed(inner: torch.Tensor) -> Torchish:
@@ -103,7 +103,7 @@ def _changed(call: Call, wrapper: Any, change: Callable[[jax.Array], jax.Array])
     return tensor_of(wrapped(wrapper, changed), lambda inner: inner)
 
 
-def uncut(value: Any) -> Any:
+def uncut(value: object) -> object:
     """A tensor that wraps others as code below autograd reads it; any other value itself."""
     return vars(value).get(_UNCUT, value) if isinstance(value, torch.Tensor) and is_wrapper(value) else value
 
@@ -117,7 +117,7 @@ def without_derivative(value: torch.Tensor, *shadows: torch.Tensor) -> Torchish:
     return made
 
 
-def inner_arrays(wrappers: Iterable[Any]) -> list[jax.Array]:
+def inner_arrays(wrappers: Iterable[object]) -> list[jax.Array]:
     """The traced arrays with derivatives inside of tensors that wrap others."""
     arrays = (
         x.read() for wrapper in wrappers for x in _inner_of(wrapper) if isinstance(x, Torchish) and _is_derived(x)
@@ -129,12 +129,12 @@ def _is_derived(x: torch.Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
 
 
-def _inner_of(wrapper: Any) -> list[Any]:
+def _inner_of(wrapper: Any) -> list[object]:
     inner = [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
     return [each for x in inner for each in (_inner_of(x) if is_wrapper(x) else [x])]
 
 
-def sealed(call: Call, wrapper: Any, arrays: Iterable[jax.Array], name: str) -> Any:
+def sealed(call: Call, wrapper: object, arrays: Iterable[jax.Array], name: str) -> Any:
     """A jagged result of an autograd function, without a shadow: a derivative for its arguments is an error."""
     sources = [array for array in arrays if is_traced(array)]
 
@@ -144,7 +144,7 @@ def sealed(call: Call, wrapper: Any, arrays: Iterable[jax.Array], name: str) -> 
     return _changed(call, wrapper, lambda array: array if array.dtype.kind in "biu" else seal(lax.stop_gradient(array)))
 
 
-def apart_from_inner(array: jax.Array, wrappers: Iterable[Any], name: str) -> jax.Array:
+def apart_from_inner(array: jax.Array, wrappers: Iterable[object], name: str) -> jax.Array:
     """A result of an autograd function: a derivative for inner tensors of its arguments is an error.
 
     Args:

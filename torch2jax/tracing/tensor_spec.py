@@ -65,7 +65,7 @@ class TensorSpec(NamedTuple):
             tensor.descend_from_afar()
         return tensor
 
-    def at(self, array: Any, strides: tuple[int, ...], offset: int) -> Torchish:
+    def at(self, array: jax.Array, strides: tuple[int, ...], offset: int) -> Torchish:
         """The tensor of this form on new memory, with the strides and the offset of one on other memory."""
         buffer = ArrayBuffer(array, self.layout)
         if offset or not fills_memory(buffer.shape, strides):
@@ -84,12 +84,12 @@ class TensorSpec(NamedTuple):
         return tensor
 
 
-def conjugate(array: Any):
+def conjugate(array: jax.Array):
     """PyTorch's gradient for JAX's cotangent, and the other way round."""
     return lax.conj(array) if array.dtype.kind == "c" else array
 
 
-def laid_out(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
+def laid_out(array: jax.Array, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> jax.Array:
     """The array with a sharding constraint; an array that is not traced stays where the caller has put it.
 
     Args:
@@ -108,7 +108,7 @@ def laid_out(array: Any, mesh: Mesh | AbstractMesh, spec: PartitionSpec) -> Any:
     return array
 
 
-def _explicit(array: Any, spec: PartitionSpec, kinds: dict[str, AxisType]) -> PartitionSpec:
+def _explicit(array: jax.Array, spec: PartitionSpec, kinds: dict[str, AxisType]) -> PartitionSpec:
     """The array's type after the constraint: nothing is left to XLA."""
     now = jax.typeof(array).sharding.spec
     wanted = _of_kind(spec, kinds, AxisType.Explicit)

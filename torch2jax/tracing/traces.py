@@ -94,13 +94,13 @@ def axes_in_types() -> frozenset[str]:
     return frozenset(axes) if axes and checks_manual_axes() else frozenset()
 
 
-def varying(array: Any, axes: frozenset[str]) -> Any:
+def varying(array: jax.Array | np.ndarray, axes: frozenset[str]) -> Any:
     """The array, as one whose values differ over some axes."""
     missing = tuple(sorted(axes - varying_axes(array)))
     return lax.pcast(array, missing, to="varying") if missing else array
 
 
-def unvaried(array: Any) -> Any:
+def unvaried(array: jax.Array) -> jax.Array:
     """The array from before it was typed as varying, if that can be found."""
     while isinstance(array, DynamicJaxprTracer) and array.parent is not None and array.parent.primitive.name == "pvary":
         (array,) = array.parent.in_tracers
@@ -121,7 +121,7 @@ def is_transforming() -> bool:
     return not trace_ctx.is_top_level()
 
 
-def running(trace: Any):
+def running(trace: object):
     """A context in which JAX computes with `trace`."""
     return set_current_trace(trace)
 
@@ -148,7 +148,7 @@ def is_zero(cotangent: object) -> bool:
     return type(cotangent) is ad.Zero
 
 
-def examples_in(array: Any, tag: object) -> tuple[Any, int | None]:
+def examples_in(array: jax.Array, tag: object) -> tuple[Any, int | None]:
     """The batch that an array is an example of, under the batch trace of a tag, and the dimension of its examples.
 
     That is None if the array is no example.
@@ -160,14 +160,14 @@ def examples_in(array: Any, tag: object) -> tuple[Any, int | None]:
     return array, None
 
 
-def without_derivatives(array: Any):
+def without_derivatives(array: object):
     """The values of an array, whatever derivatives are taken of it."""
     while isinstance(array, (ad.JVPTracer, LinearizeTracer)):
         array = array.primal
     return array
 
 
-def values_of_examples(array: Any) -> np.ndarray | None:
+def values_of_examples(array: object) -> np.ndarray | None:
     """The values of an array, with all examples of the batches that it is in along a first dimension.
 
     None if a program decides them, or they are on other processes.
@@ -184,9 +184,9 @@ def values_of_examples(array: Any) -> np.ndarray | None:
     return np.asarray(array)[None]
 
 
-def decides(array: Any, trace: Any) -> bool:
+def decides(array: jax.Array, trace: object) -> bool:
     """True if an array has one value where JAX computes with `trace`: no other program, and no batch, is in between."""
-    now: Any = current_trace()
+    now = current_trace()
     while now is not trace:
         if now is None or isinstance(now, DynamicJaxprTrace):
             return False
@@ -196,24 +196,24 @@ def decides(array: Any, trace: Any) -> bool:
     return True
 
 
-def _stack(trace: Any) -> Iterator[Any]:
+def _stack(trace: object) -> Iterator[object]:
     """The traces that JAX is at with one, the innermost first."""
     while trace is not None:
         yield trace
         trace = getattr(trace, "parent_trace", None)
 
 
-def may_differentiate(trace: Any) -> bool:
+def may_differentiate(trace: object) -> bool:
     """Returns True if JAX may take derivatives of what it computes with a trace, now or later."""
     return not all(isinstance(x, (EvalTrace, BatchTrace)) for x in _stack(trace))
 
 
-def program_of(trace: Any) -> Any:
+def program_of(trace: object) -> Any:
     """The program that JAX traces into when it computes with a trace; None if there is none."""
     return next((x for x in _stack(trace) if isinstance(x, DynamicJaxprTrace)), None)
 
 
-def _layers(array: Any) -> Iterator[Any]:
+def _layers(array: object) -> Iterator[Any]:
     """The tracers of an array, from the innermost transformation outwards."""
     while isinstance(array, Tracer):
         yield array
@@ -228,7 +228,7 @@ def is_differentiated(array: object) -> bool:
     return any(isinstance(x, _DERIVED) and not is_zero(x.tangent) for x in _layers(array))
 
 
-def is_from_outside(array: Any, program: object) -> bool:
+def is_from_outside(array: jax.Array, program: object) -> bool:
     """Returns True if an array is of a trace outside of a program that JAX is tracing."""
     tags = set()  # by their ids: JAX's tags are all equal
     for trace in _stack(current_trace()):
@@ -238,16 +238,16 @@ def is_from_outside(array: Any, program: object) -> bool:
     return any(id(getattr(x._trace, "tag", x._trace)) not in tags for x in _layers(array))
 
 
-def example_of(trace: Any, array: Any, dim: int):
+def example_of(trace: Any, array: jax.Array, dim: int):
     """The array of one example, in a batch with that trace, of an array that has them along a dimension."""
     return BatchTracer(trace, array, dim)
 
 
-def without_tangents(array: Any, tags: Collection):
+def without_tangents(array: jax.Array, tags: Collection):
     """The array with zero tangents for the forward-mode derivatives of these tags; it keeps the others."""
     if not isinstance(array, Tracer):
         return array
-    trace: Any = array._trace
+    trace = array._trace
     if isinstance(array, BatchTracer):
         below = without_tangents(array.val, tags)
         return array if below is array.val else BatchTracer(trace, below, array.batch_dim)
@@ -264,7 +264,7 @@ class Bookmark:
 
     def __init__(self):
         self._programs: list[tuple[list, int]] = []
-        trace: Any = current_trace()
+        trace = current_trace()
         while trace is not None:
             if isinstance(trace, DynamicJaxprTrace):
                 steps = trace.frame.tracing_eqns
@@ -289,14 +289,14 @@ class Tangents:
         below: the trace that the values and the tangents are computed with.
     """
 
-    def __init__(self, below: Any):
+    def __init__(self, below: object):
         self.below, self.tag = below, TraceTag()
         self.trace = ad.JVPTrace(below, self.tag)
 
     def has(self, array: object) -> bool:
         return isinstance(array, ad.JVPTracer) and array._trace.tag is self.tag
 
-    def dual(self, values: Any, tangent: Any):
+    def dual(self, values: jax.Array, tangent: jax.Array):
         """An array with a tangent of its shape and dtype."""
         return ad.JVPTracer(self.trace, values, tangent)
 

@@ -32,7 +32,7 @@ class UserCode:
         """Returns True if the code is on a side of a condition, or in a loop of the graph."""
         return False
 
-    def path(self, policy: BranchPolicy, trace: Any) -> Path:
+    def path(self, policy: BranchPolicy, trace: object) -> Path:
         """A path for code in a trace of its own that may run several times."""
         return Path(policy, trace)
 
@@ -40,15 +40,15 @@ class UserCode:
         """A context of code in a trace of its own that runs once: its conditions are a part of that."""
         return contextlib.nullcontext()
 
-    def note_made(self, value: Any) -> None:
+    def note_made(self, value: object) -> None:
         """Called with an object that the package has just made, before code of the user's writes to it."""
 
-    def set_gradient(self, tensor: Any, value: Any) -> None:
+    def set_gradient(self, tensor: Any, value: object) -> None:
         """Sets `Tensor.grad` to another tensor, or None."""
         tensor.change("_gradient", value)
 
     def expect_settled(
-        self, objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, Any], others: Iterable[Any]
+        self, objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, object], others: Iterable[object]
     ) -> None:
         """Refuses to keep two objects, or tensors, of which data decide whether they are one.
 
@@ -72,7 +72,7 @@ class LaterRun(Protocol):
         self,
         execute: Callable[[Path, UserCode], Any],
         policy: BranchPolicy,
-        restored: Callable[[Any], bool],
+        restored: Callable[[object], bool],
         ended_at_condition: bool | None,
     ) -> Any:
         """The result of the run.
@@ -95,14 +95,14 @@ def of_user(function: Callable) -> Callable:
     return function if call is None else call.execution.code.function(function)
 
 
-def note_made(value: Any) -> None:
+def note_made(value: object) -> None:
     """Called with an object that the package has just made, before code of the user's writes to it."""
     call = current()
     if call is not None:
         call.execution.code.note_made(value)
 
 
-def set_gradient(tensor: Any, value: Any) -> None:
+def set_gradient(tensor: Any, value: object) -> None:
     """Sets `Tensor.grad` to another tensor, or None."""
     call = current()
     (PLAIN if call is None else call.execution.code).set_gradient(tensor, value)

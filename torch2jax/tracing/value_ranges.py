@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -23,7 +24,7 @@ from .traces import without_derivatives
 _DEPTH_OF_SUMS = 16
 
 
-def terms_of(array: Any) -> tuple[int, list[tuple[Any, int]]]:
+def terms_of(array: Any) -> tuple[int, list[tuple[object, int]]]:
     """A scalar as a sum: a number, and arrays with how often each is added."""
     constant, terms = 0, []
     for value, times in _taken_apart(without_derivatives(array), 1, _DEPTH_OF_SUMS):
@@ -53,7 +54,7 @@ def _taken_apart(value: Any, times: int, depth: int):
         if isinstance(value.val, Literal):
             yield int(value.val.val), times
             return
-        step: Any = value.parent
+        step = value.parent
         if step is None or not depth:
             around = value._trace.get_const(value) if step is None else None  # what a trace around it has for the value
             if around is None:
@@ -111,7 +112,7 @@ def is_same_value(one: Any, other: Any, depth: int = 8) -> bool:
     return len(step.in_tracers) == len(again.in_tracers) and all(is_same_value(x, y, depth - 1) for x, y in pairs)
 
 
-def distance(one: Any, other: Any) -> int | None:
+def distance(one: jax.Array, other: jax.Array) -> int | None:
     """The difference of two integer scalars; None where the sums that compute them do not show it."""
     (constant, terms), (number, others) = terms_of(one), terms_of(other)
     are_none = cancel_out([*terms, *((value, -times) for value, times in others)])
@@ -142,7 +143,7 @@ _ORDERS = {"lt": (None, -1, 0, None), "le": (None, 0, 1, None), "gt": (1, None, 
 """The numbers to add to c for the bounds of x, below and above, if ``x < c`` and so on is true; and if it is false."""
 
 
-def range_of(array: Any) -> Range:
+def range_of(array: jax.Array) -> Range:
     """The least and the greatest that the elements of an array of integers or bools can be."""
     return _range(without_derivatives(array), _Assumed({}, {}), _DEPTH)
 
@@ -249,7 +250,7 @@ def _of_step(step: Any, position: int, assumed: Any, depth: int) -> Range | None
     return _either(_range(x, assumed.nothing, depth) for x in operands) if name in ("concatenate", "pad") else None
 
 
-def _of_added(operands: Any, assumed: Any, depth: int) -> Range:
+def _of_added(operands: list, assumed: _Assumed, depth: int) -> Range:
     """The range of a scatter-add: each index adds at most one number to an element."""
     target, positions, numbers = operands
     (low, high), (least, most) = _range(target, assumed, depth), _range(numbers, assumed.nothing, depth)
@@ -262,7 +263,7 @@ def _is_integer(operand: Any) -> bool:
     return np.dtype(bool) == dtype or jnp.issubdtype(dtype, jnp.integer)
 
 
-def _assumption(predicate: Any, is_true: bool, assumed: _Assumed) -> dict[int, Range] | None:
+def _assumption(predicate: object, is_true: bool, assumed: _Assumed) -> dict[int, Range] | None:
     """The bounds of an operand that follow from a comparison with a number; None if it never has this result."""
     predicate = without_derivatives(predicate)
     step = predicate.parent if isinstance(predicate, pe.DynamicJaxprTracer) else None

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ class Layout(NamedTuple):
     """The keys in the objects for each array of the state: mostly one, several for a shared counter."""
 
 
-def expect_apart(names: Sequence[str], objects: Sequence[Any]) -> None:
+def expect_apart(names: Sequence[str], objects: Sequence[object]) -> None:
     """Refuses different tensors on one memory: a write to one would change the other.
 
     Raises:
@@ -75,7 +76,7 @@ def start(thing: Any) -> None:
         thing._lazy_init_scale_growth_tracker(torch.device(thing._device))
 
 
-def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: Any):
+def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: object):
     """An entry of a state, in the shape of its tensor of `thing`, or in a shape that `thing` accepts."""
     return expect_shape(value, tensor, ".".join(key), "the state", thing, key[1])
 
@@ -88,14 +89,14 @@ class _Copying(DeepCopy):
         things: objects of classes of PyTorch's own that are copied as well.
     """
 
-    def __init__(self, memo: dict[int, Any], things: Sequence[Any]):
+    def __init__(self, memo: dict[int, object], things: Sequence[object]):
         super().__init__(memo)
         self._things = list(things)
 
     def of_module(self, module: torch.nn.Module) -> Any:
         return copy_structure(module, self.memo)
 
-    def began(self, value: Any, made: Any) -> None:
+    def began(self, value: object, made: object) -> None:
         super().began(value, made)
         note_made(made)
 
@@ -110,13 +111,13 @@ class _Copying(DeepCopy):
             return self._of_object(value)
         return super().copied(value)
 
-    def alone(self, value: Any, error: Exception) -> Any:
+    def alone(self, value: object, error: Exception) -> Any:
         return value  # a lock, a file, a generator is shared
 
-    def _of_object(self, value: Any) -> Any:
+    def _of_object(self, value: Any) -> object:
         result = object.__new__(type(value))
         self.began(value, result)
-        codec: Any = codec_of(type(value))
+        codec = codec_of(type(value))
         attributes = vars(value) if codec is None else dict(zip(*codec.open(value), strict=True))
         own = getattr(value, "__dict__", None)
         # Several objects of a class may have one __dict__, as accelerate's.
@@ -157,16 +158,16 @@ class Copies(_Copying):
         self,
         call: Call,
         names: Sequence[str],
-        originals: Sequence[Any],
+        originals: Sequence[object],
         layout: Layout | None,
-        given: Mapping[Key, Any],
-        own: Mapping[Key, Any],
-        starts: Mapping[Key, Any],
+        given: Mapping[Key, object],
+        own: Mapping[Key, object],
+        starts: Mapping[Key, object],
     ):
         things = originals if layout is None else layout.things
         super().__init__({}, things)
         self._call, self._names = call, names
-        self._sources: dict[int, Any] = {}  # what copies are of, by the ids of these
+        self._sources: dict[int, object] = {}  # what copies are of, by the ids of these
         self._by_key: dict[Key, Any] = {}  # what stands for tensors that the user's objects lack
         self._modules = dict(zip(names, originals, strict=True))
         for key, slot in slots_of(names, things):
@@ -191,7 +192,7 @@ class Copies(_Copying):
             return self._call.constants.bind_missing(tensor, _without_values(key))
         return _apart(self.of_tensor(tensor))
 
-    def _substitute(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> Any:
+    def _substitute(self, key: Key, tensor: object, layout: Layout, given: Mapping[Key, object]) -> Any:
         if id(tensor) not in self.memo:
             self.began(tensor, self._given(key, tensor, layout, given))
         return self.memo[id(tensor)]
@@ -209,11 +210,11 @@ class Copies(_Copying):
             return bound(self._call, tensor, array)
         return _apart(self._call.constants.bind(tensor, array))
 
-    def _made(self, made: Made | None, array: Any, dtype: torch.dtype | None) -> Any:
+    def _made(self, made: Made | None, array: jax.Array, dtype: torch.dtype | None) -> Any:
         if isinstance(array, Wrapped):
             return entering(self._call, array)
         array = jnp.asarray(self._call.execution.entering(array))
-        tensor: Any = _apart(wrap(array, dtype or dtype_j2t(array.dtype)))
+        tensor: object = _apart(wrap(array, dtype or dtype_j2t(array.dtype)))
         if made is not None and made.requires_grad:
             tensor.requires_grad_()
         if made is not None and made.is_parameter:
@@ -227,7 +228,7 @@ class Copies(_Copying):
                 self.memo[id(slot.tensor)].grad = lift_own(gradient)
 
     def _fill(
-        self, layout: Layout, given: Mapping[Key, Any], own: Mapping[Key, Any], starts: Mapping[Key, Any]
+        self, layout: Layout, given: Mapping[Key, Any], own: Mapping[Key, object], starts: Mapping[Key, object]
     ) -> None:
         for key, slot in (found := dict(self.slots())).items():
             if key in layout.numbers:
@@ -289,12 +290,12 @@ class Copies(_Copying):
             self._call.last_resort.take_over(module, result)
         return result
 
-    def began(self, value: Any, made: Any) -> None:
+    def began(self, value: object, made: object) -> None:
         super().began(value, made)
         if is_tensor(value) and made is not None:
             self._sources[id(made)] = value
 
-    def _of_object(self, value: Any) -> Any:
+    def _of_object(self, value: object) -> object:
         result = super()._of_object(value)
         if isinstance(value, (Optimizer, LRScheduler, GradScaler)) or any(value is x for x in self._things):
             adopt(result)
@@ -304,7 +305,7 @@ class Copies(_Copying):
         return result
 
 
-def _put(thing: Any, path: str, owner: Slot | None, value: Any) -> None:
+def _put(thing: Any, path: str, owner: Slot | None, value: object) -> None:
     """Sets a gradient at `owner`, or a parameter or buffer that a module lacks."""
     if owner is not None:
         owner.get().grad = value
@@ -340,7 +341,7 @@ def write(
     objects: Sequence[Any],
     layout: Layout,
     given: Mapping[Key, Any],
-    own: Mapping[Key, Any],
+    own: Mapping[Key, object],
 ) -> None:
     """Sets objects to a state: tensors and containers that exist keep their identity."""
     things, live = dict(zip(names, objects, strict=True)), dict(slots_of(names, objects))
@@ -398,7 +399,7 @@ def _tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
     return tensor.to(dtype=dtype or tensor.dtype, copy=True)
 
 
-def _transferred(mine: Any, new: Any, done: dict[int, tuple[Any, Any]], used: set[int]) -> Any:
+def _transferred(mine: object, new: Any, done: dict[int, tuple[object, object]], used: set[int]) -> object:
     """The user's object with the contents of the new one in its place, if it can have them; else the new one.
 
     Args:
@@ -437,14 +438,14 @@ def _without_values(key: Key) -> RuntimeError:
     )
 
 
-def _apart(tensor: Any) -> Any:
+def _apart(tensor: Torchish) -> Torchish:
     """A tensor of a state, declared to have no derivative that `no_grad` would have to stop."""
     if isinstance(tensor, Torchish) and tensor.history is None:
         tensor._node.storage.differentiable = False
     return tensor
 
 
-def _step_of_copy(self: Any, *args: Any, **kwargs: Any):
+def _step_of_copy(self: Any, *args: object, **kwargs: object):
     return step_abstractly(self, *args, **kwargs)
 
 

@@ -33,7 +33,7 @@ def with_layers_stacked(state: State, objects: Mapping[str, Any]) -> dict[str, A
     return _with_moments(found, objects, layers)
 
 
-def with_moments_stacked(state: State, given: State, objects: Mapping[str, Any]) -> State:
+def with_moments_stacked(state: State, given: State, objects: Mapping[str, object]) -> State:
     """A state with the moments stacked that an optimizer has made for parameters which are stacked in another."""
     modules = [name for name, thing in objects.items() if isinstance(thing, torch.nn.Module)]
     layers = {name: [names_of_layers(each, given[name]) for each in given[name]] for name in modules}
@@ -58,7 +58,9 @@ def _with_moments(state: State, objects: Mapping[str, Any], layers: Mapping[str,
     return state
 
 
-def _moments(part: Mapping[str, Any], optimizer: Optimizer, rows: Sequence[Sequence[torch.Tensor]]) -> dict[str, Any]:
+def _moments(
+    part: Mapping[str, object], optimizer: Optimizer, rows: Sequence[Sequence[torch.Tensor]]
+) -> dict[str, object]:
     """The optimizer's state with one entry for the moments of stacked parameters."""
     every = [p for group in optimizer.param_groups for p in group["params"]]
     positions = {id(p): position for position, p in enumerate(every)}
@@ -83,7 +85,7 @@ def parts_with_layers(state: Any, objects: Mapping[str, Any]) -> list[str]:
     return [name for name, thing in objects.items() if has_layers(_of_layers(state.get(name), thing))]
 
 
-def with_layers_apart(state: Any, objects: Mapping[str, Any], parts: Sequence[str]) -> Any:
+def with_layers_apart(state: dict, objects: Mapping[str, object], parts: Sequence[str]) -> dict:
     """A state whose parts with these names are unstacked."""
     apart = {}
     for name in parts:
@@ -93,7 +95,7 @@ def with_layers_apart(state: Any, objects: Mapping[str, Any], parts: Sequence[st
     return {**state, **apart} if apart else state
 
 
-def _of_layers(part: Any, thing: Any) -> dict[str, Any]:
+def _of_layers(part: Any, thing: object) -> dict[str, object]:
     """The parts of a state that may be stacked by layer; outside of modules ``*`` is one number for all parameters."""
     if not isinstance(part, Mapping):
         return {}

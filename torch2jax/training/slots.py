@@ -30,7 +30,7 @@ class Made:
         of: what stands for a tensor that this one shares all of its memory with, as what ``detach()`` gives.
     """
 
-    def __init__(self, key: Key, tensor: torch.Tensor, of: Any = None):
+    def __init__(self, key: Key, tensor: torch.Tensor, of: object = None):
         self.key, self.of = key, of
         self.requires_grad = getattr(tensor, "history", None) is not None  # which asks nobody
         self.is_parameter = isinstance(tensor, torch.nn.Parameter)
@@ -97,29 +97,29 @@ class Shared(Slot):
         raise RuntimeError(f"{self.path[:-2]} was {self.first} when init was called, and is {value} now: call it again")
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: object) -> bool:
     """Returns True if a value is a tensor, or stands for one."""
     return isinstance(value, (torch.Tensor, Made))
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Returns True if a value is compared by what it is, not by its identity."""
     return isinstance(value, _PLAIN)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Returns True if a value is a Python number that may change from step to step."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
-def is_walked(value: Any) -> bool:
+def is_walked(value: object) -> bool:
     """Returns True if the attributes of an object are visited: of PyTorch's own classes, only these objects'."""
     if isinstance(value, (Optimizer, LRScheduler, GradScaler)):
         return True
     return has_attributes(type(value)) and type(value).__module__.partition(".")[0] != "torch"
 
 
-def slots_of(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key, Slot]]:
+def slots_of(names: Sequence[str], objects: Sequence[object]) -> Iterator[tuple[Key, Slot]]:
     """The places where objects keep tensors and values; what several objects share, the first one has."""
     walk = _Walk(objects)
     seen: dict[int, Key] = {}
@@ -141,7 +141,7 @@ def slots_of(names: Sequence[str], objects: Sequence[Any]) -> Iterator[tuple[Key
                     yield (name, gradient.path), gradient
 
 
-def containers(names: Sequence[str], objects: Sequence[Any]) -> dict[int, str]:
+def containers(names: Sequence[str], objects: Sequence[object]) -> dict[int, str]:
     """The containers and objects within objects, by their ids, and where they are."""
     walk = _Walk(objects)
     for name, thing in zip(names, objects, strict=True):
@@ -150,7 +150,7 @@ def containers(names: Sequence[str], objects: Sequence[Any]) -> dict[int, str]:
     return {number: ".".join(key) for number, key in walk.seen.items()}
 
 
-def steppers(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
+def steppers(names: Sequence[str], objects: Sequence[object]) -> dict[Key, object]:
     """The optimizers and schedulers among objects, and within them, as in accelerate's wrappers, by their paths."""
     walk, found = _Walk(objects), {}
     for name, thing in zip(names, objects, strict=True):
@@ -161,7 +161,7 @@ def steppers(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
     return found
 
 
-def stepper_of(key: Key, steppers: Mapping[Key, Any]) -> tuple[Any, str, str]:
+def stepper_of(key: Key, steppers: Mapping[Key, object]) -> tuple[object, str, str]:
     """The innermost of the optimizers and schedulers that something is in, its path, and the path within it."""
     name, path = key
     around = [p for n, p in steppers if n == name and (not p or path.startswith(f"{p}."))]
@@ -174,13 +174,13 @@ def stepper_of(key: Key, steppers: Mapping[Key, Any]) -> tuple[Any, str, str]:
 class _Walk:
     """The way through objects, which ends where another of them begins."""
 
-    def __init__(self, objects: Sequence[Any]):
+    def __init__(self, objects: Sequence[object]):
         self._started = {id(thing) for thing in objects}
         self.seen: dict[int, Key] = {}
         """The keys of containers and objects where they were first met, by id."""
         self._name = ""
         self.names: dict[int, str] = {}  # of tensors, which may be keys of dictionaries
-        self.steppers: dict[str, Any] = {}  # the optimizers and schedulers that were met
+        self.steppers: dict[str, object] = {}  # the optimizers and schedulers that were met
 
     def within(self, thing: Any, name: str) -> Iterator[Slot]:
         """The places of one of the objects."""
@@ -242,7 +242,7 @@ class _Walk:
             for i, item in enumerate(list(value)):
                 yield from self._value(item, _Item(slot, i, f"{slot.path}.{i}"), numbering)
 
-    def _name_of(self, key: Any, position: int, numbering: Mapping[int, int]) -> str:
+    def _name_of(self, key: object, position: int, numbering: Mapping[int, int]) -> str:
         if isinstance(key, Number):
             raise TracedValueError("a number looked up in a dictionary")
         if is_tensor(key):
@@ -256,13 +256,13 @@ def _numbering(optimizer: Any) -> dict[int, int]:
     return {id(p): i for i, p in enumerate(p for group in groups for p in group["params"])}
 
 
-def differing(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> set[Key]:
+def differing(before: Mapping[Key, object], after: Mapping[Key, object]) -> set[Key]:
     """The keys whose values differ, or that only one side has."""
     keys = before.keys() | after.keys()
     return {key for key in keys if _comparable(before, key) != _comparable(after, key)}
 
 
-def _comparable(values: Mapping[Key, Any], key: Key) -> Any:
+def _comparable(values: Mapping[Key, object], key: Key) -> object:
     if key not in values:
         return "nothing"
     value = values[key]

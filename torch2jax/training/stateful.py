@@ -85,7 +85,7 @@ class StatefulFunction(TellsOfArguments):
         self,
         function: Callable,
         objects: Sequence[Any],
-        last_resort: Any = None,
+        last_resort: object = None,
         policy: BranchPolicy = FOLLOWING,
         logical_dtypes: LogicalDtypes | None = None,
         rolling: Rolling | None = None,
@@ -101,7 +101,7 @@ class StatefulFunction(TellsOfArguments):
         self._forget()
 
     @boundary
-    def init(self, *args: Any, rng: jax.Array | None = None, **kwargs: Any) -> State:
+    def init(self, *args: object, rng: jax.Array | None = None, **kwargs: object) -> State:
         """Returns the state for the first step: the objects' present state.
 
         It traces a few steps to find out which numbers they change, and which structures the state has after them.
@@ -162,9 +162,9 @@ class StatefulFunction(TellsOfArguments):
         self._unused: set[Key] = set()  # gradients that steps leave, and none asks for
         self._uneven: set[Key] = set()  # counters that are not equal for all parameters
         self._expected: frozenset[Key] | None = None  # tensors after a first step whose numbers are known
-        self._starts: dict[Key, Any] = {}  # numbers of the objects
+        self._starts: dict[Key, object] = {}  # numbers of the objects
         self._noted = _Found()  # by the step that is being traced
-        self._asked: tuple[Any, list[str]] = (
+        self._asked: tuple[object, list[str]] = (
             None,
             [],
         )  # what the code of a step decides by: all of its arguments but arrays
@@ -325,7 +325,7 @@ class StatefulFunction(TellsOfArguments):
             raise self._of_no_layout(given)
         return layout, {member: given[key] for key, members in layout.members.items() for member in members}
 
-    def _untied(self, given: dict[Key, Any]) -> dict[Key, Any]:
+    def _untied(self, given: dict[Key, object]) -> dict[Key, object]:
         """A state with one array for each tensor of a module, where it has equal ones under several names."""
         found = dict(given)
         for name, thing in self._named.items():
@@ -339,7 +339,7 @@ class StatefulFunction(TellsOfArguments):
                         del found[name, path]
         return found
 
-    def _of_no_layout(self, given: Mapping[Key, Any]) -> RuntimeError:
+    def _of_no_layout(self, given: Mapping[Key, object]) -> RuntimeError:
         near = min(self._layouts, key=lambda signature: len(signature ^ given.keys()))
         lacks, more = sorted(near - given.keys()), sorted(given.keys() - near)
         if not more:
@@ -353,7 +353,7 @@ class StatefulFunction(TellsOfArguments):
             "that step: call that first"
         )
 
-    def _own(self, layout: Layout, now: Mapping[Key, Any]) -> dict[Key, Any]:
+    def _own(self, layout: Layout, now: Mapping[Key, object]) -> dict[Key, Any]:
         """The constants of the objects that were set since `init`, such as learning rates."""
         found = {}
         for key in differing(self._baseline, now) & self._baseline.keys() & now.keys() & layout.constants.keys():
@@ -364,7 +364,7 @@ class StatefulFunction(TellsOfArguments):
 
     # Out of a call.
 
-    def _leaving(self, copies: Copies, call: Call | None, now: Mapping[Key, Any]) -> State:
+    def _leaving(self, copies: Copies, call: Call | None, now: Mapping[Key, object]) -> State:
         """The state that copies hold, whose layout is one of those found, or a new one.
 
         Args:
@@ -377,7 +377,7 @@ class StatefulFunction(TellsOfArguments):
         tensors, numbers, constants, kinds = {}, {}, {}, {}
         memories, aliases = {}, {}
         for key, slot in copies.slots():
-            value: Any = slot.get()
+            value = slot.get()
             is_found = isinstance(value, Number) or (isinstance(value, Torchish) and self._is_scheduled(key))
             if is_found or (key in self._kinds and is_number(value)):
                 if call is None and key in self._fixed:
@@ -403,7 +403,7 @@ class StatefulFunction(TellsOfArguments):
             call.execution.code.expect_settled(kept, plain, constants.values())
         if kinds:
             self._expect_as_before(set(kinds), _Found(kinds=kinds))
-        arrays: dict[Key, Any] = {key: self._array_of(key, x, call) for key, x in tensors.items()}
+        arrays: dict[Key, object] = {key: self._array_of(key, x, call) for key, x in tensors.items()}
         arrays.update({key: self._number(x, kinds.get(key) or self._kinds[key], call) for key, x in numbers.items()})
         state, members = self._merged(arrays, tensors | numbers, call)
         for key in self._flags & constants.keys():
@@ -422,12 +422,12 @@ class StatefulFunction(TellsOfArguments):
         self,
         copies: Copies,
         signature: frozenset[Key],
-        tensors: dict[Key, Any],
-        numbers: dict[Key, Any],
-        aliases: dict[Key, Any],
-        constants: dict[Key, Any],
+        tensors: dict[Key, object],
+        numbers: dict[Key, object],
+        aliases: dict[Key, object],
+        constants: dict[Key, object],
         members: dict[Key, list[Key]],
-        now: Mapping[Key, Any],
+        now: Mapping[Key, object],
     ) -> None:
         """Notes the layout of a state, or expects it to be as it was for another with the same arrays."""
         layout = self._layouts.get(signature)
@@ -465,7 +465,7 @@ class StatefulFunction(TellsOfArguments):
             f"{self.__name__}.init: call that with arguments like those of this call"
         )
 
-    def _array_of(self, key: Key, value: Any, call: Call | None) -> Any:
+    def _array_of(self, key: Key, value: object, call: Call | None) -> object:
         if call is None:
             return _value_of(value)
         if isinstance(value, SPARSE.classes):
@@ -478,7 +478,7 @@ class StatefulFunction(TellsOfArguments):
             return jax.tree.map(_strong, leaving(call, value))
         return _strong(call.array_of(call.constants.lift(value)))
 
-    def _number(self, value: Any, kind: type, call: Call | None) -> Any:
+    def _number(self, value: object, kind: type, call: Call | None) -> Any:
         dtype = torch.float64 if kind is float else torch.int64
         if call is None:
             return np.asarray(value, canonical(dtype))
@@ -486,8 +486,8 @@ class StatefulFunction(TellsOfArguments):
         return _strong(call.array_of(tensor if tensor.dtype == dtype else tensor.to(dtype)))
 
     def _merged(
-        self, arrays: dict[Key, Any], values: Mapping[Key, Any], call: Call | None
-    ) -> tuple[dict[Key, Any], dict[Key, list[Key]]]:
+        self, arrays: dict[Key, Any], values: Mapping[Key, object], call: Call | None
+    ) -> tuple[dict[Key, object], dict[Key, list[Key]]]:
         """The arrays with one for equal counters of an optimizer, and the keys that each one is for.
 
         Raises:
@@ -497,7 +497,7 @@ class StatefulFunction(TellsOfArguments):
         for key, array in arrays.items():
             shared = self._shared(key) if getattr(array, "shape", None) == () else None
             members.setdefault(shared or key, []).append(key)
-        found: dict[Key, Any] = {}
+        found: dict[Key, object] = {}
         for shared, keys in list(members.items()):
             first = keys[0]
             if len(keys) > 1 and all(_is_same(values[first], arrays[first], values[x], arrays[x]) for x in keys[1:]):
@@ -531,7 +531,7 @@ class StatefulFunction(TellsOfArguments):
             f"round, so that {'.'.join(shared)} differs between them: call init with arguments like those of this call"
         )
 
-    def _expect_unchanged(self, before: Mapping[Key, Any]) -> None:
+    def _expect_unchanged(self, before: Mapping[Key, object]) -> None:
         """Refuses a step's change of the user's own objects, of which its arguments are copies.
 
         Raises:
@@ -585,7 +585,7 @@ class _Found(Exception):
         return any((self.kinds, self.flags, self.fixed, self.unused, self.uneven))
 
 
-def _constants(names: Sequence[str], objects: Sequence[Any]) -> dict[Key, Any]:
+def _constants(names: Sequence[str], objects: Sequence[object]) -> dict[Key, object]:
     found = ((key, slot.get()) for key, slot in slots_of(names, objects))
     return {key: value for key, value in found if not is_tensor(value) and not key[1].endswith(GRADIENT)}
 
@@ -594,15 +594,15 @@ def _signature(state: State) -> frozenset[Key]:
     return frozenset(_flat(state))
 
 
-def _is_real(value: Any) -> bool:
+def _is_real(value: object) -> bool:
     return value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, (float, np.floating))
 
 
-def _memory(tensor: Any) -> int:
+def _memory(tensor: object) -> int:
     return id(tensor if is_wrapper(tensor) or not isinstance(tensor, Torchish) else tensor._node.storage)
 
 
-def _is_same(value: Any, array: Any, other: Any, other_array: Any) -> bool:
+def _is_same(value: object, array: jax.Array, other: object, other_array: Any) -> bool:
     """Returns True if two scalars are the same, or are known to be equal."""
     if array is other_array:
         return True
@@ -625,7 +625,7 @@ def _value_of(value: Any):
         return _strong(jnp.array(array, copy=True))
 
 
-def _expect_taken(function: Callable, objects: Sequence[Any]) -> None:
+def _expect_taken(function: Callable, objects: Sequence[object]) -> None:
     """Expects objects that have a state, and a function that takes them.
 
     Raises:
@@ -660,7 +660,7 @@ def _names_of(function: Callable, count: int) -> list[str]:
     return [parameters[i] if i < len(parameters) else str(i) for i in range(count)]
 
 
-def _flat(state: State) -> dict[Key, Any]:
+def _flat(state: State) -> dict[Key, object]:
     try:
         return {(name, path): value for name, part in state.items() for path, value in part.items()}
     except AttributeError:
@@ -670,20 +670,20 @@ def _flat(state: State) -> dict[Key, Any]:
         ) from None
 
 
-def _nested(names: Sequence[str], arrays: dict[Key, Any]) -> State:
+def _nested(names: Sequence[str], arrays: dict[Key, object]) -> State:
     nested: State = {name: {} for name in names}
     for (name, path), value in arrays.items():
         nested[name][path] = value if isinstance(value, Wrapped) else jnp.asarray(value)
     return nested
 
 
-def _static_parts(args: tuple, kwargs: dict) -> tuple[Any, list[str]]:
+def _static_parts(args: tuple, kwargs: dict) -> tuple[object, list[str]]:
     """The structure of arguments, and their leaves that are no arrays, as text."""
     leaves, structure = flatten((args, kwargs))
     return structure, [repr(leaf) for leaf in leaves if not _is_array(leaf)]
 
 
-def _strong(array: Any):
+def _strong(array: jax.Array):
     """The array without JAX's mark of a Python number, which would make the next call another."""
     return lax.convert_element_type(array, array.dtype) if array.aval.weak_type else array
 
@@ -698,7 +698,7 @@ def _abstract(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype)
 
 
-def _used(traced: Any, count: int, state: Any) -> set[Key]:
+def _used(traced: Any, count: int, state: object) -> set[Key]:
     """The parts of a state, behind `count` other arguments, that something is computed from."""
     jaxpr = traced.jaxpr
     _, used = pe.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))

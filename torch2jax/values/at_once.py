@@ -76,7 +76,7 @@ class _AtOnce(Feature):
 
     rank = 90
 
-    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+    def run_instead(self, call: Call, function: Callable[..., object], rule: Any, args: tuple, kwargs: dict) -> object:
         if kwargs or rule is None or type(rule) is MetadataRule:
             return NEXT
         if type(rule) is TensorRule and function not in _LOOK:
@@ -134,14 +134,14 @@ def _tensor(call: Call, rule: Any, args: tuple) -> Any:
         return _number(torch.tensor(args[0]))
 
 
-def _element(call: Call, rule: Any, args: tuple) -> Any:
+def _element(call: Call, rule: TensorRule, args: tuple) -> object:
     if not _is_plain(call) or not registry.is_provided(rule):
         return NEXT
     found = known_element(*args)
     return NEXT if found is None else found
 
 
-def _looked_at(function: Callable, tensor: Torchish, reals: list) -> Any:
+def _looked_at(function: Callable, tensor: Torchish, reals: list) -> object:
     """The result of a function that only looks at a number or casts it; `NEXT` where the general path must run."""
     with DisableTorchFunction():
         real = reals[0]

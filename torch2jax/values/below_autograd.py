@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -76,22 +76,24 @@ class _BelowAutograd(Feature):
             return NEXT
         return run_named(function, rule, (held, *args[1:]), kwargs)
 
-    def run_instead(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+    def run_instead(
+        self, call: Call, function: Callable[..., object], rule: object, args: tuple, kwargs: dict
+    ) -> object:
         del rule
         return self.run_operator(call, function, args, kwargs)
 
-    def run_operator(self, call: Any, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: Call, function: Callable[..., object], args: tuple, kwargs: dict) -> Any:
         del kwargs
         if function not in _DETACHING or not args or is_wrapper(args[0]):
             return NEXT
         tensor = call.constants.lift(args[0])
         return make_view(tensor, tensor._node, tensor)
 
-    def concerns(self, function: Any) -> bool:
+    def concerns(self, function: object) -> bool:
         return function in _DETACHING
 
 
-def _has_derivative(operand: Any) -> bool:
+def _has_derivative(operand: Torchish) -> bool:
     return isinstance(operand, Torchish) and operand.is_floating_point() and is_traced(operand.read())
 
 

@@ -7,7 +7,7 @@ of the operands. So nothing is ever sent but by XLA, and a value never depends o
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.overrides import get_default_nowrap_functions
@@ -21,6 +21,10 @@ from ..tensors.distributed import class_of_calls, is_split, mesh_in_force, parts
 from ..tensors.history import Source
 from ..tensors.tensor import Torchish
 from ..tracing.tensor_spec import laid_out
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
 
 _LAYOUT = "_torch2jax_layout"
 _KEEPING = frozenset(("alias", "clone", "contiguous", "detach", "detach_", "dropout", "requires_grad_", "to"))
@@ -61,7 +65,9 @@ class FullTensor(Derived):
     """The base of the call's own `DTensor` classes; see `class_of_calls`."""
 
     @classmethod
-    def of_result(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    def of_result(
+        cls, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> object:
         if func == _GRADIENT and result is not None:
             return distributed(result, *layout_of(args[0]))
         if func in get_default_nowrap_functions():
@@ -70,7 +76,7 @@ class FullTensor(Derived):
         return tree_map(functools.partial(_of_result, func, operands), result)
 
     @property
-    def device_mesh(self) -> Any:
+    def device_mesh(self) -> "DeviceMesh":
         return layout_of(self).mesh
 
     @property
@@ -79,7 +85,7 @@ class FullTensor(Derived):
         return (_CHOSEN,) * mesh.ndim if placements is None else placements
 
 
-def layout_of(tensor: Any) -> FullLayout:
+def layout_of(tensor: object) -> FullLayout:
     """The layout of a `DTensor` of a call."""
     return vars(tensor)[_LAYOUT]
 
@@ -113,7 +119,7 @@ class _DTensors(Incoming):
     def takes(self, kind: type) -> bool:
         return is_split(kind)
 
-    def lift(self, call: Any, tensor: Any) -> Any:
+    def lift(self, call: Any, tensor: "DTensor") -> Any:
         """The call's tensor; if this process has a part of the values alone, their use is an error."""
         with DisableTorchFunction():
             is_full = not any(parts_over(tensor.device_mesh, tensor.placements))
@@ -138,7 +144,7 @@ class _DTensors(Incoming):
         return made
 
 
-def _part_alone(tensor: Any) -> RuntimeError:
+def _part_alone(tensor: "DTensor") -> RuntimeError:
     """The error for a `DTensor` of which this process has only a part."""
     return RuntimeError(
         f"got a DTensor of shape {tuple(tensor.shape)} with {tuple(tensor.placements)}, of which this process has a "
@@ -149,7 +155,7 @@ def _part_alone(tensor: Any) -> RuntimeError:
 _REDISTRIBUTE = InnerRule(laid_out, "redistribute")
 
 
-def _of_result(function: Callable, operands: list[Any], result: Any) -> Any:
+def _of_result(function: Callable, operands: list[Any], result: object) -> object:
     if type(result) is not Torchish:
         return result
     mesh, placements = layout_of(operands[0])

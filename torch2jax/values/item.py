@@ -170,7 +170,7 @@ def _plain(value: object):
 
 
 def _binary(name: str) -> Callable:
-    def compute(self: Torchish, other: Any):
+    def compute(self: Torchish, other: object):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
         return Item.of(getattr(Number, name)(_as_integer(self), _plain(_as_integer(other))))
@@ -192,7 +192,7 @@ def _as_integer(value: Any) -> Any:
 
 
 def _of_bools(name: str) -> Callable:
-    def compute(self: Torchish, other: Any):
+    def compute(self: Torchish, other: object):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
         both = all(type(x) is bool or (type(x) is Item and x.dtype == torch.bool) for x in (self, other))
@@ -230,7 +230,7 @@ _TAKE = frozenset(
 _OF_LISTS = frozenset(getattr(torch, name) for name in dir(torch) if name.startswith(("_foreach_", "_fused_")))
 
 
-def _stays(number: "Item", *options: Any) -> bool:
+def _stays(number: "Item", *options: object) -> bool:
     """Returns True if ``number.to(...)`` changes nothing: code takes the number for a tensor."""
     return all(isinstance(x, (torch.device, str)) or x is number.dtype for x in options)
 
@@ -250,7 +250,7 @@ def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
         TracedValueError: the function has to know one, or takes tensors only.
     """
     del call
-    rule: Any = registry.lookup(func)
+    rule = registry.lookup(func)
     if func in _WRITE:
         return Changed(*map_arguments(_plain, (args, kwargs)))
     if func is torch.Tensor.to and type(args[0]) is Item and _stays(*args, *kwargs.values()):

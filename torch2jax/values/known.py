@@ -19,6 +19,7 @@ from ..errors import REFUSALS
 from ..internals.dispatch import DisableAutocast, DisableTorchFunction, OpOverload
 from ..internals.transforms import is_any_autocast_enabled
 from ..rules import registry
+from ..rules.array_rule import ArrayRule
 from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.inplace import InPlace
 from ..rules.keywords import run_named
@@ -230,7 +231,7 @@ def is_free_number(target: Torchish) -> bool:
     return type(node.known) is torch.Tensor and node.known.ndim == 0 and node.memory.size == 1
 
 
-def _by_either(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
+def _by_either(function: Callable, rule: Any, args: tuple, kwargs: dict) -> object:
     """PyTorch's result; or that of the rule, for dtypes that PyTorch does not compute on the CPU."""
     try:
         with DisableAutocast():
@@ -249,7 +250,7 @@ def _by_rule(function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
         return _value(result)
 
 
-def _value(tensor: Any) -> Any:
+def _value(tensor: Torchish) -> Any:
     return in_pytorch(real(tensor.read()).to, tensor.dtype) if isinstance(tensor, Torchish) else tensor
 
 
@@ -257,7 +258,7 @@ def _tensor(value: Any) -> Any:
     return wrap(evaluate(value), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
-def _with_known(result: Any, known: Deferred) -> Any:
+def _with_known(result: Torchish, known: Deferred) -> Torchish:
     if isinstance(result, Torchish):
         _note(result, known)
     elif isinstance(result, (list, tuple)):
@@ -273,7 +274,7 @@ def _note(tensor: Torchish, known: Deferred) -> None:
         storage.note_known(known)
 
 
-def _concrete(function: Callable, rule: Any, operands: _Operands, kwargs: dict, by_rule: bool) -> Any:
+def _concrete(function: Callable, rule: ArrayRule, operands: _Operands, kwargs: dict, by_rule: bool) -> object:
     """The result of a function whose shape depends on values, as a constant."""
     reals, options = map_values(_real, operands.args), map_values(_real, operands.kwargs)
     made = _by_rule(function, rule, reals, options) if by_rule else in_pytorch(function, *reals, **options)
@@ -283,7 +284,7 @@ def _concrete(function: Callable, rule: Any, operands: _Operands, kwargs: dict, 
     return (rule.result_type or type(made))([constant(part, device=device) for part in made])
 
 
-def _real(value: Any) -> Any:
+def _real(value: object) -> Any:
     return real(value) if isinstance(value, (torch.Tensor, Deferred, jax.Array)) else value
 
 
@@ -326,7 +327,7 @@ def lazily(operand: Torchish, made: torch.Tensor, change: Callable[[ArrayBuffer]
     def changed(args: tuple, kwargs: dict) -> list[ArrayBuffer]:
         return [change(args[0].buffer)]
 
-    known: Any = operand.known
+    known = operand.known
     operation = _LazyOperation(changed, [operand.lazy if made.ndim else None], [known], (operand,), {})
     lazy = _LazyResult(made, operation, 0)
     return LazyConstant(made) if lazy.is_long else lazy
@@ -457,12 +458,14 @@ class _LazyOperation:
 
 
 def _replaced(
-    operands: Iterator[_OperandSnapshot], operand_of: Callable[[_OperandSnapshot], Torchish], value: Any
-) -> Any:
+    operands: Iterator[_OperandSnapshot], operand_of: Callable[[_OperandSnapshot], Torchish], value: object
+) -> object:
     return operand_of(next(operands)) if isinstance(value, (torch.Tensor, jax.Array, np.ndarray)) else value
 
 
-def results_of(made: Any, function: Callable, rule: Any, tensors: list, knowns: list, args: tuple, kwargs: dict) -> Any:
+def results_of(
+    made: torch.Tensor, function: Callable, rule: Any, tensors: list, knowns: list, args: tuple, kwargs: dict
+) -> object:
     """The call's tensors for PyTorch's results from known values."""
     device, operation, results = _device(tensors, kwargs), None, []
     is_one = not isinstance(made, (list, tuple))

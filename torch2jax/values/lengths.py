@@ -25,7 +25,7 @@ from ..errors import TracedValueError
 from ..errors.locations import caller_line, is_library, user_line
 from ..rules import registry
 from ..rules.features import NEXT, Feature
-from ..runtime.translation import this_call
+from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
@@ -39,7 +39,7 @@ class Lengths(Feature):
 
     rank, is_shared = 20, True
 
-    def run_first(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+    def run_first(self, call: Call, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> object:
         if any(getattr(kind, "len_depends_on_values", False) for kind in types):
             return NEXT
         found = _by_length(function, args, kwargs)
@@ -75,7 +75,7 @@ def track_ranges() -> None:
     _replace_builtins(range=_Range)
 
 
-def _replace_builtins(**functions: Any) -> None:
+def _replace_builtins(**functions: object) -> None:
     """Replaces builtins of Python, until the call in progress and all others that do the same have ended."""
     originals = {"len": _len, "min": _min, "max": _max, "range": _range}
 
@@ -89,7 +89,7 @@ def _replace_builtins(**functions: Any) -> None:
     this_call().ends.append(lambda: put(-1))
 
 
-def is_traced_number(value: Any) -> bool:
+def is_traced_number(value: object) -> bool:
     """Returns True if a value is an `Item`: a Python number that data decide."""
     return type(value) is Item
 
@@ -106,7 +106,7 @@ def length(obj: Any, /):
 
 def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], which: int, of_numbers: Callable[..., Any]):
     @functools.wraps(builtin)
-    def extreme(*args: Any, **kwargs: Any):
+    def extreme(*args: Any, **kwargs: object):
         values = args[0] if _len(args) == 1 and type(args[0]) in (list, tuple) else args
         if not kwargs and any(type(x) is not Item and isinstance(x, Number) for x in values):
             return of_numbers(*values)
@@ -117,7 +117,7 @@ def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], which: i
     return extreme
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return is_traced_number(value) or type(value) in (int, float)
 
 
@@ -145,7 +145,7 @@ def _is_integer(value: Any) -> bool:
     return type(value) is int or (is_traced_number(value) and not value.is_floating_point())
 
 
-def steps_between(start: Any, stop: Any, step: int) -> Any:
+def steps_between(start: Any, stop: Any, step: int) -> object:
     """The number of steps in ``range(start, stop, step)``; negative where a range is empty."""
     distance, size = (stop - start, step) if step > 0 else (start - stop, -step)
     return distance if size == 1 else (distance + (size - 1)) // size
@@ -166,7 +166,7 @@ def distance(one: Any, other: Any) -> int | None:
     return distance_of_arrays(one.read(), other.read())
 
 
-def bound_of(value: Any) -> int | None:
+def bound_of(value: object) -> int | None:
     """The greatest that a number can be, no less than zero; None where nothing tells."""
     high = range_of_number(value)[1]
     return None if high >= 2**31 - 1 else _max(high, 0)
@@ -221,7 +221,7 @@ def tensor_of(value: Any) -> Any:
     return wrap(value.read(), torch.int64, value.known)
 
 
-def _by_length(func: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Callable, tuple, dict] | None:
+def _by_length(func: Callable[..., object], args: tuple, kwargs: dict) -> tuple[Callable, tuple, dict] | None:
     """A function's rule for data-dependent numbers, and its arguments; None if there is no such rule or number."""
     found = registry.lookup_by_length(func)
     if found is None:
@@ -235,7 +235,7 @@ def _by_length(func: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Cal
     return (found.rule, args, kwargs) if any(map(_holds_number, (*sizes, *named.values()))) else None
 
 
-def number_in(value: Any) -> Any:
+def number_in(value: object) -> Any:
     """The number of a traced integer scalar, as a Python number; other values unchanged."""
     if not isinstance(value, Torchish) or is_traced_number(value) or value.known is not None or value.ndim:
         return value
@@ -250,7 +250,7 @@ def _holds_number(value: Any) -> bool:
     return is_traced_number(value)
 
 
-def known_or_hinted_bound(number: Any) -> int | None:
+def known_or_hinted_bound(number: object) -> int | None:
     """The greatest that a number can be, or is said to be: then results of the call tell where it is greater."""
     found = bound_of(number)
     if found is None:
@@ -269,7 +269,7 @@ class Counted(Iterator):
         all.
     """
 
-    def __init__(self, number: Any, give: Callable[[Any], Any]):
+    def __init__(self, number: Item, give: Callable[[Any], Any]):
         self.give, self._at = give, 0
         self.bound: Any = bound_of(number)
         if self.bound is None:
@@ -283,7 +283,7 @@ class Counted(Iterator):
             number = Item.of(expect_capacity(tensor_of(number), self.bound))
         self.number = number
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         if self._at >= self.bound:
             raise StopIteration
         position = self._at
@@ -297,7 +297,7 @@ class Counted(Iterator):
 class TracedRange:
     """A ``range`` with one or two data-dependent ends."""
 
-    def __init__(self, start: Any, stop: Any, step: Any):
+    def __init__(self, start: object, stop: object, step: object):
         if type(step) is not int:
             raise TracedValueError("range() by a data-dependent step,")
         if step == 0:

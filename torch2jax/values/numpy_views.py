@@ -1,7 +1,6 @@
 """Read-only NumPy arrays of tensors' values, as from `Tensor.numpy`, that follow writes to the tensor."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def lend(tensor: Torchish, read: Callable[[Torchish], np.ndarray]) -> np.ndarray
     return np.asarray(lent).view(lent.values.dtype)
 
 
-def is_lent(array: Any) -> bool:
+def is_lent(array: object) -> bool:
     """Returns True if a value is an array from `lend`, or a view of one."""
     while isinstance(array, np.ndarray):
         array = array.base

@@ -38,7 +38,7 @@ class _Held:
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor
 
-    def __reduce_ex__(self, protocol: Any):
+    def __reduce_ex__(self, protocol: int):
         tensor = this_call().constants.standing_for(self.tensor)
         if _saves.get():
             raise RuntimeError(
@@ -70,7 +70,7 @@ def _held(number: int) -> _Held:
 
 
 @runs_instead_of(torch.save, with_original=True)
-def _save(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+def _save(original: Callable[..., None], *args: object, **kwargs: object) -> None:
     token = _saves.set(True)
     try:
         original(*args, **kwargs)
@@ -108,7 +108,7 @@ class _as_pytorch:
 
 
 @replaces(rebuilding, "_rebuild_tensor")
-def _rebuild_own(storage: Any, storage_offset: int, size: Sequence[int], stride: Sequence[int]):
+def _rebuild_own(storage: object, storage_offset: int, size: Sequence[int], stride: Sequence[int]):
     with _as_pytorch():
         tensor = _rebuild_real(storage, storage_offset, size, stride)
     return lift_own(tensor)

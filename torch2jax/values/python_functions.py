@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from ..rules.features import Feature, in_every_call
-from ..runtime.translation import this_call
+from ..runtime.translation import Call, this_call
 from .item import Item
 from .lengths import track_extremes, track_lengths, track_ranges
 from .traced_numbers import Number, as_float, is_caught, is_unknown, number_of, plain
 
-_ABSENT: Any = object()
+_ABSENT: object = object()
 _REAL = (
     *("cos", "sin", "tan", "acos", "asin", "atan", "cosh", "sinh", "tanh", "acosh", "asinh", "atanh", "atan2", "hypot"),
     *("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "pow", "fmod", "copysign", "erf", "erfc"),
@@ -48,7 +48,7 @@ def _result(value: Any, of: tuple) -> Any:
     return (Item if any(type(x) is Item for x in of) else Number).of(value)
 
 
-def _real(value: Any) -> Any:
+def _real(value: Item) -> Any:
     """A number, as Python takes it for a float: a tensor of double precision."""
     return as_float(value) if isinstance(value, torch.Tensor) else number_of(float(value))
 
@@ -73,11 +73,11 @@ def _function(name: str) -> Callable[..., Any]:
     return compute
 
 
-_math: dict[str, Callable[..., Any]] = {
+_math: dict[str, Callable[..., object]] = {
     name: _function(name) for name in (*_REAL, *_ROUNDING, *_BY_NAME) if hasattr(math, name)
 }
 _originals = {name: getattr(math, name) for name in _math}
-MATH: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
+MATH: dict[str, tuple[Callable[..., object], Callable[..., object] | None]] = {
     name: (function, _math.get(name)) for name, function in vars(math).items() if callable(function)
 }
 """The functions of `math`, with their replacements for data-dependent numbers."""
@@ -94,15 +94,15 @@ class _Int(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, int)
 
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(cls, name: str) -> object:
         return getattr(int, name)
 
 
 class as_int(metaclass=_Int):
     """``int``, also of a traced tensor."""
 
-    def __new__(cls, value: Any = 0, *base: Any) -> Any:
-        number: Any = value
+    def __new__(cls, value: Any = 0, *base: object) -> Any:
+        number = value
         if not is_unknown(number):
             return int(number, *base)
         number = plain(number).reshape(())
@@ -116,7 +116,7 @@ _TYPES = {"float": as_float, "int": as_int}
 class _Numbers(Feature):
     """The standing feature that lets functions of Python's take numbers and lengths that data decide, in later runs."""
 
-    def begin_later(self, call: Any) -> None:
+    def begin_later(self, call: Call) -> None:
         track_lengths()
         track_ranges()
         if call.execution.number_modules:
@@ -130,7 +130,7 @@ def _track_numbers(modules: Iterable[tuple[dict[str, Any], bool]]) -> None:
         modules: the modules whose code has asked for floats, by their dictionaries, and whether ``float`` and ``int``
             are to take such numbers there.
     """
-    own: dict[str, Any] = math.__dict__
+    own: dict[str, object] = math.__dict__
     _lend(own, _math)
     for module, takes_types in modules:
         imported = {name: _math[x.__name__] for name, x in list(module.items()) if _is_of_math(x)}
@@ -139,7 +139,7 @@ def _track_numbers(modules: Iterable[tuple[dict[str, Any], bool]]) -> None:
     track_extremes()
 
 
-def _is_of_math(value: Any) -> bool:
+def _is_of_math(value: object) -> bool:
     return type(value) is types.BuiltinFunctionType and _originals.get(value.__name__) is value
 
 
@@ -147,7 +147,7 @@ _lock = threading.Lock()
 _lent: dict[tuple[int, str], list] = {}  # how often something stands in for a name of a module, and for what
 
 
-def _lend(module: dict[str, Any], placeholders: Mapping[str, Any]) -> None:
+def _lend(module: dict[str, object], placeholders: Mapping[str, object]) -> None:
     """Replaces names of a module, until the call in progress and all others that do the same have ended."""
 
     def put_back() -> None:
@@ -196,7 +196,7 @@ _OF_INTEGERS = frozenset(
 _OF_INTEGERS |= {"minimum", "maximum", "square", "positive"}
 
 
-def _ufunc(self: Any, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> Any:
+def _ufunc(self: object, ufunc: Any, method: Any, *inputs: Any, **options: object) -> object:
     """The result of a NumPy function of such numbers and others; beside arrays they must be known."""
     name: str = ufunc.__name__
     of_tensors = getattr(torch, _OF_NUMPY.get(name, name), None)
@@ -209,15 +209,15 @@ def _ufunc(self: Any, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> 
     return result if result.dtype == torch.bool else _result(result, inputs)
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> bool:
     return isinstance(value, (Number, np.generic)) or type(value) in (int, float)
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: object) -> bool:
     return type(value) is int or (isinstance(value, Number) and not value.is_floating_point())
 
 
-def _clip(self: Any, min: Any = None, max: Any = None, out: None = None) -> Any:
+def _clip(self: Any, min: Any = None, max: Any = None, out: None = None) -> object:
     """The method that ``numpy.clip`` calls."""
     del out
     larger = self if min is None else np.maximum(self, min)

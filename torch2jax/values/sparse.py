@@ -72,8 +72,8 @@ class Sparse(torch.Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls, func: Callable, kinds: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         del kinds
         call = current()
         if call is None:
@@ -82,8 +82,8 @@ class Sparse(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls, func: Any, kinds: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         del kinds
         return _run(this_call(), func, args, kwargs or {})
 
@@ -198,7 +198,7 @@ class _IncomingSparse(Incoming):
     def takes(self, kind: type) -> bool:
         return issubclass(kind, Sparse)
 
-    def lift(self, call: Any, tensor: Any) -> Any:
+    def lift(self, call: object, tensor: Any) -> Any:
         raise HasSparse
 
 
@@ -231,7 +231,7 @@ def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
     return bound
 
 
-def array_of_sparse(tensor: torch.Tensor) -> Any:
+def array_of_sparse(tensor: torch.Tensor) -> object:
     """The sparse array that a sparse tensor leaves a call as."""
     call, tensor = this_call(), lifted_sparse(tensor)
     index, values = (
@@ -241,7 +241,7 @@ def array_of_sparse(tensor: torch.Tensor) -> Any:
     return array_of_parts(SparseParts(tensor.kind, index, values, tuple(size_of(tensor)), tensor.coalesced))
 
 
-def _lifted(value: Any) -> Any:
+def _lifted(value: object) -> object:
     if isinstance(value, torch.Tensor) and not isinstance(value, (Torchish, Sparse)):
         return lifted_sparse(value) if is_sparse(value) else value
     return value
@@ -278,7 +278,7 @@ def _run(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     raise _refusal(function, args, kwargs) from None
 
 
-def _refusal(function: Any, args: tuple, kwargs: dict) -> NoRuleError:
+def _refusal(function: Callable[..., object], args: tuple, kwargs: dict) -> NoRuleError:
     found: list[Sparse] = []
     map_arguments(lambda x: found.append(x) if isinstance(x, Sparse) else None, (args, kwargs))
     name = function.__self__.__name__ if function.__name__ == "__get__" else function.__name__

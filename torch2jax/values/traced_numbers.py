@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
+import jax
 import numpy as np
 import torch
 from jax import lax
@@ -77,7 +78,7 @@ def computed(operands: Iterable[Any], keeps_exact: bool = True) -> Computed | No
     return Computed(frozenset(found), is_exact) if found else None
 
 
-def expect_exact(*operands: Any) -> None:
+def expect_exact(*operands: object) -> None:
     """Expects of the operands of a comparison that Python's float and the graph's compare alike.
 
     Raises:
@@ -135,14 +136,14 @@ class Number(Torchish):
         return result
 
     @classmethod
-    def holding(cls, array: Any, started: Any) -> "Number":
+    def holding(cls, array: jax.Array, started: object) -> "Number":
         """The number in an array, in place of `started`."""
         dtype = torch.float64 if isinstance(started, float) else torch.int64
         tensor = wrap(array, dtype)
         tensor._node.storage.differentiable = False
         return cls.of(tensor, started)
 
-    def clone(self, **_: Any) -> "Number":
+    def clone(self, **_: object) -> "Number":
         """The same number: as code that takes it for a tensor copies it."""
         return type(self).of(self, self._started)
 
@@ -155,16 +156,16 @@ class Number(Torchish):
     def __ne__(self, other: object):
         return self._compared("__ne__", other, operator.ne)
 
-    def __lt__(self, other: Any):
+    def __lt__(self, other: object):
         return self._compared("__lt__", other, operator.lt)
 
-    def __le__(self, other: Any):
+    def __le__(self, other: object):
         return self._compared("__le__", other, operator.le)
 
-    def __gt__(self, other: Any):
+    def __gt__(self, other: object):
         return self._compared("__gt__", other, operator.gt)
 
-    def __ge__(self, other: Any):
+    def __ge__(self, other: object):
         return self._compared("__ge__", other, operator.ge)
 
     def __divmod__(self, other: Any):
@@ -206,7 +207,7 @@ class Number(Torchish):
         asked.append((module, takes_types))
         raise Restart
 
-    def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
+    def _compared(self, name: str, other: object, compare: Callable[[Any, Any], Any]):
         if self._started and isinstance(self._started, float) and type(other) in (int, float) and other == 0:
             return compare(self._started, 0)
         expect_exact(self, other)
@@ -216,11 +217,11 @@ class Number(Torchish):
 class Count(Number):
     """The number of a scheduler's steps, where PyTorch only asks in order to warn before the second one."""
 
-    def _compared(self, name: str, other: Any, compare: Callable[[Any, Any], Any]):
+    def _compared(self, name: str, other: object, compare: Callable[[object, object], object]):
         return False if name == "__eq__" and other == 1 else super()._compared(name, other, compare)
 
 
-def _real(number: Any):
+def _real(number: Number):
     return number if _is_real(number) else Number.of(lift(number.double()))
 
 
@@ -228,14 +229,14 @@ _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _UNARY = ("neg", "pos", "abs")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, Number) or type(value) in (int, float)
 
 
 _DIVISIONS = ("truediv", "floordiv", "mod")
 
 
-def expect_divisor(value: Any) -> None:
+def expect_divisor(value: object) -> None:
     """Raises Python's error for a division by zero, where the code catches it.
 
     Elsewhere it gives what it gives in tensors: it may stand on the side of a condition that is never taken.
@@ -262,7 +263,7 @@ def is_caught(*names: str) -> bool:
     return False
 
 
-def _is_real(value: Any) -> bool:
+def _is_real(value: object) -> bool:
     return value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, float)
 
 
@@ -284,13 +285,13 @@ def _binary(name: str, method: str):
 
 
 def _unary(method: str):
-    def compute(self: Any):
+    def compute(self: Number):
         return _with(self.computed, Number.of(getattr(Torchish, method)(self)))
 
     return functools.wraps(getattr(Torchish, method))(compute)
 
 
-def _computed(name: str, *operands: Any) -> Computed | None:
+def _computed(name: str, *operands: object) -> Computed | None:
     if all(getattr(x, "computed", None) is None for x in operands):
         return None
     return computed(operands, keeps_exact=name not in ("truediv", "pow"))
@@ -322,17 +323,17 @@ def plain(tensor: Any) -> Any:
     return Number.of(tensor) if isinstance(tensor, Number) else tensor.detach()
 
 
-def larger(*values: Any, **options: Any):
+def larger(*values: object, **options: object):
     """``max``, also of tensors."""
     return _extreme(max, torch.maximum, values, options)
 
 
-def smaller(*values: Any, **options: Any):
+def smaller(*values: object, **options: object):
     """``min``, also of tensors."""
     return _extreme(min, torch.minimum, values, options)
 
 
-def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], values: tuple, options: dict):
+def _extreme(builtin: Callable[..., object], function: Callable[..., Any], values: tuple, options: dict):
     if len(values) < 2 or options or not any(map(is_unknown, values)):
         return builtin(*values, **options)
     expect_exact(*values)
@@ -346,12 +347,12 @@ class _Float(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, float)
 
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(cls, name: str) -> object:
         return getattr(float, name)
 
 
 class as_float(metaclass=_Float):
     """``float``, also of a traced tensor."""
 
-    def __new__(cls, value: Any = 0.0) -> Any:
+    def __new__(cls, value: Any = 0.0) -> Number | float:
         return Number.of(plain(value).reshape(()).double()) if is_unknown(value) else float(value)

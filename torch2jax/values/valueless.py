@@ -45,8 +45,14 @@ Values = Literal["none", "shapes", "all"]
 
 
 def run_natively(
-    call: Call, func: Any, args: tuple, kwargs: dict, *, values: Values, made: torch.dtype | None = None
-) -> Any:
+    call: Call,
+    func: Callable[..., object],
+    args: tuple,
+    kwargs: dict,
+    *,
+    values: Values,
+    made: torch.dtype | None = None,
+) -> object:
     """Runs a function in PyTorch itself.
 
     Args:
@@ -67,7 +73,9 @@ def run_natively(
     return placeholders.undone(result)
 
 
-def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tuple[int, ...]) -> Any:
+def run_on_values(
+    call: Call, func: Callable[..., object], args: tuple, kwargs: dict, written: tuple[int, ...]
+) -> object:
     """Runs a function in PyTorch on the values of its arguments, and writes back to some of them.
 
     Raises:
@@ -83,7 +91,7 @@ def run_on_values(call: Call, func: Any, args: tuple, kwargs: dict, written: tup
     return map_arguments(own, placeholders.undone(result))
 
 
-def _takes_form_alone(func: Any) -> bool:
+def _takes_form_alone(func: Callable[..., object]) -> bool:
     """Returns True if a function makes a new tensor like another one, as ``torch.rand_like``."""
     name = getattr(func, "__name__", "").partition(".")[0]
     return name.endswith("_like") or name.startswith("new_")
@@ -114,7 +122,7 @@ class Placeholders:
         """A tree with them in place of tensors of the call."""
         return map_arguments(lambda leaf: self.tensor(leaf) if isinstance(leaf, Torchish) else leaf, tree)
 
-    def undone(self, tree: Any) -> Any:
+    def undone(self, tree: object) -> object:
         """A tree with the tensors of the call in their place."""
         return map_arguments(lambda leaf: self._tensors.get(id(leaf), leaf), tree)
 
@@ -187,16 +195,16 @@ def natively(call: Call):
         yield
 
 
-def _pop_function_mode() -> Any:
+def _pop_function_mode() -> object:
     return pop_torch_function_stack()
 
 
-def _pop_dispatch_mode() -> Any:
+def _pop_dispatch_mode() -> object:
     return pop_torch_dispatch_stack(None)
 
 
 @contextlib.contextmanager
-def _without_calls(count: Callable[[], int], pop: Callable[[], Any], push: Callable[[Any], None]):
+def _without_calls(count: Callable[[], int], pop: Callable[[], object], push: Callable[[Any], None]):
     """A context in which the modes of calls are not on a stack of modes."""
     modes = [pop() for _ in range(count())][::-1]
     for mode in modes:
@@ -212,12 +220,12 @@ def _without_calls(count: Callable[[], int], pop: Callable[[], Any], push: Calla
 
 
 @handles_without_values(OnMetaError)
-def _run_on_meta(error: OnMetaError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_on_meta(error: OnMetaError, call: Call, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
     return run_natively(call, function, args, kwargs, values="shapes", made=error.made)
 
 
 @runs_instead_of(FakeTensorMode.from_tensor, with_original=True)
-def _from_tensor(original: Callable[..., Any], mode: Any, tensor: torch.Tensor, **options: Any):
+def _from_tensor(original: Callable[..., object], mode: object, tensor: torch.Tensor, **options: object):
     call = current()
     if call is None or not isinstance(tensor, Torchish):
         return original(mode, tensor, **options)
@@ -225,7 +233,7 @@ def _from_tensor(original: Callable[..., Any], mode: Any, tensor: torch.Tensor, 
 
 
 @handles_without_values(InFakeMode)
-def _run_in_fake_mode(error: InFakeMode, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_in_fake_mode(error: InFakeMode, call: Call, function: Any, args: tuple, kwargs: dict) -> object:
     del error
     return run_natively(call, function, args, kwargs, values="none")
 
@@ -234,7 +242,7 @@ def _run_in_fake_mode(error: InFakeMode, call: Call, function: Any, args: tuple,
 class _Unknown(Feature):
     """The standing feature that names operators which PyTorch does not have either."""
 
-    def run_missing(self, call: Any, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+    def run_missing(self, call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> object:
         tensors = any(isinstance(leaf, torch.Tensor) for leaf in flatten((args, kwargs))[0])
         key = "CPU" if tensors else "Undefined"
         if not dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key):
@@ -246,12 +254,12 @@ class _Unknown(Feature):
 
 
 def _check_operator(
-    original: Callable[..., Any],
-    operator: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any] | None = None,
-    *more: Any,
-    **options: Any,
+    original: Callable[..., object],
+    operator: object,
+    args: tuple[object, ...],
+    kwargs: dict[str, object] | None = None,
+    *more: object,
+    **options: object,
 ):
     """Runs ``torch.library.opcheck`` in PyTorch itself: it checks an operator's own kernels."""
     args, kwargs = Placeholders("all").of((args, kwargs))
@@ -266,7 +274,9 @@ for _check in ("schema", "autograd_registration", "fake", "aot_autograd"):
 
 
 @handles_without_values(QuantizedError)
-def _run_quantized(error: QuantizedError, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_quantized(
+    error: QuantizedError, call: Call, function: Callable[..., object], args: tuple, kwargs: dict
+) -> object:
     """Runs a function in PyTorch itself, where all its tensors are from outside.
 
     Raises:
@@ -282,7 +292,7 @@ def _run_quantized(error: QuantizedError, call: Call, function: Any, args: tuple
     return map_arguments(lambda x: _own(call, x), result)
 
 
-def _own(call: Call, value: Any) -> Any:
+def _own(call: Call, value: object) -> Any:
     """The result as the call's code sees it: a quantized tensor stays PyTorch's."""
     if not isinstance(value, torch.Tensor):
         return value

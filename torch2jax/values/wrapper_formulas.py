@@ -60,7 +60,7 @@ def with_formula(
     kwargs: dict,
     results: tuple,
     carriers: tuple,
-    operands: Sequence[tuple[Any, torch.Tensor]],
+    operands: Sequence[tuple[object, torch.Tensor]],
 ) -> tuple:
     """The carriers of the derivatives of an operator's results, with PyTorch's formula added to their own derivatives.
 
@@ -99,7 +99,7 @@ class _Formula:
         self._results = tree_map(self._taken_out, results)
         self._taken = {}
 
-    def _taken_out(self, x: Any) -> Any:
+    def _taken_out(self, x: object) -> object:
         if not isinstance(x, torch.Tensor):
             return x
         if id(x) not in self._taken:
@@ -111,11 +111,11 @@ class _Formula:
         self.kept.append(lift(x))
         return _KeptIndex(len(self.kept) - 1)
 
-    def gradients(self, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[Any]:
+    def gradients(self, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[object]:
         """The gradients of the operands by the formula; None where there is none."""
         made: dict[int, Any] = {}
 
-        def put_back(x: Any) -> Any:
+        def put_back(x: object) -> Any:
             if not isinstance(x, (Wrapped, _KeptIndex)):
                 return x
             if id(x) not in made:
@@ -167,7 +167,7 @@ def _pulled(
     answering = _Answering(call, results)
     wanted = {id(x): answering.placeholder(x, requires_grad=True) for x in operands}
 
-    def replacement(x: Any) -> Any:
+    def replacement(x: object) -> object:
         if not isinstance(x, torch.Tensor):
             return x
         return wanted[id(x)] if id(x) in wanted else answering.placeholder(x)
@@ -234,8 +234,8 @@ class _Placeholder(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls, operator: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         del types
         kwargs = kwargs or {}
         first = next(x for x in tree_leaves((args, kwargs)) if isinstance(x, cls))

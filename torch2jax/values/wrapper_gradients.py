@@ -32,7 +32,7 @@ _LINEAR = frozenset((Tag.LINEAR, Tag.PRODUCT))
 _COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten._unsafe_view.default))
 
 
-def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict, result: Any) -> Any:
+def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict, result: object) -> object:
     """The result of an operator that a class ran, with derivatives for the arguments that require grad."""
     if not torch.is_grad_enabled():
         return result
@@ -47,7 +47,7 @@ def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict,
             return by_formula(call, operator, args, kwargs, result, operands)
         return tree_map(lambda x: _without_derivative(call, x, known) if has_derivatives(x) else x, result)
 
-    def replacement(x: Any) -> Any:
+    def replacement(x: object) -> object:
         return shadows[id(x)] if id(x) in shadows else x.detach() if isinstance(x, torch.Tensor) else x
 
     with call.inside():
@@ -59,14 +59,14 @@ def with_derivative(call: Call, operator: OpOverload, args: tuple, kwargs: dict,
     return _ADDED((result, added), {})
 
 
-def _is_wrapper(x: Any) -> bool:
+def _is_wrapper(x: object) -> bool:
     """True if a value is a wrapper with a shadow; a jagged tensor has none, but the history of its values."""
     return isinstance(x, torch.Tensor) and is_wrapper(x) and type(x) is not NestedTensor
 
 
 def by_formula(
-    call: Call, operator: OpOverload, args: tuple, kwargs: dict, result: Any, operands: list[tuple[Any, Any]]
-) -> Any:
+    call: Call, operator: OpOverload, args: tuple, kwargs: dict, result: object, operands: list[tuple[Any, Any]]
+) -> object:
     """The result of an operator that a class ran, with the derivative of PyTorch's formula for its operands.
 
     Args:
@@ -86,13 +86,13 @@ def by_formula(
     return found if isinstance(result, tuple) else found[0]
 
 
-def _carrier_of(call: Call, wrapper: Any) -> Any:
+def _carrier_of(call: Call, wrapper: object) -> object:
     """The carrier of a result's derivatives: its shadow, or a new one of zeros."""
     shadow = shadow_of(call, wrapper)
     return zeros_of(call, wrapper) if shadow is None else shadow
 
 
-def _without_derivative(call: Call, result: Any, shadows: list) -> Any:
+def _without_derivative(call: Call, result: Any, shadows: list) -> object:
     """A result that raises an error if a derivative for the shadows is taken."""
     if not is_wrapper(result):
         return without_derivative(result, *shadows)

@@ -25,6 +25,7 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 
@@ -62,14 +63,16 @@ _stand_in = False
 class _Classes(Feature):
     """The standing feature by which the classes of arguments have their say, and new classes are noticed."""
 
-    def run_mixed(self, call: Any, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> Any:
+    def run_mixed(
+        self, call: Call, function: Callable[..., object], types: Collection[type], args: tuple, kwargs: dict
+    ) -> object:
         if call in _past_classes:
             return NEXT
         if not is_torch_function_enabled():
             return _run_past_classes(call, function, args, kwargs)
         return _run_by_their_classes(call, function, args, kwargs) if types and have_a_say(types) else NEXT
 
-    def run_past_overrides(self, call: Any, function: Any, args: tuple) -> None:
+    def run_past_overrides(self, call: Call, function: OpOverload, args: tuple) -> None:
         del call, args
         if function in _MAKERS:
             _expect_classes()
@@ -98,7 +101,7 @@ def _expect_classes() -> None:
 _originals = {name: getattr(torch.Tensor, name) for name in ("as_subclass", "_make_subclass", "__new__")}
 
 
-def _run_by_their_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
+def _run_by_their_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> object:
     """Leaves a function to the classes of its arguments; tensors from outside are of theirs too."""
     given = tree_map_only(torch.Tensor, functools.partial(in_call, call), (args, kwargs))
     if all(x is y for x, y in zip(tree_leaves((args, kwargs)), tree_leaves(given), strict=True)):
@@ -107,11 +110,11 @@ def _run_by_their_classes(call: Call, function: Callable, args: tuple, kwargs: d
         return function(*given[0], **given[1])
 
 
-_past_classes: weakref.WeakSet[Any] = weakref.WeakSet()
+_past_classes: weakref.WeakSet[object] = weakref.WeakSet()
 """The calls whose code runs while the `__torch_function__` of classes is switched off."""
 
 
-def _run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> Any:
+def _run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict) -> object:
     _past_classes.add(call)
     try:
         return call.dispatch(function, args, kwargs)
@@ -119,7 +122,7 @@ def _run_past_classes(call: Call, function: Callable, args: tuple, kwargs: dict)
         _past_classes.discard(call)
 
 
-def _as_subclass(self: torch.Tensor, cls: type[Any]):
+def _as_subclass(self: torch.Tensor, cls: type[object]):
     if current() is None or not isinstance(self, Torchish):
         return _originals["as_subclass"](self, cls)
     return as_class(self, cls)
@@ -136,7 +139,7 @@ def _make_subclass(cls: type[Any], data: torch.Tensor, require_grad: bool = Fals
     return result
 
 
-def _new(cls: type[Any], *args: Any, **kwargs: Any):
+def _new(cls: type[object], *args: object, **kwargs: object):
     if current() is None or cls is torch.Tensor or not (args and isinstance(args[0], Torchish)):
         return _originals["__new__"](cls, *args, **kwargs)
     return as_class(args[0], cls)
@@ -149,7 +152,7 @@ class _Wrappers(Incoming):
     def takes(self, kind: type) -> bool:
         return wraps_others(kind)
 
-    def lift(self, call: Any, tensor: Any) -> Any:
+    def lift(self, call: object, tensor: Any) -> Any:
         raise WrapsOthersError(type(tensor))
 
 
@@ -169,7 +172,7 @@ def lifted_offsets(call: Any, given: Wrapped) -> dict[int, torch.Tensor]:
     return {id(offsets): tensor}
 
 
-def _are_equal(offsets: Any, other: Any) -> bool:
+def _are_equal(offsets: jax.Array, other: jax.Array) -> bool:
     if offsets is other:
         return True
     if offsets.shape != other.shape or offsets.dtype != other.dtype:
@@ -177,11 +180,11 @@ def _are_equal(offsets: Any, other: Any) -> bool:
     return is_traced(offsets) or is_traced(other) or np.array_equal(offsets, other)
 
 
-_of_classes: dict[tuple[type | None, Any], Callable[..., Any]] = {}
-_below_classes: set[tuple[type | None, Any]] = set()
+_of_classes: dict[tuple[type | None, object], Callable[..., object]] = {}
+_below_classes: set[tuple[type | None, object]] = set()
 
 
-def implements_of_class(kind: type, *functions: Any, handles_below: bool = False) -> Callable[[Callable], Callable]:
+def implements_of_class(kind: type, *functions: object, handles_below: bool = False) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the first handler of functions of tensors of a wrapper class.
 
     It gets tensors, and may give NotImplemented.
@@ -198,7 +201,7 @@ def implements_of_class(kind: type, *functions: Any, handles_below: bool = False
     return register
 
 
-def entering(call: Any, given: Any, is_own: bool = False) -> Any:
+def entering(call: Call, given: Any, is_own: bool = False) -> object:
     """The call's tensor for a wrapper from outside, or for its arrays.
 
     Args:
@@ -223,7 +226,7 @@ def bound(call: Any, tensor: torch.Tensor, value: Any) -> Any:
     return _like(tensor, tensor_of(value, call.constants.lift))
 
 
-def _like(given: torch.Tensor, made: Any) -> Any:
+def _like(given: torch.Tensor, made: Any) -> object:
     """Returns `made`, as a parameter and with `requires_grad` as `given` has it."""
     with DisableTorchFunction():
         if given.requires_grad and type(made) is NestedTensor:
@@ -235,7 +238,7 @@ def _like(given: torch.Tensor, made: Any) -> Any:
     return made
 
 
-_constants: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+_constants: weakref.WeakKeyDictionary[object, dict[int, tuple[object, object]]] = weakref.WeakKeyDictionary()
 
 
 def _with_jagged_constants(call: Call, value: Any) -> Any:
@@ -260,13 +263,13 @@ def _with_jagged_constants(call: Call, value: Any) -> Any:
     return made[id(value)][1]
 
 
-def leaving(call: Any, tensor: Any) -> Wrapped:
+def leaving(call: Call, tensor: object) -> Wrapped:
     """The arrays of a tensor that wraps others, as it leaves a call."""
     return wrapped(tensor, lambda inner: call.array_of(lift(inner)))
 
 
 @handles(Wrapper, rank=30)
-def _run_by_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_by_classes(call: Call, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
     args, kwargs = _with_jagged_constants(call, args), _with_jagged_constants(call, kwargs)
     is_enabled, key = is_torch_function_enabled(), (next((type(x) for x in args if is_wrapper(x)), None), function)
     if key[0] is NestedTensor:
@@ -282,7 +285,7 @@ def _run_by_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any
     return _run_below_classes(call, function, args, kwargs)
 
 
-def _run_below_classes(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_below_classes(call: Call, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
     """Runs a function after the classes' ``__torch_function__``."""
     if isinstance(function, python_types.FunctionType) and not call.is_own_body(function, args):
         return call.run_body(function, args, kwargs, checks_classes=False)
@@ -309,13 +312,13 @@ def _run(error: WrapsOthersError, call: Call, function: Any, args: tuple, kwargs
     return tree_map(lambda x: _cut(call, x), result) if is_cut or rounds else result
 
 
-def _cut(call: Call, result: Any) -> Any:
+def _cut(call: Call, result: object) -> object:
     """A result with the derivative of its shadow alone, if it has one."""
     shadow = shadow_of(call, result) if isinstance(result, torch.Tensor) and is_wrapper(result) else None
     return result if shadow is None else cut(call, result, shadow)
 
 
-def _differentiated(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> tuple[Any, bool]:
+def _differentiated(call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> tuple[object, bool]:
     """The result of an operator, with JAX's derivative of the classes' code, or PyTorch's formula where they round.
 
     The second result is whether they do so for what wraps others in turn.
@@ -342,7 +345,7 @@ def _differentiated(call: Call, operator: OpOverload, args: tuple, kwargs: dict)
         return _run_by_wrappers(operator, args, kwargs), False
 
 
-def _run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+def _run_by_wrappers(operator: OpOverload, args: tuple, kwargs: dict) -> object:
     """Runs an operator as the first class of its arguments does that knows how to.
 
     Raises:

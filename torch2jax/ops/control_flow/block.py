@@ -149,7 +149,7 @@ class Block:
         return any(given.spec.wants_grad for given in self.given)
 
     def trace(
-        self, args: Sequence, written: Sequence | None = None, key: Any = None, taken: int = 0
+        self, args: Sequence, written: Sequence | None = None, key: object = None, taken: int = 0
     ) -> tuple[list, list]:
         """Runs the function in the current trace of JAX.
 
@@ -170,7 +170,9 @@ class Block:
             path = self._call.execution.code.path(policy, current_trace())
             return self._trace(path, args, written, key, taken)
 
-    def _trace(self, path: Path, args: Sequence, written: Sequence | None, key: Any, taken: int) -> tuple[list, list]:
+    def _trace(
+        self, path: Path, args: Sequence, written: Sequence | None, key: object, taken: int
+    ) -> tuple[list, list]:
         call, stream = self._call, self._call.stream.state
         start = stream if key is None else stream._replace(key=key, taken=taken, before=0)
         journal = Journal(repeats=self._repeats)
@@ -203,14 +205,14 @@ class Block:
             raise Uncontained("torch.manual_seed")
         self.taken = end.taken - start.taken if end.key is start.key else 1
 
-    def _take(self, result: Any) -> list:
+    def _take(self, result: object) -> list:
         leaves, self.spec = tree_flatten(result)
         tensors = [self._call.constants.lift(leaf) for leaf in leaves]
         self.given = [Given(TensorSpec.of(tensor), tensor.shape) for tensor in tensors]
         return [self._call.leaving(tensor.buffer.array) for tensor in tensors]
 
 
-def trace_blocks(trace: Callable[[BlockEffects], Any], operator: str) -> Any:
+def trace_blocks(trace: Callable[[BlockEffects], object], operator: str) -> object:
     """Traces blocks by JAX until all their effects are known.
 
     Args:

@@ -53,7 +53,7 @@ class Capacities:
         return _PaddedDims(tuple(capacities)), [padded, *lengths]
 
 
-def _closed(kind: _PaddedDims, tensors: list) -> Any:
+def _closed(kind: _PaddedDims, tensors: list) -> object:
     tensor, *lengths = tensors
     return masked(tensor, {dim: Mask.first(tensor.shape[dim], x) for dim, x in zip(kind.dims, lengths, strict=True)})
 
@@ -71,7 +71,7 @@ class Tensors:
     def __init__(self, function: Callable, operator: str, *, integers: bool, capacities: Capacities | None = None):
         self._function, self._operator, self._capacities = function, operator, capacities
         self._allowed = (torch.Tensor, int) if integers else torch.Tensor
-        self._kinds: list[Any] = []
+        self._kinds: list[object] = []
         self.spec: Any = None
         """The structure of its results."""
 
@@ -102,7 +102,7 @@ class Tensors:
             kind if isinstance(kind, _PaddedDims) or kind is None else bool(kind) for kind in self._kinds
         ]
 
-    def restored(self, tensors: list) -> Any:
+    def restored(self, tensors: list) -> object:
         """The function's results, where these are its tensors."""
         found = iter(tensors)
         leaves = []
@@ -122,7 +122,7 @@ def known_number(choice) -> Any:
     return None if known is None else evaluate(known).item()
 
 
-def one_of(choose: Callable[..., tuple], branches: Sequence[Callable], operands: Sequence, operator: str) -> Any:
+def one_of(choose: Callable[..., tuple], branches: Sequence[Callable], operands: Sequence, operator: str) -> object:
     """The result of the branch that is chosen.
 
     Args:
@@ -211,7 +211,7 @@ def cond(pred, true_fn: Callable, false_fn: Callable, operands=()):
     choice = known_number(pred)
     if choice is not None:
         return (true_fn if choice else false_fn)(*operands)
-    flag: Any = reshape(pred.read(), ())
+    flag = reshape(pred.read(), ())
     flag = flag if flag.dtype == bool else lax.ne(flag, flag.dtype.type(0))
     return one_of(functools.partial(lax.cond, flag), (true_fn, false_fn), operands, "torch.cond")
 

@@ -75,14 +75,14 @@ def _is_decided_later(x: Any) -> bool:
 
 
 @runs_instead_of("transformers.utils.import_utils.is_jax_jitting", with_original=True, may_lack=True)
-def is_jax_jitting(original: Callable, x: Any) -> bool:
+def is_jax_jitting(original: Callable, x: object) -> bool:
     """Returns True also for values traced here: transformers then does not test a mask to save time."""
     return _is_decided_later(x) or original(x)
 
 
 @runs_instead_of(_MIXIN + ".generate", with_original=True, may_lack=True)
 def generate(
-    original: Callable, self: Any, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any
+    original: Callable, self: Any, inputs: object = None, generation_config: Any = None, *args: object, **kwargs: object
 ):
     if not _is_traced(inputs, *kwargs.values()):
         return original(self, inputs, generation_config, *args, **kwargs)
@@ -115,7 +115,7 @@ def generate(
 
 
 @runs_instead_of(_MIXIN + "._prepare_static_cache", with_original=True, may_lack=True)
-def prepare_static_cache(original: Callable, self: Any, cache_implementation: str, *args: Any, **kwargs: Any):
+def prepare_static_cache(original: Callable, self: Any, cache_implementation: str, *args: object, **kwargs: object):
     """Layers of sliding windows count their tokens in Python, so full ones take their place: masks are the same."""
     cache = original(self, cache_implementation, *args, **kwargs)
     if not _is_traced():
@@ -130,7 +130,7 @@ def prepare_static_cache(original: Callable, self: Any, cache_implementation: st
 
 
 @runs_instead_of(_MIXIN + "._get_logits_processor", with_original=True, may_lack=True)
-def get_logits_processor(original: Callable, self: Any, generation_config: Any, *args: Any, **kwargs: Any):
+def get_logits_processor(original: Callable, self: object, generation_config: Any, *args: object, **kwargs: object):
     """Without the prompt where nothing needs it: its values are tested."""
     config = generation_config
     needs_prompt = config.encoder_repetition_penalty not in (None, 1.0) or config.encoder_no_repeat_ngram_size
@@ -140,14 +140,14 @@ def get_logits_processor(original: Callable, self: Any, generation_config: Any, 
 
 
 @runs_instead_of(_MIXIN + "._beam_search", with_original=True, may_lack=True)
-def beam_search(original: Callable, self: Any, input_ids: Any, *args: Any, **kwargs: Any):
+def beam_search(original: Callable, self: object, input_ids: object, *args: object, **kwargs: object):
     if _is_traced(input_ids):
         raise GenerateError("num_beams=, which reorders the cache after each token")
     return original(self, input_ids, *args, **kwargs)
 
 
 @runs_instead_of(_MIXIN + "._assisted_decoding", with_original=True, may_lack=True)
-def assisted_decoding(original: Callable, self: Any, input_ids: Any, *args: Any, **kwargs: Any):
+def assisted_decoding(original: Callable, self: object, input_ids: object, *args: object, **kwargs: object):
     if _is_traced(input_ids):
         raise GenerateError("an assistant, which proposes as many tokens as data decide")
     return original(self, input_ids, *args, **kwargs)
@@ -179,7 +179,7 @@ def sample(
     return kind(sequences=tokens, past_key_values=decoding.fixed.get("past_key_values"))
 
 
-def _expect_supported(config: Any, stopping_criteria: Any, synced_gpus: bool, streamer: Any) -> None:
+def _expect_supported(config: Any, stopping_criteria: Any, synced_gpus: bool, streamer: object) -> None:
     if streamer is not None:
         raise GenerateError("a streamer, which needs each token at once")
     if synced_gpus:
@@ -198,7 +198,7 @@ class _Decoding:
         kwargs: what the model takes beside the tokens.
     """
 
-    def __init__(self, model: Any, processor: Any, criteria: Any, config: Any, prompt: Any, kwargs: dict[str, Any]):
+    def __init__(self, model: Any, processor: Any, criteria: Any, config: Any, prompt: Any, kwargs: dict[str, object]):
         self._model, self._processor, self._criteria, self._config = model, processor, criteria, config
         self._prompt, self._call = prompt, this_call()
         self._ends = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
@@ -291,7 +291,7 @@ class _Decoding:
         unfinished = unfinished & ~of_user(self._criteria)(ids, None)
         return ids, unfinished, kwargs
 
-    def _sort(self, after: dict[str, Any], more: int) -> None:
+    def _sort(self, after: dict[str, object], more: int) -> None:
         """Separates the arguments that grow with each token from those that stay."""
         before = self.fixed
         for name, value in after.items():
@@ -326,7 +326,7 @@ class _Decoding:
     def _outline(self) -> dict[str, Any]:
         return _outline({"model": self._model, "logits_processor": self._processor, **self.fixed})
 
-    def _expect_same_structure(self, after: dict[str, Any]) -> None:
+    def _expect_same_structure(self, after: dict[str, object]) -> None:
         """Refuses changes other than in the values of tensors.
 
         Args:
@@ -347,9 +347,9 @@ class _Decoding:
 _OPAQUE = (torch.Tensor, type, types.FunctionType, types.MethodType)  # what is not looked into
 
 
-def _outline(roots: dict[str, Any]) -> dict[str, Any]:
+def _outline(roots: dict[str, object]) -> dict[str, Any]:
     """The contents of objects at any depth, by path, without the values of tensors."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     seen: set[int] = set()
     left = [*roots.items()]
     while left:
@@ -365,7 +365,7 @@ def _outline(roots: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(one: object, other: object) -> bool:
     if one is other:
         return True
     if type(one) is not type(other) or isinstance(one, torch.Tensor):

@@ -114,7 +114,7 @@ def _given(tensor: Torchish) -> Given:
     return Given(TensorSpec.of(tensor), tensor.shape)
 
 
-def _literal(array) -> Any:
+def _literal(array) -> object:
     """A known scalar as the graph shows it best: as a number."""
     return array if array.ndim or is_traced(array) else np.asarray(array)[()]
 
@@ -122,7 +122,7 @@ def _literal(array) -> Any:
 _MOST = 10**6
 
 
-def count_steps(condition: Any, body: Any, known: list) -> int | None:
+def count_steps(condition: object, body: object, known: list) -> int | None:
     """The number of steps, None if it is unknown or very large.
 
     Args:
@@ -142,7 +142,7 @@ def count_steps(condition: Any, body: Any, known: list) -> int | None:
     positions = sorted(needed)
 
     def filled(values) -> list:
-        inputs: list[Any] = [None] * len(known)
+        inputs: list[object] = [None] * len(known)
         for position, value in zip(positions, values, strict=True):
             inputs[position] = value
         return inputs
@@ -171,7 +171,7 @@ class _Needs:
     def __init__(self, program: Any, outputs: list[int]):
         jaxpr = program.jaxpr
         wanted = {jaxpr.outvars[i] for i in outputs if isinstance(jaxpr.outvars[i], Var)}
-        steps: list[Any] = []
+        steps: list[object] = []
         for step in reversed(jaxpr.eqns):
             if not wanted.isdisjoint(step.outvars):
                 wanted.update(x for x in step.invars if isinstance(x, Var))
@@ -220,7 +220,7 @@ def _is_flag(decision) -> bool:
     return isinstance(decision, torch.Tensor) and decision.dtype == torch.bool and decision.dim() == 0
 
 
-def _at_once(ask: Callable, step: Callable, carried: Sequence) -> Any:
+def _at_once(ask: Callable, step: Callable, carried: Sequence) -> object:
     """Takes one step after the other, as PyTorch does; that may be differentiated backwards."""
     carry, result = TensorCarry(_NAME, carried), None
     while True:
@@ -234,12 +234,12 @@ def _at_once(ask: Callable, step: Callable, carried: Sequence) -> Any:
         carry.check(carried)
 
 
-def _staged(ask: Callable, step: Callable, carried: Sequence) -> Any:
+def _staged(ask: Callable, step: Callable, carried: Sequence) -> object:
     carry = TensorCarry(_NAME, carried)
     return trace_blocks(lambda effects: _trace_while(effects, ask, step, carry), _NAME)
 
 
-def _trace_while(effects: BlockEffects, ask: Callable, step: Callable, carry: TensorCarry) -> Any:
+def _trace_while(effects: BlockEffects, ask: Callable, step: Callable, carry: TensorCarry) -> object:
     def flag(*carried):
         decision = ask(*carried)
         if decision is True:
@@ -340,7 +340,7 @@ def map_impl(f, xs, pos_args=(), **options):
     return _scan_blocks("map", lambda *args: f(*args, *pos_args), (), xs)
 
 
-def _scan_blocks(operator: str, function: Callable, init: Sequence, xs: Sequence, *, reverse: bool = False) -> Any:
+def _scan_blocks(operator: str, function: Callable, init: Sequence, xs: Sequence, *, reverse: bool = False) -> object:
     """Runs ``function(*carry, *slices)`` for one slice after the other; its first results are the next carry."""
     call: Any = current()
     state = TensorCarry(operator, init)

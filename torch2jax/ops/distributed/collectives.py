@@ -154,7 +154,7 @@ def _write_all(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) 
         write(target, value)
 
 
-def _expect_parts(name: str, parts: Any, group: MeshGroup) -> None:
+def _expect_parts(name: str, parts: list, group: MeshGroup) -> None:
     """Expects a list with a tensor for each device."""
     if not isinstance(parts, (list, tuple)) or len(parts) != group.size():
         got = f"{len(parts)} tensors" if isinstance(parts, (list, tuple)) else f"a {type(parts).__name__}"
@@ -176,13 +176,13 @@ def _expect_times(name: str, large: torch.Tensor, small: torch.Tensor, group: Me
         )
 
 
-def _shared(thing: Any, share: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _shared(thing: object, share: Callable[[torch.Tensor], torch.Tensor]) -> object:
     """A copy of an object in which `share` has replaced the tensors and traced numbers."""
     leaves, structure = tree_flatten(thing)
     return tree_unflatten([_shared_leaf(leaf, share) for leaf in leaves], structure)
 
 
-def _shared_leaf(leaf: Any, share: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _shared_leaf(leaf: object, share: Callable[[torch.Tensor], torch.Tensor]) -> object:
     if type(leaf) is Item:
         return Item.out_of(share(leaf.tensor()))
     if isinstance(leaf, torch.Tensor):
@@ -191,7 +191,7 @@ def _shared_leaf(leaf: Any, share: Callable[[torch.Tensor], torch.Tensor]) -> An
     return copy.deepcopy(leaf)
 
 
-def _expect_none_within(thing: Any) -> None:
+def _expect_none_within(thing: object) -> None:
     """Refuses an object of code's own that has tensors.
 
     Raises:
@@ -205,18 +205,18 @@ def _expect_none_within(thing: Any) -> None:
         )
 
 
-def _expect_list(name: str, objects: Any, count: int) -> None:
+def _expect_list(name: str, objects: object, count: int) -> None:
     if not isinstance(objects, list) or len(objects) != count:
         got = f"a list of {len(objects)}" if isinstance(objects, list) else f"a {type(objects).__name__}"
         raise ValueError(f"{name} got {got}; wanted a list of {count}")
 
 
-def _of_all(thing: Any, group: MeshGroup) -> list[Any]:
+def _of_all(thing: object, group: MeshGroup) -> list[object]:
     """The objects that the devices of a group have, one for each."""
     leaves, structure = tree_flatten(thing)
     gathered: dict[int, torch.Tensor] = {}
 
-    def of_rank(rank: int) -> Any:
+    def of_rank(rank: int) -> object:
         def chosen(position: int, leaf: Any) -> Any:
             def share(tensor: torch.Tensor) -> torch.Tensor:
                 if position not in gathered:
@@ -324,7 +324,7 @@ class _Arrival(Done):
 
     has_come = False
 
-    def wait(self, *args: Any, **kwargs: Any) -> bool:
+    def wait(self, *args: object, **kwargs: object) -> bool:
         if not self.has_come:
             raise RuntimeError(
                 "recv waits for a message that no device has sent yet; wanted the line that sends it first, such "
@@ -384,7 +384,7 @@ def _deliver(sent: _Sent, wanted: _PendingTensor) -> None:
     wanted.work.has_come = True
 
 
-_mails: weakref.WeakKeyDictionary[Any, _Mail] = weakref.WeakKeyDictionary()
+_mails: weakref.WeakKeyDictionary[object, _Mail] = weakref.WeakKeyDictionary()
 
 
 def _mail() -> _Mail:
@@ -396,14 +396,14 @@ def _mail() -> _Mail:
     return found
 
 
-def _send(tensor: torch.Tensor, dst: Any, group: Any, tag: int, group_dst: Any) -> Done:
+def _send(tensor: torch.Tensor, dst: object, group: object, tag: int, group_dst: Any) -> Done:
     group = expect_group(group)
     targets = peers(group, dst, group_dst, "dst")
     _mail().send(_Sent(group, tag, targets, tensor.clone()))  # it may be written to meanwhile
     return Done([tensor])
 
 
-def _receive(tensor: torch.Tensor, src: Any, group: Any, tag: int, group_src: Any) -> "_Arrival":
+def _receive(tensor: torch.Tensor, src: object, group: object, tag: int, group_src: Any) -> "_Arrival":
     group = expect_group(group)
     sources = None if src is None and group_src is None else peers(group, src, group_src, "src")
     work = _Arrival([tensor])

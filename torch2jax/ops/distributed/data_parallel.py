@@ -99,7 +99,7 @@ def _identity(x: jax.Array, axes: Axes, differing: frozenset[str], before: froze
     return varying(x, differing)
 
 
-def _forward_of_identity(x: jax.Array, *args: Any) -> tuple[jax.Array, None]:
+def _forward_of_identity(x: jax.Array, *args: object) -> tuple[jax.Array, None]:
     return _identity(x, *args), None
 
 
@@ -196,7 +196,7 @@ def _group_of(wrapper: DistributedDataParallel) -> MeshGroup | None:
     Raises:
         ValueError: it is a group that stands for nothing.
     """
-    group: Any = vars(wrapper).get("process_group")
+    group = vars(wrapper).get("process_group")
     if isinstance(group, MeshGroup):
         return group
     if any(given is group for given, _ in current().execution.path.policy.groups if given is not None):

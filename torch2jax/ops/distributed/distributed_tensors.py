@@ -9,7 +9,7 @@ by collectives, with the derivative that PyTorch's has; so do operands that oper
 import functools
 import types as python_types
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,9 @@ from ...tracing.traces import axes_in_types
 from ...values.distributed import FullTensor, layout_of, placed, plain
 from .groups import MeshGroup, groups_of, is_alone
 from .operations import all_gathered, all_reduced, broadcasted, exchanged, scattered
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _LAYOUT = "_torch2jax_part"
 
@@ -53,10 +56,10 @@ class DevicePart(Derived):
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Iterable[type],
         args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: dict[str, object] | None = None,
     ):
         kwargs = kwargs or {}
         if func in _OF_THE_PART:
@@ -73,7 +76,7 @@ class DevicePart(Derived):
         return run_on_parts(func, args, kwargs)
 
     @property
-    def device_mesh(self) -> Any:
+    def device_mesh(self) -> "DeviceMesh":
         return part_layout(self).mesh
 
     @property
@@ -120,17 +123,17 @@ def part(tensor: Torchish, layout: PartLayout) -> Any:
     return result
 
 
-def part_layout(tensor: Any) -> PartLayout:
+def part_layout(tensor: object) -> PartLayout:
     """The mesh and placements of a `DTensor`."""
     return vars(tensor)[_LAYOUT][1]
 
 
-def local_of(tensor: Any) -> Torchish:
+def local_of(tensor: object) -> Torchish:
     """The part that a device has of a `DTensor`."""
     return vars(tensor)[_LAYOUT][0]
 
 
-def changed(tensor: Any, placements: tuple) -> Any:
+def changed(tensor: object, placements: tuple) -> object:
     """A `DTensor` with other placements."""
     mesh, groups, before = part_layout(tensor)
     return part(redistributed(local_of(tensor), groups, before, placements), PartLayout(mesh, groups, placements))
@@ -159,13 +162,13 @@ def _share_dimensions(steps: list[int], before: tuple, after: tuple) -> bool:
 
 
 @functools.cache
-def replicated() -> Any:
+def replicated() -> object:
     from torch.distributed.tensor import Replicate
 
     return Replicate()
 
 
-def _redistributed(local: torch.Tensor, group: MeshGroup, old: Any, new: Any) -> torch.Tensor:
+def _redistributed(local: torch.Tensor, group: MeshGroup, old: object, new: object) -> torch.Tensor:
     return local if old == new else _Redistribute.apply(local, group, old, new)
 
 
@@ -255,11 +258,11 @@ def may_differ(tensor: torch.Tensor, group: MeshGroup) -> bool:
 _TENSORS = "torch.distributed.tensor"
 
 
-def _mesh_of(given: Any) -> Any:
+def _mesh_of(given: object) -> Any:
     return current_device_mesh() if given is None else given
 
 
-def _expect_placements(placements: Any, mesh: Any, ndim: int) -> tuple:
+def _expect_placements(placements: Any, mesh: "DeviceMesh", ndim: int) -> tuple:
     """The placements, with dimensions that are counted from the first; replicated ones by default.
 
     Raises:
@@ -332,7 +335,7 @@ def _from_local(
     return made
 
 
-def _expect_default(name: str, grad_placements: Any) -> None:
+def _expect_default(name: str, grad_placements: object) -> None:
     if grad_placements is not None:
         raise NotImplementedError(
             f"{name} got grad_placements; wanted none: JAX's derivatives do not depend on placements"

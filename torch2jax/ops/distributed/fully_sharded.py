@@ -58,7 +58,7 @@ def _fully_shard(module, *, mesh=None, mp_policy=None, ignored_params=None, dp_m
 
 def _gathered(modules: list[torch.nn.Module], ignored: set[int]) -> Iterator[Gathered]:
     """The parameters of modules that no wrapped part of them has."""
-    seen: set[Any] = set()
+    seen: set[object] = set()
     for module in modules:
         for part in module.modules():
             inner = own_state(part)
@@ -76,7 +76,7 @@ def _pre_forward(self, module, args, kwargs):
     state = own_state(module) or _state_of_captured(module, self)
     group = _group_of(state.mesh)
 
-    def full(parameter: Any, layout: Any) -> torch.Tensor:
+    def full(parameter: object, layout: object) -> torch.Tensor:
         return _full(parameter, layout, state, group)
 
     dtype = state.policy.param_dtype if state.policy.cast_forward_inputs else None
@@ -92,10 +92,10 @@ def _post_forward(self, module, input, output):
     return _cast(output, state.policy.output_dtype)
 
 
-_captured: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, FullySharded]]] = weakref.WeakKeyDictionary()
+_captured: weakref.WeakKeyDictionary[object, dict[int, tuple[object, FullySharded]]] = weakref.WeakKeyDictionary()
 
 
-def _state_of_captured(module: torch.nn.Module, state: Any) -> FullySharded:
+def _state_of_captured(module: torch.nn.Module, state: object) -> FullySharded:
     """The state of a module that code uses though it is no argument; its parameters are restored when the call ends.
 
     Raises:
@@ -106,7 +106,7 @@ def _state_of_captured(module: torch.nn.Module, state: Any) -> FullySharded:
             f"fully_shard: got a {type(module).__name__}, of a list of modules that were wrapped together, which the "
             "code has from outside; wanted the module that holds them, given to t2j"
         )
-    settings: Any = this_call().settings
+    settings = this_call().settings
     known = _captured.setdefault(settings, {})
     if id(state) not in known:
         known[id(state)] = state, FullySharded.of(state)

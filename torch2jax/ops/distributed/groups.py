@@ -10,7 +10,7 @@ import itertools
 import math
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -25,6 +25,9 @@ from ...runtime.patches import runs_instead_of
 from ...runtime.translation import current
 from ...tracing.traces import ALONE
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 Axes = tuple[str, ...]
 HOW = (
     "collectives of a translated function run within jax.shard_map, over its axes: "
@@ -33,7 +36,7 @@ HOW = (
 )
 
 
-def axes_given(groups: Any) -> tuple[tuple[Any, Axes], ...]:
+def axes_given(groups: Any) -> tuple[tuple[object, Axes], ...]:
     """The argument `groups` of `t2j`, as pairs of a group, or None for the default one, and axes.
 
     Raises:
@@ -63,7 +66,7 @@ def axes_given(groups: Any) -> tuple[tuple[Any, Axes], ...]:
     return tuple(found)
 
 
-def _of_mesh(mesh: Any, axes: Axes) -> list[tuple[Any, Axes]]:
+def _of_mesh(mesh: "DeviceMesh", axes: Axes) -> list[tuple[Any, Axes]]:
     """The groups of a mesh's dimensions, with an axis for each, or all for the only one."""
     if mesh.ndim == 1:
         return [(mesh.get_group(), axes)]
@@ -72,7 +75,7 @@ def _of_mesh(mesh: Any, axes: Axes) -> list[tuple[Any, Axes]]:
     return [(mesh.get_group(dim), (axis,)) for dim, axis in enumerate(axes)]
 
 
-def axes_of_mesh(mesh: Any) -> Axes | None:
+def axes_of_mesh(mesh: "DeviceMesh") -> Axes | None:
     """The axes for the dimensions of a `DeviceMesh`, in order, as `t2j` was told; None if some are missing."""
     given = [
         (group, axes) for group, axes in current().execution.path.policy.groups if isinstance(group, dist.ProcessGroup)
@@ -110,17 +113,17 @@ class MeshGroup(dist.ProcessGroup):
     def name(self) -> str:
         return "jax"
 
-    def boxed(self) -> Any:
+    def boxed(self) -> object:
         raise NotImplementedError(
             "the operators torch.ops.c10d take process groups of PyTorch's C++; wanted torch.distributed.all_reduce, "
             "broadcast and so on, or torch.ops._c10d_functional"
         )
 
     @property
-    def group_name(self) -> Any:
+    def group_name(self) -> object:
         return ",".join(self.axes)
 
-    def _get_backend(self, device: Any) -> None:
+    def _get_backend(self, device: object) -> None:
         """PyTorch's backend: None, so that batches of messages are sent one by one."""
         del device
 
@@ -168,7 +171,7 @@ def is_alone() -> bool:
         return False
 
 
-def expect_group(group: Any = None) -> MeshGroup:
+def expect_group(group: object = None) -> MeshGroup:
     """The mesh group of a process group, of None (the default one), of itself, or of its name.
 
     Raises:
@@ -210,7 +213,7 @@ def ranks_of(group: MeshGroup) -> np.ndarray:
     return numbers.transpose(*others, *(world.axes.index(axis) for axis in group.axes)).reshape(-1, group.size())
 
 
-def group_of_ranks(ranks: Any) -> MeshGroup:
+def group_of_ranks(ranks: object) -> MeshGroup:
     """The group of axes that has the devices with these ranks of the default group as one of its groups.
 
     Raises:
@@ -279,7 +282,7 @@ def _init_device_mesh(original, device_type, mesh_shape, *, mesh_dim_names=None,
     return _made_mesh(device_type, shape, tuple(mesh_dim_names))
 
 
-def _made_mesh(device_type: str, shape: tuple[int, ...], names: tuple[str, ...]) -> Any:
+def _made_mesh(device_type: str, shape: tuple[int, ...], names: tuple[str, ...]) -> object:
     """A mesh without process groups."""
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -307,7 +310,7 @@ def _group(name: str, size: int) -> MeshGroup:
     return group
 
 
-def groups_of(mesh: Any) -> tuple[MeshGroup, ...] | None:
+def groups_of(mesh: "DeviceMesh") -> tuple[MeshGroup, ...] | None:
     """The groups of the dimensions of a mesh; None if their names are no axes that the code is within."""
     names = mesh.mesh_dim_names
     if current() is None or not names or not (is_alone() or all(map(_is_axis, names))):

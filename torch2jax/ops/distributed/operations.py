@@ -198,7 +198,7 @@ _NAMES = {
 }
 
 
-def op_name(op: Any, dtype: torch.dtype) -> str:
+def op_name(op: object, dtype: torch.dtype) -> str:
     """The name of a reduction, also of one that goes by it.
 
     Raises:
@@ -230,7 +230,7 @@ def computed(name: str, body: Callable[..., Any], tensors: Sequence[torch.Tensor
     return as_result(result, None, lifted, name=name)
 
 
-def all_reduced(tensor: torch.Tensor, op: Any, group: MeshGroup) -> torch.Tensor:
+def all_reduced(tensor: torch.Tensor, op: object, group: MeshGroup) -> torch.Tensor:
     """A reduction of the tensors of all devices."""
     return computed("all_reduce", all_reduce, [tensor], group.axes, op_name(op, tensor.dtype))
 
@@ -250,7 +250,7 @@ def all_gathered(tensor: torch.Tensor, group: MeshGroup, is_replicated: bool = F
     return computed("all_gather", all_gather, [tensor], group.axes, is_replicated or not torch.is_grad_enabled())
 
 
-def scattered(tensor: torch.Tensor, op: Any, group: MeshGroup) -> torch.Tensor:
+def scattered(tensor: torch.Tensor, op: object, group: MeshGroup) -> torch.Tensor:
     """The device's part, along the first dimension, of a reduction of the tensors of all."""
     if tensor.shape[0] % group.size():
         raise ValueError(
@@ -261,7 +261,7 @@ def scattered(tensor: torch.Tensor, op: Any, group: MeshGroup) -> torch.Tensor:
 
 
 def exchanged(
-    tensor: torch.Tensor, group: MeshGroup, output_sizes: Any = None, input_sizes: Any = None
+    tensor: torch.Tensor, group: MeshGroup, output_sizes: object = None, input_sizes: object = None
 ) -> torch.Tensor:
     """The parts that all devices have for this one, concatenated along the first dimension.
 
@@ -325,7 +325,7 @@ class Done(dist.Work):
         super().__init__()
         self._results = list(results)
 
-    def wait(self, *args: Any, **kwargs: Any) -> bool:
+    def wait(self, *args: object, **kwargs: object) -> bool:
         return True
 
     def is_completed(self) -> bool:
@@ -334,7 +334,7 @@ class Done(dist.Work):
     def result(self) -> list[torch.Tensor]:
         return self._results
 
-    def get_future(self) -> Any:
+    def get_future(self) -> object:
         future = torch.futures.Future()
         future.set_result(self._results)
         return future

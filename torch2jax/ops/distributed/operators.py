@@ -72,7 +72,7 @@ def _full_stride(local: torch.Tensor, layout: PartLayout) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
+def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> object:
     """The result of a function of PyTorch's C++ for `DTensor`s and others.
 
     Raises:
@@ -81,7 +81,7 @@ def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
     layout = next(part_layout(x) for x in tree_leaves((args, kwargs)) if isinstance(x, DevicePart))
     given: dict[int, Any] = {}
 
-    def entering(value: Any) -> Any:
+    def entering(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
         if isinstance(value, DevicePart):
@@ -103,7 +103,7 @@ def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
         given[id(made)] = value, made
         return made
 
-    def leaving(value: Any) -> Any:
+    def leaving(value: object) -> Any:
         if not isinstance(value, _Distributed):
             return value
         return given[id(value)][0] if id(value) in given else part(value.local, value.parts)
@@ -114,7 +114,7 @@ def run_on_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
     return tree_map(leaving, result)
 
 
-def _own_part(tensor: Any, layout: PartLayout) -> tuple[torch.Tensor, PartLayout]:
+def _own_part(tensor: object, layout: PartLayout) -> tuple[torch.Tensor, PartLayout]:
     """The part that a device has of a `DTensor` from outside, which it has whole, and so the gradient."""
     own = layout._replace(placements=layout_of(tensor).placements)
     with this_call().inside():
@@ -122,7 +122,7 @@ def _own_part(tensor: Any, layout: PartLayout) -> tuple[torch.Tensor, PartLayout
         return redistributed(full, own.groups, (replicated(),) * len(own.groups), own.placements), own
 
 
-def _run_operator(operator: Any, args: tuple, kwargs: dict) -> Any:
+def _run_operator(operator: Callable[..., object], args: tuple, kwargs: dict) -> object:
     if operator is _aten._fused_sdp_choice.default:
         return 0  # as products and a softmax
     if operator._can_decompose():
@@ -145,7 +145,7 @@ def _run_operator(operator: Any, args: tuple, kwargs: dict) -> Any:
         return _result(result, decision.results, layout, means)
 
 
-def _placements(spec: Any) -> Any:
+def _placements(spec: Any) -> object:
     return spec.placements if is_spec(spec) else None
 
 
@@ -162,18 +162,18 @@ def _operands(args: tuple, decision: Decision, means: list[bool]) -> list[Any]:
     return found
 
 
-def _spec(value: Any) -> Any:
+def _spec(value: object) -> object:
     if not isinstance(value, _Distributed):
         return value
     shape, stride = tuple(value.shape), value.stride()
     return spec_of(value.parts.mesh, value.parts.placements, shape, stride, value.dtype)
 
 
-def _local(value: Any) -> Any:
+def _local(value: object) -> object:
     return value.local if isinstance(value, _Distributed) else value
 
 
-def _expect_supported(operator: Any, args: tuple, kwargs: dict) -> None:
+def _expect_supported(operator: Callable[..., object], args: tuple, kwargs: dict) -> None:
     """Refuses operators whose result the parts alone do not decide.
 
     Raises:
@@ -194,7 +194,7 @@ def _expect_supported(operator: Any, args: tuple, kwargs: dict) -> None:
         raise _unserved(operator, "out=")
 
 
-def _unserved(operator: Any, what: str) -> NotImplementedError:
+def _unserved(operator: Callable[..., object], what: str) -> NotImplementedError:
     return NotImplementedError(
         f"{operator._schema.name.partition('::')[2]}: got {what} within jax.shard_map; wanted that of x.to_local() or "
         "x.full_tensor(), or the code under jax.jit outside of jax.shard_map, where a DTensor is a whole array that "
@@ -202,7 +202,7 @@ def _unserved(operator: Any, what: str) -> NotImplementedError:
     )
 
 
-def _decided(operator: Any, count: int, args: tuple, kwargs: dict) -> Decision:
+def _decided(operator: Callable[..., object], count: int, args: tuple, kwargs: dict) -> Decision:
     """PyTorch's decision, with whole operands where its result could not be moved and differentiated.
 
     Args:
@@ -236,7 +236,7 @@ def _is_known(placement: Any) -> bool:
     return kind in (Replicate, Shard) or (kind is Partial and placement.reduce_op in ("sum", "avg"))
 
 
-def _with_full(dims: Any, value: Any) -> Any:
+def _with_full(dims: Any, value: Any) -> object:
     """A spec with operands that are whole along some dimensions of the mesh."""
     if not is_spec(value):
         return value
@@ -245,7 +245,7 @@ def _with_full(dims: Any, value: Any) -> Any:
     return spec_of(value.mesh, placements, meta.shape, meta.stride, meta.dtype)
 
 
-def _along(results: Any, dim: int) -> list[Any]:
+def _along(results: object, dim: int) -> list[object]:
     """The placements of an operator's results along a dimension of the mesh."""
     return [x.placements[dim] for x in tree_leaves(results) if is_spec(x)]
 
@@ -332,7 +332,7 @@ class _OfMean(torch.autograd.Function):
         return gradient / ctx.count, None
 
 
-def _result(local: Any, spec: Any, layout: PartLayout, means: list[bool]) -> Any:
+def _result(local: torch.Tensor, spec: Any, layout: PartLayout, means: list[bool]) -> object:
     """The probe of an operator's result on parts, or a list of them.
 
     Args:

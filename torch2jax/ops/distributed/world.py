@@ -35,7 +35,7 @@ from .operations import finished, index_along
 _AXES = "_torch2jax_axes"
 
 
-def rank_along(axes: tuple[str, ...]) -> Any:
+def rank_along(axes: tuple[str, ...]) -> Item | int:
     """The number of the device along some axes."""
     if is_alone():
         return 0
@@ -44,19 +44,19 @@ def rank_along(axes: tuple[str, ...]) -> Any:
     return rank
 
 
-def number_along(rank: Any, group: MeshGroup) -> Any:
+def number_along(rank: Any, group: MeshGroup) -> object:
     """The number in a group of the device with a number in the default group, that is traced."""
     world = expect_group()
     if vars(rank).get(_AXES) == world.axes:  # the device's own
         return group.rank()
-    number: Any = 0
+    number = 0
     for axis, size in zip(group.axes, group.sizes, strict=True):
         position = world.axes.index(axis)
         number = number * size + rank // math.prod(world.sizes[position + 1 :]) % size
     return number
 
 
-def peers(group: MeshGroup, rank: Any, group_rank: Any, name: str) -> tuple[int, ...]:
+def peers(group: MeshGroup, rank: object, group_rank: object, name: str) -> tuple[int, ...]:
     """The number in a group of the device that each device of it names.
 
     Args:
@@ -121,7 +121,7 @@ class _ValuesOnMesh:
     def __init__(self, axes: tuple[str, ...], sizes: tuple[int, ...]):
         self._axes, self._sizes = axes, sizes
         self._indices = dict(zip(axes, np.indices(sizes), strict=True))
-        self._found: dict[Any, Any] = {}
+        self._found: dict[object, object] = {}
 
     def values(self, array: Any) -> Any:
         """An array with the places as its first dimensions."""
@@ -170,7 +170,7 @@ class _ValuesOnMesh:
             number = number * lax.axis_size(name) + self._indices[name]
         return number
 
-    def _of_devices(self, array: Any) -> Any:
+    def _of_devices(self, array: Any) -> object:
         varying = [axis for axis in array._trace.mesh.axis_names if axis in array.mat.varying]
         if not set(varying) <= set(self._axes):
             raise _DataDecideError
@@ -178,7 +178,7 @@ class _ValuesOnMesh:
         value = value.reshape(*(lax.axis_size(axis) for axis in varying), *value.shape[1:])
         return self._placed(value, varying)
 
-    def _of_batch(self, array: Any) -> Any:
+    def _of_batch(self, array: Any) -> object:
         value = array.val
         if isinstance(value, Tracer):
             raise _DataDecideError
@@ -202,13 +202,13 @@ class _Beside:
         of_mesh: gives what it has of a group of a mesh.
     """
 
-    def __init__(self, table: Any, of_mesh: Callable[[MeshGroup], Any]):
+    def __init__(self, table: dict, of_mesh: Callable[[MeshGroup], object]):
         self._table, self._of_mesh = table, of_mesh
 
-    def __getitem__(self, group: Any) -> Any:
+    def __getitem__(self, group: object) -> object:
         return self._of_mesh(group) if isinstance(group, MeshGroup) else self._table[group]
 
-    def __contains__(self, group: Any) -> bool:
+    def __contains__(self, group: object) -> bool:
         return isinstance(group, MeshGroup) or group in self._table
 
     def get(self, group: Any, default: Any = None) -> Any:
@@ -221,10 +221,10 @@ class _DeviceNumbers:
     def __init__(self, group: MeshGroup):
         self._group, self._rows = group, ranks_of(group).tolist()
 
-    def __contains__(self, rank: Any) -> bool:
+    def __contains__(self, rank: object) -> bool:
         return type(rank) is not int or any(rank in row for row in self._rows)
 
-    def __getitem__(self, rank: Any) -> Any:
+    def __getitem__(self, rank: object) -> object:
         if type(rank) is not int:
             return number_along(rank, self._group)
         return next(row.index(rank) for row in self._rows if rank in row)
@@ -246,11 +246,11 @@ class _World:
     """PyTorch's `_World`, in which the default group within translated calls is that of the mesh around."""
 
     @property
-    def default_pg(self) -> Any:
+    def default_pg(self) -> object:
         return world.default_pg if current() is None else default_group() or world.default_pg
 
     @default_pg.setter
-    def default_pg(self, group: Any) -> None:
+    def default_pg(self, group: object) -> None:
         world.default_pg = group
 
     @property
@@ -273,7 +273,7 @@ class _World:
     def pg_map(self) -> Any:
         return world.pg_map if current() is None else _Beside(world.pg_map, lambda _: ("gloo", None))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(world, name)
 
 

@@ -4,7 +4,6 @@ They differ from torchvision only if the number of boxes depends on data.
 """
 
 import sys
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +71,7 @@ def batched_nms(original, boxes, scores, idxs, iou_threshold):
     shifted = boxes + (idxs.to(boxes.dtype) * (boxes.max() + 1))[:, None]
     if most <= few:
         return _kept(shifted, scores, idxs * 0, iou_threshold)
-    is_few: Any = boxes.length * 4 <= few
+    is_few = boxes.length * 4 <= few
     return _kept(torch.where(is_few, shifted, boxes), scores, torch.where(is_few, 0, idxs), iou_threshold)
 
 
