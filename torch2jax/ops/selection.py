@@ -109,14 +109,14 @@ for _name in (
     *("is_quantized", "is_sparse", "is_cuda", "is_cpu", "is_meta", "is_mps"),
 ):
     _function = getattr(Tensor, _name).__get__
-    _of_base: Any = lambda self, _function=_function: _function(self.whole)
+    _of_base: Any = lambda self, _function=_function: _function(self.unmasked)
     implements_masked(_function)(_of_base)
 for _name in (
     *("element_size", "is_contiguous", "is_signed", "get_device", "is_conj", "is_neg"),
     *("is_floating_point", "is_complex"),
 ):
     _function = getattr(Tensor, _name)
-    _of_base = lambda self, *args, _function=_function: _function(self.whole, *args)
+    _of_base = lambda self, *args, _function=_function: _function(self.unmasked, *args)
     implements_masked(_function, *(x for x in (getattr(torch, _name, None),) if x is not None))(_of_base)
 implements_masked(Tensor.dim, Tensor.ndimension, Tensor.ndim.__get__)(ndim_of)
 
@@ -184,7 +184,7 @@ def reshape(input, *shape):
     if joined is None or (is_traced_number(first) and not _is_length_of(first, input, math.prod(of_row[:joined]))):
         return in_rows(input, flat(), shape)
     if joined == 0:
-        return with_masks(input.whole.reshape(*mask.shape, *rest), input)
+        return with_masks(input.unmasked.reshape(*mask.shape, *rest), input)
     spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
     return with_masks(input.rows.reshape(*spread.shape, *rest), input, {0: Mask(spread)})
 
@@ -214,7 +214,7 @@ def along(function, of_chosen=None, copies: bool = False):
             made = of_chosen(with_leading(input, dim), *args, **kwargs)
             back = lambda x: at_axis(x, dim) if isinstance(x, Tensor) and ndim_of(x) == ndim else x
             return map_arguments(back, made)
-        at = input.place(dim) - input.whole.ndim if isinstance(input, Masked) else dim - ndim
+        at = input.axis(dim) - input.unmasked.ndim if isinstance(input, Masked) else dim - ndim
         of_rows = lambda x, *args, **kwargs: function(x, at, *args, **kwargs)
         return broadcast(of_rows, (input, *args), kwargs, what, copies=copies, dim=dim)
 
@@ -402,17 +402,17 @@ def dims_of(chosen: Masked, dim) -> tuple[int, ...]:
 
 def reduced(reduce, x: Masked, dims: tuple[int, ...], keepdim: bool, neutral):
     """A reduction over some dimensions, in which those that were not chosen count as `neutral`."""
-    whole: Any = x.whole
+    unmasked: Any = x.unmasked
     for dim in x.masks:
         if dim in dims:
-            whole = torch.where(x.spread(dim), whole, neutral)
-        elif has_derivatives(whole) and x.masks[dim].size:  # without derivatives with respect to others
-            whole = torch.where(x.spread(dim), whole, whole.detach())
+            unmasked = torch.where(x.spread(dim), unmasked, neutral)
+        elif has_derivatives(unmasked) and x.masks[dim].size:  # without derivatives with respect to others
+            unmasked = torch.where(x.spread(dim), unmasked, unmasked.detach())
     rest = {dim: mask for dim, mask in x.masks.items() if dim not in dims}
     masks = rest if keepdim else {dim - len([d for d in dims if d < dim]): mask for dim, mask in rest.items()}
-    places = [place for dim in dims for place in x.places(dim)]
-    is_plain = len(places) == len(dims)
-    made = reduce(whole, places, keepdim and is_plain)
+    axes = [axis for dim in dims for axis in x.axes(dim)]
+    is_plain = len(axes) == len(dims)
+    made = reduce(unmasked, axes, keepdim and is_plain)
     for dim in dims if keepdim and not is_plain else ():
         made = made.unsqueeze(dim + builtins.sum(mask.where.ndim - 1 for at, mask in rest.items() if at < dim))
     return with_masks(made, x, masks)
@@ -473,12 +473,12 @@ def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
 
 @implements_masked(torch.amax, Tensor.amax)
 def amax(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.amax(*how), input, dims_of(input, dim), keepdim, lowest(input.whole.read()))
+    return reduced(lambda x, *how: x.amax(*how), input, dims_of(input, dim), keepdim, lowest(input.unmasked.read()))
 
 
 @implements_masked(torch.amin, Tensor.amin)
 def amin(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.amin(*how), input, dims_of(input, dim), keepdim, highest(input.whole.read()))
+    return reduced(lambda x, *how: x.amin(*how), input, dims_of(input, dim), keepdim, highest(input.unmasked.read()))
 
 
 @implements_masked(torch.any, Tensor.any)

@@ -209,8 +209,8 @@ def _trapezoids(y, x, dx, dim: int):
     both = (rows[1:] + rows[:-1]) / 2
     if x is None:
         return both * dx
-    places = x.movedim(dim, 0) if x.ndim > 1 else x.reshape(-1, *[1] * (y.ndim - 1))
-    return both * (places[1:] - places[:-1])
+    points = x.movedim(dim, 0) if x.ndim > 1 else x.reshape(-1, *[1] * (y.ndim - 1))
+    return both * (points[1:] - points[:-1])
 
 
 @implements_masked(torch.trapezoid, torch.trapz)
@@ -290,7 +290,7 @@ def take(input, index):
 
 for _function in (torch.rand_like, torch.randn_like):
     implements_masked(_function)(
-        lambda input, _function=_function, **options: with_masks(_function(input.whole, **options), input)
+        lambda input, _function=_function, **options: with_masks(_function(input.unmasked, **options), input)
     )
 
 
@@ -304,7 +304,7 @@ def _of_row(function, what: str):
         dim = canonicalize_dim(input.ndim, dim)
         if dim in input.masks:
             raise TracedValueError(f"{what} along a boolean-mask selection")
-        return with_masks(function(input.whole, input.place(dim), *args), input)
+        return with_masks(function(input.unmasked, input.axis(dim), *args), input)
 
     return of_row
 
@@ -315,7 +315,7 @@ def roll(input, shifts, dims=None):
     if len(shifts) != len(dims):
         raise TracedValueError("torch.roll over all of a boolean-mask selection")
     for shift, dim in zip(shifts, dims, strict=True):
-        input = _of_row(lambda whole, dim, shift: whole.roll(shift, dim), "torch.roll")(input, dim, shift)
+        input = _of_row(lambda unmasked, dim, shift: unmasked.roll(shift, dim), "torch.roll")(input, dim, shift)
     return input
 
 
@@ -323,7 +323,7 @@ def roll(input, shifts, dims=None):
 def index_fill(input, dim, index, value):
     if isinstance(index, Masked):
         return torch.index_copy(input, dim, index, torch.as_tensor(value, dtype=input.dtype))
-    return _of_row(lambda whole, dim: whole.index_fill(dim, index, value), "torch.index_fill")(input, dim)
+    return _of_row(lambda unmasked, dim: unmasked.index_fill(dim, index, value), "torch.index_fill")(input, dim)
 
 
 @implements_masked(torch.take_along_dim, Tensor.take_along_dim)
@@ -342,7 +342,7 @@ def take_along_dim(input, indices, dim=None):
 
 @implements_masked(Tensor.unfold)
 def unfold(self, dimension, size, step):
-    return _of_row(lambda whole, dim: whole.unfold(dim, size, step), "Tensor.unfold")(self, dimension)
+    return _of_row(lambda unmasked, dim: unmasked.unfold(dim, size, step), "Tensor.unfold")(self, dimension)
 
 
 @implements_by_length(Tensor.repeat)

@@ -102,7 +102,7 @@ def movedim(input, source, destination):
 def unsqueeze(input, dim):
     dim = canonicalize_dim(input.ndim + 1, dim)
     masks = {at + (dim <= at): mask for at, mask in input.masks.items()}
-    return with_masks(input.whole.unsqueeze(input.place(dim)), input, masks)
+    return with_masks(input.unmasked.unsqueeze(input.axis(dim)), input, masks)
 
 
 @implements_masked(torch.squeeze, Tensor.squeeze)
@@ -113,7 +113,7 @@ def squeeze(input, dim=None):
     if not dropped:
         return input
     masks = {at - len([x for x in dropped if x < at]): mask for at, mask in input.masks.items()}
-    return with_masks(input.whole.squeeze(tuple(map(input.place, dropped))), input, masks)
+    return with_masks(input.unmasked.squeeze(tuple(map(input.axis, dropped))), input, masks)
 
 
 _reshape: Any = lookup_masked(Tensor.reshape).body
@@ -129,7 +129,7 @@ def reshape(input, *shape):
 
 def _copied(x: Masked) -> Masked:
     """A copy where PyTorch has a view or a copy: that depends on an order in memory which is not known here."""
-    found = with_masks(x.whole.clone(), x)
+    found = with_masks(x.unmasked.clone(), x)
     found.refuses_writes = True
     return found
 
@@ -151,7 +151,7 @@ def view(input, *shape):
         is_it = is_same_number(size, mask.number) if is_traced_number(size) else size == -1
         if is_it and _fits(shape[:position], before) and _fits(shape[position + 1 :], behind):
             sizes = _sizes(shape[:position], before), _sizes(shape[position + 1 :], behind)
-            return with_masks(input.whole.reshape(*sizes[0], *mask.where.shape, *sizes[1]), input, {position: mask})
+            return with_masks(input.unmasked.reshape(*sizes[0], *mask.where.shape, *sizes[1]), input, {position: mask})
     return _reshape(merged(input), *shape)
 
 
@@ -174,7 +174,7 @@ def flatten(input, start_dim=0, end_dim=-1):
         found = merged(input, end + 1, start)
         return _copied(found) if math.prod(input.sizes[start : inside[0]]) != 1 else found
     masks = {dim - (end - start if dim > end else 0): mask for dim, mask in input.masks.items()}
-    return with_masks(input.whole.flatten(input.place(start), input.place(end)), input, masks)
+    return with_masks(input.unmasked.flatten(input.axis(start), input.axis(end)), input, masks)
 
 
 @implements_masked(torch.unflatten, Tensor.unflatten)
@@ -183,7 +183,7 @@ def unflatten(input, dim, sizes):
     if dim in input.masks:
         return view(input, *input.shape[:dim], *sizes, *input.shape[dim + 1 :])
     masks = {at + (len(sizes) - 1 if at > dim else 0): mask for at, mask in input.masks.items()}
-    return with_masks(input.whole.unflatten(input.place(dim), sizes), input, masks)
+    return with_masks(input.unmasked.unflatten(input.axis(dim), sizes), input, masks)
 
 
 # Subscripts.
@@ -228,11 +228,13 @@ def setitem(self, index, value):
 def _by_later_selections(tensor, items: list):
     """A subscript by places that have a later dimension as long as data decide: all of them the same."""
     count = next((i for i, item in enumerate(items) if not is_later(item)), len(items))
-    places, rest = items[:count], items[count:]
-    at = min(places[0].masks) if places else 0
-    if any((min(x.masks), x.ndim) != (at, places[0].ndim) for x in places) or any(isinstance(x, Tensor) for x in rest):
+    indices, rest = items[:count], items[count:]
+    at = min(indices[0].masks) if indices else 0
+    if any((min(x.masks), x.ndim) != (at, indices[0].ndim) for x in indices) or any(
+        isinstance(x, Tensor) for x in rest
+    ):
         raise TracedValueError(f"this subscript by places {_REFUSED}")
-    by_dim = tuple(with_leading(x, at) for x in places)
+    by_dim = tuple(with_leading(x, at) for x in indices)
     return at_axis(tensor[(*by_dim, *rest) if len(items) > 1 else by_dim[0]], at)
 
 
@@ -329,7 +331,7 @@ def unbind(input, dim=0):
     if dim in input.masks:
         raise TracedValueError("torch.unbind of a boolean-mask selection", instead="iterate over the tensor itself")
     masks = {at - (dim < at): mask for at, mask in input.masks.items()}
-    return tuple(with_masks(each, input, masks) for each in input.whole.unbind(input.place(dim)))
+    return tuple(with_masks(each, input, masks) for each in input.unmasked.unbind(input.axis(dim)))
 
 
 @implements_by_length(torch.split, Tensor.split, torch.split_with_sizes, Tensor.split_with_sizes)
@@ -338,7 +340,7 @@ def split(tensor, split_size_or_sections, dim=0):
     dim, sizes = canonicalize_dim(tensor.ndim, dim), split_size_or_sections
     is_by_sizes = isinstance(sizes, (tuple, list))
     if dim not in unknown_dims(tensor) and not any(map(is_traced_number, sizes if is_by_sizes else [sizes])):
-        return tuple(with_masks(each, tensor) for each in tensor.whole.split(sizes, tensor.place(dim)))
+        return tuple(with_masks(each, tensor) for each in tensor.unmasked.split(sizes, tensor.axis(dim)))
     if not is_by_sizes:
         raise TracedValueError("torch.split into parts of one size, of a data-dependent length,")
     found, start = [], 0

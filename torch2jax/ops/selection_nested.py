@@ -71,7 +71,7 @@ def chosen_of(input: Any, mask: Any) -> Masked:
 def indices_in(condition: Any) -> tuple[Masked, ...]:
     """For each dimension, the indices of the elements of a selection that are true, or not zero."""
     condition = in_flat_masks(condition)
-    found, tensor, masks = merged(condition, condition.ndim), condition.whole, condition.masks
+    found, tensor, masks = merged(condition, condition.ndim), condition.unmasked, condition.masks
     mask: Any = found.mask & (tensor if tensor.dtype == torch.bool else tensor != 0)
     positions = []
     for dim, size in enumerate(tensor.shape):

@@ -63,7 +63,7 @@ implements_masked(torch.logcumsumexp, Tensor.logcumsumexp)(_scan(torch.logcumsum
 
 def _running(function, least):
     def of_chosen(input):
-        values, positions = function(_flat(input, least(input.whole.read())), 0)
+        values, positions = function(_flat(input, least(input.unmasked.read())), 0)
         return getattr(torch.return_types, function.__name__)(
             (_like(input, values), _like(input, _ranks(input)[positions]))
         )
@@ -191,8 +191,8 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
 def flip(input, *args, dims=None):
     dims = args if dims is None else (dims,)
     dims = dims_of(input, dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims)
-    of_rows = [input.place(dim) for dim in dims if dim not in input.masks]
-    flipped = with_masks(input.whole.flip(of_rows), input) if of_rows else input
+    of_rows = [input.axis(dim) for dim in dims if dim not in input.masks]
+    flipped = with_masks(input.unmasked.flip(of_rows), input) if of_rows else input
     for dim in input.masks.keys() & dims:
         flipped = at_axis(_backwards(with_leading(flipped, dim)), dim)
     return flipped
@@ -240,7 +240,7 @@ def diff(input, n=1, dim=-1, prepend=None, append=None):
 
 def _position_of_extreme(function, input: Masked) -> torch.Tensor:
     rows = _flat(input).detach()
-    least = (lowest if function is torch.amax else highest)(input.whole.read())
+    least = (lowest if function is torch.amax else highest)(input.unmasked.read())
     is_chosen = input.mask.reshape(-1, *[1] * input.row_ndim)
     is_extreme = (rows == function(torch.where(is_chosen, rows, least), 0, True)) | (rows != rows)
     return (is_extreme & is_chosen).to(torch.uint8).argmax(0, True)

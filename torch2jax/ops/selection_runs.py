@@ -207,7 +207,7 @@ def repeat_interleave_of_chosen(input, repeats=None, dim=None, *, output_size=No
         input, dim = input.reshape(-1), 0
     dim = canonicalize_dim(input.ndim, dim)
     if type(repeats) is int and dim not in unknown_dims(input):
-        return with_masks(input.whole.repeat_interleave(repeats, input.place(dim)), input)
+        return with_masks(input.unmasked.repeat_interleave(repeats, input.axis(dim)), input)
     if dim:
         return torch.repeat_interleave(input.movedim(dim, 0), repeats, 0).movedim(0, dim)
     is_one = not leads(repeats) and (not isinstance(repeats, Tensor) or repeats.numel() == 1)

@@ -69,7 +69,7 @@ def element_at(rows: Any, position: torch.Tensor, is_there: torch.Tensor) -> Any
 
 def is_view(rows: Any, of: Any) -> bool:
     """Returns True if rows are in the memory of others."""
-    base = lambda x: x.whole if isinstance(x, Masked) else x
+    base = lambda x: x.unmasked if isinstance(x, Masked) else x
     return base(rows)._node.storage is base(of)._node.storage
 
 
@@ -157,7 +157,7 @@ def zero_(self):
 
 @implements_masked(Tensor.fill_)
 def fill_(self, value):
-    self.overwrite(torch.zeros_like(self.whole).fill_(value))
+    self.overwrite(torch.zeros_like(self.unmasked).fill_(value))
     return self
 
 

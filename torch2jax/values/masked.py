@@ -107,7 +107,7 @@ class Masked(torch.Tensor):
     """Read by rooms that do not know this class."""
     len_depends_on_values = True
     """True if data may decide the first dimension, which ``len`` returns."""
-    whole: torch.Tensor
+    unmasked: torch.Tensor
     """The tensor without any choice: a dimension with a mask of several has as many here."""
     masks: dict[int, Mask]
     """The mask along each data-dependent dimension, in order."""
@@ -128,20 +128,20 @@ class Masked(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         del tensor_contents
-        return f"<a mask selection of {self.whole!r} along {', '.join(map(str, self.masks))}>"
+        return f"<a mask selection of {self.unmasked!r} along {', '.join(map(str, self.masks))}>"
 
     def __iter__(self) -> Any:
         if 0 not in self.masks:
             return iter(self.unbind())
         return Counted(self.number, self.__getitem__)
 
-    def place(self, dim: int) -> int:
-        """The dimension of `whole` that one begins at."""
+    def axis(self, dim: int) -> int:
+        """The dimension of `unmasked` at which one begins."""
         return dim + sum(mask.where.ndim - 1 for at, mask in self.masks.items() if at < dim)
 
-    def places(self, dim: int) -> list[int]:
-        """The dimensions of `whole` that are one."""
-        begin = self.place(dim)
+    def axes(self, dim: int) -> list[int]:
+        """The dimensions of `unmasked` that are one."""
+        begin = self.axis(dim)
         return [*range(begin, begin + (self.masks[dim].where.ndim if dim in self.masks else 1))]
 
     # As rows along the first dimension.
@@ -151,9 +151,9 @@ class Masked(torch.Tensor):
         """The same without the mask along the first dimension; the dimensions of that mask come first."""
         more = self.mask.ndim - 1
         if len(self.masks) == 1:
-            return self.whole
+            return self.unmasked
         rest = {at + more: mask for at, mask in self.masks.items() if at}
-        return _with_memory_of(self, masked(self.whole, rest))
+        return _with_memory_of(self, masked(self.unmasked, rest))
 
     @property
     def mask(self) -> Torchish:
@@ -167,7 +167,7 @@ class Masked(torch.Tensor):
     @property
     def number(self) -> Any:
         """The size of the first dimension."""
-        return self.masks[0].number if 0 in self.masks else self.whole.shape[0]
+        return self.masks[0].number if 0 in self.masks else self.unmasked.shape[0]
 
     @property
     def is_compact(self) -> bool:
@@ -185,28 +185,28 @@ class Masked(torch.Tensor):
         """Writes the values of another one with the same data-dependent dimensions."""
         for dim, mask in self.masks.items():
             other = in_the_order_of(other, dim, mask)
-        self.overwrite(other.whole)
+        self.overwrite(other.unmasked)
 
-    def overwrite(self, whole: Any) -> None:
+    def overwrite(self, unmasked: Any) -> None:
         """Writes to all rows, chosen or not; where no gradients are recorded, derivatives go through as before."""
         if self.refuses_writes:
             raise TracedValueError("writing to a part of a boolean-mask selection, which others see,")
-        if isinstance(whole, Masked):  # rows with masks of their own
+        if isinstance(unmasked, Masked):  # rows with masks of their own
             for dim, mask in self.rows.masks.items():
-                whole = in_the_order_of(whole, dim, mask)
-            whole = whole.whole
+                unmasked = in_the_order_of(unmasked, dim, mask)
+            unmasked = unmasked.unmasked
         if self.shares_memory:
             for dim in self.masks:
-                whole = torch.where(self.spread(dim), whole, self.whole)
-        if self.whole._node.overlaps:  # pyright: ignore[reportAttributeAccessIssue] - nobody else sees the grid
-            self.whole = whole
+                unmasked = torch.where(self.spread(dim), unmasked, self.unmasked)
+        if self.unmasked._node.overlaps:  # pyright: ignore[reportAttributeAccessIssue] - nobody else sees the grid
+            self.unmasked = unmasked
         else:
-            self.whole.copy_(whole)
+            self.unmasked.copy_(unmasked)
 
     def spread(self, dim: int = 0) -> torch.Tensor:
-        """The mask along a dimension, with dimensions of size one for those of `whole` behind it."""
+        """The mask along a dimension, with dimensions of size one for those of `unmasked` behind it."""
         where = self.masks[dim].where
-        return where.reshape(*where.shape, *[1] * (self.whole.ndim - self.places(dim)[-1] - 1))
+        return where.reshape(*where.shape, *[1] * (self.unmasked.ndim - self.axes(dim)[-1] - 1))
 
     def spread_mask(self) -> torch.Tensor:
         """The mask along the first dimension, with dimensions of size one for those of a row."""
@@ -225,13 +225,13 @@ class Masked(torch.Tensor):
             return self.rows
         flat = self.mask.reshape(-1)
         first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()].detach()
-        harmless = self.whole.new_full((), int(not is_integral(self.dtype)))
+        harmless = self.unmasked.new_full((), int(not is_integral(self.dtype)))
         return self.filled(torch.where(flat.any(), first, harmless))
 
     def within(self, size: Any) -> Any:
         """All rows, of which also those that were not chosen are indices of so many elements."""
         if type(size) is int and len(self.masks) == 1:
-            low, high = range_of(self.whole.read())  # pyright: ignore[reportAttributeAccessIssue]
+            low, high = range_of(self.unmasked.read())  # pyright: ignore[reportAttributeAccessIssue]
             if -size <= low and high < size:
                 return self.rows
         return self.copied()
@@ -265,17 +265,17 @@ class Masked(torch.Tensor):
 # Making one.
 
 
-def masked(whole: Any, masks: Mapping[int, Mask], origin: Origin | None = None) -> Any:
+def masked(unmasked: Any, masks: Mapping[int, Mask], origin: Origin | None = None) -> Any:
     """A tensor with masks along some dimensions; the tensor itself, if there are none."""
     if not masks:
-        return whole
-    shape, place = [], 0
-    while place < whole.ndim:
+        return unmasked
+    shape, axis = [], 0
+    while axis < unmasked.ndim:
         mask = masks.get(len(shape))
-        shape.append(0 if mask else whole.shape[place])
-        place += mask.where.ndim if mask else 1
-    made = make_wrapper_subclass(Masked, tuple(shape), dtype=whole.dtype)
-    made.whole, made.origin, made.masks = whole, origin, dict(sorted(masks.items()))
+        shape.append(0 if mask else unmasked.shape[axis])
+        axis += mask.where.ndim if mask else 1
+    made = make_wrapper_subclass(Masked, tuple(shape), dtype=unmasked.dtype)
+    made.unmasked, made.origin, made.masks = unmasked, origin, dict(sorted(masks.items()))
     return made
 
 
@@ -285,7 +285,7 @@ def select(rows: Any, mask: Torchish | Mask, origin: Origin | None = None) -> Ma
     if not isinstance(rows, Masked):
         return masked(rows, {0: mask}, origin)
     rest = {at + 1 - mask.where.ndim: x for at, x in rows.masks.items()}
-    return masked(rows.whole, {0: mask, **rest}, origin)
+    return masked(rows.unmasked, {0: mask, **rest}, origin)
 
 
 def first(rows: Any, length: torch.Tensor) -> Masked:
@@ -298,14 +298,14 @@ def like(rows: Any, other: Masked) -> Masked:
     return _with_memory_of(other, select(rows, other.masks[0], other.origin))
 
 
-def with_masks(whole: Any, other: Masked, masks: Mapping[int, Mask] | None = None) -> Any:
+def with_masks(unmasked: Any, other: Masked, masks: Mapping[int, Mask] | None = None) -> Any:
     """A tensor with masks, by default those of another one, whose memory it may share."""
-    return _with_memory_of(other, masked(whole, other.masks if masks is None else masks, other.origin))
+    return _with_memory_of(other, masked(unmasked, other.masks if masks is None else masks, other.origin))
 
 
 def _with_memory_of(other: Masked, made: Any) -> Any:
     """What was made of another, which takes over who else sees the rows, if these are a view of the other's."""
-    if isinstance(made, Masked) and made.whole._node.storage is other.whole._node.storage:  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(made, Masked) and made.unmasked._node.storage is other.unmasked._node.storage:  # pyright: ignore[reportAttributeAccessIssue]
         made.shares_memory, made.refuses_writes = other.shares_memory, other.refuses_writes
     return made
 
@@ -337,7 +337,7 @@ def permuted(x: Masked, order: Sequence[int]) -> Masked:
     """``x.permute(order)``."""
     if [*order] == sorted(order):
         return x
-    found = x.whole.permute([place for dim in order for place in x.places(dim)])
+    found = x.unmasked.permute([axis for dim in order for axis in x.axes(dim)])
     return with_masks(found, x, {order.index(dim): mask for dim, mask in x.masks.items()})
 
 
@@ -364,8 +364,8 @@ def flat_along(x: Masked, dim: int) -> Masked:
     """The same with a mask of one dimension along one of its own."""
     if x.masks[dim].where.ndim == 1:
         return x
-    places = x.places(dim)
-    return with_masks(x.whole.flatten(places[0], places[-1]), x, {**x.masks, dim: x.masks[dim].flat()})
+    axes = x.axes(dim)
+    return with_masks(x.unmasked.flatten(axes[0], axes[-1]), x, {**x.masks, dim: x.masks[dim].flat()})
 
 
 def in_flat_masks(x: Masked) -> Masked:
@@ -385,10 +385,10 @@ def in_compact_order(x: Any) -> Any:
 
 def filled(x: Masked, value: Any) -> Any:
     """All that there is room for, with a value in place of what was not chosen."""
-    whole: Any = x.whole
+    unmasked: Any = x.unmasked
     for dim in x.masks:
-        whole = torch.where(x.spread(dim), whole, value)
-    return whole
+        unmasked = torch.where(x.spread(dim), unmasked, value)
+    return unmasked
 
 
 def zeroed(x: Masked) -> Any:
@@ -398,15 +398,15 @@ def zeroed(x: Masked) -> Any:
 
 def copied(x: Masked) -> Any:
     """All that there is room for, with chosen elements in place of those not chosen, as `Masked.copied` has it."""
-    whole: Any = x.whole
+    unmasked: Any = x.unmasked
     for dim in x.masks:
-        x = with_masks(whole, x)
-        leading = with_leading(masked(whole, {dim: x.masks[dim]}), dim)
-        order = [*range(leading.mask.ndim, whole.ndim)]
-        place = x.place(dim)
-        order[place:place] = range(leading.mask.ndim)
-        whole = leading.copied().permute(order)
-    return whole
+        x = with_masks(unmasked, x)
+        leading = with_leading(masked(unmasked, {dim: x.masks[dim]}), dim)
+        order = [*range(leading.mask.ndim, unmasked.ndim)]
+        axis = x.axis(dim)
+        order[axis:axis] = range(leading.mask.ndim)
+        unmasked = leading.copied().permute(order)
+    return unmasked
 
 
 def unnested(x: Any, held: Callable[[Masked], Any] | None = None) -> tuple[Any, dict[int, Mask]]:
@@ -418,7 +418,7 @@ def unnested(x: Any, held: Callable[[Masked], Any] | None = None) -> tuple[Any, 
     if not isinstance(x, Masked):
         return x, {}
     x = in_flat_masks(x)
-    return x.whole if held is None else held(x), x.masks
+    return x.unmasked if held is None else held(x), x.masks
 
 
 def merged(x: Any, stop: int | None = None, start: int = 0) -> Masked:
@@ -433,11 +433,11 @@ def merged(x: Any, stop: int | None = None, start: int = 0) -> Masked:
     inside = {dim: mask for dim, mask in x.masks.items() if start <= dim < end}
     if end - start == 1:
         return x
-    begin, behind = x.place(start), x.places(end - 1)[-1] + 1
+    begin, behind = x.axis(start), x.axes(end - 1)[-1] + 1
     spread = [
-        mask.where.reshape(*mask.where.shape, *[1] * (behind - x.places(dim)[-1] - 1)) for dim, mask in inside.items()
+        mask.where.reshape(*mask.where.shape, *[1] * (behind - x.axes(dim)[-1] - 1)) for dim, mask in inside.items()
     ]
-    where = functools.reduce(lambda one, other: one & other, spread).expand(x.whole.shape[begin:behind])
+    where = functools.reduce(lambda one, other: one & other, spread).expand(x.unmasked.shape[begin:behind])
     sizes = [inside.get(dim, x.sizes[dim]) for dim in range(start, end)]
 
     def length() -> torch.Tensor:
@@ -445,7 +445,7 @@ def merged(x: Any, stop: int | None = None, start: int = 0) -> Masked:
         return functools.reduce(lambda one, other: one * other, lengths)
 
     rest = {dim - (end - start - 1 if dim >= end else 0): x.masks[dim] for dim in x.masks if dim not in inside}
-    return with_masks(x.whole, x, {start: Mask(where, length), **rest})
+    return with_masks(x.unmasked, x, {start: Mask(where, length), **rest})
 
 
 def flattened(x: Masked) -> Masked:
@@ -498,11 +498,11 @@ def packed(x: Masked, size: int | None = None, dim: int = 0) -> Masked:
     size = mask.size if size is None else min(size, mask.size)
     if mask.is_compact and size == mask.size:
         return x
-    whole, place = flat_along(x, dim).whole, x.place(dim)
+    unmasked, axis = flat_along(x, dim).unmasked, x.axis(dim)
     if not mask.is_compact and mask.size:
-        whole = whole.index_select(place, positions_of(x, size, dim))
-    whole = whole[:size] if place == 0 else whole.narrow(place, 0, size)
-    return masked(whole, {**x.masks, dim: Mask.first(size, mask.length)})
+        unmasked = unmasked.index_select(axis, positions_of(x, size, dim))
+    unmasked = unmasked[:size] if axis == 0 else unmasked.narrow(axis, 0, size)
+    return masked(unmasked, {**x.masks, dim: Mask.first(size, mask.length)})
 
 
 def aligned(chosen: list[Masked], what: str, dims: Sequence[int] | None = None) -> list[Masked]:
@@ -529,19 +529,19 @@ def aligned(chosen: list[Masked], what: str, dims: Sequence[int] | None = None) 
     if empty is not None:  # the others are as long, or one long
         of_none = [packed(x, 0, dim) for x, dim in each]
         return [
-            with_masks(x.whole, x, {**x.masks, dim: empty.flat()}) for x, (_, dim) in zip(of_none, each, strict=True)
+            with_masks(x.unmasked, x, {**x.masks, dim: empty.flat()}) for x, (_, dim) in zip(of_none, each, strict=True)
         ]
     common = functools.reduce(lambda one, other: torch.where(one == 1, other, one), lengths)
     index, found = torch.arange(size), []
     for (x, dim), length in zip(each, lengths, strict=True):
-        x, place = packed(x, dim=dim), x.place(dim)
-        index_of = torch.where(length == 1, 0, index.clamp(max=x.whole.shape[place] - 1))
-        found.append(masked(_taken(x.whole, place, index_of), {**x.masks, dim: Mask.first(size, common)}))
+        x, axis = packed(x, dim=dim), x.axis(dim)
+        index_of = torch.where(length == 1, 0, index.clamp(max=x.unmasked.shape[axis] - 1))
+        found.append(masked(_taken(x.unmasked, axis, index_of), {**x.masks, dim: Mask.first(size, common)}))
     return found
 
 
-def _taken(whole: Any, place: int, index: torch.Tensor) -> Any:
-    return whole[index] if place == 0 else whole[(*[slice(None)] * place, index)]
+def _taken(unmasked: Any, axis: int, index: torch.Tensor) -> Any:
+    return unmasked[index] if axis == 0 else unmasked[(*[slice(None)] * axis, index)]
 
 
 def aligned_along(operands: list, dims: list[int | None], what: str) -> list:
@@ -563,10 +563,10 @@ def in_the_order_of(x: Any, dim: int, mask: Mask) -> Any:
         if x.masks[dim].is_like(mask):
             return x
         x = packed(x, dim=dim)
-    whole, masks, place = (x.whole, x.masks, x.place(dim)) if isinstance(x, Masked) else (x, {}, dim)
-    ranks = mask.ranks().clamp(0, max(whole.shape[place] - 1, 0))
-    found = _taken(whole, place, ranks)
-    found = found.unflatten(place, tuple(mask.where.shape)) if mask.where.ndim > 1 else found
+    unmasked, masks, axis = (x.unmasked, x.masks, x.axis(dim)) if isinstance(x, Masked) else (x, {}, dim)
+    ranks = mask.ranks().clamp(0, max(unmasked.shape[axis] - 1, 0))
+    found = _taken(unmasked, axis, ranks)
+    found = found.unflatten(axis, tuple(mask.where.shape)) if mask.where.ndim > 1 else found
     return masked(found, {**masks, dim: mask})
 
 

@@ -87,16 +87,18 @@ def broadcast(
             return x
         x, dims = given[id(x)], unknown_dims(given[id(x)])
         x = with_masks(copied(x), x) if copies and dims else x
-        whole, missing = _spread_over(masks, x, ndim), ndim - ndim_of(x)
+        unmasked, missing = _spread_over(masks, x, ndim), ndim - ndim_of(x)
         for at, mask in masks.items() if safe and not copies else ():
             if at - missing in dims:
-                if mask.size and has_derivatives(whole):
-                    whole = torch.where(_spread(masks, at, ndim), whole, whole.detach())
+                if mask.size and has_derivatives(unmasked):
+                    unmasked = torch.where(_spread(masks, at, ndim), unmasked, unmasked.detach())
             elif has_shared_derivatives(x):
-                if not whole.ndim:
-                    whole = whole.to(torch.result_type(chosen.whole, whole))  # as dtypes are promoted, of no dimension
-                whole = torch.where(_spread(masks, at, ndim), whole, whole.detach())
-        return whole
+                if not unmasked.ndim:
+                    unmasked = unmasked.to(
+                        torch.result_type(chosen.unmasked, unmasked)
+                    )  # as dtypes are promoted, of no dimension
+                unmasked = torch.where(_spread(masks, at, ndim), unmasked, unmasked.detach())
+        return unmasked
 
     args, kwargs = map_arguments(operand, (args, kwargs))
     whole_ndim = ndim + sum(mask.where.ndim - 1 for mask in masks.values())
@@ -156,12 +158,12 @@ def _align(given: dict[int, Any], ndim: int, what: str) -> dict[int, Mask]:
 
 def _spread_over(masks: dict[int, Mask], x: Any, ndim: int) -> Any:
     """All that there is room for of an operand, with as many dimensions for each mask as that has."""
-    whole, missing = x.whole if isinstance(x, Masked) else x, ndim - ndim_of(x)
+    unmasked, missing = x.unmasked if isinstance(x, Masked) else x, ndim - ndim_of(x)
     for at in reversed(masks):
         if at >= missing and at - missing not in unknown_dims(x):
             for _ in range(masks[at].where.ndim - 1):
-                whole = whole.unsqueeze(x.place(at - missing) if isinstance(x, Masked) else at - missing)
-    return whole
+                unmasked = unmasked.unsqueeze(x.axis(at - missing) if isinstance(x, Masked) else at - missing)
+    return unmasked
 
 
 def _spread(masks: dict[int, Mask], at: int, ndim: int) -> torch.Tensor:
@@ -192,8 +194,8 @@ def _write_elementwise(rule: InPlace, args: tuple, kwargs: dict) -> Any:
         raise RuntimeError(
             f"torch.{rule.name}: got a target that does not have the shape of the result, at {user_location()}"
         )
-    check_cast(result.whole, target.whole)
-    target.assign(with_masks(result.whole.to(target.dtype), result))
+    check_cast(result.unmasked, target.unmasked)
+    target.assign(with_masks(result.unmasked.to(target.dtype), result))
     return target
 
 
