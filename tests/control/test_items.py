@@ -381,6 +381,12 @@ def test_an_index_out_of_range_is_a_check():
     assert "list index out of range" in error.get()
 
 
+def test_results_tell_of_an_index_out_of_range():
+    compiled = jax.jit(t2j(out_of_range))
+    np.testing.assert_array_equal(compiled(jnp.array(INPUTS[0])), out_of_range(torch.tensor(INPUTS[0])))
+    assert jnp.isnan(compiled(jnp.array([1.0, 2.0, 3.0]))).all()
+
+
 def many(x):
     return list(x)[int(x.argmax())]
 

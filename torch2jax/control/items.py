@@ -14,14 +14,14 @@ import torch
 
 from ..errors import TracedValueError
 from ..errors.locations import user_line
-from ..runtime.translation import lift
+from ..runtime.translation import lift, this_call
 from ..tracing.conditions import deciding_array
 from ..values.item import Item
 from ..values.lengths import range_of_number
 from .calls import is_data
 from .numbers import is_integer
 from .sides import condition
-from .state import splitting
+from .state import current_run, splitting
 
 _MOST = 64  # items that are chosen among: each is a condition
 _SIZE = 2**16  # numbers of a list that become a constant of the graph
@@ -188,12 +188,16 @@ def _index(operators: Any, key: Any, count: int, of: str) -> Any:
 
 
 def _expect(operators: Any, holds: Any, error: Callable[[], Exception]) -> None:
-    """Raises as Python does; where data decide whether, as a side of a condition does that raises."""
+    """Raises as Python does; where data decide whether, as a side of a condition does, and results tell by nan."""
 
     def fails() -> None:
         raise operators.raised(error)
 
-    operators.choose(holds, lambda: None, fails)
+    flag = operators.truth(holds)
+    operators.choose(flag, lambda: None, fails)
+    path = this_call().paths[-1]
+    if not isinstance(flag, bool) and not current_run().trying and path.policy.checks == "assume":
+        path.expect(flag, True, user_line())
 
 
 def _expect_few(items: Sequence[Any], what: str, instead: str) -> None:

@@ -15,6 +15,7 @@ from jax import lax
 
 from ..errors import TracedValueError
 from ..internals.dispatch import DisableTorchFunction
+from ..runtime.layers import SELECTIONS
 from ..runtime.translation import lift, this_call
 from ..tensors.dtypes import expect, expect_fits
 from ..tensors.known import defer, defer_body, value_of_body
@@ -95,6 +96,7 @@ class ArrayRule:
                 try:
                     args, kwargs = self.prepare(*lifted(args), **lifted(kwargs))
                 except TracedValueError:
+                    SELECTIONS.load()  # which has it
                     if self.of_unknown is None:
                         raise
                     return self.of_unknown(*args, **kwargs)
@@ -189,6 +191,7 @@ class ArrayRule:
             array_kwargs.pop("generator", None)
             arrays, args = (key, *arrays), (key, *args)
         if self.concrete and any(is_traced(tensor.buffer.array) for tensor in tensors):
+            SELECTIONS.load()
             if self.of_unknown is not None and is_result:
                 return self.of_unknown(*args, **kwargs)
             raise TracedValueError(f"torch.{self.name}")
