@@ -228,3 +228,39 @@ def test_threads_may_need_layers_at_once():
     codes = ", ".join(f"lambda x: {code}" for code in FIRST)
     program = THREADS.format(codes=codes, results=", ".join(map(repr, FIRST.values())))
     assert _run_anew(program).split() == ["served"] * len(FIRST)
+
+
+FORMS = """
+import torch2jax
+from torch2jax.rules.registry import PROVIDED
+from torch2jax.runtime.layers import LAYERS
+
+rules = {id(x): x for table in (PROVIDED.functions, PROVIDED._found) for x in table.values() if hasattr(x, "__dict__")}
+before = {key: dict(vars(x)) for key, x in rules.items()}
+for layer in LAYERS:
+    layer.load()
+changed = {name for key, x in rules.items() for name, value in vars(x).items() if before[key].get(name, x) is not value}
+print(sorted(changed))
+"""
+
+
+def test_layers_give_other_rules_only_what_loads_them():
+    # `ArrayRule` loads the layer where a rule has no form for traced values yet, so nothing else may be given so.
+    assert _run_anew(FORMS) == "['of_unknown']"
+
+
+INDICES = """
+import jax
+import jax.numpy as jnp
+import torch
+
+from torch2jax import t2j
+
+x = jnp.array([1.0, -1.0, 2.0])
+functions = lambda x: torch.where(x > 0)[0], torch.unique, lambda x: x.repeat_interleave((x > 0).long())
+print([jax.jit(t2j(function))(x).compact().tolist() for function in functions])
+"""
+
+
+def test_rules_have_their_form_for_traced_values_in_a_new_process():
+    assert _run_anew(INDICES) == "[[0, 2], [-1.0, 1.0, 2.0], [1.0, 2.0]]"
