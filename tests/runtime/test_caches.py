@@ -154,7 +154,14 @@ def _name_of(path: Path, name: str) -> str:
     return f"{path.stem}.{name}"
 
 
-OPERATORS = {"OpOverload", "tuple[OpOverload, ...]", "Callable", "Callable[..., Any]", "types.FunctionType"}
+OPERATORS = {
+    "OpOverload",
+    "tuple[OpOverload, ...]",
+    "Callable",
+    "Callable[..., Any]",
+    "Callable[..., object]",
+    "types.FunctionType",
+}
 # Functions under `functools.cache` of something else than PyTorch's operators, functions and dtypes.
 FEW = {
     "outer_state._kind_of": "kinds of containers that the package knows",
@@ -204,8 +211,8 @@ def _imported(node: ast.AST) -> list[str]:
 # Dictionaries and sets of modules that begin empty, and are no caches.
 TABLES = {
     "declared": """conditions._idle containers._OPEN features._without_values history.PRODUCTS history.QUOTIENTS
-        patches._around plan.FILLED registry._axis_rules registry._decomposed registry._rules_by_length
-        registry._selected_rules registry._sparse_rules rule._replaced tables.TAGS_WITHOUT_RULE
+        patches._around plan.FILLED registry._masked_rules registry._decomposed registry._rules_by_length
+        registry._sparse_rules rule._replaced tables.TAGS_WITHOUT_RULE
         tracebacks._calls_of_modules wrapper_subclasses._below_classes wrapper_subclasses._of_classes""",
     "in progress": "ffi._held lengths._calls outer_modules._visited python_functions._lent scope._jobs",
     "counted or numbered": "ffi._counts ffi._given ffi._platforms plans.bypassed",
