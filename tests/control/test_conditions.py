@@ -50,6 +50,14 @@ def agree(function, inputs=INPUTS, differentiable=True, **options):
             np.testing.assert_allclose(slope(x), torch.autograd.grad(total, leaf)[0], 1e-5, 1e-6)
 
 
+def agree_under_jit(function, inputs, tolerance):
+    """PyTorch's values, for lists of numbers, whichever path they take; the function is compiled once."""
+    translated = jax.jit(t2j(function), compiler_options=QUICK)
+    for x in inputs:
+        wanted = function(torch.tensor(x)).detach()
+        np.testing.assert_allclose(translated(jnp.array(x)), wanted, tolerance, err_msg=str(x))
+
+
 def primitives(function, *args, **options):
     """The primitives of a graph, those of branches after that of these."""
     found = []

@@ -1,13 +1,9 @@
 """Exceptions that data raise somewhere in an expression or a loop, and that code around it catches: as in PyTorch."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 import torch
 
-from tests.control.test_conditions import QUICK
-from torch2jax import t2j
+from tests.control.test_conditions import agree_under_jit
 
 INPUTS = [3, 4, -1, 2], [-3, -4, 1, 0.5], [0.1, 0.2, 0.05, 1], [3, -0.2, 3, 0]
 
@@ -137,11 +133,7 @@ def caught(program):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_jitted_as_in_pytorch(program):
-    function = caught(program)
-    translated = jax.jit(t2j(function), compiler_options=QUICK)
-    for x in INPUTS:
-        wanted = function(torch.tensor(x))
-        np.testing.assert_allclose(translated(jnp.array(x)), wanted, 1e-5, err_msg=str(x))
+    agree_under_jit(caught(program), INPUTS, 1e-5)
 
 
 class UntilNegative:
@@ -229,6 +221,4 @@ def name_of_one_side(x):
     ],
 )
 def test_protocols_of_python(program):
-    translated = jax.jit(t2j(program), compiler_options=QUICK)
-    for x in INPUTS:
-        np.testing.assert_allclose(translated(jnp.array(x)), program(torch.tensor(x)), 1e-5, err_msg=str(x))
+    agree_under_jit(program, INPUTS, 1e-5)

@@ -12,7 +12,7 @@ from jax.experimental import checkify
 from jax.sharding import PartitionSpec
 from torch import nn
 
-from tests.control.test_conditions import QUICK
+from tests.control.test_conditions import QUICK, agree_under_jit
 from torch2jax import TracedValueError, t2j
 
 INPUTS = [1, 2, 0.5], [-1, -2, 0.25], [3, -1, 2.5], [0.3, -0.2, 0.1]
@@ -341,10 +341,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_jitted_as_in_pytorch(program):
-    translated = jax.jit(t2j(program), compiler_options=QUICK)
-    for x in INPUTS:
-        wanted = program(torch.tensor(x)).detach()
-        np.testing.assert_allclose(translated(jnp.array(x)), wanted, 1e-5, err_msg=str(x))
+    agree_under_jit(program, INPUTS, 1e-5)
 
 
 @pytest.mark.parametrize("program", [expert, swapped, number, permuted])

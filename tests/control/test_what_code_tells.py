@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.control.test_conditions import QUICK
+from tests.control.test_conditions import agree_under_jit
 from torch2jax import TracedValueError, t2j
 
 V = contextvars.ContextVar("V", default=1.0)
@@ -234,10 +234,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_jitted_as_in_pytorch(program):
-    translated = jax.jit(t2j(program), compiler_options=QUICK)
-    for x in INPUTS:
-        wanted = program(torch.tensor(x))
-        np.testing.assert_allclose(translated(jnp.array(x)), wanted, 1e-6, err_msg=str(x))
+    agree_under_jit(program, INPUTS, 1e-6)
     assert V.get() == 1
 
 

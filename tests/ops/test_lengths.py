@@ -148,6 +148,13 @@ def check_each(results: dict, wanted: dict) -> None:
         check(results[name], of_pytorch, name)
 
 
+def check_kinds(compiled, of_all, names, parts, without=("none",)) -> None:
+    """Compares the results of functions for each kind of mask; those beside `parts` not for the kinds `without`."""
+    for kind, mask in MASKS.items():
+        served = [name for name in names if name in parts or kind not in without]
+        check_each(compiled(t2j(X), t2j(mask), names), of_all(X, mask, served))
+
+
 FUNCTIONS = LENGTHS | PARTS
 SOME = (
     "mean",

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tests.ops.test_lengths import MASKS, X, check_each, check_gradients, compact, each_of, in_groups
+from tests.ops.test_lengths import MASKS, X, check_gradients, check_kinds, compact, each_of, in_groups
 from torch2jax import Padded, t2j
 
 
@@ -97,9 +97,7 @@ compiled = jax.jit(t2j(of_all), static_argnums=2)
 
 @in_groups(FUNCTIONS)
 def test_values(names):
-    for kind, mask in MASKS.items():
-        served = [name for name in names if name in PARTS or kind != "none"]
-        check_each(compiled(t2j(X), t2j(mask), names), of_all(X, mask, served))
+    check_kinds(compiled, of_all, names, PARTS)
 
 
 def test_gradients():

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.test_lengths import MASKS, X, check_each, each_of, in_groups
+from tests.ops.test_lengths import MASKS, X, check_kinds, each_of, in_groups
 from torch2jax import TracedValueError, t2j
 
 Z = torch.randn(8, 5, 4, generator=torch.Generator().manual_seed(2))
@@ -85,9 +85,7 @@ compiled = jax.jit(t2j(of_all), static_argnums=2)
 
 @in_groups(FUNCTIONS)
 def test_values(names):
-    for kind, mask in MASKS.items():
-        served = [name for name in names if name in PARTS or kind not in ("none", "few")]
-        check_each(compiled(t2j(X), t2j(mask), names), of_all(X, mask, served))
+    check_kinds(compiled, of_all, names, PARTS, ("none", "few"))
 
 
 @pytest.mark.parametrize(

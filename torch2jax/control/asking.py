@@ -2,7 +2,7 @@
 
 import builtins
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -93,6 +93,11 @@ def _stops_early(flag: Any, rest: Callable[[Any], Any], stops_at: bool) -> Any:
     )
 
 
+def _have_data(keys: Sequence[Any]) -> bool:
+    """True if data decide a number that is compared, be it in a tuple."""
+    return any(is_data(x) for each in keys for x in (each if type(each) is tuple else (each,)))
+
+
 def _extreme(kind: str) -> Callable:
     def choose(operators: Expressions, *values: Any, key: Any = None, **options: Any) -> Any:
         if len(values) == 1 and type(values[0]) in (list, tuple):
@@ -100,7 +105,7 @@ def _extreme(kind: str) -> Callable:
         if len(values) < 2 or options:
             return NotImplemented
         keys = values if key is None else [operators.call(key, x) for x in values]
-        if not any(is_data(x) for each in keys for x in (each if type(each) is tuple else (each,))):
+        if not _have_data(keys):
             return NotImplemented
         best, best_key = values[0], keys[0]
         for x, its_key in zip(values[1:], keys[1:], strict=True):
@@ -121,7 +126,7 @@ def _extreme(kind: str) -> Callable:
 def in_order(operators: Expressions, items: list, key: Any = None, reverse: Any = False) -> Any:
     """Some items, sorted as Python does; numbers whose keys data decide by one sort of the graph."""
     keys = items if key is None else [operators.call(key, x) for x in items]
-    if not any(is_data(x) for each in keys for x in (each if type(each) is tuple else (each,))):
+    if not _have_data(keys):
         return NotImplemented if key is None else _by_python(items, keys, reverse)
     columns, by = _columns(items), _columns(keys)
     if type(reverse) is not bool or columns is None or by is None:

@@ -39,7 +39,7 @@ def item_at(operators: Any, owner: Any, key: Any) -> Any:
     at = _index(operators, key, len(items), "list" if type(owner) is list else type(owner).__name__)
     if items and len(items) <= _SIZE and len({*map(type, items)}) == 1 and type(items[0]) in _DTYPES:
         kind, table = type(items[0]), torch.tensor(items, dtype=_DTYPES[type(items[0])])
-        found: Any = lift(table)[_tensor(at)]
+        found: Any = lift(table)[at]
         return Item.of(found) if kind is bool else Item.out_of(found)
     _expect_few(items, "the index of a list", "index a tensor: torch.stack(tensors)[i], torch.tensor(numbers)[i]")
     return _chosen(operators, at, range(len(items)), items)
@@ -59,16 +59,16 @@ def set_item_at(operators: Any, value: Any, owner: Any, key: Any) -> None:
     else:
         operators.setitem(value, owner, operator.index(key))
         return
-    location, way = user_line(), splitting(user_line())
+    answer = _answer(operators, at, keys)
+    if answer is not None:
+        operators.setitem(value, owner, answer)
+        return
     for i, before in [(i, owner[i]) for i in keys]:
-        flag = True if i == keys[-1] and way is not None else operators.truth(operators.compare("Eq", at, i))
-        if flag is False:
-            continue
-        if flag is True or (way is not None and way.ask(deciding_array(flag), location)):
+        flag = operators.truth(operators.compare("Eq", at, i))
+        if flag is True:
             operators.setitem(value, owner, i)
-            return
-        if way is None:
-            operators.setitem(condition(deciding_array(flag), lambda: value, _giving(before), []), owner, i)
+        elif flag is not False:
+            operators.setitem(condition(deciding_array(flag), _giving(value), _giving(before), []), owner, i)
 
 
 def without_item(operators: Any, owner: list, key: Any) -> Any:
@@ -109,41 +109,46 @@ def _without(operators: Any, owner: list, value: Any) -> None:
     without_item(operators, owner, place_of(operators, owner, value))
 
 
-def _chosen(operators: Any, at: Any, keys: Sequence[Any], values: Sequence[Any]) -> Any:
-    """The value of the key that a number is; it is one of them."""
-    location, way = user_line(), splitting(user_line())
-    found = values[-1]
-    if way is not None:  # which ends where one is found
-        for key, value in zip(keys[:-1], values[:-1], strict=True):
-            flag = operators.truth(operators.compare("Eq", at, key))
-            if flag is True or (flag is not False and way.ask(deciding_array(flag), location)):
-                return value
-        return found
-    for key, value in zip(keys[-2::-1], values[-2::-1], strict=True):
+def _chosen(operators: Any, at: Any, keys: Sequence[Any], owner: Any) -> Any:
+    """The item of the key that a number is; it is one of them."""
+    answer = _answer(operators, at, keys)
+    if answer is not None:
+        return owner[answer]
+    found = owner[keys[-1]]
+    for key in keys[-2::-1]:
         flag = operators.truth(operators.compare("Eq", at, key))
-        if isinstance(flag, bool):
-            found = value if flag else found
-        else:
-            found = condition(deciding_array(flag), _giving(value), _giving(found), [])
+        if flag is True:
+            found = owner[key]
+        elif flag is not False:
+            found = condition(deciding_array(flag), _giving(owner[key]), _giving(found), [])
     return found
 
 
+def _answer(operators: Any, at: Any, keys: Sequence[Any]) -> Any:
+    """The key that a number is on the way that the code goes, where its conditions are split; else None."""
+    location = user_line()
+    way = splitting(location)
+    if way is None:
+        return None
+    for key in keys[:-1]:
+        flag = operators.truth(operators.compare("Eq", at, key))
+        if flag is True or (flag is not False and way.ask(deciding_array(flag), location)):
+            return key
+    return keys[-1]
+
+
 def _value_of(operators: Any, owner: dict, key: Any) -> Any:
-    keys = [x for x in owner if type(x) in (int, float, bool)]
-    _expect(operators, is_among(operators, keys, key), lambda: KeyError("a number that data decide"))
-    return _chosen(operators, key, keys, [owner[x] for x in keys])
+    _expect(operators, is_among(operators, owner, key), lambda: KeyError("a number that data decide"))
+    return _chosen(operators, key, _numbers(owner), owner)
 
 
 def value_or(operators: Any, owner: dict, key: Any, default: Any = None) -> Any:
     """The result of a dictionary's `get` for a number that data decide."""
-    keys = [x for x in owner if type(x) in (int, float, bool)]
-    if not keys:
-        return default
-    is_there = is_among(operators, keys, key)
-    return operators.choose(is_there, lambda: _chosen(operators, key, keys, [owner[x] for x in keys]), _giving(default))
+    is_there = is_among(operators, owner, key)
+    return operators.choose(is_there, lambda: _chosen(operators, key, _numbers(owner), owner), _giving(default))
 
 
-METHODS: dict[tuple[type, str], Callable] = {
+_METHODS: dict[tuple[type, str], Callable] = {
     (list, "pop"): without_item,
     (list, "index"): place_of,
     (list, "count"): _counted,
@@ -157,8 +162,8 @@ METHODS: dict[tuple[type, str], Callable] = {
 
 def method_of_data(operators: Any, owner: Any, name: str, args: tuple) -> Any:
     """The result of a method of a container, if data decide about it; else NotImplemented."""
-    method = METHODS.get((type(owner), name))
-    if method is None or len(args) != (1 if type(owner) is not dict else max(1, min(len(args), 2))):
+    method = _METHODS.get((type(owner), name))
+    if method is None or len(args) not in ((1, 2) if name == "get" else (1,)):
         return NotImplemented
     is_decided = type(args[0]) is Item if name in ("pop", "get") else any(map(is_data, (args[0], *owner)))
     return method(operators, owner, *args) if is_decided else NotImplemented
@@ -166,12 +171,16 @@ def method_of_data(operators: Any, owner: Any, name: str, args: tuple) -> Any:
 
 def is_among(operators: Any, keys: Iterable[Any], number: Any) -> Any:
     """The answer to ``number in keys``, for keys of a set or of a dictionary: what is no number is none of them."""
-    numbers = [x for x in keys if type(x) in (int, float, bool)]
+    numbers = _numbers(keys)
     _expect_few(numbers, "a number looked up in a dictionary or set", "index a tensor")
     found: Any = False
     for x in numbers:
         found = operators.or_(found, lambda x=x: operators.compare("Eq", number, x))
     return found
+
+
+def _numbers(keys: Iterable[Any]) -> list[Any]:
+    return [x for x in keys if type(x) in (int, float, bool)]
 
 
 def _index(operators: Any, key: Any, count: int, of: str) -> Any:
@@ -211,10 +220,6 @@ def _is_of_data(key: Any) -> bool:
 
 def _giving(value: Any) -> Callable[[], Any]:
     return lambda: value
-
-
-def _tensor(at: Any) -> Any:
-    return Item.tensor(at) if type(at) is Item else at
 
 
 _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}

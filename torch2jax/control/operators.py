@@ -98,9 +98,9 @@ class Operators(Expressions):
 
         for number in itertools.count():
             goes_on = self._goes_on(test, ending)
-            if not isinstance(goes_on, bool) and _is_over(goes_on):
-                return
             if not isinstance(goes_on, bool):
+                if _is_over(goes_on):
+                    return
                 way = splitting(location)
                 if way is None or number in _FIRST:  # what the first one sets may be the same from then on
                     with retried() if way else contextlib.nullcontext():

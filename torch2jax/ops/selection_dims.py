@@ -41,11 +41,6 @@ Tensor = torch.Tensor
 _REFUSED = "of a boolean-mask selection along a later dimension"
 
 
-def _leading_dim(dim: int, at: int) -> int:
-    """The number of a dimension once the one at `at` is in front."""
-    return 0 if dim == at else dim + 1 if dim < at else dim
-
-
 # In another order.
 
 

@@ -146,8 +146,7 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
 
 def lookup_masked(function: Callable[..., Any]) -> OfMasked | None:
     """The rule of a function for a `masked.Masked`, or None; that of an operator may be declared by name."""
-    if not SELECTIONS.is_loaded:
-        SELECTIONS.load()
+    SELECTIONS.load()
     found = _masked_rules.get(function)
     if found is None and isinstance(function, (OpOverload, OpOverloadPacket)):
         packet = function.overloadpacket if isinstance(function, OpOverload) else function
@@ -165,8 +164,6 @@ def lookup_sparse(function: Callable[..., Any]) -> Callable | None:
 
 def lookup_by_length(function: Callable[..., object]) -> ByLength | None:
     """The rule of a function for data-dependent numbers, if there is one."""
-    if not SELECTIONS.is_loaded:
-        SELECTIONS.load()
     return _rules_by_length.get(function)
 
 

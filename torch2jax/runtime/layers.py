@@ -65,6 +65,8 @@ class Layer:
 
     def load(self) -> None:
         """Imports the modules, as if no call was in progress."""
+        if self.is_loaded:
+            return
         with _lock:
             if self.is_loaded or self._is_loading:
                 return

@@ -315,20 +315,20 @@ _NOTING = frozenset(("torch._dynamo",))
 def _all_undone():
     """A context in which everything is as it was before the first call began."""
     global _calls
-    if not _exchanges.is_put:
-        yield
-        return
     with _lock:
-        before, _calls = _calls, 1
-        remove_patches()
+        is_first, before = _exchanges.is_put, _calls  # where it is not, another thread has undone everything
+        if is_first:
+            _calls = 1
+            remove_patches()
     try:
         yield
     finally:
         with _lock:
-            _calls += before
-            if _calls > 0:  # another thread may have ended its call
-                apply_patches()
-                _calls -= 1
+            if is_first:
+                _calls += before
+                if _calls > 0:  # another thread may have ended its call
+                    apply_patches()
+                    _calls -= 1
 
 
 class _Finder(importlib.abc.MetaPathFinder):

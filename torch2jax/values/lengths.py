@@ -25,6 +25,7 @@ from ..errors import TracedValueError
 from ..errors.locations import caller_line, is_library, user_line
 from ..rules import registry
 from ..rules.features import NEXT, Feature
+from ..runtime.layers import SELECTIONS
 from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import is_integral
 from ..tensors.tensor import Torchish, wrap
@@ -61,6 +62,8 @@ def track_lengths() -> None:
     """Makes the call in progress accept data-dependent lengths wherever functions take numbers, until it ends."""
     call = this_call()
     if _LENGTHS not in call.features:
+        if not SELECTIONS.is_loaded:  # which has the rules
+            SELECTIONS.load()
         call.features.push(_LENGTHS)
         _replace_builtins(len=length, min=smallest, max=largest)
 
