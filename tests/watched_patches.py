@@ -28,8 +28,8 @@ def names() -> dict[str, Any]:
     """
     for module in {module for module, _ in patches.awaited() if module.startswith("torch.")}:
         importlib.import_module(module)
-    patches.apply_patches()
-    patches.remove_patches()
+    patches.apply_patches(names)
+    patches.remove_patches(names)
     return {_name(owner, name): stand_in for owner, name, stand_in in patches._patches if not isinstance(stand_in, int)}
 
 

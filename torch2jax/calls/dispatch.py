@@ -10,7 +10,6 @@
 
 import contextlib
 import functools
-import sys
 import types
 from collections.abc import Callable, Collection
 from typing import Any
@@ -41,7 +40,7 @@ from ..rules.keywords import DROPPED, by_schema, is_in_old_order, run_named, wit
 from ..rules.operands import has_numpys, without_numpys
 from ..rules.rule import MetadataRule
 from ..runtime.patches import apply_patches, remove_patches
-from ..runtime.translation import CallMode, current, enter, leave, this_call
+from ..runtime.translation import CallMode, calls_of_thread, current, enter, leave, this_call
 from ..tensors.dtypes import dtype_of_type
 from ..tensors.tensor import Torchish, is_foreign
 from ..tracing.execution import Execution
@@ -104,7 +103,11 @@ class Call(TorchFunctionMode, Nesting, CallMode):
     run_planned = staticmethod(run_planned)  # for which a check of plans stands in
 
     def __enter__(self) -> "Call":
-        apply_patches()
+        try:
+            apply_patches(self)
+        except BaseException:  # an interrupt by the user
+            remove_patches(self)
+            raise
         enter(self)
         try:
             if self.is_top_level:
@@ -120,7 +123,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 for feature in self.features.beginning:
                     feature.begin(self)
         except BaseException:
-            self._leave(*sys.exc_info())
+            self._leave()
             raise
         if self.is_top_level and self.execution.tracks_lengths:
             for feature in self.features.later:
@@ -131,9 +134,9 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         return self
 
     def __exit__(self, *exc_info: object):
-        TorchFunctionMode.__exit__(self, *exc_info)
-        self._below_autograd.__exit__(*exc_info)
         try:
+            TorchFunctionMode.__exit__(self, *exc_info)
+            self._below_autograd.__exit__(*exc_info)
             if self.is_top_level and self.execution.ended_by is not None:
                 for feature in self.features.discarding:
                     feature.discard(self)
@@ -141,38 +144,46 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             elif self.is_top_level and self.execution.path.is_one_of_several:
                 self.execution.discard()
         finally:
-            self._leave(*exc_info)
+            self._leave()
         if exc_info[0] is None:
             if self._owns_stream:
                 self.stream.report()
             if self._reports:
                 self.last_resort.report()
 
-    def _leave(self, *exc_info: object):
+    def _leave(self) -> None:
         try:
-            if self._recording is not None:
-                self._recording.__exit__(None, None, None)
+            try:
+                if self._recording is not None:
+                    self._recording.__exit__(None, None, None)
+            finally:
+                if self._promotion is not None:
+                    self._promotion.close()
+            leave()
+            if not self.is_top_level:
+                self.features.return_to(this_call().features)
+            if self._owns_stream:
+                self.stream.close()
+            try:
+                if self.is_top_level:
+                    ends = self._session.ends
+                    if ends:
+                        with contextlib.ExitStack() as stack:
+                            for end in reversed(ends):  # one may raise, and the others follow
+                                stack.callback(end)
+            finally:
+                if self.is_top_level:
+                    for feature in self.features.ending:
+                        feature.end(self)
         finally:
-            if self._promotion is not None:
-                self._promotion.close()
-        leave()
-        if not self.is_top_level:
-            self.features.return_to(this_call().features)
-        if self._owns_stream:
-            self.stream.close()
-        try:
-            if self.is_top_level:
-                ends = self._session.ends
-                if ends:
-                    with contextlib.ExitStack() as stack:
-                        for end in reversed(ends):  # one may raise, and the others follow
-                            stack.callback(end)
-        finally:
-            if self.is_top_level:
-                for feature in self.features.ending:
-                    feature.end(self)
+            if self in calls_of_thread.stack:  # what comes before has raised
+                calls_of_thread.stack.remove(self)
             self._aten_mode = None  # it has the call, whose arrays would live until Python looks for cycles
-            remove_patches()
+            try:
+                remove_patches(self)
+            except BaseException:  # an interrupt by the user, which may come anywhere
+                remove_patches(self)
+                raise
 
     @property
     def aten_mode(self) -> AtenMode:

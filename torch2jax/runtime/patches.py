@@ -1,6 +1,9 @@
 """Python functions of PyTorch that no override reaches, replaced during translated calls.
 
 The exchange is seen by all threads, so that what stands in must do as the original does where no call is translated.
+
+An interrupt by the user (Ctrl-C) may come between any two lines. So everything here can be done once more: a call is
+in a set, not a count, and what is put back is forgotten only when all of it is.
 """
 
 import contextlib
@@ -22,10 +25,10 @@ _ABSENT = object()
 _pending: list[tuple[str, Callable]] = []
 _patches: list[tuple[object, str, object]] = []
 _absent: list[tuple[object, str]] = []
-_originals: list[tuple[Any, str, Any]] = []
+_originals: list[tuple[tuple[object, str, object], object]] = []
 _around: dict[int, tuple[types.CodeType, Callable, Callable]] = {}
 _lock = threading.RLock()
-_calls = 0
+_calls: set[object] = set()
 _expects_targets = False
 
 
@@ -41,7 +44,7 @@ def exchange(owner, name: str, replacement, *, may_lack: bool = False) -> None:
     elif name in vars(owner) or may_lack:
         with _lock:
             _patches.append((owner, name, replacement))
-            if _calls:
+            if _exchanges.is_put:
                 _put(owner, name, replacement)
     else:
         _lack(owner, name)
@@ -212,13 +215,13 @@ class _Exchanges:
         self.is_put = False
 
     def put(self) -> None:
-        self.is_put = True
         if self._count != len(_patches):  # which only grow, but for `forget`
             self._sort()
         self._in_modules_before = [*map(dict.get, self._modules, self._names, itertools.repeat(_ABSENT))]
+        self._others_before = [read(name, _ABSENT) for read, name in self._reads]
+        self.is_put = True
         for module, name, replacement in zip(self._modules, self._names, self._in_modules):  # noqa: B905
             module[name] = replacement
-        self._others_before = [read(name, _ABSENT) for read, name in self._reads]
         for owner, name, replacement in self._others:
             setattr(owner, name, replacement)
 
@@ -227,29 +230,30 @@ class _Exchanges:
         self._count = -1
 
     def put_back(self) -> None:
-        self.is_put = False
-        while _originals:
-            _put_back(*_originals.pop())
-        for (owner, name, _), original in zip(self._others, self._others_before, strict=True):
-            if original is _ABSENT:
-                delattr(owner, name)
-            else:
+        for (owner, name, _), original in *reversed(_originals), *zip(self._others, self._others_before, strict=True):
+            if original is not _ABSENT:
                 setattr(owner, name, original)
+            else:
+                with contextlib.suppress(AttributeError):  # it may be back
+                    delattr(owner, name)
         for module, name, original in zip(self._modules, self._names, self._in_modules_before):  # noqa: B905
             if original is _ABSENT:
-                del module[name]
+                module.pop(name, None)
             else:
                 module[name] = original
+        self.is_put = False
+        _originals.clear()
 
     def _sort(self) -> None:
         """Collects the declared replacements, the last one for each name."""
-        self._count = len(_patches)
+        count = len(_patches)
         patches = {(id(owner), name): (owner, name, replacement) for owner, name, replacement in _patches}.values()
         in_modules = [(vars(x), name, to) for x, name, to in patches if type(x) is types.ModuleType]
         self._modules, self._names = [x for x, _, _ in in_modules], [name for _, name, _ in in_modules]
         self._in_modules = [to for _, _, to in in_modules]
         self._others = [patch for patch in patches if type(patch[0]) is not types.ModuleType]
         self._reads = [(_reader(owner), name) for owner, name, _ in self._others]
+        self._count = count
 
 
 def _reader(owner: object) -> Callable[[str, object], object]:
@@ -257,49 +261,40 @@ def _reader(owner: object) -> Callable[[str, object], object]:
     return functools.partial(getattr, owner) if isinstance(owner, types.FunctionType) else vars(owner).get
 
 
-def _put_back(owner: object, name: str, original: object) -> None:
-    if original is _ABSENT:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, original)
-
-
 _exchanges = _Exchanges()
 
 
-def apply_patches() -> None:
+def apply_patches(call: object) -> None:
     """Installs the declared replacements, until `remove_patches`."""
-    global _calls
     if not _served.keys().isdisjoint(sys.modules.keys()):
         _load_served()  # without the lock, which a layer takes when it is loaded
     with _lock:
+        _calls.add(call)
         if not _exchanges.is_put:
-            _apply_pending()
-            _exchanges.put()
-            if not all(map(sys.modules.__contains__, _NOTING)):
-                sys.meta_path.insert(0, _finder)
-        _calls += 1
+            _install()
+
+
+def _install() -> None:
+    modules = sys.modules
+    for pending in [pending for pending in _pending if pending[0] in modules]:
+        module, declare = pending
+        declare(modules[module])
+        _pending.remove(pending)
+    _exchanges.put()
+    if not all(map(modules.__contains__, _NOTING)) and _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def _put(owner: object, name: str, replacement: object) -> None:
-    _originals.append((owner, name, _reader(owner)(name, _ABSENT)))
+    _originals.append(((owner, name, replacement), _reader(owner)(name, _ABSENT)))
     setattr(owner, name, replacement)
 
 
-def _apply_pending() -> None:
-    modules = sys.modules
-    for pending in [pending for pending in _pending if pending[0] in modules]:
-        _pending.remove(pending)
-        module, declare = pending
-        declare(sys.modules[module])
-
-
-def remove_patches() -> None:
-    """Undoes one `apply_patches`; with the last one, everything is as it was."""
-    global _calls
+def remove_patches(call: object) -> None:
+    """Undoes an `apply_patches`, be it interrupted; with the last one, everything is as it was."""
     with _lock:
-        _calls -= 1
-        if _calls == 0:
+        _calls.discard(call)
+        if not _calls and _exchanges.is_put:
             _exchanges.put_back()
             if _finder in sys.meta_path:
                 sys.meta_path.remove(_finder)
@@ -314,21 +309,16 @@ _NOTING = frozenset(("torch._dynamo",))
 @contextlib.contextmanager
 def _all_undone():
     """A context in which everything is as it was before the first call began."""
-    global _calls
     with _lock:
-        is_first, before = _exchanges.is_put, _calls  # where it is not, another thread has undone everything
+        is_first = _exchanges.is_put  # where it is not, another thread has undone everything
         if is_first:
-            _calls = 1
-            remove_patches()
+            _exchanges.put_back()
     try:
         yield
     finally:
         with _lock:
-            if is_first:
-                _calls += before
-                if _calls > 0:  # another thread may have ended its call
-                    apply_patches()
-                    _calls -= 1
+            if is_first and _calls and not _exchanges.is_put:  # another thread may have ended its call
+                _install()
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -361,7 +361,7 @@ def made(name: str) -> Callable[[], tuple[Callable, Callable]]:
 
 def run(name: str, limit: float = 20, ways: Sequence[str] = WAYS) -> Outcome:
     """How the program of a name ends, at the worst of the ways to run it; its text tells how often the code ran."""
-    make, found, start = made(name), {}, time.perf_counter()
+    make, found, start = made(name), {}, time.process_time()
     with warnings.catch_warnings(), outcomes.whole_tracebacks():
         warnings.simplefilter("ignore")
         try:
@@ -375,4 +375,4 @@ def run(name: str, limit: float = 20, ways: Sequence[str] = WAYS) -> Outcome:
     way = min(found, key=lambda way: outcomes.WORST_FIRST.index(found[way].kind))
     kinds = collections.Counter(x.kind for x in found.values())
     text = f"{way}: {found[way].text} [runs {runs}, later {later}; {dict(kinds)}]"
-    return Outcome(found[way].kind, text, time.perf_counter() - start)
+    return Outcome(found[way].kind, text, time.process_time() - start)

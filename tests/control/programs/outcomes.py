@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
     Args:
         kind: one of `OUTCOMES`.
         text: in which way it was run, and what differs there, or the exception's class and first line.
-        seconds: of everything but PyTorch.
+        seconds: of a processor, of everything but PyTorch.
     """
 
     kind: str
@@ -83,19 +83,19 @@ class _LeftError(Exception):
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises `Late` in what takes longer, again and again should someone catch it."""
+    """Raises `Late` in what takes a processor longer, again and again should someone catch it."""
 
     def late(_: int, frame: types.FrameType | None):
         if frame is None or frame.f_code.co_filename != weakref.__file__:  # a finalizer has nobody to raise to
             raise Late
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def load(text: str, name: str) -> Callable[[], types.ModuleType]:
@@ -294,7 +294,7 @@ def outcome(
         build: makes the program with new objects.
         inputs: what it is called with, one after another.
         gradients: at how many of the inputs derivatives are compared too.
-        limit: seconds for all that torch2jax does.
+        limit: seconds of a processor for all that torch2jax does.
     """
     with warnings.catch_warnings(), whole_tracebacks():
         warnings.simplefilter("ignore")
@@ -303,7 +303,7 @@ def outcome(
                 gauge = _Gauge(build, inputs, tolerance)
         except (Exception, Late) as error:
             return Outcome("torch", f"{type(error).__name__}: {error}"[:300])
-        start, found = time.perf_counter(), []
+        start, found = time.process_time(), []
         ways: dict[str, Callable[[], str]] = {"eager": gauge.eager, "jit": gauge.jitted}
         if gradients:
             ways["gradient"] = lambda: gauge.gradients(gradients)
@@ -319,7 +319,7 @@ def outcome(
         except Late:
             found.append(("late", f"more than {limit:.0f} s"))
     kind, text = min(found, key=lambda each: WORST_FIRST.index(each[0]))
-    return Outcome(kind, text, time.perf_counter() - start)
+    return Outcome(kind, text, time.process_time() - start)
 
 
 def graph(build: Callable[[], Program], inputs: Sequence[tuple[torch.Tensor, ...]], limit: float) -> Graph | None:
@@ -328,9 +328,9 @@ def graph(build: Callable[[], Program], inputs: Sequence[tuple[torch.Tensor, ...
     try:
         with warnings.catch_warnings(), limited(limit):
             warnings.simplefilter("ignore")
-            start = time.perf_counter()
+            start = time.process_time()
             traced = jax.make_jaxpr(torch2jax.t2j(program.run))(*_jax(inputs[0]))
-            seconds = time.perf_counter() - start
+            seconds = time.process_time() - start
     except (Exception, Late):
         return None
     finally:
