@@ -1,6 +1,7 @@
 """Functions that ask, and return one thing or another: against PyTorch."""
 
 import gc
+import linecache
 
 import jax
 import numpy as np
@@ -313,3 +314,32 @@ def test_a_callback_of_the_garbage_collector_is_no_part_of_a_side():
     finally:
         gc.callbacks.remove(told)
     assert phases
+
+
+CELLS = {
+    "<ipython-input-1-0abc>": """
+def halved(x):
+    while x.sum() > 1:
+        x = x / 2
+    return x
+
+class Halving(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return halved(x)
+        return x
+""",
+    "<python-input-7>": "def both(x): return Halving()(x) + halved(x)",
+}
+
+
+def test_code_of_cells_and_prompts_is_converted():
+    names = {"torch": torch}
+    for file, text in CELLS.items():
+        linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+        exec(compile(text, file, "exec"), names)
+    try:
+        np.testing.assert_allclose(jax.jit(t2j(names["both"]))(X), names["both"](torch.tensor(X)), 1e-6)
+    finally:
+        for file in CELLS:
+            del linecache.cache[file]

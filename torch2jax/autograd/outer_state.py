@@ -28,6 +28,7 @@ from ..errors.locations import is_library, is_users
 from ..errors.unwinding import Unwind
 from ..runtime.caches import remembered
 from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
+from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 
 T = TypeVar("T")
@@ -222,7 +223,10 @@ class OuterState:
         seen, pending = set(), [*leaves]
         while pending:
             value = pending.pop()
-            if id(value) in seen or isinstance(value, (str, int, float, torch.Tensor)):
+            if id(value) in seen or isinstance(value, (str, int, float, Torchish)):
+                continue
+            if isinstance(value, torch.Tensor):  # what it holds, the call puts back
+                self._keep(value, _ATTRIBUTES)
                 continue
             kind = type(value)
             plain, codec = _KINDS.get(kind), codec_of(kind)

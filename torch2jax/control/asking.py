@@ -1,6 +1,7 @@
 """Python's functions that ask numbers and tensors, as converted code calls them: `any`, `max`, `range` and others."""
 
 import builtins
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from ..errors.locations import user_line
 from ..tracing.conditions import deciding_array
 from ..values import lengths
 from ..values.item import Item
-from .calls import RANGE, is_data
+from .calls import RANGE, is_data, of_flag
 from .expressions import Expressions
 from .numbers import is_extreme_of_tensors
 from .sides import condition, short_circuit
@@ -160,7 +161,16 @@ def _sorted(operators: Expressions, items: Any, **options: Any) -> Any:
     return found if found is NotImplemented else operators.new(found)
 
 
+def _compared(kind: str) -> Callable:
+    return lambda operators, one, other: operators.compare(kind, one, other)
+
+
 ASKING: dict[Any, Callable] = {
+    operator.is_: _compared("Is"),
+    operator.is_not: _compared("IsNot"),
+    operator.contains: lambda operators, items, x: operators.compare("In", x, items),
+    operator.truth: lambda operators, value: of_flag(operators.truth(value)),
+    operator.not_: lambda operators, value: operators.not_(value),
     builtins.any: _any,
     builtins.all: _all,
     builtins.isinstance: _isinstance,

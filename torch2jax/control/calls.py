@@ -16,6 +16,7 @@ from jax.core import Tracer
 from ..errors.locations import user_line
 from ..runtime.patches import replacement_around
 from ..runtime.translation import current
+from ..tensors.objects import has_attributes
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array
 from ..values.item import Item
@@ -121,6 +122,8 @@ class Calls(Access):
                     f"and is not converted: {why_unconverted(function)}"
                 )
             expect_fresh(args)
+        elif not reads_only(function, args):
+            run.consumed += [x for x in args if isinstance(x, CONTAINERS) or has_attributes(type(x)) if not is_made(x)]
         if run.pairs:
             _expect_unpaired(args, function.__qualname__)
         if function in FIRST_IS_WRITTEN:

@@ -28,6 +28,7 @@ from .exits import (
     stored_names,
     without_exits,
 )
+from .matches import compares, without_matches
 from .source import Unconvertible, definition_of
 
 _READ_THEIR_CALLER = frozenset(("locals", "eval", "exec", "__import__"))
@@ -63,6 +64,7 @@ class _Converter(ast.NodeTransformer):
         args = self._arguments(node.args, is_top_level)
         saved = self._enter_scope(node.args, node.body)
         parameters = {x.arg for x in ast.walk(node.args) if isinstance(x, ast.arg)}
+        node.body = without_matches(node.body)
         lowered = without_exits(node)
         local = sorted(stored_names(lowered) - self._globals - self._nonlocals - parameters)
         body = self._block(lowered)
@@ -237,7 +239,11 @@ class _Converter(ast.NodeTransformer):
         ]
         classes = [x.cls for case in node.cases for x in ast.walk(case.pattern) if isinstance(x, ast.MatchClass)]
         kinds = [self.visit(copy.deepcopy(x)) for x in classes]
-        return ast.Match(operator("matched", self.visit(node.subject), *map(_thunk, kinds)), cases)
+        by_value = _constant(compares(node.cases, ast.MatchValue, ast.MatchSingleton))
+        by_identity = _constant(compares(node.cases, ast.MatchSingleton))
+        return ast.Match(
+            operator("matched", self.visit(node.subject), by_value, by_identity, *map(_thunk, kinds)), cases
+        )
 
     def visit_Raise(self, node: ast.Raise) -> Any:
         if node.exc is None:

@@ -23,7 +23,7 @@ from .exits import RESULT
 from .expressions import Expressions, variables_of
 from .items import is_among, item_at, method_of_data, set_item_at
 from .loops import loop
-from .merge import expect_there
+from .merge import expect_there, has_no_identity
 from .overflow import fitting
 from .purity import is_iterator
 from .sides import condition
@@ -238,11 +238,16 @@ class Operators(Expressions):
             goes_on = self._goes_on(lambda at=at: left.has(self, at), ending)
 
     @staticmethod
-    def matched(subject: Any, *kinds: Callable[[], Any]) -> Any:
+    def matched(subject: Any, by_value: bool, by_identity: bool, *kinds: Callable[[], Any]) -> Any:
         parts = subject if isinstance(subject, (list, tuple)) else subject.values() if isinstance(subject, dict) else ()
         expect_there(subject, *parts)
-        if any(type(x) is Item for x in (subject, *parts)) and any(issubclass(torch.Tensor, kind()) for kind in kinds):
-            raise TracedValueError("a number matched by the class of tensors", instead="ask isinstance")
+        if by_value and any(map(has_no_identity, (subject, *parts))):
+            raise Refused("data decide which of two objects a pattern is compared with", other_paths=True)
+        if any(type(x) is Item for x in (subject, *parts)):
+            if any(issubclass(torch.Tensor, kind()) for kind in kinds):
+                raise TracedValueError("a number matched by the class of tensors", instead="ask isinstance")
+            if by_identity:
+                raise Refused("a pattern compares what data decide with True, False or None", other_paths=True)
         return subject
 
     @staticmethod

@@ -16,6 +16,7 @@ import functools
 import heapq
 import inspect
 import itertools
+import linecache
 import operator
 import os
 import re
@@ -71,8 +72,10 @@ _READING = frozenset(
 def is_to_convert(code: types.CodeType) -> bool:
     """True if code is the user's, or is followed as if it was."""
     file = code.co_filename
-    if file.startswith(("<", *_OWN)) or code is KEEP_ALIVE:
+    if file.startswith(_OWN) or code is KEEP_ALIVE:
         return False
+    if file.startswith("<"):  # the user's if its lines are known, as those of a cell of IPython's or of the prompt
+        return not file.startswith("<frozen") and bool(linecache.getlines(file))
     if file.startswith(_TORCH):
         return file.startswith(_FOLLOWED)
     if file.startswith((*_TENSORS, *_NUMPY)):

@@ -25,6 +25,7 @@ import torch
 
 from ..runtime.translation import this_call
 from ..tensors.journal import Journal, journal
+from ..tensors.tensor import Torchish
 from .state import Refused, Run, current_run, name_of
 
 
@@ -321,7 +322,7 @@ def is_from_outside(run: Run, owner: Any, restored: Callable[[Any], bool]) -> bo
         Doubted: nobody knows.
     """
     outside: Any = run.outside
-    if isinstance(owner, torch.Tensor) or outside.has_made(owner) or id(owner) in run.tables:
+    if isinstance(owner, Torchish) or outside.has_made(owner) or id(owner) in run.tables:
         return False
     if restored(owner):
         return True

@@ -126,7 +126,8 @@ def _open_dict_with_attributes(value) -> tuple:
     attributes = vars(value)
     if not attributes and not dict.__len__(value):  # as most are that modules have for hooks
         return ((), ()), ()
-    return (_keys(dict.keys(value)), tuple(attributes)), (*dict.values(value), *attributes.values())
+    kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # each has an order of its own
+    return (_keys(kind.keys(value)), tuple(attributes)), (*kind.values(value), *attributes.values())
 
 
 def _fill_dict_with_attributes(value, head, items) -> None:
@@ -141,7 +142,8 @@ _DICT_WITH_ATTRIBUTES = ObjectCodec(
     _fill_dict_with_attributes,
     lambda x: (dict.keys(x), dict.values(x), vars(x), vars(x).values()),
 )
-_ORDERED_DICT = _DICT_WITH_ATTRIBUTES._replace(views=lambda x: (x, dict.values(x)))  # which is not given any meanwhile
+# Of which attributes are not looked at: it is given none meanwhile.
+_ORDERED_DICT = _DICT_WITH_ATTRIBUTES._replace(views=lambda x: (x, OrderedDict.values(x)))
 
 
 def _fill_default_dict(value: defaultdict, keys, items) -> None:

@@ -9,6 +9,7 @@ import io
 import itertools
 import logging
 import math
+import os
 import queue
 import random
 import tempfile
@@ -907,3 +908,50 @@ def a_step_every_second_call():
         return x + hidden(x) if s.n % 2 == 0 else x * s.n
 
     return program, lambda: s.n
+
+
+@once
+def an_order_that_moves():
+    items = collections.OrderedDict(a=1, b=2, c=3)
+
+    def program(x):
+        items.move_to_end(next(iter(items)))
+        k = next(iter(items.values()))
+        return x * k if x.sum() > 0 else x - k
+
+    return program, lambda: [*items.values()]
+
+
+@once
+def an_attribute_of_a_tensor():
+    t = torch.zeros(1)
+    t.n = 0
+
+    def program(x):
+        t.n += 1
+        return x * t.n if x.sum() > 0 else x - t.n
+
+    return program, lambda: t.n
+
+
+@once
+def an_attribute_that_a_tensor_lacks():
+    t = torch.zeros(1)
+
+    def program(x):
+        t.n = getattr(t, "n", 0) + 1
+        return x * t.n if x.sum() > 0 else x - t.n
+
+    return program, lambda: t.n
+
+
+@once
+def the_environment():
+    os.environ["OF_A_TEST"] = "0"
+
+    def program(x):
+        os.environ["OF_A_TEST"] = str(int(os.environ["OF_A_TEST"]) + 1)
+        k = int(os.environ["OF_A_TEST"])
+        return x * k if x.sum() > 0 else x - k
+
+    return program, lambda: int(os.environ["OF_A_TEST"])
