@@ -1,5 +1,6 @@
 """`match` statements whose subjects data decide, and other ways to compare: as in PyTorch."""
 
+import dataclasses
 import enum
 import operator
 
@@ -146,6 +147,28 @@ def modes_in_parts(x):
             return y * 3
 
 
+@dataclasses.dataclass
+class Step:
+    is_up: bool
+    size: float
+
+
+def flags_of_objects(x):
+    match Step(bool(x.sum() > 0), x[0].item()):
+        case Step(is_up=True, size=s):
+            return x * s
+        case Step(size=s):
+            return x - s
+
+
+def flags_of_dictionaries(x):
+    match {"is up": bool(x.sum() > 0), "n": 2}:
+        case {"is up": True, "n": n}:
+            return x * n
+        case {"n": n}:
+            return x - n
+
+
 def of_classes(x):
     match x.tolist():
         case [a, b, c]:
@@ -178,6 +201,8 @@ PROGRAMS = [
     parts,
     flags_in_parts,
     modes_in_parts,
+    flags_of_objects,
+    flags_of_dictionaries,
     of_classes,
     by_operators,
 ]

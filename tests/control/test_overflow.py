@@ -260,3 +260,18 @@ def test_in_a_function_that_torch_differentiates():
 
     with pytest.raises(TypeError, match=r"an integer of Python's, within a transformation"):
         jax.make_jaxpr(t2j(function))(INPUTS[0])
+
+
+def test_numbers_of_64_bits():
+    def function(x):
+        n = int(x.sum())
+        return (n << 40) >> 38, n >> 70, n & (2**63 - 1), n * 0.1, n / 10, n > 16777216.5, n + 0.1 < n
+
+    with jax.enable_x64(True):
+        for x in (np.full(3, 16777217.0), np.full(3, -5.0), np.full(3, 0.0)):
+            found, wanted = jax.jit(t2j(function))(x), function(torch.from_numpy(x))
+            np.testing.assert_allclose(np.array(found, np.float64), np.array(wanted, np.float64), 1e-15)
+            assert found[3].dtype == found[4].dtype == np.float64
+        for larger in (lambda n: n | 2**63, lambda n: n // 2**64, lambda n: n + 2**63):
+            with pytest.raises(OverflowError, match="beside a number that data decide, which has 64 bits"):
+                t2j(lambda x, larger=larger: larger(int(x.sum())))(x)

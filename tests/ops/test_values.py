@@ -204,6 +204,19 @@ def test_shallow_copies_share_and_deep_copies_do_not():
         np.testing.assert_array_equal(deep, X + 5)
 
 
+def test_a_deep_copy_is_a_leaf_of_its_own():
+    def f(x, w):
+        parts = {"x": x, "of w": [w, w]}
+        copies = copy.deepcopy(parts)
+        return (copies["x"] * x).sum() + (copies["of w"][0] * copies["of w"][1]).sum() + x.sum() * w.sum() * 0
+
+    x, w = torch.ones(2, requires_grad=True), torch.ones(1, 2, requires_grad=True)
+    f(x, w).backward()
+    by_x, by_w = jax.grad(t2j(f), argnums=(0, 1))(jnp.ones(2), jnp.ones((1, 2)))
+    np.testing.assert_array_equal(by_x, x.grad)
+    np.testing.assert_array_equal(by_w, w.grad)
+
+
 LOSES_ITS_GRADIENT = {
     "numpy": lambda x: torch.from_numpy(np.sin(x.numpy())).sum(),
     "asarray": lambda x: (torch.from_numpy(np.asarray(x)) * x).sum(),

@@ -204,6 +204,20 @@ hash(n)
 hex(i)
 bin(i)
 chr(65 + i)
+k & 2 ** 40 - 1
+(n << 3) >> 40
+n >> 31
+n > 2.5
+n >= -3.5
+n == 3.0
+n != 2.5
+n < -0.5
+n <= 8.5
+n / 10 < f
+n * 0.1 + g
+n & 2 ** 40 - 1
+n | 2 ** 31
+i ^ 2 ** 64 - 1
 n.bit_length()
 i.bit_count()
 f.is_integer()
@@ -245,6 +259,8 @@ math.isnan(f)
 math.isinf(f)
 math.isfinite(f)
 math.hypot(f, g)
+math.hypot(f, g, 3)
+math.hypot(f)
 math.degrees(f)
 math.radians(f)
 math.copysign(1, f)
@@ -540,7 +556,9 @@ r = r[0]
 """
 
 REFUSED = {
-    "the integer 2147483648, .* which JAX's arrays of 32 bits do not hold": ("n + 2 ** 31 - 2 ** 31", "n % 2 ** 31"),
+    "the integer [0-9]+, .* beside a number that data decide, which has 32 bits": (
+        *("n + 2 ** 31 - 2 ** 31", "n % 2 ** 31", "n & 2 ** 40 - 1", "n | 2 ** 31", "i ^ 2 ** 64 - 1"),
+    ),
     "data decide whether an exponent is negative": ("2 ** i", "2 ** -i"),
     "a complex number of a traced one|complex": ("n + 1j", "f * 2j", "complex(n)"),
     "jax.debug.print": (

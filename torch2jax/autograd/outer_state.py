@@ -122,6 +122,7 @@ _KINDS: dict[type, Kind] = {
     io.BytesIO: _TEXT,
     types.SimpleNamespace: _ATTRIBUTES,
     threading.local: _ATTRIBUTES,
+    logging.Logger: Kind(lambda x: x.level, logging.Logger.setLevel),
     random.Random: Kind(random.Random.getstate, random.Random.setstate),
     np.random.RandomState: Kind(np.random.RandomState.get_state, np.random.RandomState.set_state),
     np.random.Generator: Kind(lambda x: x.bit_generator.state, _put_bits),
@@ -237,6 +238,7 @@ class OuterState:
                 if kind is not np.ndarray or (value.size <= _MANY and value.flags.writeable):
                     self._keep(value, plain)
                 pending.extend(vars(value).values() if plain is _ATTRIBUTES else ())
+                pending.extend(value.handlers if kind is logging.Logger else ())
             elif isinstance(value, type):
                 if not is_of_library(value):
                     self._keep(value, _CLASS)
@@ -251,8 +253,6 @@ class OuterState:
                             pending.append(x)
                         elif "hooks" in name and x:
                             pending.extend(x.values())
-            elif isinstance(value, logging.Logger):
-                pending.extend(value.handlers)
             elif codec is not None and not _is_left_out(value):
                 self._note_parts(value, codec, pending)
 

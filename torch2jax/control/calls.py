@@ -300,6 +300,11 @@ class Calls(Access):
         elif name in (mutators_of(owner) or ()):
             run = current_run()
             if run.journal is not None or run.pairs or run.was_restored is not None:
+                if name == "pop" and isinstance(owner, set) and len(owner) > 1 and not is_made(owner):
+                    raise Refused(
+                        "set.pop() removes an arbitrary item, and another one once the set is put back: take "
+                        "min(items), and items.remove() it"
+                    )
                 note_contents(owner)
         elif changes_nothing(function, owner, name) or (owner is not None and is_made(owner)):
             return

@@ -105,7 +105,7 @@ class Encoder:
             items: Any = value.values()  # pyright: ignore[reportAttributeAccessIssue]
             return Node("dict", value, tuple(value), [*map(self, items)], is_older)
         if kind is set:
-            return Node("set", value, (frozenset(value),), [], is_older)
+            return Node("set", value, (frozenset((type(x), x) for x in value),), [], is_older)
         if is_plain_object(kind):
             self._count += is_older
             if is_older and self._count > _MOST_OBJECTS:

@@ -328,7 +328,7 @@ class Merge:
         kind = type(a.value)
         if a.kind != b.kind or type(b.value) is not kind or not _are_same_names(a.names, b.names):
             return self._unmergeable(a, b, name)
-        if len(a.children) != len(b.children):
+        if len(a.children) != len(b.children) or not _are_alike(a.value, b.value):
             return self._unmergeable(a, b, name)
         box: list = []
         builders: list[Build] = []
@@ -462,7 +462,17 @@ def _holds(dtype: torch.dtype, number: Leaf) -> bool:
 
 
 def _is_same_number(one: Any, other: Any) -> bool:
-    return one == other or (one != one and other != other)
+    """True of numbers of one type that no code tells apart: 0.0 and -0.0 are equal, and two."""
+    return one == other if isinstance(one, int) else repr(one) == repr(other)
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """True of two containers of one class if nothing but what is in them tells them apart."""
+    if isinstance(one, collections.deque):
+        return one.maxlen == other.maxlen
+    if isinstance(one, collections.defaultdict):
+        return one.default_factory is other.default_factory
+    return not isinstance(one, tuple) or not (dict_of(one) or dict_of(other))  # attributes of a subclass
 
 
 def _are_one(one: Tree, other: Tree) -> bool:
@@ -475,6 +485,11 @@ def _are_one(one: Tree, other: Tree) -> bool:
 def _are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, (slice, range)):
+        pairs = [(getattr(one, name), getattr(other, name)) for name in ("start", "stop", "step")]
+        return all(type(x) is type(y) and x == y for x, y in pairs)
+    if isinstance(one, frozenset):
+        return {(type(x), x) for x in one} == {(type(x), x) for x in other}
     return isinstance(one, _COMPARED_BY_VALUE) and one == other
 
 

@@ -9,11 +9,13 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import TracedValueError
 from ..errors.locations import user_line
 from ..runtime.translation import this_call
+from ..tensors.dtypes import has_doubles
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item
 from ..values.python_functions import MATH
@@ -43,6 +45,8 @@ def computed(kind: str, function: Callable[[Any, Any], Any], a: Any, b: Any) -> 
     """The result of an operator of two numbers, one of which data decide."""
     if complex in (type(a), type(b)):
         raise TracedValueError("a complex number of a traced one", instead="compute with tensors: torch.complex(a, b)")
+    if is_integer(a) and is_integer(b):
+        a, b = _held(kind, a, b), _held(kind, b, a)
     if kind == "Pow":
         return _power(a, b)
     if kind in ("LShift", "RShift") and is_integer(a) and is_integer(b):
@@ -51,6 +55,25 @@ def computed(kind: str, function: Callable[[Any, Any], Any], a: Any, b: Any) -> 
         _check_divisor(b)
     result = function(*beside_floats(a, b))
     return expect_integer(kind, a, b, result) if kind in ("Add", "Sub", "Mult") and is_integer(result) else result
+
+
+def _held(kind: str, value: Any, other: Any) -> Any:
+    """An integer beside one that the graph has, in as many bits.
+
+    Raises:
+        OverflowError: these do not hold it, nor the result.
+    """
+    if type(value) is not int or type(other) is not Item or kind in ("Pow", "LShift", "RShift"):
+        return value
+    info = np.iinfo(np.int32 if other.dtype == torch.bool else other.read().dtype)
+    if info.min <= value <= info.max:
+        return value
+    if kind == "BitAnd" and lengths.range_of_number(other)[0] >= 0:
+        return value & int(info.max)
+    raise OverflowError(
+        f"got the integer {value}, at {user_line()}, beside a number that data decide, which has {info.bits} bits in "
+        "the graph" + ("" if has_doubles() else "; with jax.config.update('jax_enable_x64', True) it has 64")
+    )
 
 
 def _check_divisor(value: Any) -> None:
@@ -83,7 +106,9 @@ def _shifted(kind: str, a: Any, b: Any) -> Any:
         raise ValueError("negative shift count")
     if kind == "LShift":
         return computed("Mult", operator.mul, a, _power(2, b) if type(b) is Item else 2**b)
-    return a // 2 ** min(b, 30)
+    number: Any = a if type(a) is Item else Item.of(lengths.tensor_of(a))
+    shifted: Any = Number.of(number) >> min(b, np.iinfo(number.read().dtype).bits - 1)
+    return Item.of(shifted)
 
 
 def raised_to(operators: Any, a: Any, b: Any, modulus: Any = None) -> Any:

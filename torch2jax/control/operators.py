@@ -19,6 +19,7 @@ from ..values import lengths
 from ..values.item import Item
 from .asking import ASKING, in_order
 from .calls import RANGE, SPECIAL
+from .encoding import attributes_of, is_plain_object
 from .exits import RESULT
 from .expressions import Expressions, variables_of
 from .items import is_among, item_at, method_of_data, set_item_at
@@ -239,14 +240,14 @@ class Operators(Expressions):
 
     @staticmethod
     def matched(subject: Any, by_value: bool, by_identity: bool, *kinds: Callable[[], Any]) -> Any:
-        parts = subject if isinstance(subject, (list, tuple)) else subject.values() if isinstance(subject, dict) else ()
-        expect_there(subject, *parts)
-        if by_value and any(map(has_no_identity, (subject, *parts))):
+        parts = _parts(subject)
+        expect_there(*parts)
+        if by_value and any(map(has_no_identity, parts)):
             raise Refused("data decide which of two objects a pattern is compared with", other_paths=True)
-        if any(type(x) is Item for x in (subject, *parts)):
+        if any(type(x) is Item for x in parts):
             if any(issubclass(torch.Tensor, kind()) for kind in kinds):
                 raise TracedValueError("a number matched by the class of tensors", instead="ask isinstance")
-            if by_identity:
+            if by_identity and any(type(x) is Item and x.dtype == torch.bool for x in parts):
                 raise Refused("a pattern compares what data decide with True, False or None", other_paths=True)
         return subject
 
@@ -349,6 +350,17 @@ def _ends_by_code(items: Any) -> bool:
         steps = dis.get_instructions(items.gi_code)
         return any(x.opname == "PUSH_EXC_INFO" for x in steps) or _ends_by_code(items.gi_yieldfrom)
     return is_iterator(items) and any(map(_ends_by_code, filter(is_iterator, gc.get_referents(items))))
+
+
+def _parts(subject: Any, depth: int = 3) -> list[Any]:
+    """What a pattern may compare: a value, and what is in it."""
+    if isinstance(subject, (list, tuple)):
+        inner: Any = subject
+    elif isinstance(subject, dict):
+        inner = subject.values()
+    else:
+        inner = attributes_of(subject).values() if is_plain_object(type(subject)) else ()
+    return [subject, *(x for part in inner if depth for x in _parts(part, depth - 1))]
 
 
 def _loop_location(body: types.FunctionType) -> SourceLine:

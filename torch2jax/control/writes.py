@@ -438,8 +438,10 @@ def note_contents(owner: Any) -> None:
     if isinstance(owner, CONTAINERS):
         if ("contents", id(owner)) not in kept.slots:  # whose name is looked for on the stack
             kept.note(Contents(owner))
-    elif not isinstance(owner, torch.Tensor) and run.journal is not None:
-        raise Refused(f"nobody knows what a write to a {type(owner).__name__} changes")
+    elif not isinstance(owner, torch.Tensor):
+        if run.journal is not None:
+            raise Refused(f"nobody knows what a write to a {type(owner).__name__} changes")
+        run.consumed.append(owner)
 
 
 def _expect_single(pairs: dict[int, tuple[Any, str]], owner: Any) -> None:

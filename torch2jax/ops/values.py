@@ -320,7 +320,8 @@ def _deepcopy(self, memo):
     else:
         is_new = self._viewed is None and not is_copied(self, memo)
         is_alone = is_new and not self._node.storage.memory.is_shared
-        result = _copied_with_its_memory(self, memo, is_new)
+        with torch.no_grad():  # a copy is a leaf of its own
+            result = _copied_with_its_memory(self, memo, is_new)
         if self.history is not None:
             result.start_history(is_alone=is_alone)
         result.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.attributes.items()})

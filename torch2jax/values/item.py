@@ -1,6 +1,7 @@
 """The result of ``.item()`` on a traced tensor: a number that code may compute with and compare."""
 
 import dis
+import math
 import operator
 import os
 import sys
@@ -22,7 +23,7 @@ from ..runtime.translation import this_call
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import range_of
-from .traced_numbers import Number
+from .traced_numbers import Computed, Number
 
 
 class Item(Number):
@@ -78,12 +79,15 @@ class Item(Number):
             raise Restart  # as by min and max, of which there are some that take such numbers
         if self.dtype == torch.bool:
             return compare(_as_integer(self), other)
+        if type(other) is float and math.isfinite(other) and not self.is_floating_point():
+            name, other = _beside_integer(name, other)
+            compare = getattr(operator, name.strip("_"))
         decision = _seen(name, self, other)
         if decision is not None:
             return decision
-        if self.is_of_float32 and type(other) is float:
+        if self.is_of_float32 and type(other) in (float, int):
             compare, other = _in_float32(name, other, compare)
-        return compare(Number.of(self), _plain(other))
+        return compare(*_as_floats(Number.of(self), _plain(other)))
 
 
 @replaces(torch, "is_tensor")
@@ -147,6 +151,13 @@ def _seen(name: str, one: "Item", other: Any) -> bool | None:
     return True if always else False if never else None
 
 
+def _beside_integer(name: str, number: float) -> tuple[str, float]:
+    """A comparison of an integer with a float, as one with an integer; of no integer, as one that none fulfils."""
+    if name in ("__eq__", "__ne__"):
+        return name, int(number) if number.is_integer() else math.nan
+    return name, math.ceil(number) if name in ("__lt__", "__ge__") else math.floor(number)
+
+
 def _in_float32(
     name: str, number: float, compare: Callable[[Any, Any], Any]
 ) -> tuple[Callable[[Any, Any], Any], float]:
@@ -169,11 +180,34 @@ def _plain(value: object):
     return Number.of(value) if type(value) is Item else value
 
 
+def _as_floats(one: Any, other: Any) -> tuple[Any, Any]:
+    """Two numbers as Python computes with them: an integer beside a float is a float64, not of the default dtype."""
+    if _is_float(one) == _is_float(other):
+        return one, other
+    return _as_float(one), _as_float(other)
+
+
+def _is_float(number: Any) -> bool:
+    return number.is_floating_point() if isinstance(number, Number) else type(number) is float
+
+
+def _as_float(number: Any) -> Any:
+    if not isinstance(number, Number) or number.is_floating_point():
+        return number
+    real: Any = number.double()
+    found = Number.of(real)
+    found.computed = Computed(frozenset(), is_exact=True)  # it is no float of a tensor's
+    return found
+
+
 def _binary(name: str) -> Callable:
     def compute(self: Torchish, other: object):
         if not _is_number(other):
             return getattr(Torchish, name)(self, other)
-        return Item.of(getattr(Number, name)(_as_integer(self), _plain(_as_integer(other))))
+        one, two = _as_floats(_as_integer(self), _as_integer(other))
+        if "truediv" in name:
+            one, two = _as_float(one), _as_float(two)
+        return Item.of(getattr(Number, name)(one, two))
 
     return compute
 

@@ -8,6 +8,7 @@ code that has asked.
 
 import functools
 import math
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +41,12 @@ _DOMAINS: dict[str, Callable[[Any], Any]] = {
     "acosh": lambda x: x < 1,
     "atanh": lambda x: abs(x) >= 1,
 }
-"""The values for which Python's functions raise an error."""
+"""The values for which Python's functions raise a ValueError."""
+_OVERFLOWS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("exp", "expm1"), lambda x: x > math.log(sys.float_info.max)),
+    **dict.fromkeys(("sinh", "cosh"), lambda x: abs(x) > math.asinh(sys.float_info.max)),
+}
+"""Those for which they raise an OverflowError."""
 
 
 def _result(value: Any, of: tuple) -> Any:
@@ -63,6 +69,10 @@ def _function(name: str) -> Callable[..., Any]:
         numbers = list(map(_real, args))
         if name in _DOMAINS and is_caught("ValueError") and _DOMAINS[name](numbers[0]):
             raise ValueError("math domain error")
+        if name in _OVERFLOWS and is_caught("OverflowError") and _OVERFLOWS[name](numbers[0]):
+            raise OverflowError("math range error")
+        if name == "hypot" and numbers:
+            return _result(functools.reduce(torch.hypot, numbers[1:], numbers[0].abs()), args)
         if name == "log" and len(numbers) == 2:
             return _result(numbers[0].log() / numbers[1].log(), args)
         result = of_tensors(*numbers)

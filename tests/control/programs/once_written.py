@@ -946,6 +946,40 @@ def an_attribute_that_a_tensor_lacks():
 
 
 @once
+def a_level_of_a_logger():
+    log = logging.getLogger("of a test")
+    log.setLevel(1)
+
+    def program(x):
+        log.setLevel(log.level + 1)
+        return x * log.level if x.sum() > 0 else x - log.level
+
+    return program, lambda: log.level
+
+
+@once
+def a_view_of_bytes():
+    view = memoryview(bytearray(2))
+
+    def program(x):
+        view[0] = view[0] + 1
+        return x * view[0] if x.sum() > 0 else x - view[0]
+
+    return program, lambda: view[0]
+
+
+@once
+def an_arbitrary_item():
+    items = set(range(1, 40))
+
+    def program(x):
+        k = items.pop()
+        return x * k if x.sum() > 0 else x - k
+
+    return program, lambda: len(items)
+
+
+@once
 def the_environment():
     os.environ["OF_A_TEST"] = "0"
 
