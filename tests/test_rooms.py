@@ -23,7 +23,6 @@ FLOORS = [
     {"values"},
     {"compiled", "functional"},
     {"rules", "tracing"},
-    {"loops"},
     {"tensors"},
     {"errors"},
     {"runtime"},

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.loops.programs import scans
+from tests.tracing.loops.programs import scans
 from torch2jax import t2j, unstack_layers
 
 COUNT, WIDTH = 8, 72  # wide enough that arrays of their own would keep iterations apart

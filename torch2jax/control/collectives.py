@@ -11,7 +11,7 @@ from jax import lax
 
 from ..errors import BranchError
 from ..internals.jax import DynamicJaxprTracer, varying_axes
-from ..loops.program import Program, evaluated
+from ..tracing.loops.program import Program, evaluated
 from ..tracing.traces import varying, without_derivatives
 
 _NAMES = frozenset(

@@ -26,11 +26,11 @@ from ..rules.rule import Reflected
 from ..runtime.translation import Call, lift
 from ..tensors.tensor import wrap
 from ..tensors.trees import flatten, map_arguments
-from ..values.lengths import expect_capacity, hinted_bound
-from ..values.masked import Origin
+from .lengths import expect_capacity, hinted_bound
 from .masked import (
     Mask,
     Masked,
+    Origin,
     aligned_along,
     at_axis,
     copied,

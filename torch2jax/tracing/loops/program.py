@@ -10,7 +10,7 @@ from jax import lax
 from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects
 
-from ..internals.jax import join_effects, remat_p
+from ...internals.jax import join_effects, remat_p
 from .likeness import Atom as Atom
 from .windows import Pieces, Table, Windows, reader
 

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
-from tests.loops.programs import names_within, scans
+from tests.tracing.loops.programs import names_within, scans
 from torch2jax import j2t, stack_layers, t2j, unstack_layers
 
 COUNT, WIDTH = 8, 6

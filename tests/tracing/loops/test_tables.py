@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.loops.programs import scans
+from tests.tracing.loops.programs import scans
 from torch2jax import t2j
 
 

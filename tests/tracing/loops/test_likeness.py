@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from torch2jax.loops.likeness import is_same_step
+from torch2jax.tracing.loops.likeness import is_same_step
 
 X = jnp.ones(3)
 

@@ -17,7 +17,7 @@ from jax.core import Trace
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.linear_util import WrappedFun
 
-from ..internals.jax import EqualStore, Store
+from ...internals.jax import EqualStore, Store
 
 Atom = Any
 """A `Var` or a `Literal`."""

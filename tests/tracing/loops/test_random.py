@@ -1,6 +1,6 @@
 """Random programs with loops: rolled they give what they give unrolled, which is what PyTorch gives.
 
-`python -m tests.loops.test_random 2000` runs as many; `2000 500` begins with the 500th.
+`python -m tests.tracing.loops.test_random 2000` runs as many; `2000 500` begins with the 500th.
 """
 
 import random
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.compiling import set_flags
-from tests.loops.programs import scans
+from tests.tracing.loops.programs import scans
 from torch2jax import t2j
 
 ITERATIONS = 14

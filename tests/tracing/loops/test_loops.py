@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from jax.tree_util import tree_leaves, tree_map
 
 import torch2jax
-from tests.loops.programs import count, scans
-from torch2jax import EndedCallError, j2t, loops
-from torch2jax.tracing import rolling
+from tests.tracing.loops.programs import count, scans
+from torch2jax import EndedCallError, j2t
+from torch2jax.tracing import loops, rolling
 
 t2j = functools.partial(torch2jax.t2j, loops="rolled")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torch2jax.loops.rolled import Run, longest_run
+from torch2jax.tracing.loops.rolled import Run, longest_run
 
 WORD = [3, 1, 4, 1, 5, 9, 2, 6]
 

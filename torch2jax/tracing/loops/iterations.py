@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import DebugInfo, JaxprEqn, Literal, Var, unmapped_aval
 
-from ..internals.jax import remat_p
+from ...internals.jax import remat_p
 from .likeness import Atom, Likeness, is_same, key_of, without_starts
 from .program import Carry, Loop, Program, Scanned, new_step
 from .windows import Part, Table, Windows, row_of_windows, shape_of, windows
