@@ -27,7 +27,7 @@ import torch
 from hypothesis import strategies as st
 
 from scripts.records import append_record, records
-from tests.compiled import test_aliasing as compiled
+from tests.calls.compiled import test_aliasing as compiled
 from tests.compiling import keep_context, set_flags
 from tests.control import random_loops
 from tests.ops import random_selections

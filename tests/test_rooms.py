@@ -21,7 +21,7 @@ FLOORS = [
     {"calls"},
     {"autograd"},
     {"values"},
-    {"compiled", "functional"},
+    {"functional"},
     {"rules", "tracing"},
     {"tensors"},
     {"errors"},

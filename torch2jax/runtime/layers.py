@@ -93,7 +93,7 @@ class Layer:
 
 BRIDGE = Layer("bridge.call_torch", "bridge.j2t", "bridge.compat", "bridge.last_resort")
 """PyTorch called from JAX, and JAX from PyTorch."""
-COMPILED = Layer("compiled.part", "compiled.host_functions")
+COMPILED = Layer("calls.compiled.part", "calls.compiled.host_functions")
 """Parts of a program that are compiled once, and PyTorch's own small tensors around them."""
 CONTROL = Layer("control.driver")
 """Conditions and loops on traced values, read from the source."""

@@ -13,8 +13,8 @@ import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 
 from torch2jax import TracedValueError, t2j
-from torch2jax.compiled import part
-from torch2jax.compiled.captured import GuardedState
+from torch2jax.calls.compiled import part
+from torch2jax.calls.compiled.captured import GuardedState
 from torch2jax.tensors.tensor import Torchish
 
 ROWS, WIDTH = 3, 4

@@ -20,12 +20,12 @@ from typing import Any
 import jax
 import torch
 
-from ..runtime.translation import this_call
-from ..tensors.array_buffer import ArrayBuffer
-from ..tensors.history import Source
-from ..tensors.objects import codec_of, leaf_of
-from ..tensors.storage import Storage, View
-from ..tensors.tensor import Torchish, make_region
+from ...runtime.translation import this_call
+from ...tensors.array_buffer import ArrayBuffer
+from ...tensors.history import Source
+from ...tensors.objects import codec_of, leaf_of
+from ...tensors.storage import Storage, View
+from ...tensors.tensor import Torchish, make_region
 from .host_functions import HostFunctions
 from .reordered import Reordered, buffer_of, shown
 

@@ -15,17 +15,17 @@ from typing import Any
 import jax
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import user_level
-from ..errors.names import nearest
-from ..internals.dispatch import DisableTorchFunction, get_current_function_mode_stack
-from ..rules import autocast
-from ..rules.tables import entered
-from ..runtime.caches import Cache
-from ..runtime.translation import Call, CallMode, this_call
-from ..tensors.dtypes import default_dtype
-from ..tensors.journal import Located, Uncontained
-from ..tensors.objects import Hidden, Identity, codec_of, has_attributes
+from ...errors import TracedValueError
+from ...errors.locations import user_level
+from ...errors.names import nearest
+from ...internals.dispatch import DisableTorchFunction, get_current_function_mode_stack
+from ...rules import autocast
+from ...rules.tables import entered
+from ...runtime.caches import Cache
+from ...runtime.translation import Call, CallMode, this_call
+from ...tensors.dtypes import default_dtype
+from ...tensors.journal import Located, Uncontained
+from ...tensors.objects import Hidden, Identity, codec_of, has_attributes
 from .captured import Aliased, CapturedState, GuardedState
 from .host_functions import HostFunctions
 from .program import PartProgram

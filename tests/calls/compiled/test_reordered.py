@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.compiled.reordered import Reordered, RowOrder
+from torch2jax.calls.compiled.reordered import Reordered, RowOrder
 
 from .test_host_tensors import Module, compare
 

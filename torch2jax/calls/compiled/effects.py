@@ -10,13 +10,13 @@ from typing import Any
 import jax.core
 import torch
 
-from ..runtime.translation import lift, this_call
-from ..tensors.array_buffer import ArrayBuffer
-from ..tensors.history import UNRECORDED, Source
-from ..tensors.journal import Memory, Uncontained
-from ..tensors.objects import ObjectCodec, codec_of
-from ..tensors.storage import Storage, View, steps_to
-from ..tensors.tensor import Torchish, make_tensor
+from ...runtime.translation import lift, this_call
+from ...tensors.array_buffer import ArrayBuffer
+from ...tensors.history import UNRECORDED, Source
+from ...tensors.journal import Memory, Uncontained
+from ...tensors.objects import ObjectCodec, codec_of
+from ...tensors.storage import Storage, View, steps_to
+from ...tensors.tensor import Torchish, make_tensor
 from .captured import CapturedState
 from .host_functions import HostFunctions
 

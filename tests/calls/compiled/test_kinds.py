@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.declaring import declaring_for_a_while
 from torch2jax import implements, t2j
-from torch2jax.compiled.host_functions import FunctionKind, kind_of
+from torch2jax.calls.compiled.host_functions import FunctionKind, kind_of
 
 
 class Module(torch.nn.Module):

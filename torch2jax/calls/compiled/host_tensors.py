@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import torch
 
-from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..runtime.translation import Call
-from ..tensors.array_buffer import ArrayBuffer
-from ..tensors.dtypes import canonical, is_integral, values_in_dtype
-from ..tensors.interop import dense_strides, tensor_to_array
-from ..tensors.journal import Uncontained
-from ..tensors.tensor import Torchish, make_region, wrap_new
+from ...internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ...runtime.translation import Call
+from ...tensors.array_buffer import ArrayBuffer
+from ...tensors.dtypes import canonical, is_integral, values_in_dtype
+from ...tensors.interop import dense_strides, tensor_to_array
+from ...tensors.journal import Uncontained
+from ...tensors.tensor import Torchish, make_region, wrap_new
 from .host_memory import NO, WANTING, YES, Memories, copied_values, replacement_for, state_of
 from .reordered import DonatedArrays, Orders
 

@@ -10,7 +10,7 @@ import torch
 
 from torch2jax import t2j
 
-from ..ops.database.samples import dtypes_of, entries
+from ...ops.database.samples import dtypes_of, entries
 
 ROWS = torch.arange(12.0).reshape(4, 3)
 _OTHERS = (".", "jiterator")  # namespaces, as linalg, whose functions compute new tensors; what needs a GPU

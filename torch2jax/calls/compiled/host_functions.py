@@ -12,27 +12,27 @@ import jax
 import numpy as np
 import torch
 
-from ..errors.unwinding import Restart
-from ..internals.dispatch import (
+from ...errors.unwinding import Restart
+from ...internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
     len_torch_dispatch_stack,
     len_torch_function_stack,
 )
-from ..internals.transforms import is_any_autocast_enabled
-from ..rules import registry
-from ..rules.features import NEXT, Feature
-from ..rules.inplace import WithFlag
-from ..rules.options import Tag
-from ..rules.plan import NOT_PLANNED
-from ..rules.rule import MetadataRule
-from ..rules.tables import entered
-from ..runtime.caches import remembered
-from ..runtime.translation import Call
-from ..tensors.dtypes import is_integral
-from ..tensors.journal import journal
-from ..tensors.tensor import Torchish
-from ..tracing.traces import is_transforming
+from ...internals.transforms import is_any_autocast_enabled
+from ...rules import registry
+from ...rules.features import NEXT, Feature
+from ...rules.inplace import WithFlag
+from ...rules.options import Tag
+from ...rules.plan import NOT_PLANNED
+from ...rules.rule import MetadataRule
+from ...rules.tables import entered
+from ...runtime.caches import remembered
+from ...runtime.translation import Call
+from ...tensors.dtypes import is_integral
+from ...tensors.journal import journal
+from ...tensors.tensor import Torchish
+from ...tracing.traces import is_transforming
 from .host_memory import NO, WANTING, YES, state_of
 from .host_tensors import HostTensors
 from .reordered import REORDERING

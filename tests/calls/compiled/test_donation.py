@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch2jax.compiled.reordered import DonatedArrays
+from torch2jax.calls.compiled.reordered import DonatedArrays
 from torch2jax.tensors.array_buffer import ArrayBuffer
 from torch2jax.tensors.storage import Storage
 

@@ -17,15 +17,15 @@ import jax
 import numpy as np
 import torch
 
-from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..rules import registry
-from ..rules.inline import call_inlined
-from ..runtime.translation import this_call
-from ..tensors.array_buffer import ArrayBuffer, LazyArray
-from ..tensors.dtypes import canonical
-from ..tensors.known import defer_body, in_pytorch, real
-from ..tensors.storage import Storage
-from ..tensors.tensor import Torchish, make_tensor
+from ...internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ...rules import registry
+from ...rules.inline import call_inlined
+from ...runtime.translation import this_call
+from ...tensors.array_buffer import ArrayBuffer, LazyArray
+from ...tensors.dtypes import canonical
+from ...tensors.known import defer_body, in_pytorch, real
+from ...tensors.storage import Storage
+from ...tensors.tensor import Torchish, make_tensor
 
 REORDERING = {torch.index_select: 3, torch.Tensor.index_select: 3, torch.Tensor.__getitem__: 2}
 """The functions that may reorder rows, with the number of their arguments."""

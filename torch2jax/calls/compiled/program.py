@@ -23,15 +23,15 @@ import numpy as np
 import torch
 from jax.core import eval_jaxpr
 
-from ..runtime.translation import Call, this_call
-from ..tensors.array_buffer import ArrayBuffer
-from ..tensors.history import UNRECORDED
-from ..tensors.journal import Journal, Uncontained
-from ..tensors.rebinding import alias_of, set_geometry
-from ..tensors.storage import Storage, lose_traced
-from ..tensors.tensor import Torchish, make_tensor
-from ..tracing.execution import StreamState
-from ..tracing.traces import current_trace, ending_with_errors
+from ...runtime.translation import Call, this_call
+from ...tensors.array_buffer import ArrayBuffer
+from ...tensors.history import UNRECORDED
+from ...tensors.journal import Journal, Uncontained
+from ...tensors.rebinding import alias_of, set_geometry
+from ...tensors.storage import Storage, lose_traced
+from ...tensors.tensor import Torchish, make_tensor
+from ...tracing.execution import StreamState
+from ...tracing.traces import current_trace, ending_with_errors
 from .captured import CapturedState
 from .effects import Effects, Rebuilt, Restoration
 from .host_functions import HostFunctions

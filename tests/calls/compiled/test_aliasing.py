@@ -1,7 +1,7 @@
 """Random programs of views, copies and writes, some of their steps in a compiled part and the others around it:
 PyTorch and the translation must agree on every live tensor, and on the module's.
 
-More programs than the few by default: ``TORCH2JAX_PROGRAMS=1000 pytest tests/compiled/test_aliasing.py``.
+More programs than the few by default: ``TORCH2JAX_PROGRAMS=1000 pytest tests/calls/compiled/test_aliasing.py``.
 """
 
 import os
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from torch2jax import t2j
 
-from ..tensors.test_aliasing import State, assert_close, inputs, metadata, random_programs, steps
+from ...tensors.test_aliasing import State, assert_close, inputs, metadata, random_programs, steps
 
 PROGRAMS = int(os.environ.get("TORCH2JAX_PROGRAMS", "40"))
 CALLS = 2  # the second one finds the programs of the first

@@ -13,15 +13,15 @@ import jax
 import numpy as np
 import torch
 
-from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..internals.tensors import storage_use_count, to_dlpack_versioned
-from ..tensors.array_buffer import LazyArray
-from ..tensors.dtypes import is_integral
-from ..tensors.interop import dense_strides, tensor_to_array
-from ..tensors.known import in_pytorch, real
-from ..tensors.rebinding import alias_of, swap_objects
-from ..tensors.storage import Storage, View
-from ..tensors.tensor import CPU, Torchish, make_tensor, with_strides, wrap
+from ...internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ...internals.tensors import storage_use_count, to_dlpack_versioned
+from ...tensors.array_buffer import LazyArray
+from ...tensors.dtypes import is_integral
+from ...tensors.interop import dense_strides, tensor_to_array
+from ...tensors.known import in_pytorch, real
+from ...tensors.rebinding import alias_of, swap_objects
+from ...tensors.storage import Storage, View
+from ...tensors.tensor import CPU, Torchish, make_tensor, with_strides, wrap
 
 NO, YES, WANTING = 0, 1, 2
 """The states of a tensor: not PyTorch's own; PyTorch's own; PyTorch's own that requires grad."""
