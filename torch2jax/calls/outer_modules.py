@@ -25,7 +25,6 @@ import torch
 from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
-from ..autograd.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
 from ..errors.locations import is_users
 from ..runtime.caches import remembered
 from ..runtime.layers import SELECTIONS, SPARSE
@@ -34,6 +33,7 @@ from ..runtime.translation import this_call
 from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import is_of_call, is_wrapper
+from ..transforms.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
 
 if TYPE_CHECKING:
     from .dispatch import Call

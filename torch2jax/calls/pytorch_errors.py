@@ -17,7 +17,6 @@ import torch
 
 from ..errors import StridedNestedError, TracedValueError
 from ..errors.locations import is_jax, is_translator
-from ..functional.vmap import Batch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.array_rule import ArrayRule
 from ..rules.features import Feature, in_every_call
@@ -28,6 +27,7 @@ from ..tensors.dtypes import has_doubles, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tensors.wrapped import NestedTensor
+from ..transforms.vmap import Batch
 from ..values.valueless import natively
 
 if TYPE_CHECKING:

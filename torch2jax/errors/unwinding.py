@@ -64,7 +64,7 @@ class UnwindableCall(Protocol):
 
 
 class Restart(Unwind):
-    """The call starts again, with what this run lacked (`autograd/runs.py`).
+    """The call starts again, with what this run lacked (`transforms/runs.py`).
 
     Each run but the first heeds lengths, numbers and classes of tensors that data decide from its beginning: Python may
     have looked up ``len`` before, or asked a number for a float.

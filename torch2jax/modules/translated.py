@@ -14,9 +14,6 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..autograd.hooks import finished
-from ..autograd.inputs import UnaskedInputs
-from ..autograd.runs import Runs
 from ..calls.dispatch import Call
 from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import LogicalDtypes
@@ -35,6 +32,9 @@ from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
+from ..transforms.hooks import finished
+from ..transforms.inputs import UnaskedInputs
+from ..transforms.runs import Runs
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
 from .layers import has_layers, restacked, unstack_layers

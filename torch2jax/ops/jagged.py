@@ -1,7 +1,7 @@
 """Jagged tensors: rows of the inner tensor between offsets, padded to one length, and back; and their gradients.
 
 To PyTorch's autograd a jagged tensor is one, and its class computes below. Here the values have the history, so what
-code asks of the whole is asked of them; `autograd.engine` takes them in its place.
+code asks of the whole is asked of them; `transforms.engine` takes them in its place.
 """
 
 # Properties are looked up on the class, where pyright takes them for their values.

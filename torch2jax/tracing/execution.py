@@ -1,6 +1,6 @@
 """One run of a function, as the call that it runs in knows it: its path, its inputs and keys, and how it ends.
 
-`autograd/runs.py` says which runs there are, and `autograd/inputs.py` what one may know of its inputs.
+`transforms/runs.py` says which runs there are, and `transforms/inputs.py` what one may know of its inputs.
 """
 
 import weakref

@@ -25,9 +25,6 @@ from jax.interpreters import partial_eval as pe
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..autograd.hooks import finished
-from ..autograd.inputs import UnaskedInputs
-from ..autograd.runs import Runs
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import LogicalDtypes
 from ..errors.names import nearest
@@ -47,6 +44,9 @@ from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
 from ..tracing.traces import alone
+from ..transforms.hooks import finished
+from ..transforms.inputs import UnaskedInputs
+from ..transforms.runs import Runs
 from ..values.traced_numbers import Number
 from ..values.wrapper_subclasses import leaving
 from .copies import Copies, Layout, expect_apart, sharing, start, write

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from tests.functional.test_func import agree, operations
+from tests.transforms.test_func import agree, operations
 from torch2jax import TracedValueError, t2j
 
 X = torch.linspace(-1, 2, 24).reshape(2, 3, 4)

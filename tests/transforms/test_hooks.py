@@ -438,7 +438,7 @@ def cases():
 
 
 def sampled():
-    """Each kind of hook in four ways, so that all ways meet many; `python -m tests.autograd.test_hooks` tries all."""
+    """Each kind of hook in four ways, so that all ways meet many; `python -m tests.transforms.test_hooks` tries all."""
     every = {kind: [case for case in cases() if case[0] == kind] for kind in KINDS}
     for i, found in enumerate(every.values()):
         yield from (found[(7 * i + 41 * j) % len(found)] for j in range(4))

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..functional.func import tangent_array
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import forward_mode_module, is_fwd_grad_enabled
 from ..rules.features import Feature
@@ -23,6 +22,7 @@ from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish, make_view
 from ..tracing.tensor_spec import TensorSpec
 from ..tracing.traces import Tangents, current_trace, running
+from .func import tangent_array
 from .tape import Tape
 
 

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import torch
 from torch.autograd.function import FunctionCtx
 
-from ..functional.vmap import Batch, run_rule
 from ..internals.dispatch import DisableTorchFunction, DisableTorchFunctionSubclass
 from ..internals.transforms import set_fwd_grad_enabled
 from ..runtime.translation import Call, is_in_progress, lift, this_call
@@ -41,6 +40,7 @@ from ..tracing.execution import StreamState
 from ..tracing.scope import closed_over
 from ..tracing.shadows import give_shadow, shadow_of, uncut
 from ..tracing.user_code import note_made, of_user
+from .vmap import Batch, run_rule
 
 
 class Start(NamedTuple):

@@ -16,7 +16,7 @@ import torch
 
 from tests.control.programs import once
 from torch2jax import BranchError, t2j
-from torch2jax.autograd.runs import Execution
+from torch2jax.transforms.runs import Execution
 
 WRITTEN = [name for name in once.names() if not name.startswith("random")]
 REFUSED = {

@@ -318,7 +318,7 @@ def check(name, way, argnums):
 
 
 def sampled():
-    """Each case in a few ways, so that all ways meet many; `python -m tests.autograd.test_inputs` tries them all."""
+    """Each case in a few ways, so that all ways meet many; `python -m tests.transforms.test_inputs` tries them all."""
     ways = itertools.cycle(WAYS)
     for name in CASES:
         chosen = [next(ways) for _ in range(4)]

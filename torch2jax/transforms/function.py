@@ -25,7 +25,6 @@ from torch.autograd.function import FunctionCtx, FunctionMeta
 from torch.utils.hooks import RemovableHandle
 
 from ..errors.locations import user_level
-from ..functional.vmap import batch_of_operands, run_rule
 from ..internals.dispatch import DisableTorchFunctionSubclass, EnableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled, set_fwd_grad_enabled
 from ..runtime.patches import exchange, runs_instead_of
@@ -42,6 +41,7 @@ from ..tracing.shadows import apart_from_inner, cut, inner_arrays, sealed, shado
 from .function_derivative import Derivative, base_of
 from .function_residuals import Context, Start, run_forward
 from .inputs import ask
+from .vmap import batch_of_operands, run_rule
 
 _ORIGINAL = vars(torch.autograd.Function)["apply"]
 
