@@ -15,8 +15,7 @@ ROOT = Path(torch2jax.__file__).parent
 FLOORS = [
     {"__init__", "__main__"},
     {"sharding", "tools"},
-    {"convert"},
-    {"bridge", "checkpoints", "exporting", "ops", "training"},
+    {"bridge", "exporting", "ops", "training"},
     {"control", "modules"},
     {"calls"},
     {"transforms", "values"},

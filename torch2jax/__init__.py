@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Size
 
 from . import ops as ops  # registers the rules, and what stands in
-from .convert import t2j
 from .errors import (
     BatchedValueError,
     BranchError,
@@ -23,6 +22,7 @@ from .errors import (
     WrapsOthersError,
 )
 from .errors.names import error_of as _error_of
+from .modules.convert import t2j
 from .modules.layers import stack_layers, unstack_layers
 from .rules.promotion import Promotion
 from .rules.registry import Rules, implements, implements_tensors
@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # what is imported when it is first used
     from .bridge.call_torch import torch2jax, torch2jax_auto
     from .bridge.compat import torch2jax_with_vjp, torch2jax_without_vjp, tree_j2t, tree_t2j
     from .bridge.j2t import j2t
-    from .checkpoints import load_state
     from .exporting.export import export
+    from .modules.checkpoints import load_state
     from .tensors.sparse_arrays import CompressedArray
 
 __all__ = [

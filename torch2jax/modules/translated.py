@@ -15,7 +15,6 @@ import torch
 from jax.core import Tracer
 
 from ..calls.dispatch import Call
-from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
 from ..errors.hints import hint_at_axes, hint_at_symbols
@@ -37,6 +36,7 @@ from ..transforms.inputs import UnaskedInputs
 from ..transforms.runs import Runs
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
+from .framework_checks import expect_no_state_by_another_name
 from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton
 from .states import StateNames, load, split

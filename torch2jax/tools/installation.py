@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import torch
 
 from ..bridge.call_torch import torch2jax
-from ..convert import t2j
+from ..modules.convert import t2j
 from .models import first_line
 
 _LIBRARIES = {

@@ -9,21 +9,21 @@ import jax
 import numpy as np
 import torch
 
-from .calls.framework_checks import expect_no_code_of_jax, expect_of_pytorch, mapped, stays
-from .calls.logical_dtypes import LogicalDtypes
-from .errors.tracebacks import boundary
-from .modules.skeleton import original
-from .modules.translated import TranslatedFunction, TranslatedModule
-from .runtime.layers import BRIDGE, COMPILED, DISTRIBUTED, SPARSE, TRAINING
-from .tensors.containers import open_up
-from .tensors.distributed import is_device_mesh, is_distributed, mesh_of
-from .tensors.dtypes import SPARSE_LAYOUTS, dtype_t2j, tell_of_narrowing
-from .tensors.interop import tensor_to_array, untied, without_values
-from .tensors.tensor import Torchish
-from .tensors.trees import map_results
-from .tensors.wrapped import is_wrapper, wrapped
-from .tracing.conditions import BranchPolicy
-from .tracing.rolling import Rolling
+from ..calls.logical_dtypes import LogicalDtypes
+from ..errors.tracebacks import boundary
+from ..runtime.layers import BRIDGE, COMPILED, DISTRIBUTED, SPARSE, TRAINING
+from ..tensors.containers import open_up
+from ..tensors.distributed import is_device_mesh, is_distributed, mesh_of
+from ..tensors.dtypes import SPARSE_LAYOUTS, dtype_t2j, tell_of_narrowing
+from ..tensors.interop import tensor_to_array, untied, without_values
+from ..tensors.tensor import Torchish
+from ..tensors.trees import map_results
+from ..tensors.wrapped import is_wrapper, wrapped
+from ..tracing.conditions import BranchPolicy
+from ..tracing.rolling import Rolling
+from .framework_checks import expect_no_code_of_jax, expect_of_pytorch, mapped, stays
+from .skeleton import original
+from .translated import TranslatedFunction, TranslatedModule
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -270,23 +270,23 @@ _IN_JAX = {"on_missing": "error", "call_torch": (), "vmap_method": "sequential"}
 
 
 def _to_jax(
-    thing,
-    expect,
+    thing: Any,
+    expect: Callable[[object], None],
     *,
-    dtypes,
-    copy,
-    on_missing,
-    call_torch,
-    vmap_method,
-    checks,
-    branches,
-    max_paths,
-    max_steps,
-    bounds,
-    loops,
-    compile,
-    groups,
-    state=None,
+    dtypes: Mapping[Any, torch.dtype] | None,
+    copy: bool,
+    on_missing: str,
+    call_torch: Sequence[object],
+    vmap_method: str,
+    checks: str,
+    branches: Mapping[str, bool] | None,
+    max_paths: int,
+    max_steps: int | None,
+    bounds: Mapping[str, int] | None,
+    loops: str,
+    compile: Sequence[object],
+    groups: Mapping[Any, str | tuple[str, ...]] | str | tuple[str, ...] | None,
+    state: Any = None,
 ) -> object:
     """As `t2j`; `expect` refuses objects of neither framework that are not trees."""
     thing = original(thing)

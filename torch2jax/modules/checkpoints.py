@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from .errors.names import how_to_install
-from .tensors.dtypes import canonical, dtype_t2j, values_in_dtype
-from .tensors.interop import distinct, to_numpy, values_of
+from ..errors.names import how_to_install
+from ..tensors.dtypes import canonical, dtype_t2j, values_in_dtype
+from ..tensors.interop import distinct, to_numpy, values_of
 
 _PICKLES = (".bin", ".pt", ".pth")
 _INDEXED = ("model.safetensors", "diffusion_pytorch_model.safetensors", "pytorch_model.bin")
@@ -64,14 +64,14 @@ def load_state(
     return {name: placed(weights.read(name), _sharding_of(name, shardings), wanted) for name in weights.names}
 
 
-def _floating(dtype) -> np.dtype:
+def _floating(dtype: Any) -> np.dtype:
     wanted = np.dtype(dtype_t2j(dtype) if isinstance(dtype, torch.dtype) else dtype)
     if not jax.numpy.issubdtype(wanted, np.floating):
         raise TypeError(f"load_state got dtype={wanted}, to which no weights can be cast; wanted one of floating point")
     return jax.dtypes.canonicalize_dtype(wanted)
 
 
-def _sharding_of(name: str, shardings) -> Sharding | None:
+def _sharding_of(name: str, shardings: Any) -> Sharding | None:
     found = shardings.get(name) if isinstance(shardings, Mapping) else shardings
     if not isinstance(found, PartitionSpec):
         return found
@@ -226,7 +226,7 @@ def _unpickled(path: Path) -> object:
         return torch.load(path, weights_only=True, map_location="cpu")  # of before PyTorch 1.6
 
 
-def _checked(state, source: str) -> Mapping[str, torch.Tensor]:
+def _checked(state: Any, source: str) -> Mapping[str, torch.Tensor]:
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state got {type(state).__name__} in {source}; wanted tensors by name")
     for name, value in state.items():

@@ -11,7 +11,8 @@ import torch
 from jax.sharding import NamedSharding, PartitionSpec as P
 from torch import nn
 
-from torch2jax import checkpoints, j2t, load_state, stack_layers, t2j
+from torch2jax import j2t, load_state, stack_layers, t2j
+from torch2jax.modules import checkpoints
 
 st = pytest.importorskip("safetensors.torch")
 
