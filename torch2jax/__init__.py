@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # what is imported when it is first used
     from .bridge.call_torch import torch2jax, torch2jax_auto
     from .bridge.compat import torch2jax_with_vjp, torch2jax_without_vjp, tree_j2t, tree_t2j
     from .bridge.j2t import j2t
-    from .exporting.export import export
     from .modules.checkpoints import load_state
+    from .modules.exporting.export import export
     from .tensors.sparse_arrays import CompressedArray
 
 __all__ = [

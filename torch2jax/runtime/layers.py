@@ -164,7 +164,7 @@ DISTRIBUTED = Layer(
     ],
 )
 """`torch.distributed` within `jax.shard_map`, and `DTensor`s."""
-EXPORTING = Layer("exporting.export", "modules.checkpoints")
+EXPORTING = Layer("modules.exporting.export", "modules.checkpoints")
 """Programs and weights as files."""
 SELECTIONS = Layer(
     "ops.selection",

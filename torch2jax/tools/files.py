@@ -9,8 +9,8 @@ import jax
 import torch
 
 from ..errors.names import how_to_install
-from ..exporting.export import PLATFORMS, export
 from ..modules.convert import t2j
+from ..modules.exporting.export import PLATFORMS, export
 from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, first_line, translating
 from .trial import set_mode

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..errors.locations import is_translator, user_line
-from ..modules.translated import entered_around_code
+from ...errors.locations import is_translator, user_line
+from ..translated import entered_around_code
 
 _SAMPLES = 5
 _CHECKS = 2  # so many more samples than terms there are

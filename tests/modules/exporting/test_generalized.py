@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torch2jax import export, j2t, t2j
-from torch2jax.exporting.sizes import Sizes
+from torch2jax.modules.exporting.sizes import Sizes
 
 
 def abstract(shape: str, dtype="float32", constraints=()) -> jax.ShapeDtypeStruct:

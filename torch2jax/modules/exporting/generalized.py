@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from ..tensors.known import for_all_sizes
+from ...tensors.known import for_all_sizes
 from .sizes import NotAnExpressionError, Sizes, SizesError, asking, reading
 
 _INLINED = ("jit", "pjit")

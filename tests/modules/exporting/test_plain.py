@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import torch
 
 from torch2jax import t2j
-from torch2jax.exporting.export import plain
+from torch2jax.modules.exporting.export import plain
 
 Pair = collections.namedtuple("Pair", ["first", "second"])
 
