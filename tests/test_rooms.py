@@ -15,7 +15,7 @@ ROOT = Path(torch2jax.__file__).parent
 FLOORS = [
     {"__init__", "__main__"},
     {"sharding", "tools"},
-    {"bridge", "ops", "training"},
+    {"bridge", "ops"},
     {"control", "modules"},
     {"calls"},
     {"transforms", "values"},

@@ -216,7 +216,7 @@ SPARSE = Layer(
 _OPTIM, _SCALER = "torch.optim.optimizer:", "torch.amp.grad_scaler:GradScaler."
 _SCHEDULERS = ("LRScheduler", "SequentialLR", "ChainedScheduler", "ReduceLROnPlateau", "CosineAnnealingWarmRestarts")
 TRAINING = Layer(
-    "training.stateful",
+    "modules.training.stateful",
     "calls.optimizers",
     patched=[
         _OPTIM + "Optimizer._patch_step_function",

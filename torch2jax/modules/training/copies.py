@@ -18,21 +18,21 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..calls.dispatch import Call
-from ..calls.optimizers import adopt, step_abstractly
-from ..modules.deep_copy import DeepCopy
-from ..modules.skeleton import copy_structure, name_scopes
-from ..modules.states import as_array, expect_shape, overwrite, tensor_of_entry
-from ..runtime.translation import lift_own
-from ..tensors.dtypes import dtype_j2t
-from ..tensors.interop import array_to_tensor, ties
-from ..tensors.known import real
-from ..tensors.objects import Slot, codec_of
-from ..tensors.tensor import Torchish, wrap
-from ..tensors.wrapped import Wrapped, is_wrapper
-from ..tracing.user_code import note_made
-from ..values.traced_numbers import Count, Number
-from ..values.wrapper_subclasses import bound, entering
+from ...calls.dispatch import Call
+from ...calls.optimizers import adopt, step_abstractly
+from ...runtime.translation import lift_own
+from ...tensors.dtypes import dtype_j2t
+from ...tensors.interop import array_to_tensor, ties
+from ...tensors.known import real
+from ...tensors.objects import Slot, codec_of
+from ...tensors.tensor import Torchish, wrap
+from ...tensors.wrapped import Wrapped, is_wrapper
+from ...tracing.user_code import note_made
+from ...values.traced_numbers import Count, Number
+from ...values.wrapper_subclasses import bound, entering
+from ..deep_copy import DeepCopy
+from ..skeleton import copy_structure, name_scopes
+from ..states import as_array, expect_shape, overwrite, tensor_of_entry
 from .slots import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, slots_of
 
 

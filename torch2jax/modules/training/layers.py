@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ..modules.layers import (
+from ..layers import (
     has_layers,
     name_of_row,
     names_of_layers,

@@ -10,9 +10,9 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..errors import TracedValueError
-from ..tensors.objects import Slot, has_attributes, leaf_of
-from ..values.traced_numbers import Number
+from ...errors import TracedValueError
+from ...tensors.objects import Slot, has_attributes, leaf_of
+from ...values.traced_numbers import Number
 
 Key = tuple[str, str]  # the object's name, and the path within it
 GRADIENT = ".grad"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from tests.training.test_training_steps import batch, build
+from tests.modules.training.test_training_steps import batch, build
 from torch2jax import t2j
 from torch2jax.errors import BranchError
 from torch2jax.tools.models import define_vision_operators

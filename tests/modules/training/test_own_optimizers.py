@@ -14,7 +14,7 @@ from jax import lax
 from torch.optim import Optimizer
 
 from scripts.optimizers import train
-from tests.training.test_training_steps import QUICK
+from tests.modules.training.test_training_steps import QUICK
 from torch2jax import t2j
 
 STEPS = 7

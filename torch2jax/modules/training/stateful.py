@@ -25,30 +25,30 @@ from jax.interpreters import partial_eval as pe
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..calls.dispatch import Call
-from ..calls.logical_dtypes import LogicalDtypes
-from ..errors.names import nearest
-from ..errors.tracebacks import TellsOfArguments, boundary
-from ..internals.frames import loop_that_carries
-from ..modules.layers import restacked
-from ..modules.states import StateNames, first_few
-from ..modules.translated import run_on_arrays
-from ..runtime.layers import SPARSE
-from ..tensors.dtypes import canonical
-from ..tensors.known import evaluate
-from ..tensors.tensor import Torchish
-from ..tensors.traced import is_traced
-from ..tensors.trees import flatten
-from ..tensors.wrapped import Wrapped, is_wrapper, wrapped
-from ..tracing.conditions import FOLLOWING, BranchPolicy
-from ..tracing.execution import Execution
-from ..tracing.rolling import Rolling
-from ..tracing.traces import alone
-from ..transforms.hooks import finished
-from ..transforms.inputs import UnaskedInputs
-from ..transforms.runs import Runs
-from ..values.traced_numbers import Number
-from ..values.wrapper_subclasses import leaving
+from ...calls.dispatch import Call
+from ...calls.logical_dtypes import LogicalDtypes
+from ...errors.names import nearest
+from ...errors.tracebacks import TellsOfArguments, boundary
+from ...internals.frames import loop_that_carries
+from ...runtime.layers import SPARSE
+from ...tensors.dtypes import canonical
+from ...tensors.known import evaluate
+from ...tensors.tensor import Torchish
+from ...tensors.traced import is_traced
+from ...tensors.trees import flatten
+from ...tensors.wrapped import Wrapped, is_wrapper, wrapped
+from ...tracing.conditions import FOLLOWING, BranchPolicy
+from ...tracing.execution import Execution
+from ...tracing.rolling import Rolling
+from ...tracing.traces import alone
+from ...transforms.hooks import finished
+from ...transforms.inputs import UnaskedInputs
+from ...transforms.runs import Runs
+from ...values.traced_numbers import Number
+from ...values.wrapper_subclasses import leaving
+from ..layers import restacked
+from ..states import StateNames, first_few
+from ..translated import run_on_arrays
 from .copies import Copies, Layout, expect_apart, sharing, start, write
 from .layers import State, parts_with_layers, with_layers_apart, with_layers_stacked, with_moments_stacked
 from .slots import GRADIENT, Key, containers, differing, is_number, is_tensor, slots_of, stepper_of, steppers
