@@ -34,7 +34,7 @@ from tests.ops import random_selections
 from tests.tensors import test_aliasing as aliasing
 from tests.tracing import test_scope as scopes
 from tests.tracing.loops import test_random as rolled
-from torch2jax.errors import TracedValueError
+from torch2jax.runtime.errors import TracedValueError
 
 __all__ = ["KINDS", "OUTCOMES", "PAGE", "Kind", "counted"]
 

@@ -21,7 +21,6 @@ FLOORS = [
     {"transforms", "values"},
     {"rules", "tracing"},
     {"tensors"},
-    {"errors"},
     {"runtime"},
     {"internals"},
 ]

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Size
 
 from . import ops as ops  # registers the rules, and what stands in
-from .errors import (
+from .modules.convert import t2j
+from .modules.layers import stack_layers, unstack_layers
+from .rules.promotion import Promotion
+from .rules.registry import Rules, implements, implements_tensors
+from .runtime.errors import (
     BatchedValueError,
     BranchError,
     EndedCallError,
@@ -21,11 +25,7 @@ from .errors import (
     WithoutValuesError,
     WrapsOthersError,
 )
-from .errors.names import error_of as _error_of
-from .modules.convert import t2j
-from .modules.layers import stack_layers, unstack_layers
-from .rules.promotion import Promotion
-from .rules.registry import Rules, implements, implements_tensors
+from .runtime.errors.names import error_of as _error_of
 from .runtime.layers import BRIDGE as _BRIDGE, EXPORTING as _EXPORTING, SPARSE as _SPARSE
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.padded import Padded

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 INPUTS = [np.full(2, value, np.float32) for value in (1, -1, 3)]
 

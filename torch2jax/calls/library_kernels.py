@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ..errors import NoRuleError, TracedValueError
 from ..internals.dispatch import (
     DispatchKey,
     DispatchKeySet,
@@ -19,6 +18,7 @@ from ..internals.dispatch import (
 from ..internals.tensors import tree_leaves
 from ..internals.transforms import autograd_function, pyfunctorch
 from ..rules.features import NEXT, Feature, in_every_call
+from ..runtime.errors import NoRuleError, TracedValueError
 from ..runtime.patches import replaces, runs_instead_of
 from ..runtime.translation import Call, kept, lift, this_call
 from ..tensors.tensor import Torchish

@@ -25,8 +25,8 @@ import torch
 from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
-from ..errors.locations import is_users
 from ..runtime.caches import remembered
+from ..runtime.errors.locations import is_users
 from ..runtime.layers import SELECTIONS, SPARSE
 from ..runtime.patches import runs_instead_of
 from ..runtime.translation import this_call

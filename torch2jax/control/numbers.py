@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import user_line
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_line
 from ..runtime.translation import this_call
 from ..values import lengths
 from ..values.item import HOW_TO_PRINT, Item

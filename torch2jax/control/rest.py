@@ -17,9 +17,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Literal, Primitive, Var
 
-from ..errors import BranchError
-from ..errors.locations import SourceLine, caller_line
-from ..errors.tracebacks import is_raised_by_code
+from ..runtime.errors import BranchError
+from ..runtime.errors.locations import SourceLine, caller_line
+from ..runtime.errors.tracebacks import is_raised_by_code
 from ..tensors.traced import evaluating
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy

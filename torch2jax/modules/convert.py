@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..calls.logical_dtypes import LogicalDtypes
-from ..errors.tracebacks import boundary
+from ..runtime.errors.tracebacks import boundary
 from ..runtime.layers import BRIDGE, COMPILED, DISTRIBUTED, SPARSE, TRAINING
 from ..tensors.containers import open_up
 from ..tensors.distributed import is_device_mesh, is_distributed, mesh_of

@@ -17,10 +17,10 @@ from jax.core import Tracer
 from ..calls.dispatch import Call
 from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
-from ..errors.hints import hint_at_axes, hint_at_symbols
-from ..errors.locations import SourceLine, user_level
-from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.features import HasSparse, Incoming, comes_in
+from ..runtime.errors.hints import hint_at_axes, hint_at_symbols
+from ..runtime.errors.locations import SourceLine, user_level
+from ..runtime.errors.tracebacks import TellsOfArguments, boundary
 from ..runtime.layers import COMPILED, SELECTIONS, SPARSE
 from ..tensors.ended import force_within
 from ..tensors.padded import Padded

@@ -8,13 +8,13 @@ import warnings
 import torch
 from torch.utils.hooks import BackwardHook
 
-from ..errors.locations import user_level
-from ..errors.unwinding import Restart
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import LegacyVariableBase, set_grad_enabled
 from ..rules.inplace import MADE_IN_FUNCTION
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
+from ..runtime.errors.locations import user_level
+from ..runtime.errors.unwinding import Restart
 from ..runtime.patches import exchange, replaces, runs_instead_of
 from ..runtime.translation import current, lift
 from ..tensors.history import Node, Source, added

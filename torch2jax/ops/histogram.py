@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
 from ..rules.registry import implements, implements_rows, implements_tensors
+from ..runtime.errors import TracedValueError
 from ..runtime.layers import SELECTIONS
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS

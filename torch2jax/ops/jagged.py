@@ -12,9 +12,9 @@ import functools
 import jax.numpy as jnp
 import torch
 
-from ..errors import StridedNestedError
 from ..internals.tensors import nested_view_from_jagged
 from ..rules.registry import implements
+from ..runtime.errors import StridedNestedError
 from ..runtime.translation import current
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import NestedTensor, is_of_call, like, values_of

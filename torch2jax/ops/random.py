@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors.locations import user_level
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
+from ..runtime.errors.locations import user_level
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import (
     FLOATS,

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..errors import TracedValueError
-from ..errors.locations import user_line
-from ..errors.unwinding import Restart
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.options import Tag
 from ..rules.registry import implements_metadata, implements_tensors
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_line
+from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import current, lift, lift_own, this_call
 from ..tensors.derived import as_class
 from ..tensors.dtypes import dtype_t2j, has_doubles, is_integral

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..runtime.caches import remembered
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import canonical
 from ..tensors.rebinding import become, keep_geometry

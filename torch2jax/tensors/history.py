@@ -13,7 +13,7 @@ import torch
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
-from ..errors.unwinding import Restart
+from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import this_call
 
 _numbers = itertools.count()

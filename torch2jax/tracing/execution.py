@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors.locations import SourceLine
-from ..errors.unwinding import Restart, Unwind
+from ..runtime.errors.locations import SourceLine
+from ..runtime.errors.unwinding import Restart, Unwind
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Node, Source

@@ -19,8 +19,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Var
 
-from ..errors.unwinding import Unwind
 from ..internals.jax import DynamicJaxprTrace
+from ..runtime.errors.unwinding import Unwind
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
 from .loops.iterations import is_small, own

@@ -11,8 +11,8 @@ from typing import Any, cast
 import torch
 from torch.autograd import graph
 
-from ..errors.locations import user_level
-from ..errors.unwinding import Restart
+from ..runtime.errors.locations import user_level
+from ..runtime.errors.unwinding import Restart
 from ..runtime.patches import exchange, replaces
 from ..runtime.translation import current, lift, this_call
 from ..tensors.history import Node, Saved, Source, reaches, refusing_between

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors.locations import is_users
 from ..runtime.caches import remembered
+from ..runtime.errors.locations import is_users
 from ..tensors.objects import codec_of, has_attributes
 
 _FEW = 2**9  # objects that are looked at

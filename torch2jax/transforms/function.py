@@ -24,9 +24,9 @@ import torch
 from torch.autograd.function import FunctionCtx, FunctionMeta
 from torch.utils.hooks import RemovableHandle
 
-from ..errors.locations import user_level
 from ..internals.dispatch import DisableTorchFunctionSubclass, EnableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled, set_fwd_grad_enabled
+from ..runtime.errors.locations import user_level
 from ..runtime.patches import exchange, runs_instead_of
 from ..runtime.translation import Call, current, this_call
 from ..tensors.array_buffer import ArrayBuffer

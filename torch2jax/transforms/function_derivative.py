@@ -11,8 +11,8 @@ import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import once_differentiable
 
-from ..errors.hints import advised
 from ..internals.jax import varying_axes
+from ..runtime.errors.hints import advised
 from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import canonical
 from ..tensors.history import Node

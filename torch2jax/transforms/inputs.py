@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..errors.unwinding import Unwind
+from ..runtime.errors.unwinding import Unwind
 from ..runtime.translation import this_call
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced

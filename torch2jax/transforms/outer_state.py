@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from ..errors.locations import is_library, is_users
-from ..errors.unwinding import Unwind
 from ..runtime.caches import remembered
+from ..runtime.errors.locations import is_library, is_users
+from ..runtime.errors.unwinding import Unwind
 from ..tensors.objects import ObjectCodec, codec_of, has_attributes, named_by
 from ..tensors.trees import flatten
 

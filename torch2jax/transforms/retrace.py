@@ -17,7 +17,6 @@ from jax.core import Trace, Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun, take_current_trace
 from jax.interpreters import ad, mlir, partial_eval as pe
 
-from ..errors.unwinding import Unwind
 from ..internals.jax import (
     BatchTrace,
     BatchTracer,
@@ -27,6 +26,7 @@ from ..internals.jax import (
     extend_axis_env_nd,
     matchaxis,
 )
+from ..runtime.errors.unwinding import Unwind
 from ..tracing.primitives import linear_call
 from ..tracing.traces import Bookmark, current_trace, ending_with_errors, is_float, is_zero, running
 

@@ -24,9 +24,9 @@ from typing import Any, TypeVar
 import jax
 import torch
 
-from ..errors.tracebacks import add_location
-from ..errors.unwinding import Restart, Unwind
 from ..rules.features import Incoming, comes_in, handles
+from ..runtime.errors.tracebacks import add_location
+from ..runtime.errors.unwinding import Restart, Unwind
 from ..runtime.layers import CONTROL
 from ..runtime.translation import calls_of_thread, current
 from ..tensors.ended import Ended, end, keep, made_by_call, refuse_ended

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from jax.core import Trace
 
-from ..errors.unwinding import Restart
 from ..rules.features import Feature, in_every_call
+from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical

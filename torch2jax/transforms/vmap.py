@@ -17,7 +17,6 @@ import torch
 from jax import lax
 from torch.autograd import functional
 
-from ..errors import BatchedValueError, TracedValueError
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.tensors import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 from ..internals.transforms import (
@@ -32,6 +31,7 @@ from ..internals.transforms import (
 )
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
+from ..runtime.errors import BatchedValueError, TracedValueError
 from ..runtime.patches import replaces
 from ..runtime.translation import lift, this_call
 from ..tensors.storage import Storage, View

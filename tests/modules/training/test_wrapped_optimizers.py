@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 
 from tests.modules.training.test_training_steps import batch, build
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 from torch2jax.tools.models import define_vision_operators
 
 STEPS = 5

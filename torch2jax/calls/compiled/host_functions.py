@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import torch
 
-from ...errors.unwinding import Restart
 from ...internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -28,6 +27,7 @@ from ...rules.plan import NOT_PLANNED
 from ...rules.rule import MetadataRule
 from ...rules.tables import entered
 from ...runtime.caches import remembered
+from ...runtime.errors.unwinding import Restart
 from ...runtime.translation import Call
 from ...tensors.dtypes import is_integral
 from ...tensors.journal import journal

@@ -15,13 +15,13 @@ from typing import Any
 import jax
 import torch
 
-from ...errors import TracedValueError
-from ...errors.locations import user_level
-from ...errors.names import nearest
 from ...internals.dispatch import DisableTorchFunction, get_current_function_mode_stack
 from ...rules import autocast
 from ...rules.tables import entered
 from ...runtime.caches import Cache
+from ...runtime.errors import TracedValueError
+from ...runtime.errors.locations import user_level
+from ...runtime.errors.names import nearest
 from ...runtime.translation import Call, CallMode, this_call
 from ...tensors.dtypes import default_dtype
 from ...tensors.journal import Located, Uncontained

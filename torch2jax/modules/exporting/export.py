@@ -9,7 +9,7 @@ import jax.export
 import torch
 from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 
-from ...errors.names import nearest
+from ...runtime.errors.names import nearest
 from .generalized import generalized
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

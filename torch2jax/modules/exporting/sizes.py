@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ...errors.locations import is_translator, user_line
+from ...runtime.errors.locations import is_translator, user_line
 from ..translated import entered_around_code
 
 _SAMPLES = 5

@@ -10,7 +10,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...errors import TracedValueError
+from ...runtime.errors import TracedValueError
 from ...tensors.objects import Slot, has_attributes, leaf_of
 from ...values.traced_numbers import Number
 

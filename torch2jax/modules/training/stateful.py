@@ -27,9 +27,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ...calls.dispatch import Call
 from ...calls.logical_dtypes import LogicalDtypes
-from ...errors.names import nearest
-from ...errors.tracebacks import TellsOfArguments, boundary
 from ...internals.frames import loop_that_carries
+from ...runtime.errors.names import nearest
+from ...runtime.errors.tracebacks import TellsOfArguments, boundary
 from ...runtime.layers import SPARSE
 from ...tensors.dtypes import canonical
 from ...tensors.known import evaluate

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import torch2jax
-from torch2jax.errors.names import INSTEAD
+from torch2jax.runtime.errors.names import INSTEAD
 
 
 @pytest.mark.parametrize("name", INSTEAD)
@@ -28,6 +28,6 @@ def test_other_names_are_as_ever():
 
 
 def test_the_documentation_has_the_same_table():
-    page = (Path(__file__).parents[2] / "docs/coming-from.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/coming-from.md").read_text()
     rows = page.partition("| name | of | here |\n|---|---|---|\n")[2].strip().splitlines()
     assert rows == [f"| `{name}` | {package} | {instead} |" for name, (package, instead) in INSTEAD.items()]

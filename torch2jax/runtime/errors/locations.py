@@ -16,7 +16,7 @@ import jax
 import optree
 import torch
 
-from ..runtime.caches import remembered
+from ..caches import remembered
 
 
 def folders_of(*paths: Any) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def folders_of(*paths: Any) -> tuple[str, ...]:
 
 _TORCH = folders_of(Path(str(torch.__file__)).parent)
 _JAX = folders_of(Path(str(jax.__file__)).parent)
-_TRANSLATORS = _JAX + folders_of(Path(__file__).parents[1], Path(str(optree.__file__)).parent)
+_TRANSLATORS = _JAX + folders_of(Path(__file__).parents[2], Path(str(optree.__file__)).parent)
 _LIBRARIES = _TORCH + _TRANSLATORS
 _STANDARD = folders_of(sysconfig.get_paths()["stdlib"])
 # An installed package lives below the standard library's folder, yet is the user's model code.

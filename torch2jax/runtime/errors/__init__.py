@@ -7,7 +7,7 @@ it leaves out this package's own frames. `unwinding.py` ends code that catches e
 
 import torch
 
-from ..internals.dispatch import DisableTorchFunction
+from ...internals.dispatch import DisableTorchFunction
 from .locations import keeper_of, user_location
 from .unwinding import refused
 

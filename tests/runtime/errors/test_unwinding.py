@@ -123,7 +123,7 @@ def _number(x):
 
 @pytest.fixture
 def little_patience(monkeypatch):
-    monkeypatch.setattr("torch2jax.errors.unwinding._MANY", 64)
+    monkeypatch.setattr("torch2jax.runtime.errors.unwinding._MANY", 64)
 
 
 @pytest.mark.usefixtures("little_patience")

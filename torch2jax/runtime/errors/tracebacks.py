@@ -24,8 +24,8 @@ from typing import TypeVar, cast
 import jax
 import torch
 
-from ..internals.modules import disable_dynamo
-from ..runtime.translation import current
+from ...internals.modules import disable_dynamo
+from ..translation import current
 from . import NoRuleError, TracedValueError
 from .hints import hints_at
 from .locations import is_library, is_pytorch, is_translator
