@@ -27,14 +27,14 @@ import torch
 from hypothesis import strategies as st
 
 from scripts.records import append_record, records
-from tests.compiled import test_aliasing as compiled
+from tests.calls.compiled import test_aliasing as compiled
 from tests.compiling import keep_context, set_flags
 from tests.control import random_loops
-from tests.loops import test_random as rolled
 from tests.ops import random_selections
 from tests.tensors import test_aliasing as aliasing
 from tests.tracing import test_scope as scopes
-from torch2jax.errors import TracedValueError
+from tests.tracing.loops import test_random as rolled
+from torch2jax.runtime.errors import TracedValueError
 
 __all__ = ["KINDS", "OUTCOMES", "PAGE", "Kind", "counted"]
 

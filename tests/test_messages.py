@@ -1138,7 +1138,7 @@ def test_a_function_is_named_as_ever_elsewhere():
 
 
 def test_errors_of_users_are_exported():
-    defined = [x for x in vars(torch2jax.errors).values() if isinstance(x, type) and issubclass(x, Exception)]
+    defined = [x for x in vars(torch2jax.runtime.errors).values() if isinstance(x, type) and issubclass(x, Exception)]
     assert len(defined) >= 9
     for error in defined:
         assert getattr(torch2jax, error.__name__) is error

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Size
 
 from . import ops as ops  # registers the rules, and what stands in
-from .convert import t2j
-from .errors import (
+from .modules.convert import t2j
+from .modules.layers import stack_layers, unstack_layers
+from .rules.promotion import Promotion
+from .rules.registry import Rules, implements, implements_tensors
+from .runtime.errors import (
     BatchedValueError,
     BranchError,
     EndedCallError,
@@ -22,10 +25,7 @@ from .errors import (
     WithoutValuesError,
     WrapsOthersError,
 )
-from .errors.names import error_of as _error_of
-from .modules.layers import stack_layers, unstack_layers
-from .rules.promotion import Promotion
-from .rules.registry import Rules, implements, implements_tensors
+from .runtime.errors.names import error_of as _error_of
 from .runtime.layers import BRIDGE as _BRIDGE, EXPORTING as _EXPORTING, SPARSE as _SPARSE
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.padded import Padded
@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # what is imported when it is first used
     from .bridge.call_torch import torch2jax, torch2jax_auto
     from .bridge.compat import torch2jax_with_vjp, torch2jax_without_vjp, tree_j2t, tree_t2j
     from .bridge.j2t import j2t
-    from .checkpoints import load_state
-    from .exporting.export import export
+    from .modules.checkpoints import load_state
+    from .modules.exporting.export import export
     from .tensors.sparse_arrays import CompressedArray
 
 __all__ = [

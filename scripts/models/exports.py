@@ -15,7 +15,7 @@ from safetensors.flax import load_file, save_file
 
 from scripts.models.alone import ARGUMENTS, PROGRAM, RESULTS
 from torch2jax import export, t2j
-from torch2jax.exporting.export import plain
+from torch2jax.modules.exporting.export import plain
 from torch2jax.tools.models import Subject
 from torch2jax.tools.trial import Trial
 

@@ -16,7 +16,7 @@ def install() -> None:
     original = TensorLikePair.compare
 
     def compare(self) -> None:
-        from torch2jax.errors import TracedValueError
+        from torch2jax.runtime.errors import TracedValueError
 
         given = self.actual, self.expected
         try:

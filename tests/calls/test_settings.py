@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.autograd.outer_state import OuterState
 from torch2jax.runtime.translation import current
+from torch2jax.transforms.outer_state import OuterState
 
 
 def state():

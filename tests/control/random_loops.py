@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from torch2jax import t2j
-from torch2jax.errors import TracedValueError
+from torch2jax.runtime.errors import TracedValueError
 
 __all__ = ["outcome", "program"]
 

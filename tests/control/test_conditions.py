@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from torch2jax import TracedValueError, t2j
 from torch2jax.control import operators
-from torch2jax.errors import BranchError
-from torch2jax.errors.tracebacks import is_raised_by_code
+from torch2jax.runtime.errors import BranchError
+from torch2jax.runtime.errors.tracebacks import is_raised_by_code
 from torch2jax.tensors.tensor import Torchish
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

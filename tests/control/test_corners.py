@@ -9,7 +9,7 @@ import torch
 
 from tests.control.programs import corners, flow
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 
 @pytest.mark.parametrize("name", corners.NAMES)

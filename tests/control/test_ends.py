@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torch2jax import Padded, t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 INPUTS = [
     np.array(x, np.float32) for x in ([3, -1, 5, 2, -4], [-3, -1, -5, -2, -4], [1, 1, 1, 1, 1.5], [3, 4, 5, 6, 7])

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.control.test_loops import agree, loops, plain
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 X = np.array([0.5, 2, -1], np.float32)
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.control.test_conditions import QUICK
 from torch2jax import Padded, t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 TABLE = torch.randn(11, 11, generator=torch.Generator().manual_seed(0))
 PROMPTS = [[[3, 4, 5], [6, 7, 8]], [[4, 9, 1], [7, 7, 7]], [[10, 3, 8], [0, 5, 9]], [[2, 1, 6], [9, 9, 3]]]

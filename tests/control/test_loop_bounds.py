@@ -8,7 +8,7 @@ import torch
 
 from tests.control.test_conditions import QUICK
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 X = np.array([30, 40, 5], np.float32)
 

@@ -10,7 +10,7 @@ from jax.experimental import checkify
 
 from tests.control.test_conditions import QUICK
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 X = np.array([30, 40, 5], np.float32)
 A = np.array([[4, 1, 0.5], [1, 3, 0.2], [0.5, 0.2, 2]], np.float32)

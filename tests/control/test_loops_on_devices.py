@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from tests.control.test_conditions import QUICK
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 pytestmark = pytest.mark.usefixtures("eight_devices")
 X = np.array([[30, 40], [3, 4], [0.3, 0.4]], np.float32)

@@ -9,7 +9,7 @@ import torch
 from tests.control.test_conditions import QUICK
 from tests.control.test_loops import agree
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 X = np.array([[1, 2], [3, -1]], np.float32)
 

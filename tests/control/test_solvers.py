@@ -11,7 +11,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from tests.control.test_conditions import QUICK
 from torch2jax import t2j
-from torch2jax.errors import BranchError
+from torch2jax.runtime.errors import BranchError
 
 Y = np.array([0.9, -0.4], np.float32)
 

@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr
 from torch.utils import _pytree as pytree
 
 from torch2jax import t2j
-from torch2jax.compiled.program import PartProgram
+from torch2jax.calls.compiled.program import PartProgram
 
 __all__ = ["Graph", "Program", "drawing", "gradient", "of", "of_jax", "of_module", "of_part", "of_step"]
 

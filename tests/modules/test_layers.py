@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jax.sharding import NamedSharding, PartitionSpec as P
 from torch import nn
 
-from tests.loops.programs import scans
+from tests.tracing.loops.programs import scans
 from torch2jax import export, load_state, stack_layers, t2j, unstack_layers
 
 COUNT = 8

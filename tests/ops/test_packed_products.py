@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.errors import NoRuleError
 from torch2jax.ops import packed_products
+from torch2jax.runtime.errors import NoRuleError
 
 aten = torch.ops.aten
 _GENERATOR = torch.Generator().manual_seed(0)

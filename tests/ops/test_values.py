@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torch2jax import t2j
-from torch2jax.errors import TracedValueError
+from torch2jax.runtime.errors import TracedValueError
 
 X = jnp.arange(4.0)
 

@@ -65,9 +65,9 @@ def test_each_change_has_a_test_before_another_has_two():
 def test_what_the_map_does_not_know_goes_by_names():
     tests, _ = chosen({"torch2jax/ops/fft.py": {"fft2"}, "scripts/watched.py": {"each"}}, None, {})
     assert {"tests/ops/test_fft.py", "tests/scripts/test_watched.py"} <= set(tests)
-    tests, _ = chosen({"docs/sparse.md": set(), "tests/loops/programs.py": {""}}, None, {})
+    tests, _ = chosen({"docs/sparse.md": set(), "tests/tracing/loops/programs.py": {""}}, None, {})
     assert "tests/test_readme.py::test_python_blocks_run[sparse.md]" in tests
-    assert "tests/loops/test_loops.py" in tests
+    assert "tests/tracing/loops/test_loops.py" in tests
 
 
 def test_of_a_test_file_what_has_changed_runs():
@@ -81,9 +81,9 @@ def test_of_a_test_file_what_has_changed_runs():
 @pytest.mark.slow("imports the package in a process of its own")
 def test_functions_that_a_test_runs_are_recorded(tmp_path):
     path, test = tmp_path / "functions.jsonl", tmp_path / "test_it.py"
-    test.write_text("from torch2jax.errors.names import nearest\n\n\ndef test_it():\n    nearest('a', ['b'])\n")
+    test.write_text("from torch2jax.runtime.errors.names import nearest\n\n\ndef test_it():\n    nearest('a', ['b'])\n")
     options = ["-p", "scripts.touched", "--touched", str(path), "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
     subprocess.run([sys.executable, "-m", "pytest", "-q", *options, str(test)], cwd=ROOT, check=True)
     ((unit, names),) = records(path)
     assert unit == "test_it.py"
-    assert "torch2jax/errors/names.py:nearest" in names
+    assert "torch2jax/runtime/errors/names.py:nearest" in names

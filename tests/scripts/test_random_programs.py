@@ -4,7 +4,7 @@ import pytest
 
 from scripts import random_programs
 from scripts.random_programs import KINDS, OUTCOMES, PAGE, Kind, Results, counted, page
-from torch2jax.errors import TracedValueError
+from torch2jax.runtime.errors import TracedValueError
 
 LEAST = 3000
 QUICK = ("aliases", "branches", "checkpoints", "compiled parts")

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.ops.database import compare
 from torch2jax import t2j
-from torch2jax.errors import TracedValueError
+from torch2jax.runtime.errors import TracedValueError
 
 X = jnp.arange(4.0)
 

@@ -9,12 +9,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import torch
 
-from ..errors.hints import explain_function_of_jax
-from ..errors.tracebacks import boundary
 from ..internals.dispatch import EnableTorchFunction
 from ..internals.modules import disable_dynamo
 from ..rules.array_rule import InnerRule
 from ..runtime.caches import Cache
+from ..runtime.errors.hints import explain_function_of_jax
+from ..runtime.errors.tracebacks import boundary
 from ..runtime.layers import BRIDGE
 from ..runtime.translation import current
 from ..tensors.dtypes import has_doubles

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..errors.locations import user_level
-from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.inline import INLINED
 from ..runtime.caches import Cache
+from ..runtime.errors.locations import user_level
+from ..runtime.errors.tracebacks import TellsOfArguments, boundary
 from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.trees import ordered
 from .ffi import check_version

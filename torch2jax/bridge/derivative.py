@@ -8,8 +8,8 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 
-from ..errors.hints import advised
 from ..internals.transforms import are_functorch_transforms_active
+from ..runtime.errors.hints import advised
 from .function import TorchFunction
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import jaxlib
 
-from ..errors.tracebacks import hides_frames, without_frames
+from ..runtime.errors.tracebacks import hides_frames, without_frames
 
 TARGET = "torch2jax_call"
 _KNOWN_MAJOR = 0

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import torch
 
-from ..calls.framework_checks import expect_no_code_of_pytorch, expect_of_jax, mapped, stays
-from ..errors.tracebacks import boundary
+from ..modules.framework_checks import expect_no_code_of_pytorch, expect_of_jax, mapped, stays
+from ..runtime.errors.tracebacks import boundary
 from ..runtime.layers import SPARSE
 from ..runtime.translation import current
 from ..tensors.dtypes import dtype_j2t

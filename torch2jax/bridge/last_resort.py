@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-from ..errors import NoRuleError
-from ..errors.locations import user_level, user_location
-from ..errors.names import nearest
 from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_has_kernel_for_dispatch_key, jit_resolve_packet
 from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
 from ..rules.features import NEXT, Feature
+from ..runtime.errors import NoRuleError
+from ..runtime.errors.locations import user_level, user_location
+from ..runtime.errors.names import nearest
 from ..runtime.translation import Call
 from .call_torch import VMAP_METHODS
 from .outside import Outside

@@ -15,11 +15,11 @@ import jax
 import numpy as np
 import torch
 
-from ..errors import NoRuleError, TracedValueError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction, TorchDispatchMode
 from ..rules.inplace import write_in_place
 from ..rules.operands import as_result
 from ..runtime.caches import Cache
+from ..runtime.errors import NoRuleError, TracedValueError
 from ..runtime.translation import this_call
 from ..tensors.dtypes import canonical, has_doubles, is_integral
 from ..tensors.interop import array_to_tensor, tensor_to_array

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.features import NEXT, HasSparse, Incoming, incoming_of
+from ..runtime.errors import OnMetaError, QuantizedError, StridedNestedError, WrapsOthersError
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import DOUBLES, SPARSE_LAYOUTS, canonical, dtype_j2t, tell_of_narrowing

@@ -18,7 +18,6 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..internals.dispatch import (
     AutoDispatchBelowADInplaceOrView,
     DisableTorchFunction,
@@ -39,6 +38,7 @@ from ..rules.inplace import with_dtype_of_out, write_in_place, write_out
 from ..rules.keywords import DROPPED, by_schema, is_in_old_order, run_named, with_dropped
 from ..rules.operands import has_numpys, without_numpys
 from ..rules.rule import MetadataRule
+from ..runtime.errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..runtime.patches import apply_patches, remove_patches
 from ..runtime.translation import CallMode, calls_of_thread, current, enter, leave, this_call
 from ..tensors.dtypes import dtype_of_type

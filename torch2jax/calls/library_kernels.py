@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from ..errors import NoRuleError, TracedValueError
-from ..functional.vmap import innermost_batch, run_rule
 from ..internals.dispatch import (
     DispatchKey,
     DispatchKeySet,
@@ -20,10 +18,12 @@ from ..internals.dispatch import (
 from ..internals.tensors import tree_leaves
 from ..internals.transforms import autograd_function, pyfunctorch
 from ..rules.features import NEXT, Feature, in_every_call
+from ..runtime.errors import NoRuleError, TracedValueError
 from ..runtime.patches import replaces, runs_instead_of
 from ..runtime.translation import Call, kept, lift, this_call
 from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
+from ..transforms.vmap import innermost_batch, run_rule
 
 # In the order of PyTorch's dispatcher.
 _OF_BATCHES = "FuncTorchBatched"

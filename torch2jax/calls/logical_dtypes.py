@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from ..errors import REFUSALS, TracedValueError
-from ..errors.names import nearest
 from ..internals.dispatch import OpOverload
 from ..rules import registry
 from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.options import Tag
+from ..runtime.errors import REFUSALS, TracedValueError
+from ..runtime.errors.names import nearest
 from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import canonical, dtype_j2t, has_doubles
 from ..tensors.tensor import Torchish

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
-from ..errors import StaleGradientError
 from ..rules.features import Feature, Features
 from ..rules.inline import Scalars
+from ..runtime.errors import StaleGradientError
 from ..tensors.history import Source
 from ..tensors.journal import journal, suspended
 from ..tensors.levels import ForwardLevel, Level, Recorder

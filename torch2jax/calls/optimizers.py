@@ -18,9 +18,9 @@ from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer, lr_scheduler, swa_utils
 from torch.optim.swa_utils import AveragedModel
 
-from ..errors import TracedValueError
 from ..internals.modules import adafactor, sparse_adam
 from ..rules.inline import Scalars
+from ..runtime.errors import TracedValueError
 from ..runtime.patches import exchange, replaces
 from ..runtime.translation import current, this_call
 from ..tensors.dtypes import has_doubles

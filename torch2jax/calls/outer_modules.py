@@ -25,15 +25,15 @@ import torch
 from torch.nn import ModuleDict, ModuleList, Sequential
 from torch.optim import Optimizer
 
-from ..autograd.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
-from ..errors.locations import is_users
 from ..runtime.caches import remembered
+from ..runtime.errors.locations import is_users
 from ..runtime.layers import SELECTIONS, SPARSE
 from ..runtime.patches import runs_instead_of
 from ..runtime.translation import this_call
 from ..tensors.objects import codec_of, has_attributes, named_by
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import is_of_call, is_wrapper
+from ..transforms.outer_state import NAMED, NOTHING, Kind, Name, is_of_library
 
 if TYPE_CHECKING:
     from .dispatch import Call

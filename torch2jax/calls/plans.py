@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
-from ..errors import REFUSALS
 from ..internals.dispatch import DisableTorchFunction, len_torch_dispatch_stack
 from ..internals.jax import eval_trace, trace_ctx
 from ..internals.transforms import is_any_autocast_enabled
@@ -41,6 +40,7 @@ from ..rules.plan import FILLED, NOT_PLANNED as NOT_PLANNED, Bypass, Meant, fill
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules
 from ..runtime.caches import Cache
+from ..runtime.errors import REFUSALS
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage
 from ..tensors.tensor import CPU, Torchish

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import torch
 
-from ..errors import StridedNestedError, TracedValueError
-from ..errors.locations import is_jax, is_translator
-from ..functional.vmap import Batch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.array_rule import ArrayRule
 from ..rules.features import Feature, in_every_call
 from ..rules.keywords import Rule
 from ..rules.registry import is_provided
 from ..rules.rule import TensorRule
+from ..runtime.errors import StridedNestedError, TracedValueError
+from ..runtime.errors.locations import is_jax, is_translator
 from ..tensors.dtypes import has_doubles, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten
 from ..tensors.wrapped import NestedTensor
+from ..transforms.vmap import Batch
 from ..values.valueless import natively
 
 if TYPE_CHECKING:

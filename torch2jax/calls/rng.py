@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors.locations import user_level, user_location
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
+from ..runtime.errors.locations import user_level, user_location
 from ..runtime.patches import exchange, replaces
 from ..runtime.translation import current, lift, this_call
 from ..tensors.journal import expect_no_repetition

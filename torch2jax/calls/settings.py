@@ -15,7 +15,6 @@ from torch.cuda.amp import common
 from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
-from ..errors.locations import user_level
 from ..internals.dispatch import DEVICE_CONTEXT
 from ..internals.modules import C, import_dotted_name
 from ..internals.transforms import (
@@ -27,6 +26,7 @@ from ..internals.transforms import (
     set_autocast_enabled,
 )
 from ..rules.features import Feature, in_every_call
+from ..runtime.errors.locations import user_level
 from ..runtime.patches import exchange, replaces, runs_instead_of
 from ..runtime.translation import Call, current, kept, this_call
 from ..tensors.dtypes import default_dtype

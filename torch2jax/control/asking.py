@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import user_line
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_line
 from ..tracing.conditions import deciding_array
 from ..values import lengths
 from ..values.item import Item

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..errors.locations import user_line
+from ..runtime.errors.locations import user_line
 from ..runtime.patches import replacement_around
 from ..runtime.translation import current
 from ..tensors.objects import has_attributes

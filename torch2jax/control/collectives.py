@@ -9,9 +9,9 @@ from typing import Any
 import jax
 from jax import lax
 
-from ..errors import BranchError
 from ..internals.jax import DynamicJaxprTracer, varying_axes
-from ..loops.program import Program, evaluated
+from ..runtime.errors import BranchError
+from ..tracing.loops.program import Program, evaluated
 from ..tracing.traces import varying, without_derivatives
 
 _NAMES = frozenset(

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from jax.core import eval_jaxpr
 
-from ..errors import BranchError, TracedValueError
-from ..errors.tracebacks import add_note
-from ..errors.unwinding import Restart
+from ..runtime.errors import BranchError, TracedValueError
+from ..runtime.errors.tracebacks import add_note
+from ..runtime.errors.unwinding import Restart
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.traces import current_trace, ending_with_errors, is_transforming

@@ -14,11 +14,11 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, new_jaxpr_eqn, no_effects
 
-from ..errors import BranchError
-from ..errors.locations import SourceLine
-from ..loops.program import Program
+from ..runtime.errors import BranchError
+from ..runtime.errors.locations import SourceLine
 from ..tensors.padded import Padded
 from ..tensors.trees import entries, flatten, flatten_given, shown
+from ..tracing.loops.program import Program
 from .programs import constant, new_var
 
 

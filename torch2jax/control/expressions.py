@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import caller_line, user_line
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import caller_line, user_line
 from ..runtime.translation import this_call
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array, idle_decision

@@ -13,9 +13,9 @@ import numpy as np
 from jax import lax
 from jax.core import eval_jaxpr
 
-from ..errors import TracedValueError
-from ..errors.locations import SourceLine
 from ..internals.jax import varying_axes
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import SourceLine
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.storage import Storage

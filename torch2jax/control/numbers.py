@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import user_line
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_line
 from ..runtime.translation import this_call
 from ..tensors.dtypes import has_doubles
 from ..values import lengths

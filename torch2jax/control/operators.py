@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import SourceLine, user_line
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import SourceLine, user_line
 from ..runtime.translation import lift, this_call
 from ..tracing.conditions import deciding_array
 from ..values import lengths

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
-from ..errors.locations import user_line
+from ..runtime.errors.locations import user_line
 from ..runtime.translation import this_call
 from ..tracing.value_ranges import RULES, Range
 from ..values.item import Item

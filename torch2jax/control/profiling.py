@@ -9,8 +9,8 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from ..errors.locations import is_library
 from ..runtime.caches import Cache
+from ..runtime.errors.locations import is_library
 from .convert import is_converted
 from .purity import is_watched
 from .state import Refused, current_run

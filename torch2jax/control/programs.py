@@ -13,9 +13,9 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from ..loops.likeness import Atom as Atom, is_same_step as is_same_step, key_of
-from ..loops.program import Program, evaluated, free, has_effects, pruned
-from ..loops.windows import reader
+from ..tracing.loops.likeness import Atom as Atom, is_same_step as is_same_step, key_of
+from ..tracing.loops.program import Program, evaluated, free, has_effects, pruned
+from ..tracing.loops.windows import reader
 from .collectives import cond_on_devices
 
 

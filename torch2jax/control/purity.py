@@ -34,8 +34,8 @@ import numpy as np
 import optree
 import torch
 
-from ..errors.locations import folders_of, is_library
 from ..internals.frames import KEEP_ALIVE
+from ..runtime.errors.locations import folders_of, is_library
 
 # Python files.
 

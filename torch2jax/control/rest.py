@@ -17,13 +17,13 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Literal, Primitive, Var
 
-from ..errors import BranchError
-from ..errors.locations import SourceLine, caller_line
-from ..errors.tracebacks import is_raised_by_code
-from ..loops.program import Program, evaluated, pruned
+from ..runtime.errors import BranchError
+from ..runtime.errors.locations import SourceLine, caller_line
+from ..runtime.errors.tracebacks import is_raised_by_code
 from ..tensors.traced import evaluating
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy
+from ..tracing.loops.program import Program, evaluated, pruned
 from ..tracing.traces import current_trace, ending_with_errors, running
 from ..tracing.value_ranges import is_same_value
 from .ends import End, StaticLeaf, with_same_leaves

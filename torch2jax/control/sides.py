@@ -19,11 +19,11 @@ from jax.core import Tracer, eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Literal
 
 from ..calls.settings import AutocastState
-from ..errors import BranchError, TracedValueError
-from ..errors.locations import SourceLine, user_line
-from ..errors.tracebacks import add_note
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import varying_axes
+from ..runtime.errors import BranchError, TracedValueError
+from ..runtime.errors.locations import SourceLine, user_line
+from ..runtime.errors.tracebacks import add_note
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Source

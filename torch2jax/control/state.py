@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BranchError, TracedValueError
-from ..errors.locations import SourceLine, is_library
-from ..errors.unwinding import Unwind
+from ..runtime.errors import BranchError, TracedValueError
+from ..runtime.errors.locations import SourceLine, is_library
+from ..runtime.errors.unwinding import Unwind
 from ..runtime.translation import this_call
 from ..tracing.conditions import BranchPolicy, Path
 

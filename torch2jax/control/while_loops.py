@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from ..errors import BranchError
+from ..runtime.errors import BranchError
 from ..tracing.primitives import linear_call
 from ..tracing.traces import is_float
 

@@ -18,12 +18,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..calls.dispatch import Call
-from ..errors.locations import user_level
-from ..errors.tracebacks import is_call_of_module
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.torchscript import ScriptMethod
 from ..rules.features import HasSparse
 from ..runtime.caches import remembered
+from ..runtime.errors.locations import user_level
+from ..runtime.errors.tracebacks import is_call_of_module
 from ..runtime.layers import DISTRIBUTED, SCRIPTED, SPARSE
 from ..runtime.patches import replaces, runs_instead_of
 from ..runtime.translation import this_call

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..errors.names import nearest
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
+from ..runtime.errors.names import nearest
 from ..runtime.layers import SPARSE
 from ..tensors.distributed import is_distributed, split_like
 from ..tensors.dtypes import SPARSE_LAYOUTS, tell_of_narrowing

@@ -14,17 +14,13 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..autograd.hooks import finished
-from ..autograd.inputs import UnaskedInputs
-from ..autograd.runs import Runs
 from ..calls.dispatch import Call
-from ..calls.framework_checks import expect_no_state_by_another_name
 from ..calls.logical_dtypes import LogicalDtypes
 from ..calls.outer_modules import visit_reached
-from ..errors.hints import hint_at_axes, hint_at_symbols
-from ..errors.locations import SourceLine, user_level
-from ..errors.tracebacks import TellsOfArguments, boundary
 from ..rules.features import HasSparse, Incoming, comes_in
+from ..runtime.errors.hints import hint_at_axes, hint_at_symbols
+from ..runtime.errors.locations import SourceLine, user_level
+from ..runtime.errors.tracebacks import TellsOfArguments, boundary
 from ..runtime.layers import COMPILED, SELECTIONS, SPARSE
 from ..tensors.ended import force_within
 from ..tensors.padded import Padded
@@ -35,8 +31,12 @@ from ..tensors.wrapped import Wrapped, is_of_call, is_wrapper
 from ..tracing.conditions import FOLLOWING, BranchPolicy
 from ..tracing.execution import Execution
 from ..tracing.rolling import Rolling
+from ..transforms.hooks import finished
+from ..transforms.inputs import UnaskedInputs
+from ..transforms.runs import Runs
 from ..values.wrapper_subclasses import entering, leaving
 from . import skeleton as skeleton
+from .framework_checks import expect_no_state_by_another_name
 from .layers import has_layers, restacked, unstack_layers
 from .skeleton import Skeleton
 from .states import StateNames, load, split

@@ -3,14 +3,20 @@
 What else acts on PyTorch's functions registers itself, too, and is imported here: the dispatch of a call knows none.
 """
 
-from ..autograd import engine as engine, forward_ad as forward_ad, function as function, hooks as hooks
 from ..calls import (
     library_kernels as library_kernels,
     logical_dtypes as logical_dtypes,
     pytorch_errors as pytorch_errors,
     settings as settings,
 )
-from ..functional import func as func, vmap as vmap
+from ..transforms import (
+    engine as engine,
+    forward_ad as forward_ad,
+    func as func,
+    function as function,
+    hooks as hooks,
+    vmap as vmap,
+)
 from ..values import (
     at_once as at_once,
     known as known,

@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import SparseLayoutError
-from ..errors.locations import user_level
 from ..internals.dispatch import (
     DeviceContext,
     DisableTorchDispatch,
@@ -31,6 +29,8 @@ from ..rules.inplace import check_cast, write_out
 from ..rules.options import Tag
 from ..rules.plan import FILLED, full_at_once
 from ..rules.registry import implements_tensors
+from ..runtime.errors import SparseLayoutError
+from ..runtime.errors.locations import user_level
 from ..runtime.patches import replaces
 from ..runtime.translation import lift, lift_own, this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray

@@ -1,4 +1,4 @@
-"""The gradient attributes of a tensor, and its hooks. `autograd/engine.py` computes gradients."""
+"""The gradient attributes of a tensor, and its hooks. `transforms/engine.py` computes gradients."""
 
 # Properties are looked up on the class, where pyright takes them for their values.
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
@@ -8,22 +8,22 @@ import warnings
 import torch
 from torch.utils.hooks import BackwardHook
 
-from ..autograd.backward import is_source
-from ..autograd.engine import retain
-from ..autograd.hooks import hooks_of
-from ..autograd.inputs import ask, requires_grad
-from ..errors.locations import user_level
-from ..errors.unwinding import Restart
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import LegacyVariableBase, set_grad_enabled
 from ..rules.inplace import MADE_IN_FUNCTION
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors, tag
+from ..runtime.errors.locations import user_level
+from ..runtime.errors.unwinding import Restart
 from ..runtime.patches import exchange, replaces, runs_instead_of
 from ..runtime.translation import current, lift
 from ..tensors.history import Node, Source, added
 from ..tensors.tensor import Restriction, Torchish
 from ..tracing.user_code import set_gradient
+from ..transforms.backward import is_source
+from ..transforms.engine import retain
+from ..transforms.hooks import hooks_of
+from ..transforms.inputs import ask, requires_grad
 
 Tensor = torch.Tensor
 

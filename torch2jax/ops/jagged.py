@@ -1,7 +1,7 @@
 """Jagged tensors: rows of the inner tensor between offsets, padded to one length, and back; and their gradients.
 
 To PyTorch's autograd a jagged tensor is one, and its class computes below. Here the values have the history, so what
-code asks of the whole is asked of them; `autograd.engine` takes them in its place.
+code asks of the whole is asked of them; `transforms.engine` takes them in its place.
 """
 
 # Properties are looked up on the class, where pyright takes them for their values.
@@ -12,9 +12,9 @@ import functools
 import jax.numpy as jnp
 import torch
 
-from ..errors import StridedNestedError
 from ..internals.tensors import nested_view_from_jagged
 from ..rules.registry import implements
+from ..runtime.errors import StridedNestedError
 from ..runtime.translation import current
 from ..tensors.tensor import Torchish
 from ..tensors.wrapped import NestedTensor, is_of_call, like, values_of

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_masked
+from ..runtime.errors import TracedValueError
 from ..values.lengths import (
     bound_of,
     expect_capacity,

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements, implements_tensors
+from ..runtime.errors import TracedValueError
 from ..tensors.dtypes import FACTORED, INEXACT
 from ..tensors.interop import array_to_tensor
 from ..tensors.known import in_pytorch

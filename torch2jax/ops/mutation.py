@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..functional.vmap import batch_of
 from ..rules.inplace import expect_writable, write_in_place
 from ..rules.options import Tag
 from ..rules.registry import implements_tensors
@@ -19,6 +18,7 @@ from ..tensors.tensor import Torchish, make_region, strides_of_shape
 from ..tensors.traced import is_traced, with_derivatives_of
 from ..tensors.wrapped import is_wrapper
 from ..tracing.value_ranges import is_same_value
+from ..transforms.vmap import batch_of
 from .arrays import cast
 from .creation import filled, unwritten
 

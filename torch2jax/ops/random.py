@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors.locations import user_level
-from ..functional.vmap import check_operands, check_target, differing_axes, draw_for_each
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.inline import call_inlined
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_tensors
+from ..runtime.errors.locations import user_level
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import (
     FLOATS,
@@ -40,6 +39,7 @@ from ..tensors.dtypes import (
 from ..tensors.known import defer_body, value_of_body
 from ..tensors.tensor import Torchish, expect_values, strides_of_copy, wrap
 from ..tensors.traced import is_at_once, is_traced
+from ..transforms.vmap import check_operands, check_target, differing_axes, draw_for_each
 from ..values.valueless import run_on_values
 from .arrays import like
 from .bounds import seen

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ..errors import TracedValueError
-from ..errors.unwinding import Restart
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_masked, implements_rows
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import has_same_array_dtype, is_integral
 from ..tensors.trees import map_arguments

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_masked
+from ..runtime.errors import TracedValueError
 from ..tensors.trees import flatten
 from ..values.lengths import tensor_of
 from ..values.masked import (

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import (
     implements_by_length,
     implements_masked,
     lookup_masked,
 )
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import lift
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.masked import (

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
-from ..errors.locations import user_location
 from ..rules.array_rule import InnerRule
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_masked, implements_rows, lookup, lookup_masked
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_location
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import has_same_array_dtype
 from ..tensors.tensor import Torchish

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
+from ..runtime.errors import TracedValueError
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.masked import (
     Mask,

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ..errors import TracedValueError
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_masked
+from ..runtime.errors import TracedValueError
 from ..tensors.dtypes import canonical
 from ..values.lengths import is_traced_number
 from ..values.masked import (

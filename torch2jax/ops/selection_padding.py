@@ -5,8 +5,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..errors import TracedValueError
 from ..rules.registry import implements_by_length, implements_masked, implements_rows
+from ..runtime.errors import TracedValueError
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
 from ..values.masked import Masked, at_axis, first, leading_of, leads, packed, unknown_dims
 from ..values.masked_functions import broadcast

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import user_location
 from ..rules.registry import implements_masked
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_location
 from ..values.masked import aligned_along, masked, ndim_of, unknown_dims, unnested, zeroed
 
 Tensor = torch.Tensor

@@ -5,8 +5,8 @@ import math
 
 import torch
 
-from ..errors import TracedValueError
 from ..rules.registry import implements_masked
+from ..runtime.errors import TracedValueError
 from ..tensors.dtypes import has_same_array_dtype
 from ..values.masked import Masked, flattened, leads, ndim_of
 from .selection import along

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_rows
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import current, lift
 from ..values.item import Item
 from ..values.lengths import constant_of, is_traced_number, range_of_number, tensor_of

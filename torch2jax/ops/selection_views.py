@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
 from ..rules.registry import implements_masked
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import lift
 from ..tensors.storage import View
 from ..tensors.tensor import geometry, make_view

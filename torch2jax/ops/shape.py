@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim, canonicalize_dims
 from ..rules.inplace import write_out
 from ..rules.options import Tag
 from ..rules.pointwise import as_joined
 from ..rules.promotion import Promotion, promoted
 from ..rules.registry import implements, implements_tensors
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import lift
 from ..tensors.dtypes import canonical, dtype_j2t, expect
 from ..tensors.view_kind import reshape

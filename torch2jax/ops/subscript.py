@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
-from ..errors.locations import user_level
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.inplace import write_in_place
 from ..rules.options import Tag
 from ..rules.pointwise import Operand, result_strides
 from ..rules.registry import implements, implements_tensors
 from ..runtime.caches import remembered
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_level
 from ..runtime.layers import SELECTIONS
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import is_integral

@@ -12,14 +12,12 @@ import numpy as np
 import torch
 from jax.core import Tracer
 
-from ..autograd.inputs import is_tensor_differentiated
-from ..errors import TracedValueError
-from ..errors.locations import user_line
-from ..errors.unwinding import Restart
-from ..functional.vmap import of_all_examples
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.options import Tag
 from ..rules.registry import implements_metadata, implements_tensors
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_line
+from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import current, lift, lift_own, this_call
 from ..tensors.derived import as_class
 from ..tensors.dtypes import dtype_t2j, has_doubles, is_integral
@@ -28,6 +26,8 @@ from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
 from ..tracing.conditions import decision
+from ..transforms.inputs import is_tensor_differentiated
+from ..transforms.vmap import of_all_examples
 from ..values.item import HOW_TO_PRINT, Item, formats_text
 from ..values.lengths import track_lengths
 from ..values.numpy_views import lend

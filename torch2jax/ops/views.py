@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
-from ..functional.vmap import batch_of
 from ..internals.dispatch import DisableTorchFunction
 from ..rules.inplace import expect_in_its_mode, expect_writable
 from ..rules.registry import implements_tensors
 from ..runtime.caches import remembered
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import canonical
 from ..tensors.rebinding import become, keep_geometry
@@ -28,6 +27,7 @@ from ..tensors.tensor import Torchish, geometry, make_region, make_view, strides
 from ..tensors.traced import is_at_once, without_gradient
 from ..tensors.view_kind import ViewKind, element_offsets, reshape, transpose
 from ..tracing.value_ranges import range_of
+from ..transforms.vmap import batch_of
 from .arrays import axis_of, is_inexact
 from .bounds import known_values, outside
 from .traced_slices import Span, spanning

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
 from ..internals.dispatch import DisableTorchFunction
+from ..runtime.errors import TracedValueError
 from ..runtime.layers import SELECTIONS
 from ..runtime.translation import lift, this_call
 from ..tensors.dtypes import expect, expect_fits

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from ..errors import WithoutValuesError
 from ..runtime.caches import remembered
+from ..runtime.errors import WithoutValuesError
 from ..runtime.layers import SPARSE
 from ..runtime.translation import Call
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..errors.locations import user_level, user_location
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.transforms import is_fwd_grad_enabled
+from ..runtime.errors.locations import user_level, user_location
 from ..runtime.translation import lift, this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import canonical, type_name

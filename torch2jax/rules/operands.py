@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import lift, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, default_dtype, dtype_j2t, dtype_t2j, is_integral, logical

@@ -15,8 +15,8 @@ from typing import Any, TypeVar, Unpack
 
 import torch
 
-from ..errors.names import nearest
 from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_op_names
+from ..runtime.errors.names import nearest
 from ..runtime.layers import LAYERS, Layer
 from ..tensors import history
 from ..tensors.dtypes import Takes

@@ -93,7 +93,7 @@ class Layer:
 
 BRIDGE = Layer("bridge.call_torch", "bridge.j2t", "bridge.compat", "bridge.last_resort")
 """PyTorch called from JAX, and JAX from PyTorch."""
-COMPILED = Layer("compiled.part", "compiled.host_functions")
+COMPILED = Layer("calls.compiled.part", "calls.compiled.host_functions")
 """Parts of a program that are compiled once, and PyTorch's own small tensors around them."""
 CONTROL = Layer("control.driver")
 """Conditions and loops on traced values, read from the source."""
@@ -164,7 +164,7 @@ DISTRIBUTED = Layer(
     ],
 )
 """`torch.distributed` within `jax.shard_map`, and `DTensor`s."""
-EXPORTING = Layer("exporting.export", "checkpoints")
+EXPORTING = Layer("modules.exporting.export", "modules.checkpoints")
 """Programs and weights as files."""
 SELECTIONS = Layer(
     "ops.selection",
@@ -216,7 +216,7 @@ SPARSE = Layer(
 _OPTIM, _SCALER = "torch.optim.optimizer:", "torch.amp.grad_scaler:GradScaler."
 _SCHEDULERS = ("LRScheduler", "SequentialLR", "ChainedScheduler", "ReduceLROnPlateau", "CosineAnnealingWarmRestarts")
 TRAINING = Layer(
-    "training.stateful",
+    "modules.training.stateful",
     "calls.optimizers",
     patched=[
         _OPTIM + "Optimizer._patch_step_function",

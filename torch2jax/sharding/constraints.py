@@ -11,9 +11,9 @@ from ..modules.states import named_tensors
 from ..rules.array_rule import InnerRule
 from ..runtime.translation import current, this_call
 from ..tensors.array_buffer import ArrayBuffer
+from ..tensors.sharding_constraints import laid_out
 from ..tensors.storage import Storage
 from ..tensors.tensor import Torchish
-from ..tracing.tensor_spec import laid_out
 from .plans import EXPERTS, TENSOR, Layout, ShardingPlan, Style
 from .specs import Axes, expect_axes, names_of, resolve, size_of
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from ..errors.locations import user_level
+from ..runtime.errors.locations import user_level
 
 TENSOR, EXPERTS = "tensor", "experts"
 

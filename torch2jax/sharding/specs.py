@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ..checkpoints import placed
+from ..modules.checkpoints import placed
 from ..tensors.interop import untied, without_values
 from ..tensors.traced import is_traced
 from .plans import EXPERTS, TENSOR, ShardingPlan

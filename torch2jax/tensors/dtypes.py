@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..errors.locations import user_level, user_location
 from ..internals.transforms import autocast_supported_devices, is_any_autocast_enabled
+from ..runtime.errors.locations import user_level, user_location
 from ..runtime.translation import current
 
 _NAMES = {

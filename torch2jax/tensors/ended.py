@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import torch
 
-from ..errors import EndedCallError
-from ..errors.locations import SourceLine, is_library, keeper_of
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import DynamicJaxprTracer, source_of
+from ..runtime.errors import EndedCallError
+from ..runtime.errors.locations import SourceLine, is_library, keeper_of
 from ..runtime.translation import calls_of_thread, current
 from .array_buffer import ArrayBuffer
 from .history import Source

@@ -13,7 +13,7 @@ import torch
 from torch.autograd import graph
 from torch.utils.hooks import RemovableHandle
 
-from ..errors.unwinding import Restart
+from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import this_call
 
 _numbers = itertools.count()
@@ -64,9 +64,9 @@ class Node(graph.Node):
         self._number = next(_numbers)
         self.inputs = tuple(inputs)
         self._leaves = [x.variable for x in self.inputs if isinstance(x, Source)]  # which gradients are added to
-        self.end: Any = None  # what the operation gave, to a tape; see `autograd.tape.HistoryEnd`
+        self.end: Any = None  # what the operation gave, to a tape; see `transforms.tape.HistoryEnd`
         self.operands: list | None = None  # and what it was computed from, None for what requires no grad
-        self.hooked: Any = None  # the hooks on the gradient where a history begins; see `autograd.tape.Hooked`
+        self.hooked: Any = None  # the hooks on the gradient where a history begins; see `transforms.tape.Hooked`
         self.refusal: str | None = None  # the error that its backward is
         self.undefined: Set[int] = frozenset()  # the inputs that its backward gave no gradient for
         self._metadata = self._prehooks = self._posthooks = None

@@ -13,8 +13,8 @@ import numpy as np
 import optree
 import torch
 
-from ..errors import QuantizedError, SparseLayoutError, StridedNestedError
 from ..internals.dispatch import DisableTorchFunction
+from ..runtime.errors import QuantizedError, SparseLayoutError, StridedNestedError
 from .distributed import array_of_distributed, is_distributed
 from .dtypes import canonical, dtype_j2t, dtype_t2j, values_in_dtype
 from .traced import evaluating

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ..errors.unwinding import Unwind
+from ..runtime.errors.unwinding import Unwind
 
 if TYPE_CHECKING:
     from .storage import Storage

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from jax import Array
 
-from ..errors import EndedCallError, OnMetaError, StaleGradientError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.jax import ArrayImpl
 from ..internals.tensors import make_wrapper_subclass
 from ..internals.transforms import is_fwd_grad_enabled
 from ..runtime.caches import remembered
+from ..runtime.errors import EndedCallError, OnMetaError, StaleGradientError
 from ..runtime.translation import calls_of_thread, current, this_call
 from .array_buffer import ArrayBuffer, LazyArray
 from .distributed import is_split

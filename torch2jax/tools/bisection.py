@@ -11,8 +11,8 @@ import jax
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from ..convert import t2j
-from ..errors.locations import is_library
+from ..modules.convert import t2j
+from ..runtime.errors.locations import is_library
 from ..tensors.interop import tensor_to_array
 from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, error_text, refusing_bad_inputs, subject_of

@@ -14,8 +14,8 @@ from torch.overrides import resolve_name
 
 from ..calls.modes import observing
 from ..internals.dispatch import OpOverload
-from ..loops.rolled import noting_loops
 from ..tensors.padded import Padded
+from ..tracing.loops.rolled import noting_loops
 from .models import SpecError, Subject, error_text, refusing_bad_inputs, subject_of
 from .operators import Route, level_of
 from .trial import GRADIENT_TOLERANCE, OUTPUT_TOLERANCE, Agreement, Trial, compare, differentiable, to_jax

@@ -8,9 +8,9 @@ from pathlib import Path
 import jax
 import torch
 
-from ..convert import t2j
-from ..errors.names import how_to_install
-from ..exporting.export import PLATFORMS, export
+from ..modules.convert import t2j
+from ..modules.exporting.export import PLATFORMS, export
+from ..runtime.errors.names import how_to_install
 from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, first_line, translating
 from .trial import set_mode

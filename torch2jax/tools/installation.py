@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..bridge.call_torch import torch2jax
-from ..convert import t2j
+from ..modules.convert import t2j
+from ..runtime.layers import BRIDGE
 from .models import first_line
 
 _LIBRARIES = {
@@ -263,4 +263,4 @@ def _translated() -> bool:
 
 def _called() -> bool:
     x = jnp.linspace(-2, 2, 8)
-    return bool(jnp.allclose(jax.jit(torch2jax(torch.sin, x))(x), jnp.sin(x), atol=1e-3))
+    return bool(jnp.allclose(jax.jit(BRIDGE.torch2jax(torch.sin, x))(x), jnp.sin(x), atol=1e-3))

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checkpoints import tensors_of
-from ..errors.names import how_to_install, nearest
+from ..modules.checkpoints import tensors_of
+from ..runtime.errors.names import how_to_install, nearest
 from ..tensors.trees import map_arguments
 
 _IDS_BELOW = 8

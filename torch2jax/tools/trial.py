@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..convert import t2j
+from ..modules.convert import t2j
 from ..tensors.interop import distinct, tensor_to_array
 from ..tensors.padded import Padded
 from ..tensors.trees import map_arguments, map_given

@@ -15,9 +15,9 @@ import jax
 from jax import lax
 from jax.experimental import checkify
 
-from ..errors import BranchError, TracedValueError
-from ..errors.locations import SourceLine, caller_line, user_level, user_line
-from ..errors.unwinding import Restart, RetryBudget
+from ..runtime.errors import BranchError, TracedValueError
+from ..runtime.errors.locations import SourceLine, caller_line, user_level, user_line
+from ..runtime.errors.unwinding import Restart, RetryBudget
 from ..runtime.translation import Call, this_call
 from ..tensors.tensor import Torchish
 from .traces import current_trace, decides, without_derivatives

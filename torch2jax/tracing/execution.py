@@ -1,6 +1,6 @@
 """One run of a function, as the call that it runs in knows it: its path, its inputs and keys, and how it ends.
 
-`autograd/runs.py` says which runs there are, and `autograd/inputs.py` what one may know of its inputs.
+`transforms/runs.py` says which runs there are, and `transforms/inputs.py` what one may know of its inputs.
 """
 
 import weakref
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors.locations import SourceLine
-from ..errors.unwinding import Restart, Unwind
+from ..runtime.errors.locations import SourceLine
+from ..runtime.errors.unwinding import Restart, Unwind
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Node, Source

@@ -19,13 +19,13 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Var
 
-from ..errors.unwinding import Unwind
 from ..internals.jax import DynamicJaxprTrace
-from ..loops.iterations import is_small, own
-from ..loops.program import Program, evaluated, sizes_of, total
-from ..loops.rolled import EVERY, LONG, RollingReport, Run, Wanted, has_loops, longest_run, rolled
+from ..runtime.errors.unwinding import Unwind
 from ..tensors.traced import is_traced
 from ..tensors.trees import flatten
+from .loops.iterations import is_small, own
+from .loops.program import Program, evaluated, sizes_of, total
+from .loops.rolled import EVERY, LONG, RollingReport, Run, Wanted, has_loops, longest_run, rolled
 from .traces import Bookmark, current_trace, ending_with_errors, program_of
 
 _HAS_EFFECTS = "the code around has effects whose results it uses"

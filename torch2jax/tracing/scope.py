@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import jax
 import torch
 
-from ..errors import TracedValueError
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Uncontained

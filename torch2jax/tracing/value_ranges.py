@@ -18,7 +18,7 @@ from jax.extend.core import Literal
 from jax.interpreters import partial_eval as pe
 
 from ..internals.jax import BatchTracer
-from ..loops.likeness import Atom, is_same, key_of
+from .loops.likeness import Atom, is_same, key_of
 from .traces import without_derivatives
 
 _DEPTH_OF_SUMS = 16

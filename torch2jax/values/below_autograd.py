@@ -10,11 +10,11 @@ import torch
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from ..errors.unwinding import Unwind
 from ..internals.dispatch import DispatchKey, ForceDispatchKeyGuard, OpOverload, dispatch_tls_local_include_set
 from ..rules.features import NEXT, Feature
 from ..rules.keywords import run_named
 from ..rules.operands import as_result
+from ..runtime.errors.unwinding import Unwind
 from ..runtime.translation import Call
 from ..tensors.tensor import Torchish, make_view
 from ..tensors.traced import is_traced

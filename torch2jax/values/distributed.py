@@ -19,8 +19,8 @@ from ..rules.features import Incoming, comes_in
 from ..tensors.derived import Derived, as_class
 from ..tensors.distributed import class_of_calls, is_split, mesh_in_force, parts_over, spec_of
 from ..tensors.history import Source
+from ..tensors.sharding_constraints import laid_out
 from ..tensors.tensor import Torchish
-from ..tracing.tensor_spec import laid_out
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

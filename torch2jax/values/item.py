@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import is_library, is_users
-from ..errors.unwinding import Restart
 from ..rules import registry
 from ..rules.features import Changed, handles
 from ..rules.rule import MetadataRule
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import is_library, is_users
+from ..runtime.errors.unwinding import Restart
 from ..runtime.patches import replaces
 from ..runtime.translation import this_call
 from ..tensors.tensor import Torchish

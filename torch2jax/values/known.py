@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import REFUSALS
 from ..internals.dispatch import DisableAutocast, DisableTorchFunction, OpOverload
 from ..internals.transforms import is_any_autocast_enabled
 from ..rules import registry
@@ -24,6 +23,7 @@ from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.inplace import InPlace
 from ..rules.keywords import run_named
 from ..rules.options import Tag
+from ..runtime.errors import REFUSALS
 from ..runtime.translation import Call, lift, this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray
 from ..tensors.dtypes import canonical

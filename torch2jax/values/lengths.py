@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
-from ..errors.locations import caller_line, is_library, user_line
 from ..rules import registry
 from ..rules.features import NEXT, Feature
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import caller_line, is_library, user_line
 from ..runtime.layers import SELECTIONS
 from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import is_integral

@@ -22,12 +22,12 @@ import jax
 import torch
 from jax import lax
 
-from ..errors import EndedCallError, TracedValueError
-from ..errors.locations import SourceLine
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules.array_rule import InnerRule
 from ..rules.features import handlers_of
+from ..runtime.errors import EndedCallError, TracedValueError
+from ..runtime.errors.locations import SourceLine
 from ..runtime.layers import SELECTIONS
 from ..runtime.translation import current
 from ..tensors.dtypes import canonical, is_integral

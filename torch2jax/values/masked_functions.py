@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import TracedValueError
-from ..errors.locations import user_line, user_location
 from ..internals.dispatch import DisableAutocast
 from ..internals.tensors import canonicalize_dim
 from ..rules import autocast, registry
@@ -23,14 +21,16 @@ from ..rules.features import handles
 from ..rules.inplace import InPlace, WithFlag, check_cast
 from ..rules.options import Tag
 from ..rules.rule import Reflected
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_line, user_location
 from ..runtime.translation import Call, lift
 from ..tensors.tensor import wrap
 from ..tensors.trees import flatten, map_arguments
-from ..values.lengths import expect_capacity, hinted_bound
-from ..values.masked import Origin
+from .lengths import expect_capacity, hinted_bound
 from .masked import (
     Mask,
     Masked,
+    Origin,
     aligned_along,
     at_axis,
     copied,

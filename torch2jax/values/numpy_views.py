@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import TracedValueError
+from ..runtime.errors import TracedValueError
 from ..tensors.tensor import Torchish
 
 

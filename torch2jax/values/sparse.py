@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from ..errors import EndedCallError, NoRuleError
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import make_wrapper_subclass
 from ..rules import registry
@@ -32,6 +31,7 @@ from ..rules.features import (
     handles_without_values,
 )
 from ..rules.rule import MetadataRule
+from ..runtime.errors import EndedCallError, NoRuleError
 from ..runtime.layers import SPARSE
 from ..runtime.translation import Call, current, kept, lift, this_call
 from ..tensors.sparse_arrays import (

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..errors import BranchError, TracedValueError
-from ..errors.locations import SourceLine, is_translator
-from ..errors.unwinding import Restart
+from ..runtime.errors import BranchError, TracedValueError
+from ..runtime.errors.locations import SourceLine, is_translator
+from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import lift, this_call
 from ..tensors.dtypes import has_doubles
 from ..tensors.tensor import Torchish, wrap

@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ..errors import NoRuleError, OnMetaError, QuantizedError, TracedValueError
 from ..internals.dispatch import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -33,6 +32,7 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import FakeTensorMode
 from ..rules.features import NEXT, Feature, HasSparse, InFakeMode, handles_without_values, in_every_call
+from ..runtime.errors import NoRuleError, OnMetaError, QuantizedError, TracedValueError
 from ..runtime.layers import SPARSE
 from ..runtime.patches import runs_instead_of
 from ..runtime.translation import Call, CallMode, current, hidden, kept, this_call

@@ -29,8 +29,6 @@ import jax
 import numpy as np
 import torch
 
-from ..errors import WrapsOthersError
-from ..errors.unwinding import Restart
 from ..internals.dispatch import (
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
@@ -40,6 +38,8 @@ from ..internals.dispatch import (
 )
 from ..internals.tensors import tree_leaves, tree_map, tree_map_only
 from ..rules.features import NEXT, Feature, Incoming, comes_in, handles, handles_without_values, in_every_call
+from ..runtime.errors import WrapsOthersError
+from ..runtime.errors.unwinding import Restart
 from ..runtime.layers import JAGGED
 from ..runtime.patches import exchange
 from ..runtime.translation import Call, current, lift, lift_own

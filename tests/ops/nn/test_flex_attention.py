@@ -17,8 +17,8 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
-from tests.functional.test_func import operations
 from tests.ops.control_flow.agreement import agree, compare
+from tests.transforms.test_func import operations
 from torch2jax import t2j
 from torch2jax.ops.nn import attention
 

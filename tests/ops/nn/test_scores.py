@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.functional.test_func import operations
+from tests.transforms.test_func import operations
 from torch2jax import t2j
 from torch2jax.ops.nn import attention
 from torch2jax.runtime import caches

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors.unwinding import Unwind
 from ...internals.tensors import tree_flatten
+from ...runtime.errors.unwinding import Unwind
 from ...runtime.translation import this_call
 from ...tensors.array_buffer import ArrayBuffer
 from ...tensors.journal import Journal, Uncontained

@@ -19,7 +19,7 @@ import torch
 from jax import lax
 
 from ...control.state import retried
-from ...errors import TracedValueError
+from ...runtime.errors import TracedValueError
 from ...runtime.patches import runs_instead_of
 from ...runtime.translation import lift, this_call
 from ...tensors.objects import codec_of, item_names

@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 from jax import lax
 
-from ...autograd.linearization import own_axes
 from ...internals.jax import varying_axes
 from ...rules.operands import as_result
 from ...rules.registry import implements_tensors
 from ...runtime.patches import runs_instead_of
 from ...runtime.translation import lift
 from ...tracing.traces import varying
+from ...transforms.linearization import own_axes
 from .groups import MeshGroup
 
 

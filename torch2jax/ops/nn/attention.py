@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from jax import lax
 
-from ...errors import TracedValueError
 from ...rules.array_rule import ArrayRule, InnerRule
 from ...rules.options import RuleOptions, Tag
 from ...rules.registry import implements_tensors
+from ...runtime.errors import TracedValueError
 from ...runtime.patches import replaces
 from ...runtime.translation import current
 from ...tensors.dtypes import FLOATS

@@ -16,7 +16,6 @@ import torch
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 
-from ...autograd.backward import begin_part, takes_parts
 from ...rules.array_rule import InnerRule
 from ...rules.options import Tag
 from ...rules.registry import implements, implements_tensors
@@ -26,6 +25,7 @@ from ...tensors.history import GradientPart
 from ...tensors.tensor import Torchish, wrap
 from ...tensors.traced import is_traced
 from ...tensors.view_kind import entries_of, reshape, sharding_beside
+from ...transforms.backward import begin_part, takes_parts
 from ..arrays import cast, widened
 from ..bounds import known_values, outside, seen
 from ..indexing import progression

@@ -6,8 +6,8 @@
 import numpy as np
 import torch
 
-from ...errors import TracedValueError
 from ...rules.registry import implements_sparse, implements_tensors
+from ...runtime.errors import TracedValueError
 from ...tensors.sparse_arrays import layout_name
 from ...values.item import Item
 from ...values.lengths import track_lengths

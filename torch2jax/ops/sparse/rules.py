@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ...errors.locations import user_location
 from ...internals.tensors import canonicalize_dim
 from ...rules.array_rule import InnerRule
 from ...rules.inplace import check_cast
 from ...rules.registry import implements_sparse
 from ...rules.tables import OPERATORS
+from ...runtime.errors.locations import user_location
 from ...runtime.translation import lift, lift_own
 from ...values.sparse import COLUMNS, Sparse, make_sparse, size_of
 from ..bounds import known_values

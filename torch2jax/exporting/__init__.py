@@ -1,1 +1,0 @@
-"""Programs for processes that have no PyTorch."""

@@ -1,1 +1,0 @@
-"""`torch.func` and `torch.vmap` within translated code, as JAX's transformations."""

@@ -1,1 +1,0 @@
-"""Loops in a graph: identical iterations become one `lax.scan`."""

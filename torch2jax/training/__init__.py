@@ -1,1 +1,0 @@
-"""Functions that change modules and optimizers, as pure functions of a state."""
