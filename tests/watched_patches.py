@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from torch2jax.runtime import patches
+from torch2jax.runtime.layers import LAYERS
 from torch2jax.runtime.translation import current
 
 __all__ = ["names", "watching"]
@@ -26,6 +27,8 @@ def names() -> dict[str, Any]:
 
     A number in the place of another is nothing that is called.
     """
+    for layer in LAYERS:
+        layer.load()
     for module in {module for module, _ in patches.awaited() if module.startswith("torch.")}:
         importlib.import_module(module)
     patches.apply_patches(names)
