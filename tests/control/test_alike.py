@@ -2,6 +2,7 @@
 
 import collections
 import math
+import weakref
 
 import pytest
 import torch
@@ -58,9 +59,36 @@ def slices(x):
     return x * 2 if found.start is False else x * 3
 
 
-@pytest.mark.parametrize(
-    "program",
-    [ranges, factories, lengths_of_deques, tuples_with_attributes, zeros, sets, frozen_sets, slices],
-)
+def leaves(x):
+    w = torch.ones(2, requires_grad=True)
+    if x.sum() > 0:
+        w = w * 2
+    return x * 2 if w.is_leaf else x
+
+
+def nodes(x):
+    w = torch.ones(2, requires_grad=True)
+    y = w * 1 if x.sum() > 0 else w
+    return x * 2 if y.grad_fn is None else x * 3
+
+
+class Counter:
+    n = 0
+
+
+def behind_a_proxy(x):
+    counter = Counter()
+    proxy = weakref.proxy(counter)
+    if x.sum() > 0:
+        proxy.n = proxy.n + x.sum()
+    else:
+        proxy.n = 3.0
+    return x * counter.n
+
+
+PROGRAMS = [ranges, factories, lengths_of_deques, tuples_with_attributes, zeros, sets, frozen_sets, slices]
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, leaves, nodes, behind_a_proxy])
 def test_each_side_has_its_own(program):
     agree_under_jit(program, INPUTS, 1e-6)

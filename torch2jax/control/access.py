@@ -94,7 +94,9 @@ class Access(Routes):
 
     def getattr(self, owner: Any, name: str) -> Any:
         if name in _OF_GRADIENTS and id(owner) in current_run().unsure_grad:
-            raise Refused(f"data decide whether a tensor requires grad, and its {name} is asked", other_paths=True)
+            raise Refused(
+                f"data decide whether a tensor requires grad, or is a leaf, and its {name} is asked", other_paths=True
+            )
         if name == "grad":
             expect_own_gradient(owner)
         found = self._attribute(owner, name)

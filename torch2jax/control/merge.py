@@ -145,7 +145,7 @@ class Pick(NamedTuple):
         is_older = any(relation.is_older for leaf in (self.one, self.other) for _, relation in leaf.relations)
         make = self.spec.tensor if keeps and is_older and not torch.is_grad_enabled() else self.spec.result
         tensor = make(array)
-        wants = {x.spec.wants_grad for x in (self.one, self.other) if x.kind == "tensor"}
+        wants = {(x.spec.wants_grad, x.is_leaf) for x in (self.one, self.other) if x.kind == "tensor"}
         if len(wants) == 2:
             current_run().unsure_grad[id(tensor)] = tensor
         if self.kind == "unsure":

@@ -389,6 +389,8 @@ def note(slot: JournaledSlot) -> None:
 def note_attribute(owner: Any, name: str) -> None:
     """Is called before an attribute is set or deleted."""
     run = current_run()
+    if isinstance(owner, weakref.ProxyTypes):
+        owner = owner.__repr__.__self__  # what it stands for, to which it hands all on
     if run.pairs:
         _expect_single(run.pairs, owner)
     kept = run.kept
