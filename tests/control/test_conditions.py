@@ -532,6 +532,27 @@ def test_loops_that_grow_are_too_many_paths():
         jax.jit(t2j(grown, max_paths=1))(INPUTS[0])
 
 
+def merged(x):
+    """Of two sorted lists: which list ends first is known where each comparison is."""
+    a, b = x[:1].tolist(), x[1:].tolist()
+    i = j = 0
+    out = []
+    while i < len(a) and j < len(b):
+        if a[i] < b[j]:
+            out.append(a[i])
+            i += 1
+        else:
+            out.append(b[j])
+            j += 1
+    return torch.tensor(out + a[i:] + b[j:])
+
+
+def test_loops_that_count_by_what_conditions_choose_end_on_each_way():
+    translated = jax.jit(t2j(merged, max_paths=6), compiler_options=QUICK)
+    for x in ([1.0, 2.0, 3.0], [2.0, 1.0, 3.0], [4.0, 1.0, 3.0]):
+        np.testing.assert_array_equal(translated(jnp.array(x)), merged(torch.tensor(x)))
+
+
 def until_small(x):
     while x.sum() > 1:
         x = x / 2

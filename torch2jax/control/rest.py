@@ -87,6 +87,8 @@ class Way:
         self.decisions: list[BranchDecision] = []
         self.raised: BaseException | None = None
         """The exception that the code itself has raised, and ended with."""
+        self._merges = False
+        """True if it has come to a condition that is not split: a number that it chooses may end a loop."""
         self._known: list[tuple[Any, bool]] = []
 
     @property
@@ -96,7 +98,9 @@ class Way:
 
     def splits(self, location: SourceLine) -> bool:
         """True if the rest of the code goes into both sides of a condition."""
-        return self._split.has_all or location in self._split.locations
+        found = self._split.has_all or location in self._split.locations
+        self._merges = self._merges or not found
+        return found
 
     def answer(self, flag: Any) -> bool | None:
         """The answer that a traced bool has had; None if it has not been asked."""
@@ -116,7 +120,8 @@ class Way:
         number = len(self.decisions)
         decision = self._given[number] if number < len(self._given) else True
         if number >= self._most or sum(x.location == location for x in self.decisions) >= self._often:
-            raise Refused(too_many(self._split, location, self._often), location=location)
+            # Where all conditions are split, numbers that they choose are known, and loops that count by these end.
+            raise Refused(too_many(self._split, location, self._often), other_paths=self._merges)
         self.decisions.append(BranchDecision(location, decision, caller_line().file))
         self._known.append((flag, decision))
         with running(self.trace):
