@@ -15,8 +15,8 @@ from ..errors.unwinding import Restart
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_masked, implements_rows
-from ..runtime.translation import current, lift
-from ..tensors.dtypes import has_same_array_dtype, is_integral
+from ..runtime.translation import current
+from ..tensors.dtypes import is_integral
 from ..tensors.trees import map_arguments
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.masked import (
@@ -26,12 +26,9 @@ from ..values.masked import (
     at_axis,
     first as first_of,
     has_derivatives,
-    in_order_of,
-    is_same_mask,
     leads,
     like,
     ndim_of,
-    packed,
     select,
     unknown_dims,
     with_leading,
@@ -40,7 +37,6 @@ from ..values.masked import (
 )
 from ..values.masked_functions import broadcast, of_first
 from .arrays import highest, lowest
-from .selection_nested import chosen_of
 from .selection_views import filled_with_zeros, in_parts, in_rows, shown
 
 Tensor = torch.Tensor
@@ -279,115 +275,6 @@ def _together(tensors) -> Masked:
     mask, rows = torch.cat(masks), torch.cat(rows)
     lengths = [x.length if leads(x) else len(x) for x in tensors if x.ndim > 1 or len(x.shape) == 1]
     return select(rows, Mask(mask, functools.reduce(lambda one, other: one + other, lengths)))
-
-
-# Choosing, and writing back.
-
-
-@implements_rows(Tensor.__getitem__)
-def getitem(self, index):
-    if leads(index):
-        if not leads(self) and index.dtype in (torch.int64, torch.int32):
-            return select(self[index.within(self.shape[0])], index.mask)
-        if isinstance(index.rows, Masked) and index.dtype == torch.bool and leads(self):
-            return chosen_of(self, index)
-        if leads(self) and index.dtype == torch.bool:
-            return select(self.rows.clone(), _mask_within(self, index))
-        if leads(self) and is_integer_index(index):
-            return _at_indices(self, index)
-    elif _of_each_row(self, index) is not None:
-        index = _of_each_row(self, index)
-        return like(self.rows[index], self)
-    raise TracedValueError("this subscript of, or by, a boolean-mask selection")
-
-
-def is_integer_index(index) -> bool:
-    """Returns True if a tensor in a subscript has indices, not a mask."""
-    return is_integral(index.dtype) and index.dtype != torch.bool
-
-
-def _mask_within(chosen: Masked, index: Masked) -> Any:
-    """The mask over all rows of the elements that a mask over the selection chooses."""
-    return chosen.mask.reshape(*chosen.mask.shape, *[1] * index.row_ndim) & in_order_of(index, chosen.mask)
-
-
-def _at_indices(chosen: Masked, index: Masked) -> Masked:
-    """The rows at indices into a selection."""
-    if index.indices_in is not None and is_same_mask(index.indices_in, chosen.mask):
-        return like(chosen.rows.clone(), index)
-    rows = packed(chosen).rows
-    return like(rows[index.within(len(rows))], index)
-
-
-def _of_each_row(chosen: Masked, index) -> tuple | None:
-    """The subscript of all rows that is the same as one of each chosen row; None for other subscripts."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    if any(not isinstance(item, (int, slice, type(None), type(Ellipsis))) for item in items):
-        return None
-    if Ellipsis in items:
-        at, taken = items.index(Ellipsis), [item for item in items if item is not None and item is not Ellipsis]
-        items[at : at + 1] = [slice(None)] * (chosen.row_ndim + 1 - len(taken))
-    if not items or items[0] != slice(None):
-        return None
-    return (*[slice(None)] * chosen.mask.ndim, *items[1:])
-
-
-@implements_rows(Tensor.__setitem__)
-def setitem(self, index, value):
-    if leads(self):
-        _write_rows(self, index, value)
-        return
-    if isinstance(index, tuple) and _is_of_full_rows(index):
-        index = index[0]
-    if isinstance(index, (Masked, tuple)) or index.dtype != torch.bool:
-        raise TracedValueError("writing by this subscript a boolean-mask selection")
-    if value.dtype != self.dtype and not has_same_array_dtype(value.dtype, self.dtype):
-        raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
-            f"{value.dtype} for the source."
-        )
-    rows = in_order_of(value, lift(index))
-    self.copy_(torch.where(index.reshape(*index.shape, *[1] * (self.ndim - index.ndim)), rows, self))
-
-
-def _is_of_full_rows(index: tuple) -> bool:
-    """Returns True if a subscript is a mask, and full slices after it."""
-    rest = [item for item in index[1:] if item is not Ellipsis]
-    return isinstance(index[0], torch.Tensor) and all(isinstance(x, slice) and x == slice(None) for x in rest)
-
-
-def _write_rows(chosen: Masked, index, value) -> None:
-    if leads(index) and index.dtype == torch.bool:
-        _write_where(chosen, index, value)
-        return
-    at = _of_each_row(chosen, index)
-    if at is None:
-        raise TracedValueError("writing by this subscript to a boolean-mask selection")
-    rows = chosen.rows.clone()
-    rows[at] = in_order_of(value, chosen.mask) if leads(value) else value
-    chosen.overwrite(rows)
-
-
-def _write_where(chosen: Masked, index: Masked, value) -> None:
-    """Writes to the elements of a selection for which another mask is true."""
-    mask = _mask_within(chosen, index)
-    row_ndim = chosen.rows.ndim - mask.ndim
-    if isinstance(value, Tensor) and value.ndim > row_ndim:
-        value = in_order_of(value, mask) if leads(value) or len(value) != 1 else value[0]
-    spread = mask.reshape(*mask.shape, *[1] * row_ndim)
-    chosen.overwrite(torch.where(spread, value, chosen.rows).to(chosen.dtype))
-
-
-@implements_rows(torch.masked_scatter, Tensor.masked_scatter)
-def masked_scatter(input, mask, source):
-    if leads(input) or leads(mask):
-        raise TracedValueError("torch.masked_scatter into a boolean-mask selection")
-    return torch.masked_scatter(input, mask, packed(source).rows)
-
-
-@implements_rows(Tensor.masked_scatter_)
-def masked_scatter_(self, mask, source):
-    return self.copy_(masked_scatter(self, mask, source))
 
 
 # Of all that was chosen.

@@ -319,13 +319,6 @@ def roll(input, shifts, dims=None):
     return input
 
 
-@implements_masked(torch.index_fill, Tensor.index_fill)
-def index_fill(input, dim, index, value):
-    if isinstance(index, Masked):
-        return torch.index_copy(input, dim, index, torch.as_tensor(value, dtype=input.dtype))
-    return _of_row(lambda unmasked, dim: unmasked.index_fill(dim, index, value), "torch.index_fill")(input, dim)
-
-
 @implements_masked(torch.take_along_dim, Tensor.take_along_dim)
 def take_along_dim(input, indices, dim=None):
     if dim is None:
@@ -432,8 +425,6 @@ def _of_all(function, core: Callable[[int], int]):
 
     def of_all(*args, **kwargs):
         tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
-        if len({tuple(unknown_dims(x)) for x in tensors}) > 1:
-            raise TracedValueError(f"{what} beside a boolean-mask selection")
         return broadcast(function, args, kwargs, what, copies=True, core=core(max(map(ndim_of, tensors))))
 
     return of_all

@@ -16,29 +16,19 @@ from ..rules.registry import (
     implements_masked,
     lookup_masked,
 )
-from ..runtime.translation import lift
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.masked import (
     Masked,
-    at_axis,
-    is_later,
-    leading_of,
     leads,
-    like,
     merged,
     permuted,
     unknown_dims,
-    with_leading,
     with_masks,
 )
 from ..values.masked_functions import broadcast
-from .bounds import known_values
-from .selection import along
-from .selection_nested import gather as gather_of_nested, viewed, write
-from .selection_subscripts import items_of
+from .selection_nested import gather as gather_of_nested, viewed
 
 Tensor = torch.Tensor
-_REFUSED = "of a boolean-mask selection along a later dimension"
 
 
 # In another order.
@@ -181,99 +171,6 @@ def unflatten(input, dim, sizes):
     return with_masks(input.unmasked.unflatten(input.axis(dim), sizes), input, masks)
 
 
-# Subscripts.
-
-
-_getitem: Any = lookup_masked(Tensor.__getitem__).body
-
-
-@implements_masked(Tensor.__getitem__)
-def getitem(self, index):
-    if is_later(self) and is_later(index) and index.dtype == torch.bool:
-        return merged(self, index.ndim)[merged(index, index.ndim)]
-    index = index[0] if isinstance(index, tuple) and len(index) == 1 else index
-    items = items_of(index, self.ndim)
-    if is_later(self):
-        return of_dims(self, items)
-    if any(map(is_later, items)):
-        return _by_later_selections(self, items)
-    if leads(self):
-        if _are_full_rows(items) and any(map(_is_unknown, items[1:])):
-            return of_dims(self, items)
-        is_basic = all(x is None or isinstance(x, (int, slice)) for x in items)
-        return of_dims(self, items) if items and items[0] is None and is_basic else _getitem(self, index)
-    found = by_unknown(self, items) if len(items) > 1 and not isinstance(items[0], Tensor) else None
-    return _getitem(self, index) if found is None else found
-
-
-_setitem: Any = lookup_masked(Tensor.__setitem__).body
-
-
-@implements_masked(Tensor.__setitem__)
-def setitem(self, index, value):
-    if not is_later(self) and not (leads(self) and isinstance(self.rows, Masked)):
-        _setitem(self, index, value)
-        return
-    items = items_of(index, self.ndim)
-    if None in [item for item in items if not isinstance(item, Tensor)]:
-        raise TracedValueError("writing by a subscript with None to boolean-mask selections")
-    write(self, items, value)
-
-
-def _by_later_selections(tensor, items: list):
-    """A subscript by places that have a later dimension as long as data decide: all of them the same."""
-    count = next((i for i, item in enumerate(items) if not is_later(item)), len(items))
-    indices, rest = items[:count], items[count:]
-    at = min(indices[0].masks) if indices else 0
-    if any((min(x.masks), x.ndim) != (at, indices[0].ndim) for x in indices) or any(
-        isinstance(x, Tensor) for x in rest
-    ):
-        raise TracedValueError(f"this subscript by places {_REFUSED}")
-    by_dim = tuple(with_leading(x, at) for x in indices)
-    return at_axis(tensor[(*by_dim, *rest) if len(items) > 1 else by_dim[0]], at)
-
-
-def of_dims(chosen, items: list):
-    """The result of a subscript with one item for each dimension, of which one may be a tensor."""
-    found, at = leading_of(chosen)
-    items = [*items, *[slice(None)] * (chosen.ndim - len([x for x in items if x is not None]))]
-    tensors = [x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]
-    if len(tensors) > 1:
-        leading = items[: len(tensors)]
-        if at >= len(tensors) or not all(x is y for x, y in zip(tensors, leading, strict=True)):
-            raise TracedValueError(f"a subscript by several tensors {_REFUSED},")
-        return found[(leading.pop(at), *leading, *items[len(tensors) :])]
-    position, dim, of_row, of_chosen = 0, 0, [], slice(None)
-    for item in items:
-        if item is not None and dim == at:
-            of_chosen, position = item, sum(map(_dims_given, of_row))
-        else:
-            of_row.append(item)
-        dim += item is not None
-    if any(not (isinstance(x, slice) and x == slice(None)) for x in of_row):
-        found = like(found.rows[(*[slice(None)] * found.mask.ndim, *of_row)], found)
-    if not (isinstance(of_chosen, slice) and of_chosen == slice(None)):
-        found = found[of_chosen]
-        if not _leads(of_chosen):
-            given = _dims_given(of_chosen)
-            return found.movedim(tuple(range(given)), tuple(range(position, position + given))) if given else found
-        if not isinstance(found, Masked):  # a slice of a size that is known
-            return found.movedim(0, position)
-    return at_axis(found, position)
-
-
-def _leads(item) -> bool:
-    """Returns True if the dimension of a subscript's item has a length that data decide."""
-    return isinstance(item, (slice, Masked)) or _is_unknown(item)
-
-
-def _dims_given(item) -> int:
-    """The number of dimensions that an item of a subscript for one dimension gives."""
-    if isinstance(item, Tensor) and not is_traced_number(item):
-        return 1 if item.dtype == torch.bool else item.ndim
-    return int(item is None or isinstance(item, slice))
-
-
 # Of several.
 
 
@@ -281,8 +178,6 @@ def _dims_given(item) -> int:
 def gather(input, dim, index, *, sparse_grad=False):
     del sparse_grad
     dim = canonicalize_dim(input.ndim, dim)
-    if dim and all(leads(x) and len(x.masks) == 1 for x in (input, index)):
-        return along(Tensor.gather, copies=True)(input, dim, index)
     return gather_of_nested(input, dim, index)
 
 
@@ -290,34 +185,6 @@ def gather(input, dim, index, *, sparse_grad=False):
 def stack(tensors, dim=0):
     dim = canonicalize_dim(tensors[0].ndim + 1, dim)
     return torch.cat([x.unsqueeze(dim) for x in tensors], dim)
-
-
-def by_unknown(tensor, items: list) -> Any:
-    """The result of a subscript with one data-dependent item, and no tensor beside it; None for other subscripts."""
-    found = [i for i, item in enumerate(items) if _is_unknown(item)]
-    if not found or len([x for x in items if isinstance(x, Tensor) and not is_traced_number(x)]) > 1:
-        return None
-    before, item, behind = items[: found[0]], items[found[0]], items[found[0] + 1 :]
-    at = len([x for x in before if x is not None])
-    if isinstance(item, Tensor) and item.dtype == torch.bool and item.ndim > 1:
-        return None
-    leading = (tensor.movedim(at, 0) if at else tensor)[item]
-    return of_dims(at_axis(leading, at), [*before, slice(None), *behind])
-
-
-def _is_unknown(item) -> bool:
-    if isinstance(item, slice):
-        return any(_is_unknown_number(x) for x in (item.start, item.stop, item.step))
-    if leads(item):
-        return True
-    is_mask = isinstance(item, Tensor) and item.dtype == torch.bool and item.ndim > 0
-    return is_mask and known_values(lift(item)) is None
-
-
-def _is_unknown_number(value) -> bool:
-    if is_traced_number(value):
-        return True
-    return isinstance(value, Tensor) and known_values(lift(value)) is None
 
 
 @implements_masked(torch.unbind, Tensor.unbind)
@@ -356,12 +223,6 @@ def chunk(input, chunks, dim=0):
     if dim in unknown_dims(input):
         raise TracedValueError("torch.chunk of a dimension that a boolean mask selected")
     return input.split(-(-input.shape[dim] // chunks), dim)
-
-
-def _are_full_rows(items: list) -> bool:
-    """Returns True if a subscript takes part of each row, by one tensor at most."""
-    is_full = bool(items) and isinstance(items[0], slice) and items[0] == slice(None)
-    return is_full and len([x for x in items if isinstance(x, Tensor)]) < 2
 
 
 @implements_masked(torch.select, Tensor.select)

@@ -5,17 +5,12 @@ from typing import Any
 
 import torch
 
-from ..errors import TracedValueError
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.masked import (
-    Mask,
     Masked,
     aligned_along,
     copied,
-    in_compact_order,
-    in_flat_masks,
     masked,
-    merged,
     packed,
     select,
     unknown_dims,
@@ -59,48 +54,6 @@ def _between(sizes, positions: list[int]) -> list[int]:
     return [math.prod(sizes[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
-def chosen_of(input: Any, mask: Any) -> Masked:
-    """The elements of a tensor that a mask with several data-dependent dimensions chooses."""
-    for dim in unknown_dims(mask):
-        is_shared = dim in unknown_dims(input)
-        input, mask = aligned_along([input, mask], [dim if is_shared else None, dim], "a subscript by a mask")
-    found = merged(in_flat_masks(input) if isinstance(input, Masked) else input, mask.ndim)
-    return select(found.rows, found.mask & unnested(mask)[0])
-
-
-def indices_in(condition: Any) -> tuple[Masked, ...]:
-    """For each dimension, the indices of the elements of a selection that are true, or not zero."""
-    condition = in_flat_masks(condition)
-    found, tensor, masks = merged(condition, condition.ndim), condition.unmasked, condition.masks
-    mask: Any = found.mask & (tensor if tensor.dtype == torch.bool else tensor != 0)
-    positions = []
-    for dim, size in enumerate(tensor.shape):
-        index = masks[dim].ranks() if dim in masks else torch.arange(size)
-        positions.append(select(index.reshape(-1, *[1] * (mask.ndim - 1 - dim)).expand(mask.shape), mask))
-    return tuple(positions)
-
-
-def element_of_nested(rows: Any, position: torch.Tensor, is_there: torch.Tensor) -> Any:
-    """A copy of one row of ``(n, ...)``. One that is not there is nan, if it can be."""
-    row = rows[position]
-    if row.dtype.is_floating_point or row.dtype.is_complex:
-        row = torch.where(is_there, row, torch.full((), math.nan, dtype=row.dtype))
-    if isinstance(row, Masked):
-        row.refuses_writes = True
-    return row
-
-
-def by_indices(chosen: Any, indices: list, rest: list) -> Any:
-    """The result of a subscript by indices along the first dimensions, some of which have data-dependent lengths."""
-    found, masks = unnested(in_compact_order(chosen))
-    count = len(indices)
-    if any(isinstance(index, Masked) and len(unknown_dims(index)) > 1 for index in indices):
-        raise TracedValueError("a subscript by such places of boolean-mask selections")
-    indices = [_from_start(index, masks.get(dim)) for dim, index in enumerate(indices)]
-    found = masked(found, {dim: mask for dim, mask in masks.items() if dim >= count})
-    return found[(*indices, *rest)]
-
-
 def gather(input: Any, dim: int, index: Any) -> Any:
     """As `torch.gather`, with data-dependent dimensions."""
     shared = set(unknown_dims(input)) & set(unknown_dims(index)) - {dim}
@@ -112,52 +65,3 @@ def gather(input: Any, dim: int, index: Any) -> Any:
         input, index = aligned_along([input, index], [each, each], "torch.gather")
     positions, masks = unnested(index, copied)
     return masked(torch.gather(unnested(input)[0], dim, positions), masks)
-
-
-def write(target: Any, items: list, value: Any) -> None:
-    """Writes by a subscript, with one item for each of the first dimensions."""
-    value = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=target.dtype)
-    if any(isinstance(item, torch.Tensor) and item.dtype != torch.bool for item in items):
-        found, masks = unnested(in_compact_order(target))
-        found = found.clone()
-        found[tuple(_from_start(item, masks.get(dim)) for dim, item in enumerate(items))] = value
-        target.copy_(masked(found, masks))
-        return
-    is_it: Any = torch.ones((), dtype=torch.bool)
-    for dim, item in enumerate(items):
-        if isinstance(item, torch.Tensor):
-            if len(items) > 1 or value.ndim:
-                raise TracedValueError("writing more than one value by this mask to boolean-mask selections")
-            is_it = item.reshape(*item.shape, *[1] * (target.ndim - item.ndim))
-        else:
-            is_it, value = _written_along(target, dim, item, is_it, value)
-    target.copy_(torch.where(is_it, value, target).to(target.dtype))
-
-
-def _written_along(target: Any, dim: int, item: Any, is_it: Any, value: Any):
-    """The mask of the elements written to and the values, after one more item of a subscript."""
-    behind = target.ndim - 1 - dim
-    length = target.shape[dim]
-    if isinstance(item, slice):
-        if item.start is item.stop is item.step is None:
-            return is_it, value
-        if item.step not in (None, 1) or any(type(end) not in (int, type(None)) for end in (item.start, item.stop)):
-            raise TracedValueError("writing by this slice to boolean-mask selections")
-        if value.ndim > behind and value.shape[-1 - behind] != 1:
-            raise TracedValueError("writing several rows to a part of boolean-mask selections")
-        index = index_along(target, dim)
-        for end, compare in ((item.start, torch.ge), (item.stop, torch.lt)):
-            if end is not None:
-                is_it = is_it & compare(index, end if end >= 0 else length + end)
-        return is_it, value
-    if type(item) is not int and not is_traced_number(item):
-        raise TracedValueError("writing by this subscript to boolean-mask selections")
-    is_it = is_it & (index_along(target, dim) == (item if is_traced_number(item) or item >= 0 else length + item))
-    return is_it, value.unsqueeze(-1 - behind) if value.ndim >= behind else value
-
-
-def _from_start(positions: Any, mask: Mask | None) -> Any:
-    """Indices into a selection, without negative ones."""
-    if mask is None or not isinstance(positions, torch.Tensor):
-        return positions
-    return torch.where(positions < 0, mask.length + positions, positions)

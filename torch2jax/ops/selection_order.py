@@ -28,7 +28,7 @@ from ..values.masked import (
 from ..values.masked_functions import broadcast
 from .arrays import cast, highest, lowest
 from .selection import along, dims_of, mean, reduced, std, sum, var
-from .selection_subscripts import part
+from .selection_subscripts import sliced
 
 Tensor = torch.Tensor
 
@@ -168,7 +168,7 @@ def _topk(input, k, largest=True, sorted=True):
 def _topk_of_as_many(input, k, largest=True, sorted=True):
     """The first elements in order, a data-dependent number of them."""
     del sorted
-    return torch.return_types.topk([part(x, None, k) for x in _sort(input, largest)])
+    return torch.return_types.topk([sliced(x, 0, slice(None, k)) for x in _sort(input, largest)])
 
 
 @implements_masked(torch.topk, Tensor.topk)

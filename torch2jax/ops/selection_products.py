@@ -5,19 +5,10 @@ from typing import Any
 import torch
 
 from ..errors import TracedValueError
-from ..errors.locations import user_location
 from ..rules.registry import implements_masked
-from ..values.masked import aligned_along, masked, ndim_of, unknown_dims, unnested, zeroed
+from ..values.masked import aligned_along, as_long, masked, ndim_of, unknown_dims, unnested, zeroed
 
 Tensor = torch.Tensor
-
-
-def _refuse(what: str) -> RuntimeError:
-    # No TypeError, which operators would take for "not implemented".
-    return RuntimeError(
-        f"{what} got a tensor of which data decide how long it is, and one that is to be as long and is none such, at "
-        f"{user_location()}; wanted mask selections in both"
-    )
 
 
 _LETTERS = "abcdefghijklmnopqrstuvw"
@@ -40,11 +31,16 @@ def _contracted(function, what: str, letters: list[str], result: str, operands: 
     dims = [{names[dim]: dim for dim in unknown_dims(x)} for names, x in zip(letters, operands, strict=True)]
     unknown = dict.fromkeys(letter for each in dims for letter in each)
     for letter in unknown:
-        if any(letter in names and letter not in each for names, each in zip(letters, dims, strict=True)):
-            raise _refuse(what)
         if any(names.count(letter) > 1 for names in letters):
             raise TracedValueError(f"{what} along a diagonal of boolean-mask selections")
-        operands = aligned_along(operands, [each.get(letter) for each in dims], what)
+        at = [names.find(letter) for names in letters]
+        beside = [(x, dim) for x, dim in zip(operands, at, strict=True) if dim >= 0 and dim not in unknown_dims(x)]
+        sizes = {x.shape[dim] for x, dim in beside} - {1}
+        if sizes:
+            size, has = max(sizes), lambda x, dim: dim in unknown_dims(x)
+            operands = [as_long(x, dim, size) if has(x, dim) else x for x, dim in zip(operands, at, strict=True)]
+        else:
+            operands = aligned_along(operands, [each.get(letter) for each in dims], what)
     tensors, masks = [], {}
     for names, x in zip(letters, operands, strict=True):
         tensor, found = unnested(x, zeroed)

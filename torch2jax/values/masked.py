@@ -34,7 +34,7 @@ from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tracing.value_ranges import is_same_value, range_of
 from .item import Item
-from .lengths import Counted, is_same_number, track_lengths
+from .lengths import Counted, constant_of, expect_to_fit, is_same_number, track_lengths
 from .traced_numbers import Number
 
 
@@ -298,15 +298,19 @@ def like(rows: Any, other: Masked) -> Masked:
     return _with_memory_of(other, select(rows, other.masks[0], other.origin))
 
 
-def with_masks(unmasked: Any, other: Masked, masks: Mapping[int, Mask] | None = None) -> Any:
+def with_masks(unmasked: Any, other: Any, masks: Mapping[int, Mask] | None = None) -> Any:
     """A tensor with masks, by default those of another one, whose memory it may share."""
-    return _with_memory_of(other, masked(unmasked, other.masks if masks is None else masks, other.origin))
+    made = masked(unmasked, masks_of(other) if masks is None else masks, getattr(other, "origin", None))
+    return _with_memory_of(other, made)
 
 
-def _with_memory_of(other: Masked, made: Any) -> Any:
+def _with_memory_of(other: Any, made: Any) -> Any:
     """What was made of another, which takes over who else sees the rows, if these are a view of the other's."""
-    if isinstance(made, Masked) and made.unmasked._node.storage is other.unmasked._node.storage:  # pyright: ignore[reportAttributeAccessIssue]
-        made.shares_memory, made.refuses_writes = other.shares_memory, other.refuses_writes
+    if isinstance(made, Masked) and isinstance(other, Masked):
+        one: Any = made.unmasked
+        of: Any = other.unmasked
+        if one._node.storage is of._node.storage:
+            made.shares_memory, made.refuses_writes = other.shares_memory, other.refuses_writes
     return made
 
 
@@ -325,25 +329,47 @@ def is_later(x: Any) -> bool:
 
 def unknown_dims(x: Any) -> list[int]:
     """The data-dependent dimensions of a tensor."""
-    return [*x.masks] if isinstance(x, Masked) else []
+    return [*masks_of(x)]
+
+
+def masks_of(x: Any) -> dict[int, Mask]:
+    """The mask along each data-dependent dimension of a tensor."""
+    return x.masks if isinstance(x, Masked) else {}
+
+
+def unmasked_of(x: Any) -> Any:
+    """All that there is room for of a tensor."""
+    return x.unmasked if isinstance(x, Masked) else x
+
+
+def sizes_of(x: Any) -> tuple[int, ...]:
+    """The shape of a tensor, with zero for each data-dependent dimension."""
+    return x.sizes if isinstance(x, Masked) else tuple(x.shape)
+
+
+def axes_of(x: Any, dim: int) -> list[int]:
+    """The dimensions of all that there is room for that are one of a tensor's."""
+    return x.axes(dim) if isinstance(x, Masked) else [dim]
 
 
 def ndim_of(x: Any) -> int:
     """The number of dimensions of a tensor."""
-    return len(x.sizes) if isinstance(x, Masked) else x.ndim
+    return len(sizes_of(x))
 
 
-def permuted(x: Masked, order: Sequence[int]) -> Masked:
+def permuted(x: Any, order: Sequence[int]) -> Any:
     """``x.permute(order)``."""
     if [*order] == sorted(order):
         return x
+    if not isinstance(x, Masked):
+        return x.permute(order)
     found = x.unmasked.permute([axis for dim in order for axis in x.axes(dim)])
     return with_masks(found, x, {order.index(dim): mask for dim, mask in x.masks.items()})
 
 
-def with_leading(x: Masked, dim: int) -> Masked:
+def with_leading(x: Any, dim: int) -> Any:
     """The same with one of its dimensions first."""
-    return permuted(x, [dim, *(each for each in range(len(x.sizes)) if each != dim)])
+    return permuted(x, [dim, *(each for each in range(ndim_of(x)) if each != dim)])
 
 
 def leading_of(x: Any) -> tuple[Masked, int]:
@@ -354,9 +380,7 @@ def leading_of(x: Any) -> tuple[Masked, int]:
 
 def at_axis(chosen: Any, at: int) -> Any:
     """The same with its first dimension at a place."""
-    if at == 0 or not isinstance(chosen, Masked):
-        return chosen.movedim(0, at) if at else chosen
-    order = [*range(1, len(chosen.sizes))]
+    order = [*range(1, ndim_of(chosen))]
     return permuted(chosen, [*order[:at], 0, *order[at:]])
 
 
@@ -540,6 +564,23 @@ def aligned(chosen: list[Masked], what: str, dims: Sequence[int] | None = None) 
     return found
 
 
+def as_long(x: Masked, dim: int, size: int) -> Any:
+    """The same with a dimension of a known size, which it must have, or one: results of the call tell if it has not."""
+    x = packed(x, dim=dim)
+    mask, axis = x.masks[dim], x.axis(dim)
+    length: Any = mask.length
+    if constant_of(length) != size:
+        text = f"got {size} elements along a dimension beside as many as data decide, which are not as many"
+        expect_to_fit((length == size) | (length == 1), f"a size of {size} beside a length that data decide", text)
+    index = torch.where(length == 1, 0, torch.arange(size).clamp(max=max(mask.size - 1, 0)))
+    found = _taken(x.unmasked, axis, index) if mask.size else x.unmasked.new_zeros(_with_size(x.unmasked, axis, size))
+    return with_masks(found, x, {at: mask for at, mask in x.masks.items() if at != dim})
+
+
+def _with_size(x: torch.Tensor, axis: int, size: int) -> tuple[int, ...]:
+    return (*x.shape[:axis], size, *x.shape[axis + 1 :])
+
+
 def _taken(unmasked: Any, axis: int, index: torch.Tensor) -> Any:
     return unmasked[index] if axis == 0 else unmasked[(*[slice(None)] * axis, index)]
 
@@ -563,8 +604,10 @@ def in_the_order_of(x: Any, dim: int, mask: Mask) -> Any:
         if x.masks[dim].is_like(mask):
             return x
         x = packed(x, dim=dim)
-    unmasked, masks, axis = (x.unmasked, x.masks, x.axis(dim)) if isinstance(x, Masked) else (x, {}, dim)
+    unmasked, masks, axis = unmasked_of(x), masks_of(x), axes_of(x, dim)[0]
     ranks = mask.ranks().clamp(0, max(unmasked.shape[axis] - 1, 0))
+    if dim in masks and not is_same_number(masks[dim].length, mask.length):
+        ranks = torch.where(masks[dim].length == 1, 0, ranks)
     found = _taken(unmasked, axis, ranks)
     found = found.unflatten(axis, tuple(mask.where.shape)) if mask.where.ndim > 1 else found
     return masked(found, {**masks, dim: mask})

@@ -32,7 +32,9 @@ from .masked import (
     Mask,
     Masked,
     aligned_along,
+    as_long,
     at_axis,
+    axes_of,
     copied,
     first,
     has_derivatives,
@@ -42,6 +44,7 @@ from .masked import (
     ndim_of,
     packed,
     unknown_dims,
+    unmasked_of,
     with_leading,
     with_masks,
 )
@@ -79,25 +82,23 @@ def broadcast(
     ndim = max(map(ndim_of, given.values()))
     if any(dim >= ndim_of(x) - core for x in given.values() for dim in unknown_dims(x)):
         raise TracedValueError(f"{what} along a dimension of a boolean-mask selection whose length data decide")
-    masks = _align(given, ndim, what)
-    chosen = next(x for x in given.values() if isinstance(x, Masked))
+    masks = align(given, ndim, what)
+    chosen = next((x for x in given.values() if isinstance(x, Masked)), None)
 
     def operand(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
         x, dims = given[id(x)], unknown_dims(given[id(x)])
         x = with_masks(copied(x), x) if copies and dims else x
-        unmasked, missing = _spread_over(masks, x, ndim), ndim - ndim_of(x)
+        unmasked, missing = spread_over(masks, x, ndim), ndim - ndim_of(x)
         for at, mask in masks.items() if safe and not copies else ():
             if at - missing in dims:
                 if mask.size and has_derivatives(unmasked):
-                    unmasked = torch.where(_spread(masks, at, ndim), unmasked, unmasked.detach())
+                    unmasked = torch.where(spread(masks, at, ndim), unmasked, unmasked.detach())
             elif has_shared_derivatives(x):
                 if not unmasked.ndim:
-                    unmasked = unmasked.to(
-                        torch.result_type(chosen.unmasked, unmasked)
-                    )  # as dtypes are promoted, of no dimension
-                unmasked = torch.where(_spread(masks, at, ndim), unmasked, unmasked.detach())
+                    unmasked = unmasked.to(torch.result_type(unmasked_of(chosen), unmasked))  # as of no dimension
+                unmasked = torch.where(spread(masks, at, ndim), unmasked, unmasked.detach())
         return unmasked
 
     args, kwargs = map_arguments(operand, (args, kwargs))
@@ -131,42 +132,35 @@ def of_first(function: Callable, core: Callable[..., int], *, copies: bool = Tru
     return of_first
 
 
-def _align(given: dict[int, Any], ndim: int, what: str) -> dict[int, Mask]:
-    """Puts operands in one order; returns the masks of what they are broadcast to.
-
-    Raises:
-        RuntimeError: they cannot be broadcast.
-    """
+def align(given: dict[int, Any], ndim: int, what: str) -> dict[int, Mask]:
+    """Puts operands in one order; returns the masks of what they are broadcast to."""
     masks = {}
     for at in range(ndim):
         dims = {name: at - ndim + ndim_of(x) for name, x in given.items()}
         named = [name for name, x in given.items() if dims[name] in unknown_dims(x)]
         if not named:
             continue
-        for name, x in given.items():
-            size = 1 if dims[name] < 0 or name in named else x.shape[dims[name]]
-            if size != 1:
-                raise RuntimeError(
-                    f"{what} got a boolean-mask selection along dimension {at}, and a tensor of size {size} there, at "
-                    f"{user_location()}; wanted what the same mask chose, or a size of one"
-                )
+        sizes = {x.shape[dims[name]] for name, x in given.items() if dims[name] >= 0 and name not in named} - {1}
+        if sizes:  # what is beside a tensor of a known size has that
+            given.update({name: as_long(given[name], dims[name], max(sizes)) for name in named})
+            continue
         found = aligned_along([given[name] for name in named], [dims[name] for name in named], what)
         given.update(zip(named, found, strict=True))
         masks[at] = found[0].masks[dims[named[0]]]
     return masks
 
 
-def _spread_over(masks: dict[int, Mask], x: Any, ndim: int) -> Any:
+def spread_over(masks: dict[int, Mask], x: Any, ndim: int) -> Any:
     """All that there is room for of an operand, with as many dimensions for each mask as that has."""
-    unmasked, missing = x.unmasked if isinstance(x, Masked) else x, ndim - ndim_of(x)
+    unmasked, missing = unmasked_of(x), ndim - ndim_of(x)
     for at in reversed(masks):
         if at >= missing and at - missing not in unknown_dims(x):
             for _ in range(masks[at].where.ndim - 1):
-                unmasked = unmasked.unsqueeze(x.axis(at - missing) if isinstance(x, Masked) else at - missing)
+                unmasked = unmasked.unsqueeze(axes_of(x, at - missing)[0])
     return unmasked
 
 
-def _spread(masks: dict[int, Mask], at: int, ndim: int) -> torch.Tensor:
+def spread(masks: dict[int, Mask], at: int, ndim: int) -> torch.Tensor:
     """A mask, with dimensions of size one for those behind it."""
     where = masks[at].where
     behind = sum(masks[dim].where.ndim if dim in masks else 1 for dim in range(at + 1, ndim))
@@ -190,12 +184,12 @@ def _write_elementwise(rule: InPlace, args: tuple, kwargs: dict) -> Any:
     if not isinstance(target, Masked) or "out" in kwargs:
         raise TracedValueError(f"torch.{rule.name} into a tensor of a boolean-mask selection")
     result = apply_elementwise(rule.rule, args, kwargs)
-    if unknown_dims(result) != unknown_dims(target) or ndim_of(result) != ndim_of(target):
+    if ndim_of(result) != ndim_of(target) or not {*unknown_dims(result)} <= {*unknown_dims(target)}:
         raise RuntimeError(
             f"torch.{rule.name}: got a target that does not have the shape of the result, at {user_location()}"
         )
-    check_cast(result.unmasked, target.unmasked)
-    target.assign(with_masks(result.unmasked.to(target.dtype), result))
+    check_cast(unmasked_of(result), target.unmasked)
+    target.assign(with_masks(unmasked_of(result).to(target.dtype), result))
     return target
 
 
