@@ -41,6 +41,29 @@ BESIDE = {
     "of both kinds": lambda x, m: (square(x, m) + torch.eye(3), square(x, m) @ THREE),
     "grids": lambda x, m: F.grid_sample(x[:3].reshape(3, 1, 2, 2), x[m].reshape(-1, 1, 2, 2), align_corners=False),
     "expanded": lambda x, m: (x[m].expand(3, 4), x[m][:, :1].expand(3, 2), x[m].expand(2, 3, 4)),
+    "classes": lambda x, m: (F.cross_entropy(x[m], CLASSES[:3]), F.nll_loss(x[:3], CLASSES[m], reduction="none")),
+    "joined": lambda x, m: (torch.cat([square(x, m), x[m][:, :3]]), torch.cat([square(x, m), THREE[:, :3]], 1)),
+    "squares": lambda x, m: (
+        torch.linalg.det(x[m][:, :3]),
+        torch.linalg.inv(x[m].T[:3] + torch.eye(3) * 3),
+        x[m][:, :3].matrix_exp(),
+    ),
+    "of three": lambda x, m: (torch.linalg.cross(x[m], x[m].flip(1), dim=0), torch.linalg.cross(x[:3], x[m], dim=0)),
+    "turned": lambda x, m: (x[m].roll(1, 0), x[m].roll((-5, 2), (0, 1)), x[m].rot90(), x[m].T.rot90(3)),
+    "windows": lambda x, m: (x[m].unfold(0, 2, 1), x[m].T.unfold(1, 1, 2), x[m].tensor_split(2), x[m].T.hsplit((1,))),
+    "chosen": lambda x, m: (torch.take(x[m], CLASSES), F.embedding(CLASSES[:2], x[m]), torch.cdist(x[m].T, x[m].T)),
+    "norms": lambda x, m: (
+        *(x[m].renorm(2, 0, 1.0), torch.linalg.norm(x[m]), torch.linalg.matrix_norm(x[m], 1)),
+        *(torch.linalg.norm(x[m], -torch.inf), torch.linalg.norm(x[m][:, 0], 3)),
+    ),
+    "contracted": lambda x, m: (
+        *(torch.tensordot(x[m], x[m], ([0], [0])), torch.tensordot(THREE, x[m], ([0], [0]))),
+        *(torch.linalg.multi_dot([x[m].T, x[m], x[0]]), torch.addbmm(x[:4], x[m][:, :, None], x[m][:, None])),
+    ),
+    "parts": lambda x, m: (
+        *(x[m].select_scatter(THREE[0], 0, 1), x[m].slice_scatter(x[m][:, :2], 1, 2), torch.diagflat(x[m][:, 0])),
+        *(F.prelu(x[m], x[0, :1]), x.unique(dim=1)),
+    ),
 }
 WRITTEN = {
     "written with None": lambda x, m: written(x[m].T, (None, 0), 1.0),

@@ -1,6 +1,7 @@
 """Products of mask selections, under jit: of rows, along the data-dependent dimension, and what is refused."""
 
 import jax
+import numpy as np
 import pytest
 import torch
 

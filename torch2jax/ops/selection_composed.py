@@ -1,5 +1,7 @@
 """Functions of selections by masks that are written in terms of others, or that act on each row or example."""
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +12,18 @@ from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_masked
 from ..tensors.trees import flatten
-from ..values.lengths import tensor_of
+from ..values.lengths import largest, smallest, tensor_of
 from ..values.masked import (
     Masked,
+    as_long,
     flat_along,
+    index_along,
     ndim_of,
     unknown_dims,
     with_masks,
 )
 from ..values.masked_functions import broadcast, of_first
+from .selection_products import LETTERS
 
 Tensor = torch.Tensor
 
@@ -91,6 +96,98 @@ def view_as(self, other):
 @implements_by_length(torch.broadcast_to, Tensor.broadcast_to)
 def broadcast_to(input, size):
     return input.expand(size)
+
+
+@implements_masked(torch.linalg.multi_dot)
+def multi_dot(tensors):
+    return functools.reduce(torch.matmul, tensors)
+
+
+@implements_masked(torch.tensordot)
+def tensordot(a, b, dims=2, out=None):
+    if out is not None:
+        raise TracedValueError("torch.tensordot(out=) of boolean-mask selections")
+    dims = (range(a.ndim - dims, a.ndim), range(dims)) if type(dims) is int else dims
+    both = [[canonicalize_dim(x.ndim, dim) for dim in each] for x, each in zip((a, b), dims, strict=True)]
+    one, other = LETTERS[: a.ndim], [*LETTERS[a.ndim : a.ndim + b.ndim]]
+    for dim, shared in zip(both[1], both[0], strict=True):
+        other[dim] = one[shared]
+    free = [x for x in (*one, *other) if not (x in one and x in other)]
+    return torch.einsum(f"{one},{''.join(other)}->{''.join(free)}", a, b)
+
+
+@implements_masked(torch.addbmm, Tensor.addbmm)
+def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
+    return input * beta + torch.bmm(batch1, batch2).sum(0) * alpha
+
+
+@implements_masked(torch.baddbmm, Tensor.baddbmm)
+def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
+    return input * beta + torch.bmm(batch1, batch2) * alpha
+
+
+@implements_masked(torch.rot90, Tensor.rot90)
+def rot90(input, k=1, dims=(0, 1)):
+    turned = input.flip({0: (), 1: dims[1], 2: dims, 3: dims[0]}[k % 4]) if k % 4 else input.clone()
+    return turned.transpose(*dims) if k % 2 else turned
+
+
+@implements_masked(torch.renorm, Tensor.renorm)
+def renorm(input, p, dim, maxnorm):
+    others = [each for each in range(input.ndim) if each != canonicalize_dim(input.ndim, dim)]
+    norm = torch.linalg.vector_norm(input, p, others, True)
+    return input * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1)
+
+
+@implements_masked(F.prelu, torch.prelu)
+def prelu(input, weight):
+    weight = weight if weight.numel() == 1 else weight.reshape(-1, *[1] * (input.ndim - 2))
+    return torch.where(input >= 0, input, weight * input)
+
+
+@implements_masked(F.channel_shuffle, torch.channel_shuffle)
+def channel_shuffle(input, groups):
+    return input.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
+@implements_masked(torch.linalg.matrix_norm)
+def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None):
+    if ord == "fro":
+        return torch.linalg.vector_norm(A, 2, dim, keepdim, dtype=dtype)
+    if ord not in (1, -1, math.inf, -math.inf):
+        raise TracedValueError(f"torch.linalg.matrix_norm(ord={ord!r}) of a boolean-mask selection")
+    A = A if dtype is None else A.to(dtype)
+    first, last = (canonicalize_dim(A.ndim, each) for each in (dim if abs(ord) == 1 else reversed(dim)))
+    sums = A.abs().sum(first, keepdim=True)
+    found = sums.amax(last, True) if ord > 0 else sums.amin(last, True)
+    return found if keepdim else found.squeeze((first, last))
+
+
+@implements_masked(torch.linalg.norm)
+def norm(A, ord=None, dim=None, keepdim=False, *, dtype=None):
+    if ord is None or isinstance(dim, int) or (dim is None and A.ndim == 1) or (dim is not None and len(dim) == 1):
+        return torch.linalg.vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+    return torch.linalg.matrix_norm(A, ord, (0, 1) if dim is None else dim, keepdim, dtype=dtype)
+
+
+def _parts_written(view):
+    """A function that writes a tensor to a view of a copy of another one."""
+
+    def written(input, src, *args, **kwargs):
+        found = input.clone()
+        view(found, *args, **kwargs).copy_(src)
+        return found
+
+    return written
+
+
+implements_masked(torch.select_scatter, Tensor.select_scatter)(_parts_written(torch.select))
+implements_masked(torch.slice_scatter, Tensor.slice_scatter)(
+    _parts_written(lambda x, dim=0, start=None, end=None, step=1: x[(*[slice(None)] * dim, slice(start, end, step))])
+)
+implements_masked(torch.linalg.diagonal)(lambda A, *, offset=0, dim1=-2, dim2=-1: torch.diagonal(A, offset, dim1, dim2))
+implements_masked(torch.diagflat, Tensor.diagflat)(lambda input, offset=0: torch.diag(input.flatten(), offset))
+implements_masked(torch.constant_pad_nd)(lambda input, pad, value=0: F.pad(input, pad, value=value))
 
 
 # With more dimensions.
@@ -192,13 +289,19 @@ def vecdot(x, y, *, dim=-1):
     return (x.conj() * y).sum(dim)
 
 
-@implements_masked(torch.linalg.cross, torch.cross, Tensor.cross)
+@implements_masked(torch.cross, Tensor.cross)
 def cross(input, other, dim=None):
-    if dim is None:
+    if dim is None:  # the first of three elements
         dim = next(at for at, size in enumerate(input.shape) if at in unknown_dims(input) or size == 3)
+        if dim in unknown_dims(input):
+            raise TracedValueError("torch.cross along a boolean-mask selection")
+    return cross_along(input, other, dim=dim)
+
+
+@implements_masked(torch.linalg.cross)
+def cross_along(input, other, *, dim=-1):
     given = [(x, canonicalize_dim(x.ndim, dim)) for x in (input, other)]
-    if any(at in unknown_dims(x) for x, at in given):
-        raise TracedValueError("torch.linalg.cross along a boolean-mask selection")
+    given = [(as_long(x, at, 3) if at in unknown_dims(x) else x, at) for x, at in given]
     turned = [[x.index_select(at, torch.tensor(order)) for order in ([1, 2, 0], [2, 0, 1])] for x, at in given]
     return turned[0][0] * turned[1][1] - turned[0][1] * turned[1][0]
 
@@ -226,7 +329,19 @@ def cumulative_trapezoid(y, x=None, *, dx=1, dim=-1):
 # The copies of views.
 
 
-for _name in ("diagonal", "expand", "permute", "select", "squeeze", "t", "transpose", "unfold", "unsqueeze", "view"):
+for _name in (
+    "diagonal",
+    "expand",
+    "narrow",
+    "permute",
+    "select",
+    "squeeze",
+    "t",
+    "transpose",
+    "unfold",
+    "unsqueeze",
+    "view",
+):
     _view = getattr(Tensor, _name)
     implements_masked(getattr(torch, f"{_name}_copy"))(
         lambda input, *args, _view=_view, **kwargs: _view(input, *args, **kwargs).clone()
@@ -254,11 +369,15 @@ def _cut(dim_of: Callable[[int], int]):
 
 @implements_masked(torch.tensor_split, Tensor.tensor_split)
 def tensor_split(input, indices_or_sections, dim=0):
-    dim = canonicalize_dim(input.ndim, dim)
-    if dim in unknown_dims(input) or isinstance(indices_or_sections, Tensor):
-        raise TracedValueError("torch.tensor_split of a dimension that a boolean mask selected")
-    ends = torch.arange(input.shape[dim]).tensor_split(indices_or_sections)
-    return input.split([len(each) for each in ends], dim)
+    dim, length = canonicalize_dim(input.ndim, dim), input.shape[dim]
+    ends = indices_or_sections
+    if isinstance(ends, Tensor):
+        raise TracedValueError("torch.tensor_split of a boolean-mask selection by a tensor")
+    if type(ends) is int:  # the first parts are longer by one
+        sizes = [(length + (ends - 1 - i)) // ends for i in range(ends)]
+        ends = [functools.reduce(lambda one, other: one + other, sizes[: i + 1]) for i in range(ends - 1)]
+    parts = zip([None, *ends], [*ends, None], strict=True)
+    return tuple(input[(*[slice(None)] * dim, slice(*part))] for part in parts)
 
 
 for _name, _dim_of in (("hsplit", lambda ndim: int(ndim > 1)), ("vsplit", lambda ndim: 0), ("dsplit", lambda ndim: 2)):
@@ -283,9 +402,7 @@ def searchsorted(sorted_sequence, input, **options):
 
 @implements_masked(torch.take, Tensor.take)
 def take(input, index):
-    if isinstance(input, Masked):
-        raise TracedValueError("torch.take of a boolean-mask selection")
-    return input.reshape(-1)[index]
+    return input.flatten()[index]
 
 
 for _function in (torch.rand_like, torch.randn_like):
@@ -297,25 +414,18 @@ for _function in (torch.rand_like, torch.randn_like):
 # Along dimensions of a row.
 
 
-def _of_row(function, what: str):
-    """A function ``(input, dim, ...)`` along one dimension, of each row."""
-
-    def of_row(input, dim, *args):
-        dim = canonicalize_dim(input.ndim, dim)
-        if dim in input.masks:
-            raise TracedValueError(f"{what} along a boolean-mask selection")
-        return with_masks(function(input.unmasked, input.axis(dim), *args), input)
-
-    return of_row
-
-
 @implements_masked(torch.roll, Tensor.roll)
 def roll(input, shifts, dims=None):
     shifts, dims = ((x,) if isinstance(x, int) else x for x in (shifts, () if dims is None else dims))
-    if len(shifts) != len(dims):
+    if not dims:
         raise TracedValueError("torch.roll over all of a boolean-mask selection")
     for shift, dim in zip(shifts, dims, strict=True):
-        input = _of_row(lambda unmasked, dim, shift: unmasked.roll(shift, dim), "torch.roll")(input, dim, shift)
+        dim = canonicalize_dim(input.ndim, dim)
+        if dim in input.masks:
+            place = index_along(input, dim).flatten() - shift
+            input = input.index_select(dim, torch.remainder(place, tensor_of(input.shape[dim]).clamp(min=1)))
+        else:
+            input = with_masks(input.unmasked.roll(shift, input.axis(dim)), input)
     return input
 
 
@@ -335,7 +445,12 @@ def take_along_dim(input, indices, dim=None):
 
 @implements_masked(Tensor.unfold)
 def unfold(self, dimension, size, step):
-    return _of_row(lambda unmasked, dim: unmasked.unfold(dim, size, step), "Tensor.unfold")(self, dimension)
+    dim = canonicalize_dim(self.ndim, dimension)
+    if dim not in self.masks:
+        return with_masks(self.unmasked.unfold(self.axis(dim), size, step), self)
+    starts = torch.arange(smallest(largest(self.shape[dim] - size, -1) + 1, self.shape[dim]))[::step]
+    places = starts[:, None] + torch.arange(size)
+    return self[(*[slice(None)] * dim, places)].movedim(dim + 1, -1)
 
 
 @implements_by_length(Tensor.repeat)
@@ -366,6 +481,11 @@ def tile(input, *dims):
 # Of each example, or row.
 
 
+_SQUARE = (
+    *("cholesky", "cholesky_ex", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "inv_ex", "ldl_factor"),
+    *("ldl_factor_ex", "matrix_exp", "matrix_power", "slogdet", "logdet", "inverse"),
+)
+"""Functions of matrices that have as many rows as columns."""
 _LAST: dict[Any, int] = {F.pixel_shuffle: 3, F.pixel_unshuffle: 3}
 """How many of the last dimensions of its first tensor a function acts along; it may give tensors without these."""
 for _size in (1, 2, 3):
@@ -378,14 +498,31 @@ for _size in (1, 2, 3):
 for _name in (
     *("cholesky", "cholesky_ex", "cond", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "inv_ex", "ldl_factor"),
     *("ldl_factor_ex", "lu", "lu_factor", "lu_factor_ex", "matrix_exp", "matrix_power", "matrix_rank", "pinv", "qr"),
-    *("slogdet", "svd", "svdvals"),
+    *("slogdet", "svd", "svdvals", "lu_factor_ex", "householder_product"),
 ):
     _LAST[getattr(torch.linalg, _name)] = 2
-for _name in ("cholesky", "det", "inverse", "logdet", "matrix_exp", "matrix_power", "pinverse", "qr", "slogdet", "svd"):
+for _name in (
+    *("cholesky", "det", "inverse", "logdet", "matrix_exp", "matrix_power", "pinverse", "qr", "slogdet", "svd"),
+    *("cholesky_inverse", "geqrf"),
+):
     _LAST[getattr(torch, _name)] = _LAST[getattr(Tensor, _name)] = 2
 _LAST[torch.view_as_complex] = 1
+
+
+def _square(function):
+    def of_square(input, *args, **kwargs):
+        for dim, other in ((-2, -1), (-1, -2)):
+            unknown = unknown_dims(input)
+            if input.ndim + dim in unknown and input.ndim + other not in unknown:
+                input = as_long(input, input.ndim + dim, input.shape[other])
+        return function(input, *args, **kwargs)
+
+    return of_square
+
+
 for _function, _count in _LAST.items():
-    implements_masked(_function)(of_first(_function, lambda ndim, *args, _count=_count, **kwargs: _count))
+    _rule = of_first(_function, lambda ndim, *args, _count=_count, **kwargs: _count)
+    implements_masked(_function)(_square(_rule) if _function.__name__.removeprefix("linalg_") in _SQUARE else _rule)
 implements_masked(F.interpolate)(of_first(F.interpolate, lambda ndim, *args, **kwargs: ndim - 2))
 for _function in (F.group_norm, F.instance_norm):
     implements_masked(_function)(of_first(_function, lambda ndim, *args, **kwargs: ndim - 1))
@@ -419,23 +556,30 @@ for _function in (torch.fft.fftshift, torch.fft.ifftshift):
     implements_masked(_function)(of_first(_function, _last_of(None, 1)))
 
 
-def _of_all(function, core: Callable[[int], int]):
+def _of_all(function, core: Callable[[int], int], takes_one: bool = True):
     """A function of each row of all its tensors, which acts along their last dimensions."""
     what = f"torch.{function.__name__}"
 
     def of_all(*args, **kwargs):
-        tensors = [x for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
-        return broadcast(function, args, kwargs, what, copies=True, core=core(max(map(ndim_of, tensors))))
+        ndims = {ndim_of(x) for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)}
+        if len(ndims) > 1:  # which dimensions are an example's is not told by their number
+            raise TracedValueError(f"{what} beside a boolean-mask selection")
+        count = core(ndims.pop())
+        return broadcast(function, args, kwargs, what, copies=True, core=count, takes_one=takes_one)
 
     return of_all
 
 
 for _size in (1, 2, 3):
     _function = getattr(F, f"max_unpool{_size}d")
-    implements_masked(_function)(_of_all(_function, lambda ndim, _size=_size: _size))
-implements_masked(torch.baddbmm, Tensor.baddbmm)(_of_all(torch.baddbmm, lambda ndim: 2))
+    implements_masked(_function)(_of_all(_function, lambda ndim, _size=_size: _size, False))
+for _function in (
+    *(torch.cholesky_solve, torch.triangular_solve, torch.linalg.solve_triangular, torch.linalg.lstsq),
+    *(torch.linalg.solve, torch.linalg.solve_ex),
+):
+    implements_masked(_function)(_of_all(_function, lambda ndim: 2))
 for _function in (F.grid_sample, torch.grid_sampler_2d, torch.grid_sampler_3d, torch.grid_sampler):
-    implements_masked(_function)(_of_all(_function, lambda ndim: ndim - 1))
+    implements_masked(_function)(_of_all(_function, lambda ndim: ndim - 1, False))
 
 
 # Torchvision's, of regions of interest: each is one.

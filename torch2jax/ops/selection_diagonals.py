@@ -8,9 +8,8 @@ import torch.nn.functional as F
 
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_masked, implements_rows
-from ..values.masked import Mask, in_compact_order, masked, unknown_dims, unnested
-from .selection_nested import index_along
+from ..rules.registry import implements_by_length, implements_masked
+from ..values.masked import Mask, in_compact_order, index_along, masked, unknown_dims, unnested
 
 Tensor = torch.Tensor
 
@@ -121,14 +120,14 @@ def _pairs(input, with_replacement: bool = False):
     return torch.where(later >= 0 if with_replacement else later > 0)
 
 
-@implements_rows(torch.combinations)
+@implements_masked(torch.combinations)
 def combinations(input, r=2, with_replacement=False):
     if r != 2:
         raise TracedValueError("torch.combinations of other than two of a boolean-mask selection")
     return torch.stack([input[positions] for positions in _pairs(input, with_replacement)], 1)
 
 
-@implements_rows(torch.pdist, F.pdist)
+@implements_masked(torch.pdist, F.pdist)
 def pdist(input, p=2.0):
     one, other = (input[positions] for positions in _pairs(input))
     return torch.linalg.vector_norm(one - other, p, 1)

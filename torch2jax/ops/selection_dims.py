@@ -14,19 +14,23 @@ from ..internals.tensors import canonicalize_dim
 from ..rules.registry import (
     implements_by_length,
     implements_masked,
-    lookup_masked,
 )
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.masked import (
     Masked,
+    aligned_along,
+    flattened,
     leads,
+    masked,
     merged,
+    packed,
     permuted,
     unknown_dims,
+    unnested,
     with_masks,
 )
 from ..values.masked_functions import broadcast
-from .selection_nested import gather as gather_of_nested, viewed
+from .selection_views import in_parts
 
 Tensor = torch.Tensor
 
@@ -101,9 +105,6 @@ def squeeze(input, dim=None):
     return with_masks(input.unmasked.squeeze(tuple(map(input.axis, dropped))), input, masks)
 
 
-_reshape: Any = lookup_masked(Tensor.reshape).body
-
-
 @implements_masked(Tensor.reshape, torch.reshape)
 def reshape(input, *shape):
     found = view(input, *shape)
@@ -124,31 +125,33 @@ def view(input, *shape):
     shape = _given(shape)
     if len(shape) == 1 and isinstance(shape[0], torch.dtype):
         return broadcast(lambda x: x.view(shape[0]), (input,), {}, "a view")
-    if len(input.masks) > 1:
-        kept = viewed(input, shape)
-        return _reshape(merged(input), *shape) if kept is None else kept
-    ((at, mask),) = input.masks.items()
-    before, behind = math.prod(input.sizes[:at]), math.prod(input.sizes[at + 1 :])
-    for position, size in enumerate(shape):
-        rest = (*shape[:position], *shape[position + 1 :])
-        if any(map(is_traced_number, rest)) or (position == 0 and at == 0):
-            continue
-        is_it = is_same_number(size, mask.number) if is_traced_number(size) else size == -1
-        if is_it and _fits(shape[:position], before) and _fits(shape[position + 1 :], behind):
-            sizes = _sizes(shape[:position], before), _sizes(shape[position + 1 :], behind)
-            return with_masks(input.unmasked.reshape(*sizes[0], *mask.where.shape, *sizes[1]), input, {position: mask})
-    return _reshape(merged(input), *shape)
+    kept = _kept(input, shape)
+    for stop in range(max(input.masks) + 1, input.ndim + 1):
+        kept = _kept(merged(input, stop), shape) if kept is None else kept
+    return in_parts(flattened(input), shape) if kept is None else kept
 
 
-def _fits(sizes: tuple, count: int) -> bool:
-    """Returns True if a part of a shape holds so many elements."""
-    known = math.prod(size for size in sizes if size != -1)
-    return known > 0 and count % known == 0 if -1 in sizes else known == count
-
-
-def _sizes(sizes: tuple, count: int) -> tuple:
-    known = math.prod(size for size in sizes if size != -1)
-    return tuple(count // known if size == -1 else size for size in sizes)
+def _kept(x: Masked, shape: tuple) -> Any:
+    """A view of a shape that keeps the data-dependent dimensions; None if it does not."""
+    at = [i for i, size in enumerate(shape) if is_traced_number(size)]
+    rest = [i for i, size in enumerate(shape) if i not in at and size == -1]
+    at = sorted([*at, *rest]) if len(at) < len(x.masks) else at
+    if len(at) != len(x.masks):
+        return None
+    made, masks = [], {}
+    starts, own_starts = (0, *(i + 1 for i in at)), (0, *(dim + 1 for dim in x.masks))
+    for stop, own_stop, start, own_start in zip((*at, None), (*x.masks, None), starts, own_starts, strict=True):
+        sizes, count = shape[start:stop], math.prod(x.sizes[own_start:own_stop])
+        known = math.prod(size for size in sizes if size != -1)
+        if known != count if -1 not in sizes else not known or count % known:
+            return None
+        made += [count // known if size == -1 else size for size in sizes]
+        if stop is not None:
+            mask = masks[stop] = x.masks[own_stop]
+            if is_traced_number(shape[stop]) and not is_same_number(shape[stop], mask.number):
+                return None
+            made += mask.where.shape
+    return with_masks(x.unmasked.reshape(made), x, masks)
 
 
 @implements_masked(torch.flatten, Tensor.flatten)
@@ -178,7 +181,15 @@ def unflatten(input, dim, sizes):
 def gather(input, dim, index, *, sparse_grad=False):
     del sparse_grad
     dim = canonicalize_dim(input.ndim, dim)
-    return gather_of_nested(input, dim, index)
+    shared = {*unknown_dims(input)} & {*unknown_dims(index)} - {dim}
+    for each in {*unknown_dims(input)} - shared:
+        input = packed(input, dim=each)
+    for each in {*unknown_dims(index)} - shared - {dim}:
+        index = packed(index, input.shape[each], each)
+    for each in shared:
+        input, index = aligned_along([input, index], [each, each], "torch.gather")
+    positions, masks = unnested(index, Masked.copied)
+    return masked(torch.gather(unnested(input)[0], dim, positions), masks)
 
 
 @implements_masked(torch.stack)

@@ -7,7 +7,7 @@ import torch
 from ..errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.inplace import write_in_place
-from ..rules.registry import implements_masked, lookup, lookup_masked
+from ..rules.registry import implements_masked, lookup
 from ..runtime.translation import current, lift
 from ..values.masked import (
     Masked,
@@ -25,7 +25,7 @@ from ..values.masked import (
     unmasked_of,
     with_masks,
 )
-from ..values.masked_functions import begin
+from ..values.masked_functions import begin, broadcast
 from .selection_subscripts import by_mask, scattered, write
 
 aten = torch.ops.aten
@@ -90,12 +90,11 @@ def nonzero(input, *, as_tuple=False):
     return _together(_indices_of(input), as_tuple)
 
 
-_where_of_three = lookup_masked(torch.where).body
-
-
 @implements_masked(torch.where)
 def where(condition, *others, **named):
-    return _where_of_three(condition, *others, **named) if others or named else _indices_of(condition)
+    if not others and not named:
+        return _indices_of(condition)
+    return broadcast(torch.where, (condition, *others), named, "torch.where", safe=False)
 
 
 # Scatters.
@@ -169,6 +168,13 @@ for _function in (torch.scatter_add, torch.scatter, torch.scatter_reduce):
     implements_masked(_function, getattr(Tensor, _function.__name__))(_scattering(_function))
 
 
+@implements_masked(torch.index_reduce, Tensor.index_reduce)
+def index_reduce(input, dim, index, source, reduce, *, include_self=True):
+    dim = canonicalize_dim(input.ndim, dim)
+    places = index.reshape(-1, *[1] * (input.ndim - 1 - dim)).expand_as(source)
+    return torch.scatter_reduce(input, dim, places, source, reduce, include_self=include_self)
+
+
 def _write(target, result):
     """Writes a function's result for a target to that target."""
     if not isinstance(target, Masked):
@@ -179,6 +185,7 @@ def _write(target, result):
 
 for _name in (
     *("index_put", "index_add", "index_copy", "scatter", "scatter_add", "scatter_reduce", "index_fill"),
+    "index_reduce",
     "masked_scatter",
 ):
     _function = getattr(torch, _name)

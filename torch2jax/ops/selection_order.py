@@ -16,7 +16,6 @@ from ..values.lengths import is_traced_number
 from ..values.masked import (
     Masked,
     at_axis,
-    filled,
     first,
     flattened,
     ndim_of,
@@ -27,7 +26,7 @@ from ..values.masked import (
 )
 from ..values.masked_functions import broadcast
 from .arrays import cast, highest, lowest
-from .selection import along, dims_of, mean, reduced, std, sum, var
+from .selection import along, dims_of, mean, reduced, std, var
 from .selection_subscripts import sliced
 
 Tensor = torch.Tensor
@@ -290,31 +289,14 @@ def aminmax(input, *, dim=None, keepdim=False):
     return torch.return_types.aminmax((torch.amin(input, dim, keepdim), torch.amax(input, dim, keepdim)))
 
 
-@implements_masked(torch.prod, Tensor.prod)
-def prod(input, dim=None, keepdim=False, *, dtype=None):
-    if dim is None:
-        return filled(input, 1).prod(dtype=dtype)
-    return along(torch.prod, lambda x, keepdim=False: _flat(x, 1).prod(0, keepdim, dtype=dtype))(input, dim, keepdim)
-
-
-@implements_masked(torch.logsumexp, Tensor.logsumexp)
-def logsumexp(input, dim, keepdim=False):
-    return reduced(lambda x, dims, keep: x.logsumexp(dims, keep), input, dims_of(input, dim), keepdim, -math.inf)
-
-
-@implements_masked(torch.nansum, Tensor.nansum)
-def nansum(input, dim=None, keepdim=False, *, dtype=None):
-    return reduced(lambda x, dims, keep: x.nansum(dims, keep, dtype=dtype), input, dims_of(input, dim), keepdim, 0)
-
-
 @implements_masked(torch.nanmean, Tensor.nanmean)
 def nanmean(input, dim=None, keepdim=False, *, dtype=None):
-    return nansum(input, dim, keepdim, dtype=dtype) / sum(input.isnan().logical_not(), dim, keepdim)
+    return torch.nansum(input, dim, keepdim, dtype=dtype) / input.isnan().logical_not().sum(dim, keepdim)
 
 
 @implements_masked(torch.count_nonzero, Tensor.count_nonzero)
 def count_nonzero(input, dim=None):
-    return sum(input != 0, dim)
+    return (input != 0).sum(dim)
 
 
 @implements_masked(torch.linalg.vector_norm)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import TracedValueError
-from ..rules.registry import implements_by_length, implements_masked, implements_rows
+from ..rules.registry import implements_by_length, implements_masked
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
 from ..values.masked import Masked, at_axis, first, leading_of, leads, packed, unknown_dims
 from ..values.masked_functions import broadcast
@@ -86,7 +86,7 @@ def _filled(rows: Any, index: Tensor, length: Tensor, value: Any, size: Tensor |
     return filled if size is None else first(filled, size)
 
 
-@implements_rows(torch._C._nn.pad_sequence)
+@implements_masked(torch._C._nn.pad_sequence)
 def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="right"):
     if padding_side not in ("left", "right"):
         raise RuntimeError(f"Expected padding_side to be one of left or right, but got {padding_side}.")

@@ -25,7 +25,6 @@ from ..values.masked import (
     Masked,
     at_axis,
     axes_of,
-    copied,
     first,
     flat_along,
     in_the_order_of,
@@ -175,7 +174,9 @@ def _range_of(start, stop, count: int) -> tuple[int, int]:
 def _part(x, start, stop, step: int) -> Any:
     """``x[start:stop:step]`` with data-dependent ends, or of a data-dependent length."""
     mask = x.masks[0] if leads(x) else None
-    if mask is not None and start in (None, 0) and stop is None and step == 1:
+    is_known = start is None or (type(start) is int and start >= 0)
+    is_first = is_known and not start and step == 1
+    if mask is not None and is_first and stop is None:
         return x
     count, length = (len(x), torch.tensor(len(x))) if mask is None else (mask.size, mask.length)
     low, high = _range_of(start, stop, count)
@@ -188,7 +189,7 @@ def _part(x, start, stop, step: int) -> Any:
             return _rows(x, index if mask.is_compact else positions_of(x, count)[index], torch.tensor(fixed))
     lower, upper = _end(start, length, torch.tensor(0)), _end(stop, length, length)
     capacity = math.ceil(size / step)
-    if mask is None and low == 0 and start in (None, 0) and step == 1:
+    if mask is None and is_first:
         return _shared(first(x[:high], torch.minimum(upper, torch.tensor(high))))
     if mask is None or (capacity > count // 2 and not mask.is_compact):
         rows, rank = (x[low:high], torch.arange(low, high)) if mask is None else (x.rows, mask.ranks())
@@ -198,9 +199,9 @@ def _part(x, start, stop, step: int) -> Any:
         return _shared(select(rows, is_there if mask is None else mask.where & is_there.reshape(mask.where.shape)), x)
     found = ((upper - lower).clamp(min=0) + (step - 1)) // step
     flat, index = flat_along(x, 0), None
-    if not (mask.is_compact and (start is None or (type(start) is int and start >= 0))):
+    if not (mask.is_compact and is_known):
         index = torch.arange(count) if mask.is_compact else positions_of(x, high)
-        if start is None or (type(start) is int and start >= 0):
+        if is_known:
             index = index[low:high:step]
         else:
             index = index[(lower + torch.arange(capacity) * step).clamp(max=max(high - 1, 0))]
@@ -308,7 +309,7 @@ def _indexable(x, left: list[tuple[int, Any]], are_read: bool) -> tuple[Any, lis
                 index = torch.where(index < 0, length + index, index)
         if are_read and isinstance(index, Masked):
             low, high = range_of(lift(index.unmasked).read())
-            index = index if -size <= low and high < size else with_masks(copied(index), index)
+            index = index if -size <= low and high < size else with_masks(index.copied(), index)
         indices.append(index)
     return x, indices
 

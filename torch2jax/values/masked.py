@@ -217,24 +217,22 @@ class Masked(torch.Tensor):
         return torch.where(self.spread_mask(), self.rows, value)
 
     def copied(self) -> Any:
-        """All rows, with a chosen one in place of those not chosen; if none is chosen, ones (zeros for integers).
+        """All that there is room for, with a chosen row in place of those not chosen; if none is chosen, ones.
 
-        For functions that want finite values, or integers within bounds.
+        For functions that want finite values, or integers within bounds; of these it has zeros.
         """
-        if not self.mask.numel():
-            return self.rows
-        flat = self.mask.reshape(-1)
-        first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()].detach()
-        harmless = self.unmasked.new_full((), int(not is_integral(self.dtype)))
-        return self.filled(torch.where(flat.any(), first, harmless))
-
-    def within(self, size: Any) -> Any:
-        """All rows, of which also those that were not chosen are indices of so many elements."""
-        if type(size) is int and len(self.masks) == 1:
-            low, high = range_of(self.unmasked.read())  # pyright: ignore[reportAttributeAccessIssue]
-            if -size <= low and high < size:
-                return self.rows
-        return self.copied()
+        unmasked: Any = self.unmasked
+        harmless = unmasked.new_full((), int(not is_integral(self.dtype)))
+        for dim, mask in self.masks.items():
+            axes = self.axes(dim)
+            if mask.size:
+                flat = mask.where.reshape(-1)
+                at = (*[slice(None)] * axes[0], flat.to(torch.uint8).argmax())
+                first = torch.where(flat.any(), unmasked.flatten(axes[0], axes[-1])[at].detach(), harmless)
+                for _ in axes:
+                    first = first.unsqueeze(axes[0])
+                unmasked = torch.where(self.spread(dim), unmasked, first)
+        return unmasked
 
     @classmethod
     def __torch_function__(
@@ -322,11 +320,6 @@ def leads(x: Any) -> bool:
     return isinstance(x, Masked) and 0 in x.masks
 
 
-def is_later(x: Any) -> bool:
-    """Returns True if data decide later dimensions of a tensor, and not the first."""
-    return isinstance(x, Masked) and 0 not in x.masks
-
-
 def unknown_dims(x: Any) -> list[int]:
     """The data-dependent dimensions of a tensor."""
     return [*masks_of(x)]
@@ -365,6 +358,15 @@ def permuted(x: Any, order: Sequence[int]) -> Any:
         return x.permute(order)
     found = x.unmasked.permute([axis for dim in order for axis in x.axes(dim)])
     return with_masks(found, x, {order.index(dim): mask for dim, mask in x.masks.items()})
+
+
+def index_along(x: Any, dim: int) -> Any:
+    """The index of each element along a dimension, with a size of one for those behind it."""
+    mask = masks_of(x).get(dim)
+    index: Any = torch.arange(x.shape[dim]) if mask is None else select(mask.ranks().reshape(mask.where.shape), mask)
+    for _ in range(ndim_of(x) - 1 - dim):
+        index = index.unsqueeze(-1)
+    return index
 
 
 def with_leading(x: Any, dim: int) -> Any:
@@ -418,19 +420,6 @@ def filled(x: Masked, value: Any) -> Any:
 def zeroed(x: Masked) -> Any:
     """All that there is room for, with zeros in place of what was not chosen."""
     return filled(x, torch.zeros((), dtype=x.dtype))
-
-
-def copied(x: Masked) -> Any:
-    """All that there is room for, with chosen elements in place of those not chosen, as `Masked.copied` has it."""
-    unmasked: Any = x.unmasked
-    for dim in x.masks:
-        x = with_masks(unmasked, x)
-        leading = with_leading(masked(unmasked, {dim: x.masks[dim]}), dim)
-        order = [*range(leading.mask.ndim, unmasked.ndim)]
-        axis = x.axis(dim)
-        order[axis:axis] = range(leading.mask.ndim)
-        unmasked = leading.copied().permute(order)
-    return unmasked
 
 
 def unnested(x: Any, held: Callable[[Masked], Any] | None = None) -> tuple[Any, dict[int, Mask]]:
@@ -611,11 +600,6 @@ def in_the_order_of(x: Any, dim: int, mask: Mask) -> Any:
     found = _taken(unmasked, axis, ranks)
     found = found.unflatten(axis, tuple(mask.where.shape)) if mask.where.ndim > 1 else found
     return masked(found, {**masks, dim: mask})
-
-
-def in_order_of(chosen: Any, mask: Torchish) -> Any:
-    """The rows of a selection, or of a tensor, that is as long as a mask selection: each where the mask is true."""
-    return in_the_order_of(chosen, 0, Mask(mask)).rows
 
 
 def is_same_mask(one: Torchish, other: Torchish) -> bool:
