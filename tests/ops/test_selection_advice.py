@@ -49,7 +49,6 @@ GENERAL: dict[str, Program] = {
     "interpolate along it": lambda x, m: F.interpolate(x[m].T[None], size=5),
     "max_pool1d along it": lambda x, m: F.max_pool1d(x[m].T[None], 2),
     "grid_sample": lambda x, m: F.grid_sample(x[None, None], x[m][None, None, :, :2], align_corners=False),
-    "batch_norm in training": lambda x, m: F.batch_norm(x[m], None, None, training=True),
     "cov by weights": lambda x, m: x[m].T.cov(fweights=CLASSES[m] + 1),
     "isin": lambda x, m: torch.isin(x, x[m]),
     "bucketize": lambda x, m: torch.bucketize(x, x[m][:, 0].sort()[0]),
@@ -94,21 +93,11 @@ OF_VALUES: dict[str, Program] = {  # more than the mask decides on shapes here
 }
 
 
-def mean(values, m):
-    return torch.where(m[:, None], values, 0).sum(0) / m.sum()
-
-
-def batch_norm(x, m):
-    rows, offsets = x[m], x - mean(x, m)
-    return (rows - mean(x, m)) / (mean(offsets**2, m) + 1e-5).sqrt()
-
-
 REWRITTEN: dict[str, Program] = {
     "isin": lambda x, m: ((x[..., None, None] == x) & m[:, None]).any(-1).any(-1),
     "bucketize": lambda x, m: ((x[..., None] > x[:, 0]) & m).sum(-1),
     "searchsorted": lambda x, m: ((x[..., None] > x[:, 0]) & m).sum(-1),
     "a reduction": lambda x, m: F.kl_div(x[m], x[m].softmax(1), reduction="sum") / m.sum(),
-    "batch_norm in training": batch_norm,
     "norm(out=)": lambda x, m: torch.where(m[:, None], x, 0).norm(),
     "einsum": lambda x, m: torch.einsum("nk->n", x[m]),
     "a diagonal": lambda x, m: (x[m] ** 2).sum(1),
@@ -327,7 +316,6 @@ def _pattern(node: ast.expr) -> str:
 OTHERS_ANSWER = {
     "torch.cross along a boolean-mask selection": "PyTorch warns of it; see test_selection_rows.py",
     "the length of a boolean-mask selection": "of Python's own functions, which `len` serves",
-    "torch.nn.functional.pad of the dimension that a boolean mask selected": "in PyTorch by constants alone",
     "torchvision.ops. of images that a boolean mask selected": "needs torchvision's compiled operators",
     "torch. , by such a tensor,": "each of these functions has a rule that comes first",
     "torch.nn.utils.rnn.pad_sequence of a boolean-mask selection along a later dimension": "it has no rule there",

@@ -64,7 +64,17 @@ PARTS = {
     "of a grid": lambda x, m: (grid(x, m) + x[0, 0], grid(x, m).exp().sum(1, keepdim=True), grid(x, m).sum(0)),
     "along a grid": lambda x, m: (grid(x, m).sort(1)[0], grid(x, m).cumsum(0), grid(x, m) @ grid(x, m).T),
 }
+
+
+def normed(x, m):
+    """In training: the results, and the buffers that are written."""
+    running = torch.zeros(3), torch.ones(3)
+    found = F.batch_norm(x[m], *running, x[0], x[1], training=True), F.batch_norm(Z[m], None, None, training=True)
+    return *found, *running
+
+
 MORE = {  # PyTorch refuses them where nothing is chosen
+    "normed": normed,
     "transforms": lambda x, m: (torch.fft.fft(x[m]).abs(), torch.fft.rfft2(Z[m]).abs(), torch.fft.fftshift(x[m], 1)),
     "places of both": lambda x, m: (
         both(m).argmax(1),

@@ -528,10 +528,24 @@ for _function in (F.group_norm, F.instance_norm):
     implements_masked(_function)(of_first(_function, lambda ndim, *args, **kwargs: ndim - 1))
 
 
+def _of_batch(input, running_mean, running_var, weight, bias, momentum, eps):
+    dims = [dim for dim in range(input.ndim) if dim != 1]
+    mean, var = input.mean(dims, keepdim=True), input.var(dims, unbiased=False, keepdim=True)
+    if running_mean is not None:
+        count = tensor_of(input.numel() // input.shape[1])
+        unbiased = var.detach().flatten() * (count / (count - 1))
+        for running, found in ((running_mean, mean.detach().flatten()), (running_var, unbiased)):
+            running.mul_(1 - momentum).add_(found * momentum)
+    scale, shift = (x if x is None else x.reshape(-1, *[1] * (input.ndim - 2)) for x in (weight, bias))
+    normal = (input - mean) / (var + eps).sqrt()
+    normal = normal if scale is None else normal * scale
+    return normal if shift is None else normal + shift
+
+
 @implements_masked(F.batch_norm)
 def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
-    if training:
-        raise TracedValueError("torch.nn.functional.batch_norm, in training, of a boolean-mask selection")
+    if training or running_mean is None:
+        return _of_batch(input, running_mean, running_var, weight, bias, momentum, eps)
     norm = of_first(F.batch_norm, lambda ndim, *args: ndim - 1)
     return norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
 

@@ -164,17 +164,11 @@ def _topk(input, k, largest=True, sorted=True):
     return torch.return_types.topk((values, indices))
 
 
-def _topk_of_as_many(input, k, largest=True, sorted=True):
-    """The first elements in order, a data-dependent number of them."""
-    del sorted
-    return torch.return_types.topk([sliced(x, 0, slice(None, k)) for x in _sort(input, largest)])
-
-
 @implements_masked(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
     def of_chosen(x, *args):
         if is_traced_number(k):
-            return _topk_of_as_many(x, k, *args)
+            return torch.return_types.topk([sliced(part, 0, slice(None, k)) for part in _sort(x, *args[:1])])
         if not 0 <= k <= x.mask.numel():
             raise RuntimeError(f"selected index k out of range: k={k} of at most {x.mask.numel()} that a mask selected")
         return _topk(x, k, *args)

@@ -191,10 +191,6 @@ class Masked(torch.Tensor):
         """Writes to all rows, chosen or not; where no gradients are recorded, derivatives go through as before."""
         if self.refuses_writes:
             raise TracedValueError("writing to a part of a boolean-mask selection, which others see,")
-        if isinstance(unmasked, Masked):  # rows with masks of their own
-            for dim, mask in self.rows.masks.items():
-                unmasked = in_the_order_of(unmasked, dim, mask)
-            unmasked = unmasked.unmasked
         if self.shares_memory:
             for dim in self.masks:
                 unmasked = torch.where(self.spread(dim), unmasked, self.unmasked)
