@@ -214,12 +214,6 @@ def _expand_chosen(self, sizes: tuple) -> Any:
     return torch.where(torch.ones(shape, dtype=torch.bool), self, torch.zeros((), dtype=self.dtype))
 
 
-@implements_by_length(Tensor.expand_as)
-@implements_masked(Tensor.expand_as)
-def expand_as(self, other):
-    return self.expand(*other.shape)
-
-
 @implements_by_length(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
     dim = canonicalize_dim(input.ndim, dim)

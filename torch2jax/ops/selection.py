@@ -84,14 +84,6 @@ def to(self, *args, **kwargs):
     return _to(self, *args, **kwargs) if isinstance(self, Masked) else self.to(*args, **kwargs)
 
 
-@implements_masked(Tensor.type_as)
-def type_as(self, other):
-    return self.to(other.dtype)
-
-
-implements_masked(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
-
-
 @implements_masked(F.linear)
 def linear(input, weight, bias=None):
     if isinstance(weight, Masked) or isinstance(bias, Masked) or ndim_of(input) - 1 in input.masks:

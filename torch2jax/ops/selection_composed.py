@@ -2,6 +2,7 @@
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -31,30 +32,108 @@ Tensor = torch.Tensor
 # In terms of others.
 
 
-@implements_masked(torch.masked_fill, Tensor.masked_fill)
-def masked_fill(input, mask, value):
-    return torch.where(mask, value, input).to(input.dtype)
+def functions(name: str) -> list[Any]:
+    """The function of that name, and the method."""
+    owners = (torch, Tensor) if "." not in name else (torch,)
+    return [operator.attrgetter(name)(owner) for owner in owners if hasattr(owner, name.partition(".")[0])]
 
 
-@implements_masked(torch.hstack)
-def hstack(tensors):
-    return torch.cat(tensors, 0 if tensors[0].ndim == 1 else 1)
+_IN_TERMS: dict[str, Callable[..., Any]] = {
+    "masked_fill": lambda input, mask, value: torch.where(mask, value, input).to(input.dtype),
+    "masked_select": lambda input, mask: _masked_select(input, mask & torch.ones_like(input, dtype=torch.bool)),
+    "hstack": lambda tensors: torch.cat(tensors, 0 if tensors[0].ndim == 1 else 1),
+    "vstack": lambda tensors: torch.cat([x.unsqueeze(0) if x.ndim == 1 else x for x in tensors]),
+    "column_stack": lambda tensors: torch.cat([x.unsqueeze(1) if x.ndim == 1 else x for x in tensors], 1),
+    "dstack": lambda tensors: torch.cat([_with_three(x) for x in tensors], 2),
+    "view_as": lambda self, other: self.reshape(other.shape),
+    "reshape_as": lambda self, other: self.reshape(other.shape),
+    "ravel": lambda input: input.flatten(),
+    "take": lambda input, index: input.flatten()[index],
+    "tile": lambda input, *dims: _tile(input, _given(dims)),
+    "diagflat": lambda input, offset=0: torch.diag(input.flatten(), offset),
+    "constant_pad_nd": lambda input, pad, value=0: F.pad(input, pad, value=value),
+    "dist": lambda input, other, p=2: torch.linalg.vector_norm(input - other, p),
+    "inner": lambda input, other: (
+        torch.matmul(input, other.mT if other.ndim > 1 else other) if input.ndim and other.ndim else input * other
+    ),
+    "vdot": lambda input, other: torch.dot(input.conj(), other),
+    "addmv": lambda input, mat, vec, *, beta=1, alpha=1: input * beta + torch.mv(mat, vec) * alpha,
+    "addmm": lambda input, mat1, mat2, *, beta=1, alpha=1: input * beta + torch.mm(mat1, mat2) * alpha,
+    "addr": lambda input, vec1, vec2, *, beta=1, alpha=1: input * beta + torch.outer(vec1, vec2) * alpha,
+    "addbmm": lambda input, batch1, batch2, *, beta=1, alpha=1: input * beta + torch.bmm(batch1, batch2).sum(0) * alpha,
+    "baddbmm": lambda input, batch1, batch2, *, beta=1, alpha=1: input * beta + torch.bmm(batch1, batch2) * alpha,
+    "linalg.vecdot": lambda x, y, *, dim=-1: (x.conj() * y).sum(dim),
+    "linalg.multi_dot": lambda tensors: functools.reduce(torch.matmul, tensors),
+    "linalg.diagonal": lambda A, *, offset=0, dim1=-2, dim2=-1: torch.diagonal(A, offset, dim1, dim2),
+    "trapezoid": lambda y, x=None, *, dx=1, dim=-1: _trapezoids(y, x, dx, dim).sum(0),
+    "trapz": lambda y, x=None, *, dx=1, dim=-1: _trapezoids(y, x, dx, dim).sum(0),
+    "cumulative_trapezoid": lambda y, x=None, *, dx=1, dim=-1: _trapezoids(y, x, dx, dim).cumsum(0).movedim(0, dim),
+    "pairwise_distance": lambda x1, x2, p=2.0, eps=1e-6, keepdim=False: torch.linalg.vector_norm(
+        x1 - x2 + eps, p, -1, keepdim
+    ),
+    "msort": lambda input: torch.sort(input, 0).values,
+    "flipud": lambda input: input.flip(0),
+    "fliplr": lambda input: input.flip(1),
+    "count_nonzero": lambda input, dim=None: (input != 0).sum(dim),
+    "aminmax": lambda input, *, dim=None, keepdim=False: torch.return_types.aminmax(
+        (torch.amin(input, dim, keepdim), torch.amax(input, dim, keepdim))
+    ),
+    "nanmean": lambda input, dim=None, keepdim=False, *, dtype=None: (
+        torch.nansum(input, dim, keepdim, dtype=dtype) / input.isnan().logical_not().sum(dim, keepdim)
+    ),
+    "alias_copy": lambda input: input.clone(),
+    **{name: (lambda input: input) for name in ("resolve_conj", "resolve_neg", "positive", "__pos__")},
+    "unsafe_split": lambda *args, **kwargs: torch.split(*args, **kwargs),
+    "unsafe_chunk": lambda *args, **kwargs: torch.chunk(*args, **kwargs),
+    "expand_as": lambda self, other: self.expand(*other.shape),
+    "type_as": lambda self, other: self.to(other.dtype),
+    "t": lambda input: input.permute(*reversed(range(input.ndim))),
+    "stack": lambda tensors, dim=0: _stack(tensors, canonicalize_dim(tensors[0].ndim + 1, dim)),
+    "select": lambda input, dim, index: input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), index)],
+    "index_select": lambda input, dim, index: input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), index)],
+    "narrow": lambda input, dim, start, length: input[
+        (*[slice(None)] * canonicalize_dim(input.ndim, dim), slice(start, start + length))
+    ],
+    "trace": lambda input: input.diagonal().sum(),
+    "diag": lambda input, diagonal=0: (
+        torch.diagonal(input, diagonal) if input.ndim == 2 else torch.diag_embed(input, diagonal)
+    ),
+    "triu_": lambda self, diagonal=0: self.copy_(torch.triu(self, diagonal)),
+    "tril_": lambda self, diagonal=0: self.copy_(torch.tril(self, diagonal)),
+    "__rmatmul__": lambda self, other: torch.matmul(other, self),
+}
+for _name, _rule in _IN_TERMS.items():
+    implements_masked(*functions(_name))(_rule)
+implements_masked(F.pairwise_distance)(_IN_TERMS["pairwise_distance"])
+implements_by_length(torch.broadcast_to, Tensor.broadcast_to)(lambda input, size: input.expand(size))
+implements_by_length(Tensor.expand_as)(_IN_TERMS["expand_as"])
+implements_by_length(torch.tile, Tensor.tile)(_IN_TERMS["tile"])
 
 
-@implements_masked(torch.vstack)
-def vstack(tensors):
-    return torch.cat([x.unsqueeze(0) if x.ndim == 1 else x for x in tensors])
+def _given(dims: tuple) -> tuple:
+    return tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
 
 
-@implements_masked(torch.column_stack)
-def column_stack(tensors):
-    return torch.cat([x.unsqueeze(1) if x.ndim == 1 else x for x in tensors], 1)
-
-
-@implements_masked(torch.masked_select, Tensor.masked_select)
-def masked_select(input, mask):
-    mask = mask & torch.ones_like(input, dtype=torch.bool)  # of one shape
+def _masked_select(input, mask):
     return torch.where(mask, input, torch.zeros((), dtype=input.dtype))[mask]
+
+
+def _tile(input, dims: tuple):
+    return input.repeat(*[1] * (input.ndim - len(dims)), *dims)
+
+
+def _stack(tensors, dim: int):
+    return torch.cat([x.unsqueeze(dim) for x in tensors], dim)
+
+
+def _trapezoids(y, x, dx, dim: int):
+    """The area under each line between two points, with their dimension in front."""
+    rows = y.movedim(dim, 0)
+    both = (rows[1:] + rows[:-1]) / 2
+    if x is None:
+        return both * dx
+    points = x.movedim(dim, 0) if x.ndim > 1 else x.reshape(-1, *[1] * (y.ndim - 1))
+    return both * (points[1:] - points[:-1])
 
 
 @implements_masked(torch.cov, Tensor.cov)
@@ -83,26 +162,6 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     return ((x1 / lengths[0]) * (x2 / lengths[1])).sum(dim)
 
 
-@implements_masked(F.pairwise_distance)
-def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
-    return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)
-
-
-@implements_masked(Tensor.view_as, Tensor.reshape_as)
-def view_as(self, other):
-    return self.reshape(other.shape)
-
-
-@implements_by_length(torch.broadcast_to, Tensor.broadcast_to)
-def broadcast_to(input, size):
-    return input.expand(size)
-
-
-@implements_masked(torch.linalg.multi_dot)
-def multi_dot(tensors):
-    return functools.reduce(torch.matmul, tensors)
-
-
 @implements_masked(torch.tensordot)
 def tensordot(a, b, dims=2, out=None):
     if out is not None:
@@ -114,16 +173,6 @@ def tensordot(a, b, dims=2, out=None):
         other[dim] = one[shared]
     free = [x for x in (*one, *other) if not (x in one and x in other)]
     return torch.einsum(f"{one},{''.join(other)}->{''.join(free)}", a, b)
-
-
-@implements_masked(torch.addbmm, Tensor.addbmm)
-def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
-    return input * beta + torch.bmm(batch1, batch2).sum(0) * alpha
-
-
-@implements_masked(torch.baddbmm, Tensor.baddbmm)
-def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
-    return input * beta + torch.bmm(batch1, batch2) * alpha
 
 
 @implements_masked(torch.rot90, Tensor.rot90)
@@ -185,9 +234,6 @@ implements_masked(torch.select_scatter, Tensor.select_scatter)(_parts_written(to
 implements_masked(torch.slice_scatter, Tensor.slice_scatter)(
     _parts_written(lambda x, dim=0, start=None, end=None, step=1: x[(*[slice(None)] * dim, slice(start, end, step))])
 )
-implements_masked(torch.linalg.diagonal)(lambda A, *, offset=0, dim1=-2, dim2=-1: torch.diagonal(A, offset, dim1, dim2))
-implements_masked(torch.diagflat, Tensor.diagflat)(lambda input, offset=0: torch.diag(input.flatten(), offset))
-implements_masked(torch.constant_pad_nd)(lambda input, pad, value=0: F.pad(input, pad, value=value))
 
 
 # With more dimensions.
@@ -210,11 +256,6 @@ def _with_three(x: Tensor) -> Tensor:
 implements_masked(torch.atleast_1d)(_of_each(lambda x: x if x.ndim else x.reshape(1)))
 implements_masked(torch.atleast_2d)(_of_each(lambda x: x.reshape(1, 1) if not x.ndim else x if x.ndim > 1 else x[None]))
 implements_masked(torch.atleast_3d)(_of_each(lambda x: _with_three(x) if x.ndim else x.reshape(1, 1, 1)))
-
-
-@implements_masked(torch.dstack)
-def dstack(tensors):
-    return torch.cat([_with_three(x) for x in tensors], 2)
 
 
 # Losses and products.
@@ -254,39 +295,9 @@ def triplet_margin_loss(
     reduction="mean",
 ):
     del size_average, reduce
-    near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
-    far = torch.minimum(far, pairwise_distance(positive, negative, p, eps)) if swap else far
+    near, far = F.pairwise_distance(anchor, positive, p, eps), F.pairwise_distance(anchor, negative, p, eps)
+    far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps)) if swap else far
     return reduced_loss((margin + near - far).clamp(min=0), reduction)
-
-
-@implements_masked(torch.dist, Tensor.dist)
-def dist(input, other, p=2):
-    return torch.linalg.vector_norm(input - other, p)
-
-
-@implements_masked(torch.inner, Tensor.inner)
-def inner(input, other):
-    return torch.matmul(input, other.mT if other.ndim > 1 else other) if input.ndim and other.ndim else input * other
-
-
-@implements_masked(torch.vdot, Tensor.vdot)
-def vdot(input, other):
-    return torch.dot(input.conj(), other)
-
-
-@implements_masked(torch.addmv, Tensor.addmv)
-def addmv(input, mat, vec, *, beta=1, alpha=1):
-    return input * beta + torch.mv(mat, vec) * alpha
-
-
-@implements_masked(torch.addr, Tensor.addr)
-def addr(input, vec1, vec2, *, beta=1, alpha=1):
-    return input * beta + torch.outer(vec1, vec2) * alpha
-
-
-@implements_masked(torch.linalg.vecdot)
-def vecdot(x, y, *, dim=-1):
-    return (x.conj() * y).sum(dim)
 
 
 @implements_masked(torch.cross, Tensor.cross)
@@ -304,26 +315,6 @@ def cross_along(input, other, *, dim=-1):
     given = [(as_long(x, at, 3) if at in unknown_dims(x) else x, at) for x, at in given]
     turned = [[x.index_select(at, torch.tensor(order)) for order in ([1, 2, 0], [2, 0, 1])] for x, at in given]
     return turned[0][0] * turned[1][1] - turned[0][1] * turned[1][0]
-
-
-def _trapezoids(y, x, dx, dim: int):
-    """The area under each line between two points, with their dimension in front."""
-    rows = y.movedim(dim, 0)
-    both = (rows[1:] + rows[:-1]) / 2
-    if x is None:
-        return both * dx
-    points = x.movedim(dim, 0) if x.ndim > 1 else x.reshape(-1, *[1] * (y.ndim - 1))
-    return both * (points[1:] - points[:-1])
-
-
-@implements_masked(torch.trapezoid, torch.trapz)
-def trapezoid(y, x=None, *, dx=1, dim=-1):
-    return _trapezoids(y, x, dx, dim).sum(0)
-
-
-@implements_masked(torch.cumulative_trapezoid)
-def cumulative_trapezoid(y, x=None, *, dx=1, dim=-1):
-    return _trapezoids(y, x, dx, dim).cumsum(0).movedim(0, dim)
 
 
 # The copies of views.
@@ -346,15 +337,12 @@ for _name in (
     implements_masked(getattr(torch, f"{_name}_copy"))(
         lambda input, *args, _view=_view, **kwargs: _view(input, *args, **kwargs).clone()
     )
-implements_masked(torch.alias_copy)(lambda input: input.clone())
 for _name in ("split", "split_with_sizes", "unbind"):
     _parts = getattr(torch, _name)
     implements_masked(getattr(torch, f"{_name}_copy"))(
         lambda input, *args, _parts=_parts, **kwargs: tuple(x.clone() for x in _parts(input, *args, **kwargs))
     )
-implements_masked(torch.ravel, Tensor.ravel)(lambda input: input.flatten())
 implements_masked(Tensor.mH.__get__, Tensor.H.__get__)(lambda self: self.mT.conj())
-implements_masked(torch.resolve_conj, torch.resolve_neg, Tensor.resolve_conj, Tensor.resolve_neg)(lambda input: input)
 
 
 # Parts of equal sizes.
@@ -382,8 +370,6 @@ def tensor_split(input, indices_or_sections, dim=0):
 
 for _name, _dim_of in (("hsplit", lambda ndim: int(ndim > 1)), ("vsplit", lambda ndim: 0), ("dsplit", lambda ndim: 2)):
     implements_masked(getattr(torch, _name), getattr(Tensor, _name))(_cut(_dim_of))
-implements_masked(torch.unsafe_split, Tensor.unsafe_split)(lambda *args, **kwargs: torch.split(*args, **kwargs))
-implements_masked(torch.unsafe_chunk, Tensor.unsafe_chunk)(lambda *args, **kwargs: torch.chunk(*args, **kwargs))
 
 
 # Of each element: what is beside them has no rows.
@@ -398,11 +384,6 @@ def searchsorted(sorted_sequence, input, **options):
     if isinstance(sorted_sequence, Masked) or sorted_sequence.ndim > 1:
         raise TracedValueError("torch.searchsorted in a boolean-mask selection, or in rows of it,")
     return broadcast(lambda x: torch.searchsorted(sorted_sequence, x, **options), (input,), {}, "torch.searchsorted")
-
-
-@implements_masked(torch.take, Tensor.take)
-def take(input, index):
-    return input.flatten()[index]
 
 
 for _function in (torch.rand_like, torch.randn_like):
@@ -469,13 +450,6 @@ def repeat(self, *repeats):
             leading = self.movedim(dim, 0)
             self = leading.expand(times, *leading.shape).flatten(0, 1).movedim(0, dim)
     return self.clone()
-
-
-@implements_by_length(torch.tile, Tensor.tile)
-@implements_masked(torch.tile, Tensor.tile)
-def tile(input, *dims):
-    dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
-    return input.repeat(*[1] * (input.ndim - len(dims)), *dims)
 
 
 # Of each example, or row.

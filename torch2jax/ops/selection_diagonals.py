@@ -33,16 +33,6 @@ def tril(input, diagonal=0):
     return torch.where(_above(input) <= diagonal, input, _nothing(input))
 
 
-@implements_masked(Tensor.triu_)
-def triu_(self, diagonal=0):
-    return self.copy_(triu(self, diagonal))
-
-
-@implements_masked(Tensor.tril_)
-def tril_(self, diagonal=0):
-    return self.copy_(tril(self, diagonal))
-
-
 @implements_masked(Tensor.fill_diagonal_)
 def fill_diagonal_(self, fill_value, wrap=False):
     if self.ndim != 2 or wrap:
@@ -76,16 +66,6 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
         raise TracedValueError("torch.diag_embed beside the diagonal, or not as the last dimensions, of a selection")
     index = index_along(input, input.ndim - 1)
     return torch.where(index.unsqueeze(-1) == index.unsqueeze(-2), input.unsqueeze(-1), _nothing(input))
-
-
-@implements_masked(torch.diag, Tensor.diag)
-def diag(input, diagonal=0):
-    return torch.diagonal(input, diagonal) if input.ndim == 2 else diag_embed(input, diagonal)
-
-
-@implements_masked(torch.trace, Tensor.trace)
-def trace(input):
-    return torch.where(_above(input) == 0, input, _nothing(input)).sum()
 
 
 # By lengths.

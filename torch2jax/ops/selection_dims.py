@@ -68,11 +68,6 @@ def reversed_dims(self):
     return permuted(self, list(reversed(range(self.ndim))))
 
 
-@implements_masked(torch.t, Tensor.t)
-def t(input):
-    return reversed_dims(input)
-
-
 @implements_masked(torch.movedim, Tensor.movedim, torch.moveaxis, Tensor.moveaxis)
 def movedim(input, source, destination):
     sources, positions = (
@@ -192,12 +187,6 @@ def gather(input, dim, index, *, sparse_grad=False):
     return masked(torch.gather(unnested(input)[0], dim, positions), masks)
 
 
-@implements_masked(torch.stack)
-def stack(tensors, dim=0):
-    dim = canonicalize_dim(tensors[0].ndim + 1, dim)
-    return torch.cat([x.unsqueeze(dim) for x in tensors], dim)
-
-
 @implements_masked(torch.unbind, Tensor.unbind)
 def unbind(input, dim=0):
     dim = canonicalize_dim(input.ndim, dim)
@@ -223,25 +212,9 @@ def split(tensor, split_size_or_sections, dim=0):
     return tuple(found)
 
 
-@implements_masked(torch.narrow, Tensor.narrow)
-def narrow(input, dim, start, length):
-    return input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), slice(start, start + length))]
-
-
 @implements_masked(torch.chunk, Tensor.chunk)
 def chunk(input, chunks, dim=0):
     dim = canonicalize_dim(input.ndim, dim)
     if dim in unknown_dims(input):
         raise TracedValueError("torch.chunk of a dimension that a boolean mask selected")
     return input.split(-(-input.shape[dim] // chunks), dim)
-
-
-@implements_masked(torch.select, Tensor.select)
-def select_one(input, dim, index):
-    return input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), index)]
-
-
-@implements_masked(torch.index_select, Tensor.index_select)
-def index_select(input, dim, index):
-    dim = canonicalize_dim(input.ndim, dim)
-    return input[(*[slice(None)] * dim, index)]

@@ -145,11 +145,6 @@ implements_masked(torch.sort, Tensor.sort)(along(_with_names(torch.sort), _sort)
 implements_masked(torch.argsort, Tensor.argsort)(along(_with_names(torch.argsort), _argsort))
 
 
-@implements_masked(torch.msort, Tensor.msort)
-def msort(input):
-    return torch.sort(input, 0).values
-
-
 def taken(input: Masked, positions: torch.Tensor):
     """The values at some places, and which of those that were chosen they are."""
     return _flat(input).gather(0, positions), _ranks(input)[positions]
@@ -195,16 +190,6 @@ def _backwards(input: Masked) -> Masked:
     """The chosen elements in reverse order, at the same places."""
     from_the_end = (input.mask.sum() - 1 - _ranks(input)).clamp(min=0)
     return _like(input, packed(input).rows[from_the_end])
-
-
-@implements_masked(torch.flipud, Tensor.flipud)
-def flipud(input):
-    return flip(input, 0)
-
-
-@implements_masked(torch.fliplr, Tensor.fliplr)
-def fliplr(input):
-    return flip(input, 1)
 
 
 @implements_masked(torch.diff, Tensor.diff)
@@ -276,21 +261,6 @@ implements_masked(torch.min, Tensor.min)(_extreme(torch.amin, torch.minimum, "mi
 
 
 # Further reductions.
-
-
-@implements_masked(torch.aminmax, Tensor.aminmax)
-def aminmax(input, *, dim=None, keepdim=False):
-    return torch.return_types.aminmax((torch.amin(input, dim, keepdim), torch.amax(input, dim, keepdim)))
-
-
-@implements_masked(torch.nanmean, Tensor.nanmean)
-def nanmean(input, dim=None, keepdim=False, *, dtype=None):
-    return torch.nansum(input, dim, keepdim, dtype=dtype) / input.isnan().logical_not().sum(dim, keepdim)
-
-
-@implements_masked(torch.count_nonzero, Tensor.count_nonzero)
-def count_nonzero(input, dim=None):
-    return (input != 0).sum(dim)
 
 
 @implements_masked(torch.linalg.vector_norm)

@@ -66,19 +66,9 @@ for _functions in (
     implements_masked(*_functions)(_matmul(f"torch.{_functions[0].__name__}"))
 
 
-@implements_masked(Tensor.__rmatmul__)
-def rmatmul(self, other):
-    return torch.matmul(other, self)
-
-
 @implements_masked(torch.outer, Tensor.outer, torch.ger, Tensor.ger)
 def outer(input, vec2):
     return _contracted(torch.outer, "torch.outer", ["x", "y"], "xy", [input, vec2])
-
-
-@implements_masked(torch.addmm, Tensor.addmm)
-def addmm(input, mat1, mat2, *, beta=1, alpha=1):
-    return input * beta + torch.mm(mat1, mat2) * alpha
 
 
 @implements_masked(torch.einsum)
