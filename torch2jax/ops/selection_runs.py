@@ -82,23 +82,12 @@ def _runs(rows: torch.Tensor, mask, order, return_inverse: bool, return_counts: 
 
 
 def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
-    if isinstance(input, Masked) and unknown_dims(input) != [0]:
-        if return_inverse:
+    if isinstance(input, Masked):
+        if return_inverse and input.ndim > 1:
             raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
-        input = merged(input, input.ndim)
-    if leads(input):
-        chosen = packed(input)
-        rows, mask = chosen.rows.reshape(-1), chosen.spread_mask().expand(chosen.rows.shape).reshape(-1)
-        if chosen.row_ndim and return_inverse:
-            raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
-    else:
-        chosen, rows = None, input.reshape(-1)
-        mask = torch.ones(len(rows), dtype=torch.bool)
-    order = _LEXICOGRAPHIC((rows.detach()[:, None], mask), {}) if is_sorted else None
-    found, inverse, counts = _runs(rows, mask, order, return_inverse, return_counts)
-    if return_inverse:
-        inverse = inverse.reshape(input.shape) if chosen is None else like(inverse, chosen)
-    return found, inverse, counts
+        return _along(merged(input, input.ndim), 0, return_inverse, return_counts, is_sorted)
+    found, inverse, counts = _along(input.reshape(-1), 0, return_inverse, return_counts, is_sorted)
+    return found, inverse.reshape(input.shape) if return_inverse else inverse, counts
 
 
 def _along(input, dim: int, return_inverse: bool, return_counts: bool, is_sorted: bool):

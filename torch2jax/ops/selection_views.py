@@ -132,11 +132,6 @@ def shown(shape: tuple) -> str:
 # Writes to all of a selection, along whichever dimension.
 
 
-@implements_masked(Tensor.zero_)
-def zero_(self):
-    return fill_(self, 0)
-
-
 @implements_masked(Tensor.fill_)
 def fill_(self, value):
     self.overwrite(torch.zeros_like(self.unmasked).fill_(value))
@@ -146,11 +141,9 @@ def fill_(self, value):
 @implements_masked(Tensor.copy_)
 def copy_(self, src, non_blocking=False):
     del non_blocking
-    everywhere = torch.ones((), dtype=torch.bool)
-    self.assign(torch.where(everywhere, src.to(self.dtype), self))
+    self.assign(torch.where(torch.ones((), dtype=torch.bool), src.to(self.dtype), self))
     return self
 
 
-@implements_masked(Tensor.masked_fill_)
-def masked_fill_(self, mask, value):
-    return copy_(self, torch.where(mask, value, self))
+implements_masked(Tensor.zero_)(lambda self: fill_(self, 0))
+implements_masked(Tensor.masked_fill_)(lambda self, mask, value: copy_(self, torch.where(mask, value, self)))
