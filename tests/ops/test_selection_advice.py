@@ -59,6 +59,7 @@ GENERAL: dict[str, Program] = {
     "without a rule": lambda x, m: torch.kron(x[m], x[:2]),
     "tensordot(out=)": lambda x, m: torch.tensordot(x[m], x[m], ([0], [0]), out=torch.empty(4, 4)),
     "tensor_split by a tensor": lambda x, m: x[m].tensor_split(FIRST + 1)[0],
+    "trapezoid": lambda x, m: torch.trapezoid(x[m][:, 0], x[:3, 0]),
     "matrix_norm": lambda x, m: torch.linalg.matrix_norm(x[m], 2),
     "fill_diagonal_": lambda x, m: x[m].fill_diagonal_(1.0, wrap=True),
     "diag_embed": lambda x, m: torch.diag_embed(x[m][:, 0], 1),

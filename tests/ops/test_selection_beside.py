@@ -123,6 +123,12 @@ def test_one_is_as_many():
     check(jax.jit(t2j(function))(t2j(X), t2j(one)), function(X, one), "of one")
 
 
+def test_what_is_written_to_has_one_size():
+    one = torch.arange(6) == 4
+    found = jax.jit(t2j(lambda x, m: x[m].exp().add_(THREE)))(t2j(X), t2j(one))
+    assert np.isnan(found.values).all()
+
+
 @pytest.mark.parametrize("mask", [NONE, ALL, X[:, 0] > 9, torch.arange(6) < 2])
 @pytest.mark.parametrize("name", ["sums", "products", "expanded"])
 def test_results_tell_that_it_is_not_as_long(mask, name):

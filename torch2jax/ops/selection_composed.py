@@ -132,6 +132,8 @@ def _trapezoids(y, x, dx, dim: int):
     both = (rows[1:] + rows[:-1]) / 2
     if x is None:
         return both * dx
+    if canonicalize_dim(y.ndim, dim) in unknown_dims(y) and not isinstance(x, Masked):  # of no points there is no area
+        raise TracedValueError("torch.trapezoid of a boolean-mask selection, at known points,")
     points = x.movedim(dim, 0) if x.ndim > 1 else x.reshape(-1, *[1] * (y.ndim - 1))
     return both * (points[1:] - points[:-1])
 
@@ -456,10 +458,11 @@ def repeat(self, *repeats):
 
 
 _SQUARE = (
-    *("cholesky", "cholesky_ex", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "inv_ex", "ldl_factor"),
-    *("ldl_factor_ex", "matrix_exp", "matrix_power", "slogdet", "logdet", "inverse"),
+    *("linalg_cholesky", "linalg_cholesky_ex", "linalg_det", "linalg_eig", "linalg_eigh", "linalg_eigvals", "det"),
+    *("linalg_eigvalsh", "linalg_inv", "linalg_inv_ex", "linalg_ldl_factor", "linalg_ldl_factor_ex", "inverse"),
+    *("linalg_matrix_exp", "linalg_matrix_power", "linalg_slogdet", "logdet", "slogdet", "matrix_exp", "matrix_power"),
 )
-"""Functions of matrices that have as many rows as columns."""
+"""Functions of matrices that have as many rows as columns, as PyTorch checks."""
 _LAST: dict[Any, int] = {F.pixel_shuffle: 3, F.pixel_unshuffle: 3}
 """How many of the last dimensions of its first tensor a function acts along; it may give tensors without these."""
 for _size in (1, 2, 3):
@@ -496,7 +499,7 @@ def _square(function):
 
 for _function, _count in _LAST.items():
     _rule = of_first(_function, lambda ndim, *args, _count=_count, **kwargs: _count)
-    implements_masked(_function)(_square(_rule) if _function.__name__.removeprefix("linalg_") in _SQUARE else _rule)
+    implements_masked(_function)(_square(_rule) if _function.__name__ in _SQUARE else _rule)
 implements_masked(F.interpolate)(of_first(F.interpolate, lambda ndim, *args, **kwargs: ndim - 2))
 for _function in (F.group_norm, F.instance_norm):
     implements_masked(_function)(of_first(_function, lambda ndim, *args, **kwargs: ndim - 1))

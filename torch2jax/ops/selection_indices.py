@@ -144,7 +144,8 @@ def _scattering(function):
     def scatter(input, dim, index, src, *args, **kwargs):
         dim = canonicalize_dim(input.ndim, dim)
         target = in_compact_order(input)
-        room = unmasked_of(target)
+        divides = function is torch.scatter_reduce and isinstance(target, Masked)  # in derivatives of products
+        room = target.copied() if divides else unmasked_of(target)
         if isinstance(src, Tensor) and ndim_of(src):
             if unknown_dims(src) != unknown_dims(index):
                 raise TracedValueError(

@@ -549,14 +549,21 @@ def aligned(chosen: list[Masked], what: str, dims: Sequence[int] | None = None) 
     return found
 
 
+def expect_size(mask: Mask, size: int, or_one: bool = False) -> None:
+    """Makes results of the call report where a dimension has not so many elements."""
+    length: Any = mask.length
+    if constant_of(length) != size:
+        text = f"got {size} elements along a dimension beside as many as data decide, which are not as many"
+        fits = (length == size) | (length == 1) if or_one else length == size
+        expect_to_fit(fits, f"a size of {size} beside a length that data decide", text)
+
+
 def as_long(x: Masked, dim: int, size: int) -> Any:
     """The same with a dimension of a known size, which it must have, or one: results of the call tell if it has not."""
     x = packed(x, dim=dim)
     mask, axis = x.masks[dim], x.axis(dim)
     length: Any = mask.length
-    if constant_of(length) != size:
-        text = f"got {size} elements along a dimension beside as many as data decide, which are not as many"
-        expect_to_fit((length == size) | (length == 1), f"a size of {size} beside a length that data decide", text)
+    expect_size(mask, size, or_one=True)
     index = torch.where(length == 1, 0, torch.arange(size).clamp(max=max(mask.size - 1, 0)))
     found = _taken(x.unmasked, axis, index) if mask.size else x.unmasked.new_zeros(_with_size(x.unmasked, axis, size))
     return with_masks(found, x, {at: mask for at, mask in x.masks.items() if at != dim})

@@ -32,6 +32,7 @@ from .masked import (
     as_long,
     at_axis,
     axes_of,
+    expect_size,
     first,
     has_derivatives,
     has_shared_derivatives,
@@ -187,6 +188,8 @@ def _write_elementwise(rule: InPlace, args: tuple, kwargs: dict) -> Any:
         raise RuntimeError(
             f"torch.{rule.name}: got a target that does not have the shape of the result, at {user_location()}"
         )
+    for dim in target.masks.keys() - unknown_dims(result):
+        expect_size(target.masks[dim], result.shape[dim])
     check_cast(unmasked_of(result), target.unmasked)
     target.assign(with_masks(unmasked_of(result).to(target.dtype), result))
     return target
