@@ -1,8 +1,4 @@
-"""The dimensions of a selection by a mask of unknown values: which one is selected, and functions that move it.
-
-A function of tensors with dimensions is that of the selection with its rows in front, with other numbers for the
-dimensions; see `values.at_axis`.
-"""
+"""The dimensions of masked tensors: their order, more and fewer of them, views of other shapes, and parts."""
 
 import math
 from typing import Any
@@ -58,14 +54,8 @@ def transpose(input, dim0, dim1):
     return permuted(input, order)
 
 
-@implements_masked(Tensor.mT.__get__)
-def transposed_matrices(self):
-    return transpose(self, -2, -1)
-
-
-@implements_masked(Tensor.T.__get__)
-def reversed_dims(self):
-    return permuted(self, list(reversed(range(self.ndim))))
+implements_masked(Tensor.mT.__get__)(lambda self: transpose(self, -2, -1))
+implements_masked(Tensor.T.__get__)(lambda self: permuted(self, list(reversed(range(self.ndim)))))
 
 
 @implements_masked(torch.movedim, Tensor.movedim, torch.moveaxis, Tensor.moveaxis)

@@ -565,12 +565,14 @@ def as_long(x: Masked, dim: int, size: int) -> Any:
     length: Any = mask.length
     expect_size(mask, size, or_one=True)
     index = torch.where(length == 1, 0, torch.arange(size).clamp(max=max(mask.size - 1, 0)))
-    found = _taken(x.unmasked, axis, index) if mask.size else x.unmasked.new_zeros(_with_size(x.unmasked, axis, size))
-    return with_masks(found, x, {at: mask for at, mask in x.masks.items() if at != dim})
+    if not mask.size:
+        axes = x.unmasked.shape
+        return with_masks(x.unmasked.new_zeros((*axes[:axis], size, *axes[axis + 1 :])), x, _without(x, dim))
+    return with_masks(_taken(x.unmasked, axis, index), x, _without(x, dim))
 
 
-def _with_size(x: torch.Tensor, axis: int, size: int) -> tuple[int, ...]:
-    return (*x.shape[:axis], size, *x.shape[axis + 1 :])
+def _without(x: Masked, dim: int) -> dict[int, Mask]:
+    return {at: mask for at, mask in x.masks.items() if at != dim}
 
 
 def _taken(unmasked: Any, axis: int, index: torch.Tensor) -> Any:
