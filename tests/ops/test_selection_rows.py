@@ -62,6 +62,7 @@ PARTS = {
     "over both": lambda x, m: (both(m).prod(1), both(m).prod(), both(m).logsumexp((0, 1)), both(m).sum((1, 2), True)),
     "merged": lambda x, m: (both(m).flatten(), both(m).flatten(1), both(m).unbind(2), both(m).unique()),
     "of a grid": lambda x, m: (grid(x, m) + x[0, 0], grid(x, m).exp().sum(1, keepdim=True), grid(x, m).sum(0)),
+    "grids joined": lambda x, m: (torch.stack([grid(x, m).T, grid(x, m).T]), torch.stack([grid(x, m)] * 2, 1).sum(1)),
     "along a grid": lambda x, m: (grid(x, m).sort(1)[0], grid(x, m).cumsum(0), grid(x, m) @ grid(x, m).T),
 }
 

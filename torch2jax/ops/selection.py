@@ -25,6 +25,7 @@ from ..values.masked import (
     as_long,
     at_axis,
     first as first_of,
+    flat_along,
     has_derivatives,
     leads,
     like,
@@ -199,6 +200,8 @@ def cat(tensors, dim=0):
     if not any(shared):
         return torch.cat(tensors, dim)
     if dim not in set.union(*shared):
+        for at in {at for x in tensors for at in unknown_dims(x) if at > dim}:
+            tensors = [flat_along(x, at) if at in unknown_dims(x) else x for x in tensors]
         behind = dim - ndim_of(tensors[0])
         return broadcast(lambda *rows: torch.cat(rows, behind), tuple(tensors), {}, "torch.cat", safe=False)
     rest = sorted(set.union(*shared) - {dim})
