@@ -206,7 +206,7 @@ def test_eager_calls_give_what_pytorch_gives():
         check(results[name], wanted, name)
 
 
-def check_gradients(of_all, names, masks=MASKS) -> None:
+def check_gradients(of_all, names, masks=MASKS, x=X) -> None:
     """Compares the derivatives of ``of_all(x, mask, names)`` for all masks."""
 
     @jax.jit
@@ -218,7 +218,7 @@ def check_gradients(of_all, names, masks=MASKS) -> None:
         return jax.grad(loss)(x)
 
     for mask in masks.values():
-        got, leaf = gradient(t2j(X), t2j(mask)), X.clone().requires_grad_()
+        got, leaf = gradient(t2j(x), t2j(mask)), x.clone().requires_grad_()
         (wanted,) = torch.autograd.grad(total(jax.tree.leaves(of_all(leaf, mask, names))), leaf)
         np.testing.assert_allclose(got, wanted.numpy(), 1e-4, 1e-4)
 

@@ -193,12 +193,6 @@ def test_what_needs_the_length_is_refused(function, what):
         jax.jit(t2j(function))(jnp.ones((2, 2)), jnp.ones((2, 2), bool))
 
 
-@pytest.mark.parametrize("other", [lambda x, m: torch.ones(5)])
-def test_operands_that_cannot_be_known_to_fit(other):
-    with pytest.raises(RuntimeError, match=r"torch.add got a boolean-mask selection.*test_selection.py"):
-        jax.jit(t2j(lambda x, m: x[m] + other(x, m)))(jnp.ones((2, 2)), jnp.ones((2, 2), bool))
-
-
 @pytest.mark.parametrize("subscript", [lambda m: (m, slice(None)), lambda m: (m, ...), lambda m: (m,)])
 def test_whole_rows_are_changed_in_place(subscript):
     def turned(x, m):

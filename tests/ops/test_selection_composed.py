@@ -94,7 +94,6 @@ def test_random_draws():
     "function",
     [
         lambda x, m: x[m].chunk(2),
-        lambda x, m: x[m].roll(1, 0),
         lambda x, m: x[m].view(2, -1, len(x[m])),
         lambda x, m: torch.isin(x, x[m]),
         lambda x, m: torch.bucketize(x, x[m][:, 0]),

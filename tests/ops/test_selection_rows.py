@@ -62,9 +62,20 @@ PARTS = {
     "over both": lambda x, m: (both(m).prod(1), both(m).prod(), both(m).logsumexp((0, 1)), both(m).sum((1, 2), True)),
     "merged": lambda x, m: (both(m).flatten(), both(m).flatten(1), both(m).unbind(2), both(m).unique()),
     "of a grid": lambda x, m: (grid(x, m) + x[0, 0], grid(x, m).exp().sum(1, keepdim=True), grid(x, m).sum(0)),
+    "grids joined": lambda x, m: (torch.stack([grid(x, m).T, grid(x, m).T]), torch.stack([grid(x, m)] * 2, 1).sum(1)),
     "along a grid": lambda x, m: (grid(x, m).sort(1)[0], grid(x, m).cumsum(0), grid(x, m) @ grid(x, m).T),
 }
+
+
+def normed(x, m):
+    """In training: the results, and the buffers that are written."""
+    running = torch.zeros(3), torch.ones(3)
+    found = F.batch_norm(x[m], *running, x[0], x[1], training=True), F.batch_norm(Z[m], None, None, training=True)
+    return *found, *running
+
+
 MORE = {  # PyTorch refuses them where nothing is chosen
+    "normed": normed,
     "transforms": lambda x, m: (torch.fft.fft(x[m]).abs(), torch.fft.rfft2(Z[m]).abs(), torch.fft.fftshift(x[m], 1)),
     "places of both": lambda x, m: (
         both(m).argmax(1),

@@ -20,15 +20,14 @@ from ..values.lengths import (
 from ..values.masked import (
     Mask,
     Masked,
+    as_long,
     at_axis,
     first,
     masked,
-    packed,
     unknown_dims,
     unnested,
-    with_leading,
 )
-from .selection_subscripts import part
+from .selection_subscripts import sliced
 
 Tensor = torch.Tensor
 
@@ -193,20 +192,12 @@ def expand(self, *sizes):
     return _sized(self.expand, sizes, "Tensor.expand")
 
 
-def _as_long(chosen, dim: int, size: int) -> Any:
-    """A selection of length one or `size`, as `size` rows."""
-    leading = packed(with_leading(chosen, dim))
-    positions = torch.where(leading.length == 1, 0, torch.arange(size).clamp(max=max(len(leading.rows) - 1, 0)))
-    rows: Any = leading.copied()
-    return (rows[positions] if len(rows) else rows.new_zeros((size, *rows.shape[1:]))).movedim(0, dim)
-
-
 def _expand_chosen(self, sizes: tuple) -> Any:
     missing, unknown = len(sizes) - self.ndim, unknown_dims(self)
     hinted = {dim: sizes[missing + dim] for dim in unknown if type(sizes[missing + dim]) is int}
     for dim, size in hinted.items():
         if size != -1:
-            return _as_long(self, dim, size).expand(sizes)
+            return as_long(self, dim, size).expand(sizes)
     new = {
         i: size
         for i, size in enumerate(sizes)
@@ -223,20 +214,9 @@ def _expand_chosen(self, sizes: tuple) -> Any:
     return torch.where(torch.ones(shape, dtype=torch.bool), self, torch.zeros((), dtype=self.dtype))
 
 
-@implements_by_length(Tensor.expand_as)
-@implements_masked(Tensor.expand_as)
-def expand_as(self, other):
-    return self.expand(*other.shape)
-
-
 @implements_by_length(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
     dim = canonicalize_dim(input.ndim, dim)
     count = input.shape[dim]
     bound = min(count if bound_of(k) is None else bounded(k, "torch.topk")[0], count)
-    found = [x.movedim(dim, 0) for x in input.topk(bound, dim, largest, sorted)]
-    return torch.return_types.topk([at_axis(part(_all(x), None, k), dim) for x in found])
-
-
-def _all(rows) -> Masked:
-    return first(rows, torch.tensor(len(rows)))
+    return torch.return_types.topk([sliced(x, dim, slice(None, k)) for x in input.topk(bound, dim, largest, sorted)])

@@ -1,6 +1,5 @@
 """Functions of ``x[mask]`` under jit, whose length is unknown, except for elementwise ones."""
 
-import builtins
 import functools
 import inspect
 import math
@@ -10,28 +9,27 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ..internals.tensors import canonicalize_dim
-from ..rules.array_rule import InnerRule
-from ..rules.registry import implements_masked, implements_rows
 from ..runtime.errors import TracedValueError
 from ..runtime.errors.unwinding import Restart
-from ..runtime.translation import current, lift
-from ..tensors.dtypes import has_same_array_dtype, is_integral
+from ..internals.tensors import canonicalize_dim
+from ..rules.array_rule import InnerRule
+from ..rules.registry import implements_masked
+from ..runtime.translation import current
+from ..tensors.dtypes import is_integral
 from ..tensors.trees import map_arguments
-from ..values.lengths import is_same_number, is_traced_number
+from ..values.lengths import is_traced_number
 from ..values.masked import (
     Mask,
     Masked,
     aligned,
+    as_long,
     at_axis,
     first as first_of,
+    flat_along,
     has_derivatives,
-    in_order_of,
-    is_same_mask,
     leads,
     like,
     ndim_of,
-    packed,
     select,
     unknown_dims,
     with_leading,
@@ -40,8 +38,6 @@ from ..values.masked import (
 )
 from ..values.masked_functions import broadcast, of_first
 from .arrays import highest, lowest
-from .selection_nested import chosen_of
-from .selection_views import filled_with_zeros, in_parts, in_rows, shown
 
 Tensor = torch.Tensor
 
@@ -55,14 +51,22 @@ def _on_rows(function, what: str, safe: bool):
 
 
 _LINEAR = (
-    *(torch.where, Tensor.where, torch.clone, Tensor.clone, torch.detach, Tensor.detach, Tensor.contiguous),
+    *(Tensor.where, torch.clone, Tensor.clone, torch.detach, Tensor.detach, Tensor.contiguous),
     *(Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.cfloat, Tensor.cdouble),
     *(Tensor.byte, Tensor.char, Tensor.short, Tensor.int, Tensor.long, Tensor.bool),
     *(torch.zeros_like, torch.ones_like, torch.full_like, torch.real, torch.imag, torch.isreal, Tensor.isreal),
     *(torch.conj, Tensor.conj, torch.conj_physical, Tensor.conj_physical),
 )
 _SINGULAR = (
-    *(torch.frexp, Tensor.frexp, torch.special.ndtr, torch.special.entr, torch.polygamma, Tensor.polygamma),
+    *(
+        torch.frexp,
+        Tensor.frexp,
+        torch.special.polygamma,
+        torch.special.ndtr,
+        torch.special.entr,
+        torch.polygamma,
+        Tensor.polygamma,
+    ),
     *(torch.mvlgamma, Tensor.mvlgamma, F.one_hot, F.dropout, F.alpha_dropout),
 )
 for _functions, _is_singular in ((_LINEAR, False), (_SINGULAR, True)):
@@ -81,14 +85,6 @@ def to(self, *args, **kwargs):
     return _to(self, *args, **kwargs) if isinstance(self, Masked) else self.to(*args, **kwargs)
 
 
-@implements_masked(Tensor.type_as)
-def type_as(self, other):
-    return self.to(other.dtype)
-
-
-implements_masked(torch.positive, Tensor.positive, Tensor.__pos__)(lambda input: input)
-
-
 @implements_masked(F.linear)
 def linear(input, weight, bias=None):
     if isinstance(weight, Masked) or isinstance(bias, Masked) or ndim_of(input) - 1 in input.masks:
@@ -99,7 +95,14 @@ def linear(input, weight, bias=None):
 
 for _function in (F.layer_norm, F.rms_norm):
     implements_masked(_function)(of_first(_function, lambda ndim, shape, *args, **kwargs: len(shape)))
-implements_masked(F.embedding)(of_first(F.embedding, lambda *args, **kwargs: 0))
+_embedding = of_first(F.embedding, lambda *args, **kwargs: 0)
+
+
+@implements_masked(F.embedding)
+def embedding(input, weight, padding_idx=None, max_norm=None, *args, **kwargs):
+    if isinstance(weight, Masked) and max_norm is None and padding_idx is None:
+        return weight[input]
+    return _embedding(input, weight, padding_idx, max_norm, *args, **kwargs)
 
 
 # What it is.
@@ -160,48 +163,15 @@ def numel(input):
     return functools.reduce(lambda one, other: one * other, numbers) * rest
 
 
-# Shapes.
+# Along one dimension.
 
 
-@implements_rows(Tensor.reshape)
-def reshape(input, *shape):
-    shape = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    mask, of_row = input.mask, tuple(input.rows.shape[input.mask.ndim :])
-    first, rest = shape[0] if shape else None, shape[1:]
-    if -1 in [size for size in rest if not is_traced_number(size)] and is_traced_number(first):  # (length, -1)
-        known = math.prod(size for size in rest if size != -1)
-        if _is_length_of(first, input) and known and math.prod(of_row) % known == 0:
-            first, rest = -1, tuple(math.prod(of_row) // known if size == -1 else size for size in rest)
-    flat = functools.partial(reshape, input, -1)
-    parts = in_parts(input, flat, shape)
-    if parts is not None:
-        return parts
-    if any(map(is_traced_number, rest)) or -1 in rest:
-        raise TracedValueError(f"a view of shape {shown(shape)} of a boolean-mask selection")
-    if type(first) is int and first != -1:
-        return filled_with_zeros(flat(), shape)
-    joined = next((k for k in range(len(of_row) + 1) if math.prod(of_row[k:]) == math.prod(rest)), None)
-    if joined is None or (is_traced_number(first) and not _is_length_of(first, input, math.prod(of_row[:joined]))):
-        return in_rows(input, flat(), shape)
-    if joined == 0:
-        return with_masks(input.unmasked.reshape(*mask.shape, *rest), input)
-    spread = mask.reshape(*mask.shape, *[1] * joined).expand(*mask.shape, *of_row[:joined])
-    return with_masks(input.rows.reshape(*spread.shape, *rest), input, {0: Mask(spread)})
-
-
-def _is_length_of(number, chosen: Masked, times: int = 1) -> bool:
-    """Returns True if a number is `times` the length of a selection."""
-    return is_same_number(number, chosen.number * times)
-
-
-def along(function, of_chosen=None, copies: bool = False):
+def along(function, of_chosen):
     """A function along one dimension: of each row, or, along one that data decide, what `of_chosen` gives.
 
     Args:
         function: takes the tensor and the dimension first.
-        of_chosen: takes what was chosen, with that dimension in front, and the other arguments; None where nothing can
-            be said of that.
-        copies: as `broadcast` has it.
+        of_chosen: takes what was chosen, with that dimension in front, and the other arguments.
     """
     what = f"torch.{function.__name__}"
 
@@ -209,14 +179,12 @@ def along(function, of_chosen=None, copies: bool = False):
         ndim = ndim_of(input)
         dim = canonicalize_dim(ndim, dim)
         if dim in unknown_dims(input):
-            if of_chosen is None:
-                raise TracedValueError(f"{what} along a boolean-mask selection")
             made = of_chosen(with_leading(input, dim), *args, **kwargs)
             back = lambda x: at_axis(x, dim) if isinstance(x, Tensor) and ndim_of(x) == ndim else x
             return map_arguments(back, made)
         at = input.axis(dim) - input.unmasked.ndim if isinstance(input, Masked) else dim - ndim
         of_rows = lambda x, *args, **kwargs: function(x, at, *args, **kwargs)
-        return broadcast(of_rows, (input, *args), kwargs, what, copies=copies, dim=dim)
+        return broadcast(of_rows, (input, *args), kwargs, what, dim=dim)
 
     return along
 
@@ -225,10 +193,15 @@ def along(function, of_chosen=None, copies: bool = False):
 def cat(tensors, dim=0):
     dim = canonicalize_dim(ndim_of(tensors[0]), dim)
     tensors = [x for x in tensors if isinstance(x, Masked) or x.shape != (0,)]  # which PyTorch takes beside any shape
+    for at in {at for x in tensors for at in unknown_dims(x)} - {dim}:
+        sizes = [x.shape[at] for x in tensors if at not in unknown_dims(x)]
+        tensors = [as_long(x, at, sizes[0]) if sizes and at in unknown_dims(x) else x for x in tensors]
     shared = [set(unknown_dims(x)) for x in tensors]
-    if any(set.union(*shared) - {dim} - found for found in shared):
-        raise TracedValueError("torch.cat of tensors of which data decide how long they are along different dimensions")
+    if not any(shared):
+        return torch.cat(tensors, dim)
     if dim not in set.union(*shared):
+        for at in {at for x in tensors for at in unknown_dims(x) if at > dim}:
+            tensors = [flat_along(x, at) if at in unknown_dims(x) else x for x in tensors]
         behind = dim - ndim_of(tensors[0])
         return broadcast(lambda *rows: torch.cat(rows, behind), tuple(tensors), {}, "torch.cat", safe=False)
     rest = sorted(set.union(*shared) - {dim})
@@ -281,115 +254,6 @@ def _together(tensors) -> Masked:
     return select(rows, Mask(mask, functools.reduce(lambda one, other: one + other, lengths)))
 
 
-# Choosing, and writing back.
-
-
-@implements_rows(Tensor.__getitem__)
-def getitem(self, index):
-    if leads(index):
-        if not leads(self) and index.dtype in (torch.int64, torch.int32):
-            return select(self[index.within(self.shape[0])], index.mask)
-        if isinstance(index.rows, Masked) and index.dtype == torch.bool and leads(self):
-            return chosen_of(self, index)
-        if leads(self) and index.dtype == torch.bool:
-            return select(self.rows.clone(), _mask_within(self, index))
-        if leads(self) and is_integer_index(index):
-            return _at_indices(self, index)
-    elif _of_each_row(self, index) is not None:
-        index = _of_each_row(self, index)
-        return like(self.rows[index], self)
-    raise TracedValueError("this subscript of, or by, a boolean-mask selection")
-
-
-def is_integer_index(index) -> bool:
-    """Returns True if a tensor in a subscript has indices, not a mask."""
-    return is_integral(index.dtype) and index.dtype != torch.bool
-
-
-def _mask_within(chosen: Masked, index: Masked) -> Any:
-    """The mask over all rows of the elements that a mask over the selection chooses."""
-    return chosen.mask.reshape(*chosen.mask.shape, *[1] * index.row_ndim) & in_order_of(index, chosen.mask)
-
-
-def _at_indices(chosen: Masked, index: Masked) -> Masked:
-    """The rows at indices into a selection."""
-    if index.indices_in is not None and is_same_mask(index.indices_in, chosen.mask):
-        return like(chosen.rows.clone(), index)
-    rows = packed(chosen).rows
-    return like(rows[index.within(len(rows))], index)
-
-
-def _of_each_row(chosen: Masked, index) -> tuple | None:
-    """The subscript of all rows that is the same as one of each chosen row; None for other subscripts."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    if any(not isinstance(item, (int, slice, type(None), type(Ellipsis))) for item in items):
-        return None
-    if Ellipsis in items:
-        at, taken = items.index(Ellipsis), [item for item in items if item is not None and item is not Ellipsis]
-        items[at : at + 1] = [slice(None)] * (chosen.row_ndim + 1 - len(taken))
-    if not items or items[0] != slice(None):
-        return None
-    return (*[slice(None)] * chosen.mask.ndim, *items[1:])
-
-
-@implements_rows(Tensor.__setitem__)
-def setitem(self, index, value):
-    if leads(self):
-        _write_rows(self, index, value)
-        return
-    if isinstance(index, tuple) and _is_of_full_rows(index):
-        index = index[0]
-    if isinstance(index, (Masked, tuple)) or index.dtype != torch.bool:
-        raise TracedValueError("writing by this subscript a boolean-mask selection")
-    if value.dtype != self.dtype and not has_same_array_dtype(value.dtype, self.dtype):
-        raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
-            f"{value.dtype} for the source."
-        )
-    rows = in_order_of(value, lift(index))
-    self.copy_(torch.where(index.reshape(*index.shape, *[1] * (self.ndim - index.ndim)), rows, self))
-
-
-def _is_of_full_rows(index: tuple) -> bool:
-    """Returns True if a subscript is a mask, and full slices after it."""
-    rest = [item for item in index[1:] if item is not Ellipsis]
-    return isinstance(index[0], torch.Tensor) and all(isinstance(x, slice) and x == slice(None) for x in rest)
-
-
-def _write_rows(chosen: Masked, index, value) -> None:
-    if leads(index) and index.dtype == torch.bool:
-        _write_where(chosen, index, value)
-        return
-    at = _of_each_row(chosen, index)
-    if at is None:
-        raise TracedValueError("writing by this subscript to a boolean-mask selection")
-    rows = chosen.rows.clone()
-    rows[at] = in_order_of(value, chosen.mask) if leads(value) else value
-    chosen.overwrite(rows)
-
-
-def _write_where(chosen: Masked, index: Masked, value) -> None:
-    """Writes to the elements of a selection for which another mask is true."""
-    mask = _mask_within(chosen, index)
-    row_ndim = chosen.rows.ndim - mask.ndim
-    if isinstance(value, Tensor) and value.ndim > row_ndim:
-        value = in_order_of(value, mask) if leads(value) or len(value) != 1 else value[0]
-    spread = mask.reshape(*mask.shape, *[1] * row_ndim)
-    chosen.overwrite(torch.where(spread, value, chosen.rows).to(chosen.dtype))
-
-
-@implements_rows(torch.masked_scatter, Tensor.masked_scatter)
-def masked_scatter(input, mask, source):
-    if leads(input) or leads(mask):
-        raise TracedValueError("torch.masked_scatter into a boolean-mask selection")
-    return torch.masked_scatter(input, mask, packed(source).rows)
-
-
-@implements_rows(Tensor.masked_scatter_)
-def masked_scatter_(self, mask, source):
-    return self.copy_(masked_scatter(self, mask, source))
-
-
 # Of all that was chosen.
 
 
@@ -414,7 +278,7 @@ def reduced(reduce, x: Masked, dims: tuple[int, ...], keepdim: bool, neutral):
     is_plain = len(axes) == len(dims)
     made = reduce(unmasked, axes, keepdim and is_plain)
     for dim in dims if keepdim and not is_plain else ():
-        made = made.unsqueeze(dim + builtins.sum(mask.where.ndim - 1 for at, mask in rest.items() if at < dim))
+        made = made.unsqueeze(dim + sum(mask.where.ndim - 1 for at, mask in rest.items() if at < dim))
     return with_masks(made, x, masks)
 
 
@@ -426,9 +290,37 @@ def count_of(chosen: Masked, dims: tuple[int, ...]):
     return count if math.prod(sizes) == 1 else count * math.prod(sizes)
 
 
-@implements_masked(torch.sum, Tensor.sum)
-def sum(input, dim=None, keepdim=False, *, dtype=None):
-    return reduced(lambda x, dims, keep: x.sum(dims, keep, dtype=dtype), input, dims_of(input, dim), keepdim, 0)
+def _prod(x, dims, keepdim, **options):
+    if len(dims) == x.ndim and not keepdim:
+        return x.prod(**options)
+    for dim in reversed(dims):
+        x = x.prod(dim, keepdim, **options)
+    return x
+
+
+def _reduction(function, neutral):
+    def reduction(input, dim=None, keepdim=False, **options):
+        least = neutral(input.unmasked.read()) if callable(neutral) else neutral
+        reduce = lambda x, dims, keep: function(x, dims, keep, **options)
+        return reduced(reduce, input, dims_of(input, dim), keepdim, least)
+
+    return reduction
+
+
+_NEUTRAL: dict[str, Any] = {
+    "sum": 0,
+    "nansum": 0,
+    "any": False,
+    "all": True,
+    "prod": 1,
+    "logsumexp": -math.inf,
+    "amax": lowest,
+    "amin": highest,
+}
+for _name, _neutral in _NEUTRAL.items():
+    _function = getattr(torch, _name)
+    _rule: Any = _reduction(_prod if _name == "prod" else _function, _neutral)
+    implements_masked(_function, getattr(Tensor, _name))(_rule)
 
 
 @implements_masked(torch.mean, Tensor.mean)
@@ -438,7 +330,7 @@ def mean(input, dim=None, keepdim=False, *, dtype=None):
         return reduced(lambda x, dims, keep: x.mean(dims, keep, dtype=dtype), input, dims, keepdim, 0)
     if is_integral(input.dtype) and dtype is None:
         raise RuntimeError(f"mean(): could not infer output dtype, got {input.dtype}; pass dtype=")
-    return sum(input, dims, keepdim, dtype=dtype) / count_of(input, dims)
+    return input.sum(dims, keepdim, dtype=dtype) / count_of(input, dims)
 
 
 def _of_variance(input, dim, unbiased, correction):
@@ -458,7 +350,7 @@ def var(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     while centre.ndim and not unknown_dims(centre) and centre.shape[0] == 1:
         centre = centre.squeeze(0)
     distances = input - centre
-    return sum((distances.abs() if distances.is_complex() else distances).square(), dims, keepdim) / free
+    return (distances.abs() if distances.is_complex() else distances).square().sum(dims, keepdim) / free
 
 
 @implements_masked(torch.std, Tensor.std)
@@ -469,26 +361,6 @@ def std(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
     variance = var(input, dims, keepdim=keepdim, correction=correction)
     is_constant = variance == 0  # of which PyTorch says that the derivative is zero
     return torch.where(is_constant, 0, torch.where(is_constant, 1, variance).sqrt())
-
-
-@implements_masked(torch.amax, Tensor.amax)
-def amax(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.amax(*how), input, dims_of(input, dim), keepdim, lowest(input.unmasked.read()))
-
-
-@implements_masked(torch.amin, Tensor.amin)
-def amin(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.amin(*how), input, dims_of(input, dim), keepdim, highest(input.unmasked.read()))
-
-
-@implements_masked(torch.any, Tensor.any)
-def any_(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.any(*how), input, dims_of(input, dim), keepdim, False)
-
-
-@implements_masked(torch.all, Tensor.all)
-def all_(input, dim=None, keepdim=False):
-    return reduced(lambda x, *how: x.all(*how), input, dims_of(input, dim), keepdim, True)
 
 
 # Losses.
@@ -536,20 +408,25 @@ for _function in (
 
 def _of_classes(function):
     """A loss of rows ``(C, ...)`` and their classes ``(...)``: those that were not chosen are ignored."""
+    what = f"torch.nn.functional.{function.__name__}"
 
-    def loss(input, target, weight=None, ignore_index=-100, reduction="mean", **options):
-        what = f"torch.nn.functional.{function.__name__}"
-        if not (leads(input) and leads(target)):
-            raise TracedValueError(f"{what} of rows and targets one of which is a boolean-mask selection")
-        if isinstance(input.rows, Masked) and input.row_ndim == 1:
-            return _of_unknown_classes(function, input, target, weight, ignore_index, reduction, **options)
-        if input.row_ndim != target.row_ndim + 1:
+    def loss(
+        input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean", **options
+    ):
+        del size_average, reduce
+        options |= {"ignore_index": ignore_index, "reduction": reduction}
+        if leads(input) != leads(target):
+            input = as_long(input, 0, target.shape[0]) if leads(input) else input
+            target = as_long(target, 0, input.shape[0]) if leads(target) else target
+            return function(input, target, weight, **options)
+        if leads(input) and isinstance(input.rows, Masked) and input.row_ndim == 1:
+            return _of_unknown_classes(function, input, target, weight, **options)
+        if not leads(input) or input.row_ndim != target.row_ndim + 1:
             raise TracedValueError(f"{what} of a boolean-mask selection, but not of rows and their classes")
         input, target = aligned([input, target], what)
         lead = input.mask.ndim
         classes = target.filled(ignore_index).flatten(0, lead - 1)
-        rows = input.filled(0).flatten(0, lead - 1)
-        found = function(rows, classes, weight, ignore_index=ignore_index, reduction=reduction, **options)
+        found = function(input.filled(0).flatten(0, lead - 1), classes, weight, **options)
         return like(found.unflatten(0, tuple(input.mask.shape)), input) if reduction == "none" else found
 
     return loss
@@ -568,25 +445,5 @@ def _of_unknown_classes(function, input, target, weight, ignore_index, reduction
     return each.sum() / counts.sum() if reduction == "mean" else each.sum()
 
 
-_cross_entropy, _nll_loss = map(_of_classes, (F.cross_entropy, F.nll_loss))
-
-
-@implements_rows(F.cross_entropy)
-def cross_entropy(
-    input,
-    target,
-    weight=None,
-    size_average=None,
-    ignore_index=-100,
-    reduce=None,
-    reduction="mean",
-    label_smoothing=0.0,
-):
-    del size_average, reduce
-    return _cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing=label_smoothing)
-
-
-@implements_rows(F.nll_loss)
-def nll_loss(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
-    del size_average, reduce
-    return _nll_loss(input, target, weight, ignore_index, reduction)
+for _function in (F.cross_entropy, F.nll_loss):
+    implements_masked(_function)(_of_classes(_function))

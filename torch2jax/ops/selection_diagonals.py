@@ -6,11 +6,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..internals.tensors import canonicalize_dim
-from ..rules.registry import implements_by_length, implements_masked, implements_rows
 from ..runtime.errors import TracedValueError
-from ..values.masked import Mask, in_compact_order, masked, unknown_dims, unnested
-from .selection_nested import index_along
+from ..internals.tensors import canonicalize_dim
+from ..rules.registry import implements_by_length, implements_masked
+from ..values.masked import Mask, in_compact_order, index_along, masked, unknown_dims, unnested
 
 Tensor = torch.Tensor
 
@@ -32,16 +31,6 @@ def triu(input, diagonal=0):
 @implements_masked(torch.tril, Tensor.tril)
 def tril(input, diagonal=0):
     return torch.where(_above(input) <= diagonal, input, _nothing(input))
-
-
-@implements_masked(Tensor.triu_)
-def triu_(self, diagonal=0):
-    return self.copy_(triu(self, diagonal))
-
-
-@implements_masked(Tensor.tril_)
-def tril_(self, diagonal=0):
-    return self.copy_(tril(self, diagonal))
 
 
 @implements_masked(Tensor.fill_diagonal_)
@@ -79,16 +68,6 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     return torch.where(index.unsqueeze(-1) == index.unsqueeze(-2), input.unsqueeze(-1), _nothing(input))
 
 
-@implements_masked(torch.diag, Tensor.diag)
-def diag(input, diagonal=0):
-    return torch.diagonal(input, diagonal) if input.ndim == 2 else diag_embed(input, diagonal)
-
-
-@implements_masked(torch.trace, Tensor.trace)
-def trace(input):
-    return torch.where(_above(input) == 0, input, _nothing(input)).sum()
-
-
 # By lengths.
 
 
@@ -121,14 +100,14 @@ def _pairs(input, with_replacement: bool = False):
     return torch.where(later >= 0 if with_replacement else later > 0)
 
 
-@implements_rows(torch.combinations)
+@implements_masked(torch.combinations)
 def combinations(input, r=2, with_replacement=False):
     if r != 2:
         raise TracedValueError("torch.combinations of other than two of a boolean-mask selection")
     return torch.stack([input[positions] for positions in _pairs(input, with_replacement)], 1)
 
 
-@implements_rows(torch.pdist, F.pdist)
+@implements_masked(torch.pdist, F.pdist)
 def pdist(input, p=2.0):
     one, other = (input[positions] for positions in _pairs(input))
     return torch.linalg.vector_norm(one - other, p, 1)

@@ -16,7 +16,6 @@ from ..values.lengths import is_traced_number
 from ..values.masked import (
     Masked,
     at_axis,
-    filled,
     first,
     flattened,
     ndim_of,
@@ -27,8 +26,8 @@ from ..values.masked import (
 )
 from ..values.masked_functions import broadcast
 from .arrays import cast, highest, lowest
-from .selection import along, dims_of, mean, reduced, std, sum, var
-from .selection_subscripts import part
+from .selection import along, dims_of, mean, reduced, std, var
+from .selection_subscripts import sliced
 
 Tensor = torch.Tensor
 
@@ -146,11 +145,6 @@ implements_masked(torch.sort, Tensor.sort)(along(_with_names(torch.sort), _sort)
 implements_masked(torch.argsort, Tensor.argsort)(along(_with_names(torch.argsort), _argsort))
 
 
-@implements_masked(torch.msort, Tensor.msort)
-def msort(input):
-    return torch.sort(input, 0).values
-
-
 def taken(input: Masked, positions: torch.Tensor):
     """The values at some places, and which of those that were chosen they are."""
     return _flat(input).gather(0, positions), _ranks(input)[positions]
@@ -165,17 +159,11 @@ def _topk(input, k, largest=True, sorted=True):
     return torch.return_types.topk((values, indices))
 
 
-def _topk_of_as_many(input, k, largest=True, sorted=True):
-    """The first elements in order, a data-dependent number of them."""
-    del sorted
-    return torch.return_types.topk([part(x, None, k) for x in _sort(input, largest)])
-
-
 @implements_masked(torch.topk, Tensor.topk)
 def topk(input, k, dim=-1, largest=True, sorted=True):
     def of_chosen(x, *args):
         if is_traced_number(k):
-            return _topk_of_as_many(x, k, *args)
+            return torch.return_types.topk([sliced(part, 0, slice(None, k)) for part in _sort(x, *args[:1])])
         if not 0 <= k <= x.mask.numel():
             raise RuntimeError(f"selected index k out of range: k={k} of at most {x.mask.numel()} that a mask selected")
         return _topk(x, k, *args)
@@ -202,16 +190,6 @@ def _backwards(input: Masked) -> Masked:
     """The chosen elements in reverse order, at the same places."""
     from_the_end = (input.mask.sum() - 1 - _ranks(input)).clamp(min=0)
     return _like(input, packed(input).rows[from_the_end])
-
-
-@implements_masked(torch.flipud, Tensor.flipud)
-def flipud(input):
-    return flip(input, 0)
-
-
-@implements_masked(torch.fliplr, Tensor.fliplr)
-def fliplr(input):
-    return flip(input, 1)
 
 
 @implements_masked(torch.diff, Tensor.diff)
@@ -283,38 +261,6 @@ implements_masked(torch.min, Tensor.min)(_extreme(torch.amin, torch.minimum, "mi
 
 
 # Further reductions.
-
-
-@implements_masked(torch.aminmax, Tensor.aminmax)
-def aminmax(input, *, dim=None, keepdim=False):
-    return torch.return_types.aminmax((torch.amin(input, dim, keepdim), torch.amax(input, dim, keepdim)))
-
-
-@implements_masked(torch.prod, Tensor.prod)
-def prod(input, dim=None, keepdim=False, *, dtype=None):
-    if dim is None:
-        return filled(input, 1).prod(dtype=dtype)
-    return along(torch.prod, lambda x, keepdim=False: _flat(x, 1).prod(0, keepdim, dtype=dtype))(input, dim, keepdim)
-
-
-@implements_masked(torch.logsumexp, Tensor.logsumexp)
-def logsumexp(input, dim, keepdim=False):
-    return reduced(lambda x, dims, keep: x.logsumexp(dims, keep), input, dims_of(input, dim), keepdim, -math.inf)
-
-
-@implements_masked(torch.nansum, Tensor.nansum)
-def nansum(input, dim=None, keepdim=False, *, dtype=None):
-    return reduced(lambda x, dims, keep: x.nansum(dims, keep, dtype=dtype), input, dims_of(input, dim), keepdim, 0)
-
-
-@implements_masked(torch.nanmean, Tensor.nanmean)
-def nanmean(input, dim=None, keepdim=False, *, dtype=None):
-    return nansum(input, dim, keepdim, dtype=dtype) / sum(input.isnan().logical_not(), dim, keepdim)
-
-
-@implements_masked(torch.count_nonzero, Tensor.count_nonzero)
-def count_nonzero(input, dim=None):
-    return sum(input != 0, dim)
 
 
 @implements_masked(torch.linalg.vector_norm)

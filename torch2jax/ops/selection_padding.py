@@ -5,11 +5,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..rules.registry import implements_by_length, implements_masked, implements_rows
 from ..runtime.errors import TracedValueError
+from ..rules.registry import implements_by_length, implements_masked
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
-from ..values.masked import Masked, at_axis, first, leading_of, leads, packed, unknown_dims
-from ..values.masked_functions import broadcast
+from ..values.masked import (
+    Masked,
+    at_axis,
+    axes_of,
+    first,
+    leads,
+    packed,
+    unknown_dims,
+    unmasked_of,
+    with_leading,
+    with_masks,
+)
 from .lengths import bounded
 
 Tensor = torch.Tensor
@@ -19,39 +29,29 @@ Tensor = torch.Tensor
 @implements_masked(F.pad)
 def pad(input, pad, mode="constant", value=None):
     """Pads each dimension with a data-dependent length by itself, and the others as usual."""
-    if mode != "constant":
-        if not leads(input) or any(map(is_traced_number, pad)):
-            raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, a data-dependent size,")
-        return _of_rows(input, pad, mode, value)
     ndim, unknown = input.ndim, unknown_dims(input)
-    sizes = list(pad) + [0] * (2 * ndim - len(pad))
-    found, left = input, [0] * (2 * ndim)
-    for dim in range(ndim):
+    found, left = input, [*pad]
+    for dim in range(ndim - 1, ndim - 1 - len(pad) // 2, -1):
         at = 2 * (ndim - 1 - dim)
-        ends = sizes[at : at + 2]
+        ends = left[at : at + 2]
         if any(map(is_traced_number, ends)) or (dim in unknown and any(ends)):
-            leading = found.movedim(dim, 0) if dim else found
-            leading = _padded(leading, *ends, 0 if value is None else value)
-            found = leading.movedim(0, dim) if dim else leading
-        else:
-            left[at : at + 2] = ends
+            if mode != "constant":
+                raise TracedValueError(f"torch.nn.functional.pad(mode={mode!r}) of, or by, a data-dependent size,")
+            found = at_axis(_padded(with_leading(found, dim), *ends, 0 if value is None else value), dim)
+            left[at : at + 2] = 0, 0
     if not any(left):
         return found
-    if not isinstance(found, Masked) and is_traced_number(value):
-        is_there = F.pad(torch.ones(found.shape, dtype=torch.bool), left)
-        return torch.where(is_there, F.pad(found, left), value)
-    if not isinstance(found, Masked):
-        return F.pad(found, left, mode, value)
-    leading, at = leading_of(found)
-    of_leading = [x for dim in reversed(range(ndim)) if dim != at for x in left[2 * (ndim - 1 - dim) :][:2]]
-    return at_axis(_of_rows(leading, of_leading, mode, value), at)
+    if is_traced_number(value):
+        is_there = F.pad(torch.ones(unmasked_of(found).shape, dtype=torch.bool), _of_axes(found, left))
+        return with_masks(torch.where(is_there, F.pad(unmasked_of(found), _of_axes(found, left)), value), found)
+    return with_masks(F.pad(unmasked_of(found), _of_axes(found, left), mode, value), found)
 
 
-def _of_rows(chosen: Masked, pad, mode: str, value) -> Any:
-    """Each row padded along its own dimensions."""
-    if len(pad) > 2 * chosen.row_ndim:
-        raise TracedValueError("torch.nn.functional.pad of the dimension that a boolean mask selected")
-    return broadcast(lambda rows: F.pad(rows, pad, mode, value), (chosen,), {}, "torch.nn.functional.pad")
+def _of_axes(x: Any, pad: list) -> list[int]:
+    """The sizes to pad all that there is room for by; along a mask of several dimensions there are none."""
+    dims = range(x.ndim - 1, x.ndim - 1 - len(pad) // 2, -1)
+    ends = [(pad[2 * i : 2 * i + 2], len(axes_of(x, dim))) for i, dim in enumerate(dims)]
+    return [size for both, count in ends for size in (both if count == 1 else [0, 0] * count)]
 
 
 def _padded(tensor: Any, before: Any, after: Any, value: Any) -> Any:
@@ -86,7 +86,7 @@ def _filled(rows: Any, index: Tensor, length: Tensor, value: Any, size: Tensor |
     return filled if size is None else first(filled, size)
 
 
-@implements_rows(torch._C._nn.pad_sequence)
+@implements_masked(torch._C._nn.pad_sequence)
 def pad_sequence(sequences, batch_first=False, padding_value=0.0, padding_side="right"):
     if padding_side not in ("left", "right"):
         raise RuntimeError(f"Expected padding_side to be one of left or right, but got {padding_side}.")

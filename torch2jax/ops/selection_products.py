@@ -4,47 +4,49 @@ from typing import Any
 
 import torch
 
-from ..rules.registry import implements_masked
 from ..runtime.errors import TracedValueError
-from ..runtime.errors.locations import user_location
-from ..values.masked import aligned_along, masked, ndim_of, unknown_dims, unnested, zeroed
+from ..rules.registry import implements_masked
+from ..values.masked import aligned_along, as_long, masked, ndim_of, unknown_dims, unnested, zeroed
 
 Tensor = torch.Tensor
 
 
-def _refuse(what: str) -> RuntimeError:
-    # No TypeError, which operators would take for "not implemented".
-    return RuntimeError(
-        f"{what} got a tensor of which data decide how long it is, and one that is to be as long and is none such, at "
-        f"{user_location()}; wanted mask selections in both"
-    )
-
-
-_LETTERS = "abcdefghijklmnopqrstuvw"
+LETTERS = "abcdefghijklmnopqrstuvw"
+"""Names of dimensions in equations."""
 
 
 def _matmul(what: str):
     def matmul(input, other):
         one, two = ndim_of(input), ndim_of(other)
-        batch = _LETTERS[: max(one, two, 2) - 2]
+        batch = LETTERS[: max(one, two, 2) - 2]
         first = "x" if one == 1 else f"{batch[len(batch) - one + 2 :]}zx"
         second = "x" if two == 1 else f"{batch[len(batch) - two + 2 :]}xy"
         result = f"{batch}{'z' * (one > 1)}{'y' * (two > 1)}"
-        return _contracted(torch.matmul, what, [first, second], result, [input, other])
+        strict = f"x{batch}" if what == "torch.bmm" else "x"
+        return _contracted(torch.matmul, what, [first, second], result, [input, other], strict)
 
     return matmul
 
 
-def _contracted(function, what: str, letters: list[str], result: str, operands: list) -> Any:
-    """A contraction with letters for dimensions, as in ``einsum``: it sums over those that the result lacks."""
+def _contracted(function, what: str, letters: list[str], result: str, operands: list, strict: str = "") -> Any:
+    """A contraction with letters for dimensions, as in ``einsum``: it sums over those that the result lacks.
+
+    Args:
+        strict: the dimensions along which a size of one fits no other.
+    """
     dims = [{names[dim]: dim for dim in unknown_dims(x)} for names, x in zip(letters, operands, strict=True)]
     unknown = dict.fromkeys(letter for each in dims for letter in each)
     for letter in unknown:
-        if any(letter in names and letter not in each for names, each in zip(letters, dims, strict=True)):
-            raise _refuse(what)
         if any(names.count(letter) > 1 for names in letters):
             raise TracedValueError(f"{what} along a diagonal of boolean-mask selections")
-        operands = aligned_along(operands, [each.get(letter) for each in dims], what)
+        at = [names.find(letter) for names in letters]
+        beside = [(x, dim) for x, dim in zip(operands, at, strict=True) if dim >= 0 and dim not in unknown_dims(x)]
+        sizes = {x.shape[dim] for x, dim in beside} - (set() if letter in strict else {1})
+        if sizes:
+            size, has = max(sizes), lambda x, dim: dim in unknown_dims(x)
+            operands = [as_long(x, dim, size) if has(x, dim) else x for x, dim in zip(operands, at, strict=True)]
+        else:
+            operands = aligned_along(operands, [each.get(letter) for each in dims], what)
     tensors, masks = [], {}
     for names, x in zip(letters, operands, strict=True):
         tensor, found = unnested(x, zeroed)
@@ -64,19 +66,9 @@ for _functions in (
     implements_masked(*_functions)(_matmul(f"torch.{_functions[0].__name__}"))
 
 
-@implements_masked(Tensor.__rmatmul__)
-def rmatmul(self, other):
-    return torch.matmul(other, self)
-
-
 @implements_masked(torch.outer, Tensor.outer, torch.ger, Tensor.ger)
 def outer(input, vec2):
     return _contracted(torch.outer, "torch.outer", ["x", "y"], "xy", [input, vec2])
-
-
-@implements_masked(torch.addmm, Tensor.addmm)
-def addmm(input, mat1, mat2, *, beta=1, alpha=1):
-    return input * beta + torch.mm(mat1, mat2) * alpha
 
 
 @implements_masked(torch.einsum)
@@ -99,9 +91,7 @@ def einsum(equation, *operands):
 @implements_masked(torch.cdist)
 def cdist(x1, x2, p=2.0, compute_mode="use_mm_for_euclid_dist_if_necessary"):
     one, two = ndim_of(x1), ndim_of(x2)
-    batch = _LETTERS[: max(one, two) - 2]
+    batch = LETTERS[: max(one, two) - 2]
     letters = [f"{batch[len(batch) - one + 2 :]}zx", f"{batch[len(batch) - two + 2 :]}yx"]
-    if any(names[dim] == "x" for names, x in zip(letters, (x1, x2), strict=True) for dim in unknown_dims(x)):
-        raise TracedValueError("torch.cdist of rows that are as long as data decide")
     distances = lambda *x: torch.cdist(*x, p=p, compute_mode=compute_mode)
-    return _contracted(distances, "torch.cdist", letters, f"{batch}zy", [x1, x2])
+    return _contracted(distances, "torch.cdist", letters, f"{batch}zy", [x1, x2], "x")

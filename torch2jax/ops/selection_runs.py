@@ -6,15 +6,27 @@ from typing import Any
 import torch
 from jax import lax
 
+from ..runtime.errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
-from ..rules.registry import implements_masked, implements_rows, lookup
-from ..runtime.errors import TracedValueError
+from ..rules.registry import implements_masked, lookup
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of
 from ..values.lengths import expect_capacity, hinted_bound
-from ..values.masked import Masked, at_axis, first, leads, like, merged, packed, select, unknown_dims, with_masks
+from ..values.masked import (
+    Masked,
+    at_axis,
+    first,
+    leads,
+    like,
+    merged,
+    packed,
+    select,
+    unknown_dims,
+    with_leading,
+    with_masks,
+)
 from . import shape as shape, sorting as sorting  # whose rules give what is found here, where values are traced
 from .arrays import cast
 
@@ -70,37 +82,26 @@ def _runs(rows: torch.Tensor, mask, order, return_inverse: bool, return_counts: 
 
 
 def _of_all(input, return_inverse: bool, return_counts: bool, is_sorted: bool):
-    if isinstance(input, Masked) and len(unknown_dims(input)) > 1:
-        if return_inverse:
+    if isinstance(input, Masked):
+        if return_inverse and input.ndim > 1:
             raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
-        input = merged(input, input.ndim)
-    if leads(input):
-        chosen = packed(input)
-        rows, mask = chosen.rows.reshape(-1), chosen.spread_mask().expand(chosen.rows.shape).reshape(-1)
-        if chosen.row_ndim and return_inverse:
-            raise TracedValueError("torch.unique(return_inverse=True) of rows that a boolean mask selected")
-    else:
-        chosen, rows = None, input.reshape(-1)
-        mask = torch.ones(len(rows), dtype=torch.bool)
-    order = _LEXICOGRAPHIC((rows.detach()[:, None], mask), {}) if is_sorted else None
-    found, inverse, counts = _runs(rows, mask, order, return_inverse, return_counts)
-    if return_inverse:
-        inverse = inverse.reshape(input.shape) if chosen is None else like(inverse, chosen)
-    return found, inverse, counts
+        return _along(merged(input, input.ndim), 0, return_inverse, return_counts, is_sorted)
+    found, inverse, counts = _along(input.reshape(-1), 0, return_inverse, return_counts, is_sorted)
+    return found, inverse.reshape(input.shape) if return_inverse else inverse, counts
 
 
 def _along(input, dim: int, return_inverse: bool, return_counts: bool, is_sorted: bool):
-    if dim % input.ndim:
-        raise TracedValueError("torch.unique along a later dimension")
+    dim = canonicalize_dim(input.ndim, dim)
+    input = with_leading(input, dim)
+    if unknown_dims(input) not in ([], [0]):
+        raise TracedValueError("torch.unique of rows that are as long as data decide")
     chosen = packed(input) if leads(input) else None
     rows = input if chosen is None else chosen.rows
     mask = torch.ones(len(rows), dtype=torch.bool) if chosen is None else chosen.mask
     flat = rows.detach().reshape(len(rows), math.prod(rows.shape[1:]))
     order = _LEXICOGRAPHIC((flat, mask), {}) if is_sorted else None
     found, inverse, counts = _runs(rows, mask, order, return_inverse, return_counts)
-    if return_inverse and chosen is not None:
-        inverse = like(inverse, chosen)
-    return found, inverse, counts
+    return at_axis(found, dim), like(inverse, chosen) if return_inverse and chosen is not None else inverse, counts
 
 
 def _inside(function, what: str = "torch.unique"):
@@ -142,7 +143,7 @@ for _functions, _body in (
     ((aten.unique_dim,), unique_dim),
     ((aten.unique_consecutive,), unique_consecutive),
 ):
-    implements_rows(*_functions)(_body)
+    implements_masked(*_functions)(_body)
     for _function in _functions:
         _rule: Any = lookup(_function)
         _rule.of_unknown = _inside(_body)
@@ -154,14 +155,14 @@ def _requested(found: tuple, *is_requested: bool):
     return (found[0], *rest) if rest else found[0]
 
 
-@implements_rows(torch.unique, Tensor.unique)
+@implements_masked(torch.unique, Tensor.unique)
 def unique_of_chosen(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
     options = return_inverse, return_counts
     found = unique(input, sorted, *options) if dim is None else unique_dim(input, dim, sorted, *options)
     return _requested(found, *options)
 
 
-@implements_rows(torch.unique_consecutive, Tensor.unique_consecutive)
+@implements_masked(torch.unique_consecutive, Tensor.unique_consecutive)
 def unique_consecutive_of_chosen(input, return_inverse=False, return_counts=False, dim=None):
     found = unique_consecutive(input, return_inverse, return_counts, dim)
     return _requested(found, return_inverse, return_counts)

@@ -98,32 +98,23 @@ def _quantile_of(function, ignores_nan: bool):
         if leads(q):
             raise TracedValueError(f"torch.{function.__name__} by a boolean-mask selection")
         q = _as_fractions(function.__name__, input, q)
-        ndim = ndim_of(input)
+        if q.ndim:  # each by itself: they share the order
+            each = lambda one: quantile(input, one, dim, keepdim, interpolation=interpolation)
+            return torch.stack([each(one) for one in q])
 
         @functools.wraps(function)
         def of_rows(input, dim, keepdim):
             return function(input, q, dim, keepdim, interpolation=interpolation)
 
-        def of_chosen(input, keepdim):
-            found = _quantiles(input, q, interpolation, ignores_nan)
-            return found.unsqueeze(q.ndim) if keepdim else found
+        def of_chosen(input, keepdim=False):
+            return _quantile(input, q, interpolation, ignores_nan, keepdim)
 
-        if dim is None:
-            found = _quantiles(flattened(input), q, interpolation, ignores_nan)
-            found = found.reshape(*found.shape[: q.ndim], *[1] * ndim) if keepdim else found
-        else:
-            found = along(of_rows, of_chosen)(input, dim, keepdim)
-        return found
+        if dim is not None:
+            return along(of_rows, of_chosen)(input, dim, keepdim)
+        found = of_chosen(flattened(input))
+        return found.reshape([1] * ndim_of(input)) if keepdim else found
 
-    def by_each(input, q, dim=None, keepdim=False, *, interpolation="linear"):
-        if dim is None:
-            return quantile(input, q, None, keepdim, interpolation=interpolation)
-        are_several = isinstance(q, torch.Tensor) and not isinstance(q, Masked) and q.ndim > 0
-        if not are_several or (leads(input) and dim % input.ndim == 0):
-            return quantile(input, q, dim, keepdim, interpolation=interpolation)
-        return torch.stack([by_each(input, each, dim, keepdim, interpolation=interpolation) for each in q])
-
-    return by_each
+    return quantile
 
 
 def _as_fractions(name: str, input: Masked, q) -> torch.Tensor:
@@ -141,11 +132,10 @@ def _as_fractions(name: str, input: Masked, q) -> torch.Tensor:
     return q.to(input.dtype)
 
 
-def _quantiles(input: Masked, q: torch.Tensor, interpolation: str, ignores_nan: bool) -> torch.Tensor:
-    """The quantiles of each column, one fraction after the other."""
+def _quantile(input: Masked, q: torch.Tensor, interpolation: str, ignores_nan: bool, keepdim: bool) -> torch.Tensor:
+    """The quantile of each column."""
     count, found = input.mask.sum(), _count_of_numbers(input)
-    last = (found - 1).clamp(min=0)
-    rank = q.reshape(-1, *[1] * input.row_ndim) * last
+    rank = (q * (found - 1).clamp(min=0)).unsqueeze(0)
     if not ignores_nan:
         rank = torch.where(found == count, rank, found)  # the first nan, which all numbers come before
     if interpolation in ("lower", "higher", "nearest"):
@@ -157,7 +147,7 @@ def _quantiles(input: Masked, q: torch.Tensor, interpolation: str, ignores_nan: 
     if interpolation in ("linear", "midpoint"):
         values = torch.lerp(values, others, weight)
     values = torch.where(found > 0, values, math.nan)
-    return values if q.ndim else values[0]
+    return values if keepdim else values[0]
 
 
 implements_masked(torch.quantile, Tensor.quantile)(_quantile_of(torch.quantile, False))

@@ -9,7 +9,6 @@ results of the call tell: see `expect_to_fit`.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -76,48 +75,31 @@ def is_view(rows: Any, of: Any) -> bool:
 # In rows of another size.
 
 
-def in_rows(chosen: Masked, flat: Masked, shape: tuple) -> Masked:
-    """All elements in rows of a known size; data decide the number of rows."""
-    count, size = shape[0], math.prod(shape[1:])
-    if not size:
-        raise TracedValueError(f"a view of shape {shown(shape)} of a boolean-mask selection")
-    if is_traced_number(count):
-        length = tensor_of(count)
-        _expect_filled(shape, length * size == flat.length)
-    else:
-        length = flat.length // size
-        if not is_multiple(chosen.length, size, math.prod(chosen.rows.shape[chosen.mask.ndim :])):
-            _expect_filled(shape, length * size == flat.length)
-    capacity = flat.mask.numel() // size
-    return _at_positions(flat, torch.arange(capacity * size), (capacity, *shape[1:]), length)
-
-
-def in_parts(chosen: Masked, flatten: Callable[[], Masked], shape: tuple) -> Any:
-    """A view whose only data-dependent dimension is a later one, so that there are equal parts; None if it is not."""
+def in_parts(flat: Masked, shape: tuple) -> Any:
+    """All elements in a shape of which data decide one size at most."""
     unknown = [i for i, size in enumerate(shape) if is_traced_number(size) or size == -1]
-    if len(unknown) != 1 or unknown[0] == 0:
-        return None
-    (at,) = unknown
+    at = unknown[0] if unknown else 0
     before, behind = tuple(shape[:at]), tuple(shape[at + 1 :])
-    times, count = math.prod(chosen.rows.shape[chosen.mask.ndim :]), math.prod(before)
-    size = count * math.prod(behind)
+    size = 0 if len(unknown) > 1 else math.prod(before) * math.prod(behind) if unknown else math.prod(shape)
     if size < 1:
-        return None
-    flat = flatten()
+        raise TracedValueError(f"a view of shape {shown(shape)} of a boolean-mask selection")
+    if not unknown:
+        return _of_known_size(flat, shape, size)
     if is_traced_number(shape[at]):
-        length, is_sure = tensor_of(shape[at]), is_same_number(shape[at] * size, chosen.number * times)
+        length, is_sure = tensor_of(shape[at]), is_same_number(shape[at] * size, flat.number)
     else:
-        length, is_sure = flat.length // size, is_multiple(chosen.length, size, times)
+        length, is_sure = flat.length // size, is_multiple(flat.length, size)
     if not is_sure:
         _expect_filled(shape, length * size == flat.length)
     capacity, part = flat.mask.numel() // size, math.prod(behind)
-    index = torch.arange(capacity * part).reshape(capacity, 1, part) + torch.arange(count)[:, None] * (length * part)
-    return at_axis(_at_positions(flat, index.reshape(-1), (capacity, *before, *behind), length), at)
+    index = torch.arange(capacity * part)
+    if at:
+        starts = torch.arange(math.prod(before))[:, None] * (length * part)
+        index = (index.reshape(capacity, 1, part) + starts).reshape(-1)
+    return at_axis(_at_positions(flat, index, (capacity, *before, *behind), length), at)
 
 
-def filled_with_zeros(flat: Masked, shape: tuple[int, ...]) -> torch.Tensor:
-    """A view of known size."""
-    size = math.prod(shape)
+def _of_known_size(flat: Masked, shape: tuple[int, ...], size: int) -> torch.Tensor:
     if size > flat.mask.numel():
         raise RuntimeError(f"shape '{list(shape)}' is invalid for input of at most {flat.mask.numel()} elements")
     _expect_filled(shape, flat.length == size)
@@ -150,11 +132,6 @@ def shown(shape: tuple) -> str:
 # Writes to all of a selection, along whichever dimension.
 
 
-@implements_masked(Tensor.zero_)
-def zero_(self):
-    return fill_(self, 0)
-
-
 @implements_masked(Tensor.fill_)
 def fill_(self, value):
     self.overwrite(torch.zeros_like(self.unmasked).fill_(value))
@@ -164,11 +141,9 @@ def fill_(self, value):
 @implements_masked(Tensor.copy_)
 def copy_(self, src, non_blocking=False):
     del non_blocking
-    everywhere = torch.ones((), dtype=torch.bool)
-    self.assign(torch.where(everywhere, src.to(self.dtype), self))
+    self.assign(torch.where(torch.ones((), dtype=torch.bool), src.to(self.dtype), self))
     return self
 
 
-@implements_masked(Tensor.masked_fill_)
-def masked_fill_(self, mask, value):
-    return copy_(self, torch.where(mask, value, self))
+implements_masked(Tensor.zero_)(lambda self: fill_(self, 0))
+implements_masked(Tensor.masked_fill_)(lambda self, mask, value: copy_(self, torch.where(mask, value, self)))

@@ -35,7 +35,7 @@ from ..values.masked_functions import begin
 from .bounds import expect_within, known_values
 from .creation import filled
 from .indexing import from_start, in_order_of, overwrite, progression, sliced
-from .traced_slices import Span, items_of, spanned, spanning
+from .traced_slices import Span, spanned, spanning
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -75,20 +75,10 @@ def _getitem(self, index):
     try:
         return current().run_compiled(Tensor.__getitem__, _with_scalars_taken(self, index), {})
     except TracedValueError:
-        found = _by_unknown(self, index)
+        found = SELECTIONS.by_unknown(self, index)
         if found is None:
             raise
         return found
-
-
-def _by_unknown(self, index):
-    """The result of a subscript with traced slice bounds, or with a mask among other indices; None for any other."""
-    found = SELECTIONS.sliced_by_unknown(self, index)
-    if found is None:
-        found = SELECTIONS.by_unknown(self, items_of(index, self.ndim))
-    if found is None and SELECTIONS.has_mask(index):
-        found = self[SELECTIONS.with_indices(index)]
-    return found
 
 
 def _with_numbers_as_tensors(index):

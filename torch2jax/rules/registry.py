@@ -23,7 +23,7 @@ implements = PROVIDED.implements
 implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
-_masked_rules: dict[Any, "OfMasked"] = {}
+_masked_rules: dict[Any, Callable] = {}
 _sparse_rules: dict[Any, Callable] = {}
 _rules_by_length: dict[Any, "ByLength"] = {}
 _decomposed: dict[OpOverload, Takes] = {}
@@ -48,33 +48,14 @@ def implements_overloads(
     return register
 
 
-class OfMasked(NamedTuple):
-    """The rule of a function for tensors of which data decide how long they are; see `implements_masked`."""
-
-    body: Callable
-    in_front: bool
-    """True if it takes tensors whose first dimension data decide."""
-
-
 def implements_masked(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule of functions with a `masked.Masked` among their arguments.
 
     Rules that are elementwise need no such declaration.
     """
-    return _of_masked(functions, in_front=False)
 
-
-def implements_rows(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
-    """As `implements_masked`, of tensors whose first dimension data decide.
-
-    If it has an argument ``dim``, it gets others with such a dimension in front.
-    """
-    return _of_masked(functions, in_front=True)
-
-
-def _of_masked(functions: tuple[Any, ...], in_front: bool) -> Callable[[Callable], Callable]:
     def register(body: Callable) -> Callable:
-        _masked_rules.update(dict.fromkeys(functions, OfMasked(body, in_front)))
+        _masked_rules.update(dict.fromkeys(functions, body))
         return body
 
     return register
@@ -144,7 +125,7 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
         expect(name_of(operator), args[0].dtype, _decomposed[operator])
 
 
-def lookup_masked(function: Callable[..., Any]) -> OfMasked | None:
+def lookup_masked(function: Callable[..., Any]) -> Callable | None:
     """The rule of a function for a `masked.Masked`, or None; that of an operator may be declared by name."""
     SELECTIONS.load()
     found = _masked_rules.get(function)

@@ -34,7 +34,7 @@ from ..tensors.dtypes import canonical, is_integral
 from ..tensors.tensor import Torchish
 from ..tracing.value_ranges import is_same_value, range_of
 from .item import Item
-from .lengths import Counted, is_same_number, track_lengths
+from .lengths import Counted, constant_of, expect_to_fit, is_same_number, track_lengths
 from .traced_numbers import Number
 
 
@@ -191,10 +191,6 @@ class Masked(torch.Tensor):
         """Writes to all rows, chosen or not; where no gradients are recorded, derivatives go through as before."""
         if self.refuses_writes:
             raise TracedValueError("writing to a part of a boolean-mask selection, which others see,")
-        if isinstance(unmasked, Masked):  # rows with masks of their own
-            for dim, mask in self.rows.masks.items():
-                unmasked = in_the_order_of(unmasked, dim, mask)
-            unmasked = unmasked.unmasked
         if self.shares_memory:
             for dim in self.masks:
                 unmasked = torch.where(self.spread(dim), unmasked, self.unmasked)
@@ -217,24 +213,22 @@ class Masked(torch.Tensor):
         return torch.where(self.spread_mask(), self.rows, value)
 
     def copied(self) -> Any:
-        """All rows, with a chosen one in place of those not chosen; if none is chosen, ones (zeros for integers).
+        """All that there is room for, with a chosen row in place of those not chosen; if none is chosen, ones.
 
-        For functions that want finite values, or integers within bounds.
+        For functions that want finite values, or integers within bounds; of these it has zeros.
         """
-        if not self.mask.numel():
-            return self.rows
-        flat = self.mask.reshape(-1)
-        first = self.rows.flatten(0, self.mask.ndim - 1)[flat.to(torch.uint8).argmax()].detach()
-        harmless = self.unmasked.new_full((), int(not is_integral(self.dtype)))
-        return self.filled(torch.where(flat.any(), first, harmless))
-
-    def within(self, size: Any) -> Any:
-        """All rows, of which also those that were not chosen are indices of so many elements."""
-        if type(size) is int and len(self.masks) == 1:
-            low, high = range_of(self.unmasked.read())  # pyright: ignore[reportAttributeAccessIssue]
-            if -size <= low and high < size:
-                return self.rows
-        return self.copied()
+        unmasked: Any = self.unmasked
+        harmless = unmasked.new_full((), int(not is_integral(self.dtype)))
+        for dim, mask in self.masks.items():
+            axes = self.axes(dim)
+            if mask.size:
+                flat = mask.where.reshape(-1)
+                at = (*[slice(None)] * axes[0], flat.to(torch.uint8).argmax())
+                first = torch.where(flat.any(), unmasked.flatten(axes[0], axes[-1])[at].detach(), harmless)
+                for _ in axes:
+                    first = first.unsqueeze(axes[0])
+                unmasked = torch.where(self.spread(dim), unmasked, first)
+        return unmasked
 
     @classmethod
     def __torch_function__(
@@ -298,15 +292,19 @@ def like(rows: Any, other: Masked) -> Masked:
     return _with_memory_of(other, select(rows, other.masks[0], other.origin))
 
 
-def with_masks(unmasked: Any, other: Masked, masks: Mapping[int, Mask] | None = None) -> Any:
+def with_masks(unmasked: Any, other: Any, masks: Mapping[int, Mask] | None = None) -> Any:
     """A tensor with masks, by default those of another one, whose memory it may share."""
-    return _with_memory_of(other, masked(unmasked, other.masks if masks is None else masks, other.origin))
+    made = masked(unmasked, masks_of(other) if masks is None else masks, getattr(other, "origin", None))
+    return _with_memory_of(other, made)
 
 
-def _with_memory_of(other: Masked, made: Any) -> Any:
+def _with_memory_of(other: Any, made: Any) -> Any:
     """What was made of another, which takes over who else sees the rows, if these are a view of the other's."""
-    if isinstance(made, Masked) and made.unmasked._node.storage is other.unmasked._node.storage:  # pyright: ignore[reportAttributeAccessIssue]
-        made.shares_memory, made.refuses_writes = other.shares_memory, other.refuses_writes
+    if isinstance(made, Masked) and isinstance(other, Masked):
+        one: Any = made.unmasked
+        of: Any = other.unmasked
+        if one._node.storage is of._node.storage:
+            made.shares_memory, made.refuses_writes = other.shares_memory, other.refuses_writes
     return made
 
 
@@ -318,32 +316,58 @@ def leads(x: Any) -> bool:
     return isinstance(x, Masked) and 0 in x.masks
 
 
-def is_later(x: Any) -> bool:
-    """Returns True if data decide later dimensions of a tensor, and not the first."""
-    return isinstance(x, Masked) and 0 not in x.masks
-
-
 def unknown_dims(x: Any) -> list[int]:
     """The data-dependent dimensions of a tensor."""
-    return [*x.masks] if isinstance(x, Masked) else []
+    return [*masks_of(x)]
+
+
+def masks_of(x: Any) -> dict[int, Mask]:
+    """The mask along each data-dependent dimension of a tensor."""
+    return x.masks if isinstance(x, Masked) else {}
+
+
+def unmasked_of(x: Any) -> Any:
+    """All that there is room for of a tensor."""
+    return x.unmasked if isinstance(x, Masked) else x
+
+
+def sizes_of(x: Any) -> tuple[int, ...]:
+    """The shape of a tensor, with zero for each data-dependent dimension."""
+    return x.sizes if isinstance(x, Masked) else tuple(x.shape)
+
+
+def axes_of(x: Any, dim: int) -> list[int]:
+    """The dimensions of all that there is room for that are one of a tensor's."""
+    return x.axes(dim) if isinstance(x, Masked) else [dim]
 
 
 def ndim_of(x: Any) -> int:
     """The number of dimensions of a tensor."""
-    return len(x.sizes) if isinstance(x, Masked) else x.ndim
+    return len(sizes_of(x))
 
 
-def permuted(x: Masked, order: Sequence[int]) -> Masked:
+def permuted(x: Any, order: Sequence[int]) -> Any:
     """``x.permute(order)``."""
     if [*order] == sorted(order):
         return x
+    if not isinstance(x, Masked):
+        return x.permute(order)
     found = x.unmasked.permute([axis for dim in order for axis in x.axes(dim)])
     return with_masks(found, x, {order.index(dim): mask for dim, mask in x.masks.items()})
 
 
-def with_leading(x: Masked, dim: int) -> Masked:
+def index_along(x: Any, dim: int) -> Any:
+    """The index of each element along a dimension, with a size of one for those behind it."""
+    mask = masks_of(x).get(dim)
+    index: Any = torch.arange(x.shape[dim]) if mask is None else select(mask.ranks().reshape(mask.where.shape), mask)
+    for _ in range(ndim_of(x) - 1 - dim):
+        index = index.unsqueeze(-1)
+    return index
+
+
+def with_leading(x: Any, dim: int) -> Any:
     """The same with one of its dimensions first."""
-    return permuted(x, [dim, *(each for each in range(len(x.sizes)) if each != dim)])
+    return permuted(x, [dim, *(each for each in range(ndim_of(x)) if each != dim)])
 
 
 def leading_of(x: Any) -> tuple[Masked, int]:
@@ -354,9 +378,7 @@ def leading_of(x: Any) -> tuple[Masked, int]:
 
 def at_axis(chosen: Any, at: int) -> Any:
     """The same with its first dimension at a place."""
-    if at == 0 or not isinstance(chosen, Masked):
-        return chosen.movedim(0, at) if at else chosen
-    order = [*range(1, len(chosen.sizes))]
+    order = [*range(1, ndim_of(chosen))]
     return permuted(chosen, [*order[:at], 0, *order[at:]])
 
 
@@ -394,19 +416,6 @@ def filled(x: Masked, value: Any) -> Any:
 def zeroed(x: Masked) -> Any:
     """All that there is room for, with zeros in place of what was not chosen."""
     return filled(x, torch.zeros((), dtype=x.dtype))
-
-
-def copied(x: Masked) -> Any:
-    """All that there is room for, with chosen elements in place of those not chosen, as `Masked.copied` has it."""
-    unmasked: Any = x.unmasked
-    for dim in x.masks:
-        x = with_masks(unmasked, x)
-        leading = with_leading(masked(unmasked, {dim: x.masks[dim]}), dim)
-        order = [*range(leading.mask.ndim, unmasked.ndim)]
-        axis = x.axis(dim)
-        order[axis:axis] = range(leading.mask.ndim)
-        unmasked = leading.copied().permute(order)
-    return unmasked
 
 
 def unnested(x: Any, held: Callable[[Masked], Any] | None = None) -> tuple[Any, dict[int, Mask]]:
@@ -540,6 +549,32 @@ def aligned(chosen: list[Masked], what: str, dims: Sequence[int] | None = None) 
     return found
 
 
+def expect_size(mask: Mask, size: int, or_one: bool = False) -> None:
+    """Makes results of the call report where a dimension has not so many elements."""
+    length: Any = mask.length
+    if constant_of(length) != size:
+        text = f"got {size} elements along a dimension beside as many as data decide, which are not as many"
+        fits = (length == size) | (length == 1) if or_one else length == size
+        expect_to_fit(fits, f"a size of {size} beside a length that data decide", text)
+
+
+def as_long(x: Masked, dim: int, size: int) -> Any:
+    """The same with a dimension of a known size, which it must have, or one: results of the call tell if it has not."""
+    x = packed(x, dim=dim)
+    mask, axis = x.masks[dim], x.axis(dim)
+    length: Any = mask.length
+    expect_size(mask, size, or_one=True)
+    index = torch.where(length == 1, 0, torch.arange(size).clamp(max=max(mask.size - 1, 0)))
+    if not mask.size:
+        axes = x.unmasked.shape
+        return with_masks(x.unmasked.new_zeros((*axes[:axis], size, *axes[axis + 1 :])), x, _without(x, dim))
+    return with_masks(_taken(x.unmasked, axis, index), x, _without(x, dim))
+
+
+def _without(x: Masked, dim: int) -> dict[int, Mask]:
+    return {at: mask for at, mask in x.masks.items() if at != dim}
+
+
 def _taken(unmasked: Any, axis: int, index: torch.Tensor) -> Any:
     return unmasked[index] if axis == 0 else unmasked[(*[slice(None)] * axis, index)]
 
@@ -563,16 +598,13 @@ def in_the_order_of(x: Any, dim: int, mask: Mask) -> Any:
         if x.masks[dim].is_like(mask):
             return x
         x = packed(x, dim=dim)
-    unmasked, masks, axis = (x.unmasked, x.masks, x.axis(dim)) if isinstance(x, Masked) else (x, {}, dim)
+    unmasked, masks, axis = unmasked_of(x), masks_of(x), axes_of(x, dim)[0]
     ranks = mask.ranks().clamp(0, max(unmasked.shape[axis] - 1, 0))
+    if dim in masks and not is_same_number(masks[dim].length, mask.length):
+        ranks = torch.where(masks[dim].length == 1, 0, ranks)
     found = _taken(unmasked, axis, ranks)
     found = found.unflatten(axis, tuple(mask.where.shape)) if mask.where.ndim > 1 else found
     return masked(found, {**masks, dim: mask})
-
-
-def in_order_of(chosen: Any, mask: Torchish) -> Any:
-    """The rows of a selection, or of a tensor, that is as long as a mask selection: each where the mask is true."""
-    return in_the_order_of(chosen, 0, Mask(mask)).rows
 
 
 def is_same_mask(one: Torchish, other: Torchish) -> bool:

@@ -4,8 +4,6 @@ An elementwise function is computed on all that there is room for. Dimensions ar
 broadcasts them; where two tensors have a mask along the same one, they are put in one order under one mask.
 """
 
-import functools
-import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +13,6 @@ import torch
 from jax import lax
 
 from ..internals.dispatch import DisableAutocast
-from ..internals.tensors import canonicalize_dim
 from ..rules import autocast, registry
 from ..rules.features import handles
 from ..rules.inplace import InPlace, WithFlag, check_cast
@@ -32,16 +29,17 @@ from .masked import (
     Masked,
     Origin,
     aligned_along,
+    as_long,
     at_axis,
-    copied,
+    axes_of,
+    expect_size,
     first,
     has_derivatives,
     has_shared_derivatives,
-    leads,
-    merged,
     ndim_of,
     packed,
     unknown_dims,
+    unmasked_of,
     with_leading,
     with_masks,
 )
@@ -62,6 +60,7 @@ def broadcast(
     copies: bool = False,
     core: int = 0,
     dim: int | None = None,
+    takes_one: bool = True,
 ) -> Any:
     """A function of each element, or of each row, that broadcasts its operands, whichever dimensions have masks.
 
@@ -74,30 +73,29 @@ def broadcast(
         copies: whether it has parameters besides, or indices, so that these must be finite, or within bounds.
         core: how many of the last dimensions it acts along, which have no mask.
         dim: another one, which results may lack.
+        takes_one: whether a tensor of size one fits another size; else sizes are to be equal.
     """
     given = {id(x): x for x in flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)}
     ndim = max(map(ndim_of, given.values()))
     if any(dim >= ndim_of(x) - core for x in given.values() for dim in unknown_dims(x)):
         raise TracedValueError(f"{what} along a dimension of a boolean-mask selection whose length data decide")
-    masks = _align(given, ndim, what)
-    chosen = next(x for x in given.values() if isinstance(x, Masked))
+    masks = align(given, ndim, what, takes_one)
+    chosen = next((x for x in given.values() if isinstance(x, Masked)), None)
 
     def operand(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
         x, dims = given[id(x)], unknown_dims(given[id(x)])
-        x = with_masks(copied(x), x) if copies and dims else x
-        unmasked, missing = _spread_over(masks, x, ndim), ndim - ndim_of(x)
+        x = with_masks(x.copied(), x) if copies and dims else x
+        unmasked, missing = spread_over(masks, x, ndim), ndim - ndim_of(x)
         for at, mask in masks.items() if safe and not copies else ():
             if at - missing in dims:
                 if mask.size and has_derivatives(unmasked):
-                    unmasked = torch.where(_spread(masks, at, ndim), unmasked, unmasked.detach())
+                    unmasked = torch.where(spread(masks, at, ndim), unmasked, unmasked.detach())
             elif has_shared_derivatives(x):
                 if not unmasked.ndim:
-                    unmasked = unmasked.to(
-                        torch.result_type(chosen.unmasked, unmasked)
-                    )  # as dtypes are promoted, of no dimension
-                unmasked = torch.where(_spread(masks, at, ndim), unmasked, unmasked.detach())
+                    unmasked = unmasked.to(torch.result_type(unmasked_of(chosen), unmasked))  # as of no dimension
+                unmasked = torch.where(spread(masks, at, ndim), unmasked, unmasked.detach())
         return unmasked
 
     args, kwargs = map_arguments(operand, (args, kwargs))
@@ -123,50 +121,46 @@ def of_first(function: Callable, core: Callable[..., int], *, copies: bool = Tru
     what = f"torch.{function.__name__}"
 
     def of_first(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(input, Masked) or any(isinstance(x, Masked) for x in flatten((args, kwargs))[0]):
+        if any(isinstance(x, Masked) for x in flatten((args, kwargs))[0]):
             raise TracedValueError(f"{what} beside a boolean-mask selection")
+        if not isinstance(input, Masked):
+            return function(input, *args, **kwargs)
         count = core(ndim_of(input), *args, **kwargs)
         return broadcast(lambda x: function(x, *args, **kwargs), (input,), {}, what, copies=copies, core=count)
 
     return of_first
 
 
-def _align(given: dict[int, Any], ndim: int, what: str) -> dict[int, Mask]:
-    """Puts operands in one order; returns the masks of what they are broadcast to.
-
-    Raises:
-        RuntimeError: they cannot be broadcast.
-    """
+def align(given: dict[int, Any], ndim: int, what: str, takes_one: bool = True) -> dict[int, Mask]:
+    """Puts operands in one order; returns the masks of what they are broadcast to."""
     masks = {}
     for at in range(ndim):
         dims = {name: at - ndim + ndim_of(x) for name, x in given.items()}
         named = [name for name, x in given.items() if dims[name] in unknown_dims(x)]
         if not named:
             continue
-        for name, x in given.items():
-            size = 1 if dims[name] < 0 or name in named else x.shape[dims[name]]
-            if size != 1:
-                raise RuntimeError(
-                    f"{what} got a boolean-mask selection along dimension {at}, and a tensor of size {size} there, at "
-                    f"{user_location()}; wanted what the same mask chose, or a size of one"
-                )
+        sizes = {x.shape[dims[name]] for name, x in given.items() if dims[name] >= 0 and name not in named}
+        sizes -= {1} if takes_one else set()
+        if sizes:  # what is beside a tensor of a known size has that
+            given.update({name: as_long(given[name], dims[name], max(sizes)) for name in named})
+            continue
         found = aligned_along([given[name] for name in named], [dims[name] for name in named], what)
         given.update(zip(named, found, strict=True))
         masks[at] = found[0].masks[dims[named[0]]]
     return masks
 
 
-def _spread_over(masks: dict[int, Mask], x: Any, ndim: int) -> Any:
+def spread_over(masks: dict[int, Mask], x: Any, ndim: int) -> Any:
     """All that there is room for of an operand, with as many dimensions for each mask as that has."""
-    unmasked, missing = x.unmasked if isinstance(x, Masked) else x, ndim - ndim_of(x)
+    unmasked, missing = unmasked_of(x), ndim - ndim_of(x)
     for at in reversed(masks):
         if at >= missing and at - missing not in unknown_dims(x):
             for _ in range(masks[at].where.ndim - 1):
-                unmasked = unmasked.unsqueeze(x.axis(at - missing) if isinstance(x, Masked) else at - missing)
+                unmasked = unmasked.unsqueeze(axes_of(x, at - missing)[0])
     return unmasked
 
 
-def _spread(masks: dict[int, Mask], at: int, ndim: int) -> torch.Tensor:
+def spread(masks: dict[int, Mask], at: int, ndim: int) -> torch.Tensor:
     """A mask, with dimensions of size one for those behind it."""
     where = masks[at].where
     behind = sum(masks[dim].where.ndim if dim in masks else 1 for dim in range(at + 1, ndim))
@@ -190,12 +184,14 @@ def _write_elementwise(rule: InPlace, args: tuple, kwargs: dict) -> Any:
     if not isinstance(target, Masked) or "out" in kwargs:
         raise TracedValueError(f"torch.{rule.name} into a tensor of a boolean-mask selection")
     result = apply_elementwise(rule.rule, args, kwargs)
-    if unknown_dims(result) != unknown_dims(target) or ndim_of(result) != ndim_of(target):
+    if ndim_of(result) != ndim_of(target) or not {*unknown_dims(result)} <= {*unknown_dims(target)}:
         raise RuntimeError(
             f"torch.{rule.name}: got a target that does not have the shape of the result, at {user_location()}"
         )
-    check_cast(result.unmasked, target.unmasked)
-    target.assign(with_masks(result.unmasked.to(target.dtype), result))
+    for dim in target.masks.keys() - unknown_dims(result):
+        expect_size(target.masks[dim], result.shape[dim])
+    check_cast(unmasked_of(result), target.unmasked)
+    target.assign(with_masks(unmasked_of(result).to(target.dtype), result))
     return target
 
 
@@ -222,8 +218,7 @@ def run_masked(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
     declared = registry.lookup_masked(function)
     if declared is not None:
         with call.inside():
-            run = functools.partial(with_dim_in_front, declared.body) if declared.in_front else declared.body
-            return pass_on_origin(run(*args, **kwargs), args, kwargs)
+            return pass_on_origin(declared(*args, **kwargs), args, kwargs)
     by_length = registry.lookup_by_length(function)
     if by_length is not None:
         with call.inside():
@@ -235,42 +230,6 @@ def run_masked(call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
         return call.run_body(function, args, kwargs)
     name = function.__self__.__name__ if function.__name__ == "__get__" else function.__name__
     raise TracedValueError(f"torch.{name} of what a boolean mask chose")
-
-
-def with_dim_in_front(rule: Callable, *args: Any, **kwargs: Any) -> Any:
-    """A rule for tensors whose first dimension data decide, of others: it gets them with such a dimension in front."""
-    given = [x for x in flatten((args, kwargs))[0] if isinstance(x, Masked)]
-    if all(map(leads, given)):
-        return rule(*args, **kwargs)
-    bound = inspect.signature(rule, follow_wrapped=False).bind(*args, **kwargs)
-    bound.apply_defaults()
-    name = next((name for name in ("dim", "dims") if name in bound.arguments), None)
-    ndim = max(map(ndim_of, given))
-    at = next(min(x.masks) for x in given if ndim_of(x) == ndim)
-    if name is None or any(min(x.masks) != (at if ndim_of(x) == ndim else 0) for x in given):
-        what = getattr(rule, "__name__", "a function")
-        raise TracedValueError(f"torch.{what} of tensors of which data decide how long later dimensions are")
-    dim = bound.arguments[name]
-    if isinstance(dim, torch.Tensor):  # torch.max of two
-        return rule(*args, **kwargs)
-    if dim is None:
-        args, kwargs = map_arguments(lambda x: merged(x) if isinstance(x, Masked) else x, (args, kwargs))
-        found = rule(*args, **kwargs)
-        return found.reshape([1] * ndim) if bound.arguments.get("keepdim") else found
-    dims = [canonicalize_dim(ndim, each) for each in (dim if isinstance(dim, (tuple, list)) else (dim,))]
-    moved = [0 if each == at else each + (each < at) for each in dims]
-
-    def to_front(x: Any) -> Any:
-        return x.movedim(at, 0) if isinstance(x, torch.Tensor) and ndim_of(x) == ndim else x
-
-    def back(x: Any) -> Any:
-        if leads(x):
-            return at_axis(x, at if ndim_of(x) >= ndim else at - len([each for each in dims if each < at]))
-        return x.movedim(0, at) if isinstance(x, torch.Tensor) and ndim_of(x) == ndim else x
-
-    bound.arguments.update(map_arguments(to_front, ((), bound.arguments))[1])
-    bound.arguments[name] = moved if isinstance(dim, (tuple, list)) else moved[0]
-    return map_arguments(back, rule(*bound.args, **bound.kwargs))
 
 
 # Where one comes from.
