@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from jax import lax
 
-from ..runtime.errors import TracedValueError
-from ..transforms.vmap import of_all_examples
 from ..rules.registry import implements, implements_masked, implements_tensors
+from ..runtime.errors import TracedValueError
 from ..runtime.layers import SELECTIONS
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import FLOATS, INTEGERS, REALS
 from ..tensors.traced import is_traced
 from ..tracing.value_ranges import range_of
+from ..transforms.vmap import of_all_examples
 from ..values.lengths import hinted_bound
 from ..values.masked import flattened
 from .arrays import cast, is_float, like, where

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from jax import lax
 
-from ..runtime.errors import TracedValueError
-from ..runtime.errors.unwinding import Restart
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_masked
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import current
 from ..tensors.dtypes import is_integral
 from ..tensors.trees import map_arguments

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..runtime.errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import implements_by_length, implements_masked
+from ..runtime.errors import TracedValueError
 from ..values.masked import Mask, in_compact_order, index_along, masked, unknown_dims, unnested
 
 Tensor = torch.Tensor

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from ..runtime.errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.registry import (
     implements_by_length,
     implements_masked,
 )
+from ..runtime.errors import TracedValueError
 from ..values.lengths import is_same_number, is_traced_number
 from ..values.masked import (
     Masked,

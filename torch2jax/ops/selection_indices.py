@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from ..runtime.errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.inplace import write_in_place
 from ..rules.registry import implements_masked, lookup
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import current, lift
 from ..values.masked import (
     Masked,

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..runtime.errors import TracedValueError
 from ..rules.registry import implements_by_length, implements_masked
+from ..runtime.errors import TracedValueError
 from ..values.lengths import bound_of, constant_of, is_traced_number, tensor_of
 from ..values.masked import (
     Masked,

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from ..runtime.errors import TracedValueError
 from ..rules.registry import implements_masked
+from ..runtime.errors import TracedValueError
 from ..values.masked import aligned_along, as_long, masked, ndim_of, unknown_dims, unnested, zeroed
 
 Tensor = torch.Tensor

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from jax import lax
 
-from ..runtime.errors import TracedValueError
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_masked, lookup
+from ..runtime.errors import TracedValueError
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import canonical
 from ..tracing.value_ranges import range_of

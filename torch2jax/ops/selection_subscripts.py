@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..runtime.errors import TracedValueError
-from ..runtime.errors.locations import user_location
 from ..internals.tensors import canonicalize_dim
 from ..rules.array_rule import InnerRule
 from ..rules.registry import implements_by_length, implements_masked
+from ..runtime.errors import TracedValueError
+from ..runtime.errors.locations import user_location
 from ..runtime.translation import current, lift
 from ..tensors.dtypes import has_same_array_dtype
 from ..tracing.value_ranges import range_of
