@@ -32,6 +32,7 @@ from .purity import (
     calls_its_arguments,
     changes_nothing,
     is_iterator,
+    is_of_tensors,
     is_wrapped_for_compilers,
     mutators_of,
     reads_only,
@@ -122,7 +123,7 @@ class Calls(Access):
                     f"and is not converted: {why_unconverted(function)}"
                 )
             expect_fresh(args)
-        elif not reads_only(function, args):
+        elif not is_of_tensors(function) and not reads_only(function, args):
             run.consumed += [x for x in args if isinstance(x, CONTAINERS) or has_attributes(type(x)) if not is_made(x)]
         if run.pairs:
             _expect_unpaired(args, function.__qualname__)

@@ -14,7 +14,7 @@ from ..runtime.errors.tracebacks import add_note
 from ..runtime.errors.unwinding import Restart
 from ..tensors.trees import flatten
 from ..tracing.conditions import BranchPolicy, Path
-from ..tracing.traces import current_trace, ending_with_errors, is_transforming
+from ..tracing.traces import Bookmark, current_trace, ending_with_errors, is_transforming
 from ..tracing.user_code import UserCode
 from .entry import ConvertedCode
 from .rest import Rest, Split, Way
@@ -65,12 +65,13 @@ def _sure_of_outside(code: Callable[[Run], Any]) -> Any:
     An object that code has made which is not converted is not known to be made. If the second run, before which all is
     put back, writes to the same object, it is from outside; else that run has made another one.
     """
-    kept = Run()
+    kept, bookmark = Run(), Bookmark()
     try:
         with running(kept):
             return code(kept)
     except Doubted as doubted:
         owners = {id(x): x for x in doubted.owners}
+    bookmark.return_to()
     if kept.outside is not None:
         kept.outside.undo()
     again = Run()

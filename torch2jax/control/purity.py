@@ -89,6 +89,11 @@ def _module_of_standard(file: str) -> str:
     return file.removeprefix(folder).split(os.sep)[0].removesuffix(".py")
 
 
+def is_of_tensors(function: types.FunctionType) -> bool:
+    """True of a function of PyTorch's, JAX's, NumPy's or this package."""
+    return function.__code__.co_filename.startswith((*_TENSORS, *_NUMPY))
+
+
 def reads_only(function: types.FunctionType, args: tuple) -> bool:
     """True if a Python function that is not converted writes to nothing but tensors."""
     file = function.__code__.co_filename
