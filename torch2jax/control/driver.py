@@ -147,6 +147,7 @@ class _Ways:
     def _run_once(self, way: Way, kept: Run) -> Any:
         restored = self._restored
         kept.outside, kept.way = ObjectJournal(), way
+        way.begin()
         if self._ended_at_condition is not None:
             kept.was_restored, kept.ended_at_condition = restored, self._ended_at_condition
         try:

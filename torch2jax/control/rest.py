@@ -91,6 +91,11 @@ class Way:
         """True if it has come to a condition that is not split: a number that it chooses may end a loop."""
         self._known: list[tuple[Any, bool]] = []
 
+    def begin(self) -> None:
+        """Is called before the code runs, or runs once more."""
+        self.decisions.clear()
+        self._known.clear()
+
     @property
     def splits_all(self) -> bool:
         """True if all conditions are split, since nobody knows which one has to be."""
