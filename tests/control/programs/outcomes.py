@@ -224,22 +224,21 @@ class _Gauge:
 
     def gradients(self, count: int) -> str:
         """The gradients of the sum of all results, by one compiled program."""
-        program, compiled = self._build(), None
-        for number, given in enumerate(self._inputs[:count]):
-            leaves = [x.clone().requires_grad_() for x in given]
-            try:
-                results = _leaves(self._build().run(*(x * 1.0 for x in leaves)))
-                is_float = [isinstance(r, torch.Tensor) and r.dtype.is_floating_point for r in results]
-                total = sum(
-                    (r.sum() for r, float_ in zip(results, is_float, strict=True) if float_), 0.0 * leaves[0].sum()
-                )
-                want = torch.autograd.grad(total, leaves, allow_unused=True)
-            except RuntimeError:
-                return ""  # PyTorch does not differentiate it
-            zeros = (torch.zeros_like(x) if g is None else g for g, x in zip(want, leaves, strict=True))
-            if compiled is None:
-                compiled = _gradient(program.run, is_float, len(leaves))
-            found = difference(arrays(compiled(*_jax(given))), arrays(list(zeros)), self._tolerance * 10)
+        program, all_inputs = self._build(), self._inputs[:count]
+        leaves = [[x.clone().requires_grad_() for x in given] for given in all_inputs]
+        try:
+            results = [_leaves(self._build().run(*(x * 1.0 for x in each))) for each in leaves]
+            # What is a number of Python's for one of the inputs has no gradient in PyTorch.
+            is_float = [
+                all(isinstance(r, torch.Tensor) and r.dtype.is_floating_point for r in column)
+                for column in zip(*results, strict=True)
+            ]
+            wanted = [_in_pytorch(each, found, is_float) for each, found in zip(leaves, results, strict=True)]
+        except (RuntimeError, ValueError):
+            return ""  # PyTorch does not differentiate it, or its results are not as many for each of the inputs
+        compiled = _gradient(program.run, is_float, len(leaves[0]))
+        for number, (given, want) in enumerate(zip(all_inputs, wanted, strict=True)):
+            found = difference(arrays(compiled(*_jax(given))), arrays(want), self._tolerance * 10)
             if found:
                 return f"input {number}: {found}"
         return ""
@@ -268,6 +267,13 @@ class _Gauge:
 
 def _jax(given: Sequence[torch.Tensor]) -> list[jax.Array]:
     return [jnp.asarray(x.numpy()) for x in given]
+
+
+def _in_pytorch(leaves: list[torch.Tensor], results: list, is_float: list[bool]) -> list[torch.Tensor]:
+    """The gradient that PyTorch gives of the sum of some results."""
+    total = sum((r.sum() for r, float_ in zip(results, is_float, strict=True) if float_), 0.0 * leaves[0].sum())
+    found = torch.autograd.grad(total, leaves, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
 
 
 def _gradient(run: Callable, is_float: list[bool], count: int) -> Callable:
