@@ -7,7 +7,7 @@ be followed is refused by name.
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from ..values.python_functions import MATH
 from ..values.traced_numbers import Number, expect_divisor
 from .overflow import expect_finite, expect_integer
 from .state import Refused
+
+if TYPE_CHECKING:
+    from .calls import Calls
 
 NUMBERS = frozenset((bool, int, float, complex, Item))
 
@@ -111,12 +114,12 @@ def _shifted(kind: str, a: Any, b: Any) -> Any:
     return Item.of(shifted)
 
 
-def raised_to(operators: Any, a: Any, b: Any, modulus: Any = None) -> Any:
+def raised_to(operators: "Calls", a: Any, b: Any, modulus: Any = None) -> Any:
     power = operators.binary("Pow", a, b)
     return power if modulus is None else operators.binary("Mod", power, modulus)
 
 
-def divided(operators: Any, a: Any, b: Any) -> tuple[Any, Any]:
+def divided(operators: "Calls", a: Any, b: Any) -> tuple[Any, Any]:
     return operators.binary("FloorDiv", a, b), operators.binary("Mod", a, b)
 
 
@@ -145,7 +148,7 @@ def as_integer(number: Item, function: Callable[[Any], Any]) -> Any:
     return expect_finite(number, function(number)) if number.is_floating_point() else number
 
 
-def rounded(operators: Any, number: Any, digits: Any = None) -> Any:
+def rounded(operators: "Calls", number: Any, digits: Any = None) -> Any:
     del operators
     return as_integer(number, round) if digits is None else round(number, digits)
 
@@ -186,7 +189,7 @@ def attribute(number: Item, name: str) -> Any:
 # The module `math`.
 
 
-def of_math(operators: Any, name: str, args: Sequence, options: dict) -> Any:
+def of_math(operators: "Calls", name: str, args: Sequence, options: dict) -> Any:
     """The result of a function of `math` of numbers that data decide."""
     function = MATH[name][1]
     if name in ("floor", "ceil", "trunc") and function is not None:

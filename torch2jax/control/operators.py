@@ -309,7 +309,7 @@ class _WaysOut:
         for x in self._results:
             x.write(UNDEFINED)
 
-    def read(self) -> list[Any]:
+    def read(self) -> list[object]:
         return [x.read() for x in self.flags]
 
 
@@ -320,7 +320,7 @@ class CountedRange:
         most: how many numbers it has at most, if that is known.
     """
 
-    def __init__(self, start: Any, stop: Any, step: int, most: int | None = None):
+    def __init__(self, start: Any, stop: object, step: int, most: int | None = None):
         self.start, self.stop, self.step, self.most = start, stop, step, most
 
     @property
@@ -331,10 +331,10 @@ class CountedRange:
         ends = self.start, self.start + (self.most - 1) * self.step
         return min(ends), max(ends)
 
-    def has(self, operators: Expressions, number: Any) -> Any:
+    def has(self, operators: Expressions, number: object) -> object:
         return operators.compare("Lt" if self.step > 0 else "Gt", number, self.stop)
 
-    def goes_on(self, operators: Expressions) -> Any:
+    def goes_on(self, operators: Expressions) -> object:
         return operators.truth(self.has(operators, self.start))
 
 
@@ -344,7 +344,7 @@ def _is_over(flag: Any) -> bool:
     return way is not None and way.answer(deciding_array(flag)) is False
 
 
-def _ends_by_code(items: Any) -> bool:
+def _ends_by_code(items: object) -> bool:
     """True of a generator that runs code when it is left, and of an iterator of C's that reads one."""
     if isinstance(items, types.GeneratorType):
         steps = dis.get_instructions(items.gi_code)
@@ -352,10 +352,10 @@ def _ends_by_code(items: Any) -> bool:
     return is_iterator(items) and any(map(_ends_by_code, filter(is_iterator, gc.get_referents(items))))
 
 
-def _parts(subject: Any, depth: int = 3) -> list[Any]:
+def _parts(subject: object, depth: int = 3) -> list[object]:
     """What a pattern may compare: a value, and what is in it."""
     if isinstance(subject, (list, tuple)):
-        inner: Any = subject
+        inner = subject
     elif isinstance(subject, dict):
         inner = subject.values()
     else:
@@ -374,15 +374,15 @@ def _nothing() -> None:
 class _Manager:
     """A context manager of the user's, whose methods run converted."""
 
-    def __init__(self, operators: Expressions, manager: Any, enter: Any, leave: Any):
+    def __init__(self, operators: Expressions, manager: object, enter: object, leave: object):
         self._operators, self._manager, self._enter, self._leave = operators, manager, enter, leave
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> object:
         found = self._operators.call(self._enter, self._manager)
         current_run().trying += 1  # it may end an exception
         return found
 
-    def __exit__(self, *exc_info: object) -> Any:
+    def __exit__(self, *exc_info: object) -> object:
         current_run().trying -= 1
         return self._operators.call(self._leave, self._manager, *exc_info)
 

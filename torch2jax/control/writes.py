@@ -61,7 +61,7 @@ class JournaledSlot:
     def read(self) -> Any:
         raise NotImplementedError
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         raise NotImplementedError
 
 
@@ -79,7 +79,7 @@ class Variable(JournaledSlot):
         except ValueError:
             return UNDEFINED
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         if value is not UNDEFINED:
             self.owner.cell_contents = value
         elif self.read() is not UNDEFINED:
@@ -96,7 +96,7 @@ class Global(JournaledSlot):
     def read(self) -> Any:
         return self.owner.get(self._name, UNDEFINED)
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         if value is UNDEFINED:
             self.owner.pop(self._name, None)
         else:
@@ -127,7 +127,7 @@ class Attribute(JournaledSlot):
                 return UNDEFINED
         return (dict_of(self.owner) or {}).get(self._name, UNDEFINED)
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         if isinstance(self.owner, type):
             if value is not UNDEFINED:
                 type.__setattr__(self.owner, self._name, value)
@@ -217,7 +217,7 @@ class ContextVariable(JournaledSlot):
     def read(self) -> Any:
         return self.owner.get(UNDEFINED)
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         if value is not UNDEFINED:  # which it had outside of sides: each run has its own
             self.owner.set(value)
 
@@ -231,7 +231,7 @@ class Gradient(JournaledSlot):
     def read(self) -> Any:
         return self.owner._gradient
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         kept = current_run().journal
         if kept is None or kept.tensors is not journal():  # a checkpoint's, which has to know
             self.owner.change("_gradient", value)

@@ -23,9 +23,9 @@ implements = PROVIDED.implements
 implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
-_masked_rules: dict[Any, "OfMasked"] = {}
-_sparse_rules: dict[Any, Callable] = {}
-_rules_by_length: dict[Any, "ByLength"] = {}
+_masked_rules: dict[object, "OfMasked"] = {}
+_sparse_rules: dict[object, Callable] = {}
+_rules_by_length: dict[object, "ByLength"] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
 
@@ -56,7 +56,7 @@ class OfMasked(NamedTuple):
     """True if it takes tensors whose first dimension data decide."""
 
 
-def implements_masked(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+def implements_masked(*functions: Callable[..., object] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule of functions with a `masked.Masked` among their arguments.
 
     Rules that are elementwise need no such declaration.
@@ -64,7 +64,7 @@ def implements_masked(*functions: Callable[..., Any] | str) -> Callable[[Callabl
     return _of_masked(functions, in_front=False)
 
 
-def implements_rows(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+def implements_rows(*functions: Callable[..., object] | str) -> Callable[[Callable], Callable]:
     """As `implements_masked`, of tensors whose first dimension data decide.
 
     If it has an argument ``dim``, it gets others with such a dimension in front.
@@ -72,7 +72,7 @@ def implements_rows(*functions: Callable[..., Any] | str) -> Callable[[Callable]
     return _of_masked(functions, in_front=True)
 
 
-def _of_masked(functions: tuple[Any, ...], in_front: bool) -> Callable[[Callable], Callable]:
+def _of_masked(functions: tuple[object, ...], in_front: bool) -> Callable[[Callable], Callable]:
     def register(body: Callable) -> Callable:
         _masked_rules.update(dict.fromkeys(functions, OfMasked(body, in_front)))
         return body
@@ -80,7 +80,7 @@ def _of_masked(functions: tuple[Any, ...], in_front: bool) -> Callable[[Callable
     return register
 
 
-def implements_sparse(*functions: Callable[..., Any] | str) -> Callable[[Callable], Callable]:
+def implements_sparse(*functions: Callable[..., object] | str) -> Callable[[Callable], Callable]:
     """Declares the decorated function as the rule of functions with a sparse argument.
 
     It gets the tensors. Those of sparse layouts are `sparse.Sparse`, or of PyTorch's own where PyTorch makes them.
@@ -144,7 +144,7 @@ def check_decomposed(operator: OpOverload, args: tuple) -> None:
         expect(name_of(operator), args[0].dtype, _decomposed[operator])
 
 
-def lookup_masked(function: Callable[..., Any]) -> OfMasked | None:
+def lookup_masked(function: Callable[..., object]) -> OfMasked | None:
     """The rule of a function for a `masked.Masked`, or None; that of an operator may be declared by name."""
     SELECTIONS.load()
     found = _masked_rules.get(function)
