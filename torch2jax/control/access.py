@@ -19,7 +19,7 @@ from .source import Unconvertible
 from .state import Refused, current_run, trying
 from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, note_attribute, note_contents
 
-_ABSENT: Any = object()
+_ABSENT = object()
 _TABLES = frozenset(vars(torch.nn.Module()))
 _LISTS = (str, range, collections.deque, torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 _OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))

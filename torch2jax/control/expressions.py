@@ -87,7 +87,7 @@ class Expressions(Calls):
                 this_call().paths[-1].expect(value, found, user_line())
         return _flag(value) if found is None else found
 
-    def known(self, value: Any) -> bool:
+    def known(self, value: object) -> bool:
         """The answer to a condition that decides about what stays Python's."""
         found, way, location = self.truth(value), asking_way(), user_line()
         if isinstance(found, bool):
@@ -118,7 +118,7 @@ class Expressions(Calls):
             return value if flag else rest()
         return short_circuit(deciding_array(flag), rest, lambda: value, is_and=False, is_tensor=type(value) is not Item)
 
-    def not_(self, value: Any) -> object:
+    def not_(self, value: object) -> object:
         flag = self.truth(value)
         return not flag if isinstance(flag, bool) else Item.of(~flag)
 
