@@ -151,7 +151,7 @@ def _programs_of(function: Callable) -> Cache:
     return found
 
 
-def _weakly(function: object) -> Callable[[], Any]:
+def _weakly(function: object) -> Callable[[], object]:
     """A weak reference to a function of whichever kind."""
     if isinstance(function, types.MethodType):
         owner, called = _weakly(function.__self__), function.__func__

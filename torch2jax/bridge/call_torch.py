@@ -133,7 +133,7 @@ def torch2jax_auto(fn: Callable, output_shapes: object = None, **options: Any) -
 
     @functools.wraps(fn, updated=())
     @boundary
-    def call(*args: Any, **kwargs: Any):
+    def call(*args: object, **kwargs: object):
         if not made:
             examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(*_type(leaf)), (args, kwargs))
             made.append(torch2jax(fn, *examples[0], example_kw=examples[1], output_shapes=output_shapes, **options))
@@ -142,7 +142,7 @@ def torch2jax_auto(fn: Callable, output_shapes: object = None, **options: Any) -
     return call
 
 
-def _type(leaf: Any) -> tuple:
+def _type(leaf: object) -> tuple:
     aval = jax.typeof(leaf)
     return aval.shape, aval.dtype
 
@@ -201,7 +201,7 @@ class _SpecialisedCalls(TellsOfArguments):
         return f"torch2jax({self._fn!r})"
 
     @boundary
-    def __call__(self, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         try:
             leaves, structure = jax.tree.flatten((args, kwargs))
         except ValueError:  # keys that it cannot sort
@@ -249,7 +249,7 @@ class _SpecialisedCalls(TellsOfArguments):
         return dtype_j2t(dtype)
 
     @staticmethod
-    def _key(structure: Any, examples: Sequence[Example]):
+    def _key(structure: object, examples: Sequence[Example]):
         return structure, tuple((example.shape, canonical(example.dtype)) for example in examples)
 
     def _specialised(self, examples: tuple[tuple, dict], outputs: Any) -> Specialised:

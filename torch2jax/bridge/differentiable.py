@@ -154,7 +154,7 @@ class _ProgramCall:
 
     def __init__(self, program: JaxProgram, constants: tuple, active: tuple[int, ...] = (), owner: object = None):
         self.program, self.constants, self.active, self.owner = program, constants, active, owner
-        self.pullback: Any = None
+        self.pullback: object = None
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with where_tensors_are(tensors):
@@ -176,7 +176,7 @@ class _ProgramCall:
         return [carrier]
 
     def pull(
-        self, pullback: Any, wanted: Sequence[int], tensors: Sequence, gradients: Sequence
+        self, pullback: object, wanted: Sequence[int], tensors: Sequence, gradients: Sequence
     ) -> tuple[torch.Tensor, ...]:
         """The gradients of the tensors at `wanted`, given those of the differentiable results."""
         positions = tuple([self.active.index(index) for index in wanted])

@@ -146,7 +146,7 @@ _counts: Counter[str] = Counter()
 _given: set[int] = set()
 _registering_sites = threading.Lock()
 # An executable owns a state for each of its calls, and lives as long as it runs: Python's keepalives may end before.
-_held: dict[int, Any] = {}
+_held: dict[int, object] = {}
 _states = itertools.count(1)
 _state_type = c_int64(0)
 _registering = threading.Lock()

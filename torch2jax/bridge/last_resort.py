@@ -145,7 +145,7 @@ class LastResort(Feature):
     def concerns(self, function: object) -> bool:
         return function in self.functions
 
-    def run_operator(self, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: Call, function: Callable, args: tuple, kwargs: dict) -> object:
         del call
         return self.run(function, args, kwargs) if function in self.functions else NEXT
 

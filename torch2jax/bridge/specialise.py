@@ -115,7 +115,7 @@ class Specialised:
     structure: Any
 
 
-def as_examples(tree: Any) -> Any:
+def as_examples(tree: object) -> Any:
     """Replaces tensors, arrays, ``ShapeDtypeStruct`` and numbers by an `Example`."""
     return map_results(_as_example, tree)
 
@@ -136,7 +136,7 @@ def _as_example(leaf: Any) -> Example | None:
     return Example(tuple(leaf.shape), dtype_j2t(leaf.dtype), leaf if is_value else None)
 
 
-def declared(output_shapes: Any, examples: Any) -> tuple[tuple[Result, ...], Any]:
+def declared(output_shapes: object, examples: object) -> tuple[tuple[Result, ...], object]:
     """The results and structure of a user's ``output_shapes``; shapes without a dtype get that of the first float
     input.
 
@@ -238,7 +238,7 @@ class _Checked:
         return leaves
 
 
-def _in_tuples(structure: Any) -> Any:
+def _in_tuples(structure: Any) -> object:
     """The structure with tuples for all sequences, and none around a single result: callers confuse these."""
 
     def in_tuples(node: object):
@@ -252,7 +252,7 @@ def _in_tuples(structure: Any) -> Any:
     return jax.tree.structure(tree)
 
 
-def _flatten(result: Any) -> tuple[list[torch.Tensor], object]:
+def _flatten(result: object) -> tuple[list[torch.Tensor], object]:
     leaves, structure = jax.tree.flatten(map_results(lambda leaf: leaf, result))
     return [leaf if isinstance(leaf, torch.Tensor) else torch.as_tensor(leaf) for leaf in leaves], structure
 

@@ -278,7 +278,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 raise
             return run_without_values(error, self, func, args, kwargs)
 
-    def _run_cast(self, func: Callable[..., object], rule: object, args: tuple, kwargs: dict) -> Any:
+    def _run_cast(self, func: Callable[..., object], rule: object, args: tuple, kwargs: dict) -> object:
         """The result of a function or an operator while PyTorch casts operands; or `NEXT`, or `DIVIDED`."""
         found = NEXT
         for feature in self.features.casting:
@@ -289,7 +289,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
                 return result
         return found
 
-    def dispatch_past_overrides(self, func: Any, args: tuple, kwargs: dict) -> object:
+    def dispatch_past_overrides(self, func: object, args: tuple, kwargs: dict) -> object:
         """Dispatches functions that PyTorch's C++ calls without a look for overrides."""
         for feature in self.features.past_overrides:
             feature.run_past_overrides(self, func, args)
@@ -429,7 +429,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
         finally:
             self._bodies.pop()
 
-    def run_compiled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+    def run_compiled(self, func: Callable, args: tuple[object, ...], kwargs: dict[str, object]):
         """Runs a function in PyTorch's C++; the ATen operators that it reaches come back to `dispatch_aten`."""
         args = tuple([self._lift_argument(x) for x in args])
         kwargs = {key: self._lift_argument(x) for key, x in kwargs.items()}
@@ -449,7 +449,7 @@ class Call(TorchFunctionMode, Nesting, CallMode):
             return self.constants.lift_own(result)  # PyTorch made it just now
         return result
 
-    def _lift_argument(self, value: object) -> Any:
+    def _lift_argument(self, value: object) -> object:
         if isinstance(value, (torch.Tensor, jax.Array)):
             return self.constants.lift(value)
         if isinstance(value, (list, tuple)) and any(isinstance(item, (torch.Tensor, jax.Array)) for item in value):

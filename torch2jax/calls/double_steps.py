@@ -35,7 +35,7 @@ class _Rounded(Feature):
     Powers are rounded once, of double precision; a number is divided by a tensor as a product with the reciprocal.
     """
 
-    def run_operator(self, call: Call, function: object, args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: Call, function: object, args: tuple, kwargs: dict) -> object:
         if (function not in _POWERS and function not in _QUOTIENTS) or len(args) != 2:
             return NEXT
         first, second = reversed(args) if function in _REFLECTED else args
@@ -120,7 +120,7 @@ def _with_tensors(name: str, *lists: str, narrow: str = "") -> None:
     positions = {each: list(inspect.signature(original).parameters).index(each) for each in lists}
 
     @replaces(module, name)
-    def step(*args: Any, **kwargs: Any):
+    def step(*args: Any, **kwargs: object):
         call = this_call()
         traced = any(is_unknown(x) for position in positions.values() for x in args[position])
         if kwargs.get("foreach") or not (traced and call.steps_abstractly and has_doubles()):

@@ -63,7 +63,7 @@ def _kernels_of(operator: HigherOrderOperator) -> list[Callable]:
 class _Libraries(Feature):
     """The standing feature that runs the kernels which libraries have written in Python."""
 
-    def run_unruled(self, call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> Any:
+    def run_unruled(self, call: Call, operator: OpOverload, args: tuple, kwargs: dict) -> object:
         if isinstance(operator, HigherOrderOperator):
             return kept(_Kernels).run_higher(operator, args, kwargs) if has_kernel(operator) else NEXT
         is_elsewhere = call.last_resort is not None and call.last_resort.calls_missing
@@ -181,7 +181,9 @@ def _interpreter(original: Callable[[], object]):
 
 
 @runs_instead_of(autograd_function.custom_function_call_vmap_helper)
-def _run_for_batch(interpreter: Any, vmap_function: Callable[..., Any], op: Any, *operands: Any, **kwargs: Any):
+def _run_for_batch(
+    interpreter: object, vmap_function: Callable[..., object], op: object, *operands: object, **kwargs: object
+):
     """Runs the function that was registered with ``torch.library.register_vmap``."""
     del interpreter, op
     batch: Any = innermost_batch(operands)

@@ -148,7 +148,7 @@ def in_one_dtype(func: Callable[..., object], args: tuple, kwargs: dict, error: 
         return map_arguments(converted, (args, kwargs))
 
 
-def _may_write_others(func: Any, args: tuple, kwargs: dict) -> bool:
+def _may_write_others(func: Callable, args: tuple, kwargs: dict) -> bool:
     if kwargs.get("out") is not None or any(isinstance(x, (list, tuple)) and _writes(func) for x in args[:1]):
         return True
     if isinstance(func, OpOverload):

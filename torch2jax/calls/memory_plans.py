@@ -38,7 +38,7 @@ _takes_tangents = is_fwd_grad_enabled
 
 
 @functools.cache
-def is_view(function: Callable[..., Any]) -> bool:
+def is_view(function: Callable[..., object]) -> bool:
     """Returns True if a function of one tensor and constants returns that tensor, a view of it, or a new one."""
     if function is _Tensor.__getitem__:
         return True
@@ -105,7 +105,7 @@ class ViewPlan:
             node.region = region if start == 0 else region._replace(offset=region.offset + start)
         return node
 
-    def written(self, array: jax.Array, value: Any):
+    def written(self, array: jax.Array, value: object):
         """The base's array, once a value has been written to the view."""
         arrays = [array]
         for kind, _ in self._steps[:-1]:
@@ -218,7 +218,7 @@ class _PartWrite:
     rule = None
     __slots__ = ("_array", "_view")
 
-    def __init__(self, view: ViewPlan, array: Any):
+    def __init__(self, view: ViewPlan, array: object):
         self._view, self._array = view, array
 
     def run(self, call: "Call", args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
@@ -277,7 +277,7 @@ class _TracedPartWrite:
         return None
 
 
-def traced_part_write_of(base: Torchish, view: Torchish, value: Any) -> _TracedPartWrite:
+def traced_part_write_of(base: Torchish, view: Torchish, value: object) -> _TracedPartWrite:
     """As `part_write_of`, for a write in a graph.
 
     Raises:

@@ -11,7 +11,7 @@ import functools
 import types
 from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -152,7 +152,7 @@ class _Observer(Feature):
     def __init__(self, observer: Callable[[object], None]):
         self._observer = observer
 
-    def run_operator(self, call: "Call", function: Callable[..., object], args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: "Call", function: Callable[..., object], args: tuple, kwargs: dict) -> object:
         del call, args, kwargs
         self._observer(function)
         return NEXT

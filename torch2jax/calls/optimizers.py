@@ -77,7 +77,7 @@ def step_abstractly(self: Optimizer, *args: Any, **kwargs: object):
             return type(self).step(self, *args, **kwargs)
         except TracedValueError as error:
             raise TracedValueError("torch.optim.LBFGS.step", instead=_LBFGS) from error
-    step: Any = type(self).step
+    step = type(self).step
     is_pytorchs = step.__module__.startswith("torch.optim.")
     # Others may ask; and what a side writes has to be seen.
     if not is_pytorchs or this_call().execution.code.is_on_side():
@@ -213,7 +213,7 @@ def _guard_scheduler(cls: type[Any]) -> None:
     original = cls.step
 
     @replaces(cls, "step")
-    def step(self: Any, *args: Any, **kwargs: Any):
+    def step(self: Any, *args: object, **kwargs: object):
         expect_own(self.optimizer)
         numbers = _numbers_in([self, self.optimizer.param_groups])
         if any(isinstance(x, Number) or is_unknown(x) for x in (*numbers, *args, *kwargs.values())):
@@ -290,7 +290,7 @@ def _update_own(self: Any, new_scale: Any = None):
 
 
 @replaces(GradScaler, "_maybe_opt_step")
-def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any):
+def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: object):
     """Steps, and undoes the step where a gradient was not finite, which is traced."""
     found: Any = sum(optimizer_state["found_inf_per_device"].values())
     if not is_unknown(found) or not is_traced(found.read()):
@@ -324,7 +324,7 @@ def _step_where_finite(self: Any, optimizer: Optimizer, optimizer_state: dict[st
     return result
 
 
-def _taken(value: Any) -> Any:
+def _taken(value: object) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) and not isinstance(value, Number) else value
 
 
@@ -360,7 +360,7 @@ class _Recorded(dict):
         super().__init__()
         self._made, self._momentum = made, momentum
 
-    def __setitem__(self, key: Any, value: Any):
+    def __setitem__(self, key: object, value: object):
         if key not in self:
             self._made[id(self), key] = self._at_first(key, value)
         super().__setitem__(key, value)

@@ -232,13 +232,13 @@ def _first(
     key: tuple,
     call: "Call",
     function: Callable,
-    rule: Any,
+    rule: object,
     types: Any,
     args: tuple,
     kwargs: dict,
     tensors: list[Torchish],
     is_eager: bool,
-) -> Any:
+) -> object:
     """The result of a function without a plan; afterwards there is its plan, or the reason why it has none."""
     if function is _WRITE or is_view(function):
         if args and tensors[0] is args[0] and len(tensors) == 1 + (function is _WRITE and args[2] is tensors[-1]):

@@ -72,7 +72,7 @@ def refusal_of(
 
 
 def _call_of_pytorch(
-    call: "Call", func: Any, args: tuple, kwargs: dict, device: str, integers: Numbers
+    call: "Call", func: Callable, args: tuple, kwargs: dict, device: str, integers: Numbers
 ) -> Callable[[], object]:
     """The call of PyTorch: within a `torch.vmap`, where a tensor is an example of one."""
     if any(isinstance(x, (torch.UntypedStorage, torch.TypedStorage)) for x in (*args, *kwargs.values())):
@@ -239,7 +239,7 @@ def _is_jagged(args: tuple, kwargs: dict) -> bool:
     return any(type(x) is NestedTensor for x in flatten((args, kwargs))[0])
 
 
-def _is_of_arguments(func: Any, rule: Any) -> bool:
+def _is_of_arguments(func: object, rule: object) -> bool:
     """True if a function's errors are about its arguments: one that is written in Python may run the user's code."""
     if rule is None or isinstance(rule, TensorRule):
         return not isinstance(func, types.FunctionType)

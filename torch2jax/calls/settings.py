@@ -231,10 +231,10 @@ def _is_bf16_supported(including_emulation: bool = True):
 class _Parametrizations:
     """The cache of ``parametrize.cached()`` within a call: one for each call, because the tensors belong to it."""
 
-    def get(self, key: Any):
+    def get(self, key: object):
         return None if current() is None else kept(_Changed).parametrizations.get(key)
 
-    def __setitem__(self, key: Any, tensor: torch.Tensor) -> None:
+    def __setitem__(self, key: object, tensor: torch.Tensor) -> None:
         if current() is not None:
             kept(_Changed).parametrizations[key] = tensor
 

@@ -19,7 +19,7 @@ from .source import Unconvertible
 from .state import Refused, current_run, trying
 from .writes import Global, dict_of, expect_own_gradient, is_made, made, note, note_attribute, note_contents
 
-_ABSENT: Any = object()
+_ABSENT = object()
 _TABLES = frozenset(vars(torch.nn.Module()))
 _LISTS = (str, range, collections.deque, torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 _OF_GRADIENTS = frozenset(("requires_grad", "is_leaf", "grad_fn"))
@@ -36,7 +36,7 @@ _unconverted: Cache[int, tuple[types.CodeType, Unconvertible]] = Cache("code tha
 class Routes:
     """The base of the operators, which are a constant of converted code."""
 
-    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, function: object, /, *args: object, **kwargs: object) -> Any:
         raise NotImplementedError
 
     @staticmethod
@@ -61,7 +61,7 @@ class Routes:
             _unconverted[id(code)] = code, error
             return None
 
-    def given(self, value: Any) -> Any:
+    def given(self, value: object) -> Any:
         """An argument of code that calls it and is not converted: functions are given converted."""
         if type(value) is types.FunctionType:
             return self.function(value) or value
@@ -92,7 +92,7 @@ class Access(Routes):
 
     # Attributes.
 
-    def getattr(self, owner: Any, name: str) -> Any:
+    def getattr(self, owner: object, name: str) -> Any:
         if name in _OF_GRADIENTS and id(owner) in current_run().unsure_grad:
             raise Refused(
                 f"data decide whether a tensor requires grad, or is a leaf, and its {name} is asked", other_paths=True
@@ -109,7 +109,7 @@ class Access(Routes):
                 current_run().tables[id(found)] = found
         return found
 
-    def _attribute(self, owner: Any, name: str) -> Any:
+    def _attribute(self, owner: Any, name: str) -> object:
         kind = type(owner)
         if kind is Item:
             return attribute(owner, name)
@@ -140,7 +140,7 @@ class Access(Routes):
             return self.call(missing, owner, name)
         return getattr(owner, name)
 
-    def _read_by(self, found: Any, owner: Any, kind: type, name: str) -> Any:
+    def _read_by(self, found: object, owner: object, kind: type, name: str) -> object:
         """The value of a descriptor of the user's."""
         if found is None or type(found) is types.FunctionType:
             return _ABSENT
@@ -162,16 +162,16 @@ class Access(Routes):
             return self.call(get, found, owner, kind)
         return _ABSENT
 
-    def setattr(self, value: Any, owner: Any, name: str) -> None:
+    def setattr(self, value: object, owner: object, name: str) -> None:
         kind = type(owner)
         expect_there(owner)
-        own: Any = kind.__setattr__
+        own = kind.__setattr__
         if type(own) is types.FunctionType or getattr(own, "__name__", "") != "__setattr__":
             self.call(own, owner, name, value)
         else:
             self.set_plainly(value, owner, name)
 
-    def set_plainly(self, value: Any, owner: Any, name: str) -> None:
+    def set_plainly(self, value: object, owner: object, name: str) -> None:
         """Sets an attribute as ``object.__setattr__`` does."""
         found = _looked_up(type(owner), name)
         if type(found) is property and type(found.fset) is types.FunctionType:
@@ -187,15 +187,15 @@ class Access(Routes):
         else:
             setattr(owner, name, value)
 
-    def delattr(self, owner: Any, name: str) -> None:
+    def delattr(self, owner: object, name: str) -> None:
         expect_there(owner)
-        own: Any = type(owner).__delattr__
+        own = type(owner).__delattr__
         if type(own) is types.FunctionType:
             self.call(own, owner, name)
         else:
             self.delete_plainly(owner, name)
 
-    def delete_plainly(self, owner: Any, name: str) -> None:
+    def delete_plainly(self, owner: object, name: str) -> None:
         """Deletes an attribute as ``object.__delattr__`` does."""
         found = _looked_up(type(owner), name)
         if type(found) is property and type(found.fdel) is types.FunctionType:
@@ -207,7 +207,7 @@ class Access(Routes):
         else:
             delattr(owner, name)
 
-    def _expect_plain(self, owner: Any, name: str, found: Any, put: Any) -> None:
+    def _expect_plain(self, owner: object, name: str, found: object, put: object) -> None:
         """Notes the write of an attribute that lies in the object itself."""
         if isinstance(owner, torch.Tensor) and hasattr(torch.Tensor, name):
             return  # which the journal of tensors has
@@ -221,15 +221,15 @@ class Access(Routes):
 
     # Items.
 
-    def item_at(self, owner: Any, key: Any) -> Any:
+    def item_at(self, owner: object, key: object) -> object:
         """The item of a list or dictionary for a tensor or a number that data may decide."""
         raise NotImplementedError
 
-    def set_item_at(self, value: Any, owner: Any, key: Any) -> None:
+    def set_item_at(self, value: object, owner: object, key: object) -> None:
         """Sets it."""
         raise NotImplementedError
 
-    def getitem(self, owner: Any, key: Any) -> Any:
+    def getitem(self, owner: Any, key: object) -> object:
         kind = type(owner)
         if kind is Item:
             raise TypeError(f"'{owner.python_type.__name__}' object is not subscriptable")
@@ -254,7 +254,7 @@ class Access(Routes):
                 return self.call(missing, owner, key)
         return owner[key]
 
-    def setitem(self, value: Any, owner: Any, key: Any) -> None:
+    def setitem(self, value: object, owner: Any, key: object) -> None:
         expect_there(owner, key)
         f = getattr(type(owner), "__setitem__", None)
         if type(f) is types.FunctionType:
@@ -269,7 +269,7 @@ class Access(Routes):
         owner[key] = value
 
     @staticmethod
-    def _note_item(owner: Any, key: Any) -> None:
+    def _note_item(owner: object, key: object) -> None:
         """Is called before an item is set or deleted."""
         if type(owner) is dict and type(key) is str:
             run = current_run()
@@ -296,17 +296,17 @@ class Access(Routes):
     # Globals.
 
     @staticmethod
-    def set_global(value: Any, names: dict[str, Any], name: str) -> None:
+    def set_global(value: object, names: dict[str, object], name: str) -> None:
         note(Global(names, name))
         names[name] = value
 
     @staticmethod
-    def del_global(names: dict[str, Any], name: str) -> None:
+    def del_global(names: dict[str, object], name: str) -> None:
         note(Global(names, name))
         del names[name]
 
     @staticmethod
-    def new(value: Any) -> Any:
+    def new(value: object) -> object:
         """The operator of what a display, a comprehension or a definition has made."""
         if type(value) is set or type(value) is dict:
             for x in value:
@@ -324,7 +324,7 @@ def _has_items(owner: object, key: object) -> bool:
     return type(owner) is list or (isinstance(owner, dict) and type(key) is Item)
 
 
-def _looked_up(kind: type, name: str) -> Any:
+def _looked_up(kind: type, name: str) -> object:
     """The attribute of a class, or of one that it derives from."""
     for each in kind.__mro__:
         if name in each.__dict__:

@@ -3,7 +3,7 @@
 import builtins
 import operator
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from .sides import condition, short_circuit
 from .state import Refused, current_run, splitting
 
 
-def _range(operators: Expressions, *bounds: Any) -> Any:
+def _range(operators: Expressions, *bounds: object) -> Any:
     if not any(type(x) is Item for x in bounds):
         return NotImplemented
     start, stop, *step = bounds if len(bounds) > 1 else (0, *bounds)
@@ -29,7 +29,7 @@ def _range(operators: Expressions, *bounds: Any) -> Any:
     return lengths.TracedRange(start, stop, step[0] if step else 1)
 
 
-def _isinstance(operators: Expressions, value: Any, kinds: Any) -> Any:
+def _isinstance(operators: Expressions, value: object, kinds: Any) -> object:
     if type(value) is Item:
         return isinstance(value.python_type(), kinds)
     if id(value) in current_run().unsure:
@@ -37,21 +37,21 @@ def _isinstance(operators: Expressions, value: Any, kinds: Any) -> Any:
     return NotImplemented
 
 
-def _any(operators: Expressions, items: Any) -> Any:
+def _any(operators: Expressions, items: object) -> object:
     return _first(operators, items, stops_at=True)
 
 
-def _all(operators: Expressions, items: Any) -> Any:
+def _all(operators: Expressions, items: object) -> object:
     return _first(operators, items, stops_at=False)
 
 
-def _first(operators: Expressions, items: Any, stops_at: bool) -> Any:
+def _first(operators: Expressions, items: Any, stops_at: bool) -> object:
     if isinstance(items, torch.Tensor):
         return NotImplemented
     is_pure, following = type(items) in (list, tuple), iter(operators.iterated(items))
     is_own = not hasattr(type(items), "__next__") or _is_expression(items)
 
-    def rest(out: Any) -> Any:
+    def rest(out: Any) -> object:
         """True if one of those that follow stops it, as if all were looked at."""
         for x in following:
             flag = operators.truth(x)
@@ -82,25 +82,25 @@ def _first(operators: Expressions, items: Any, stops_at: bool) -> Any:
     return not stops_at
 
 
-def _is_expression(items: Any) -> bool:
+def _is_expression(items: object) -> bool:
     """True of a generator expression, which seldom has a name: who reads on is refused (`Run.half_read`)."""
     return type(items) is types.GeneratorType and items.gi_code.co_name == "<genexpr>"
 
 
-def _stops_early(flag: Any, rest: Callable[[Any], Any], stops_at: bool) -> Any:
+def _stops_early(flag: Any, rest: Callable[[object], object], stops_at: bool) -> object:
     own = Item.of(flag)
     return short_circuit(
         deciding_array(flag), lambda: rest(not stops_at), lambda: own, not stops_at, False, is_pure=True
     )
 
 
-def _have_data(keys: Sequence[Any]) -> bool:
+def _have_data(keys: Sequence[object]) -> bool:
     """True if data decide a number that is compared, be it in a tuple."""
     return any(is_data(x) for each in keys for x in (each if type(each) is tuple else (each,)))
 
 
 def _extreme(kind: str) -> Callable:
-    def choose(operators: Expressions, *values: Any, key: Any = None, **options: Any) -> Any:
+    def choose(operators: Expressions, *values: Any, key: Any = None, **options: object) -> Any:
         if len(values) == 1 and type(values[0]) in (list, tuple):
             values = tuple(values[0])
         if len(values) < 2 or options:
@@ -124,7 +124,7 @@ def _extreme(kind: str) -> Callable:
     return choose
 
 
-def in_order(operators: Expressions, items: list, key: Any = None, reverse: Any = False) -> Any:
+def in_order(operators: Expressions, items: list, key: Any = None, reverse: object = False) -> object:
     """Some items, sorted as Python does; numbers whose keys data decide by one sort of the graph."""
     keys = items if key is None else [operators.call(key, x) for x in items]
     if not _have_data(keys):
@@ -132,7 +132,7 @@ def in_order(operators: Expressions, items: list, key: Any = None, reverse: Any 
     columns, by = _columns(items), _columns(keys)
     if type(reverse) is not bool or columns is None or by is None:
         return _by_python(items, keys, reverse)
-    order: Any = torch.arange(len(items))
+    order = torch.arange(len(items))
     for column in reversed(by):
         order = order[column[order].sort(descending=reverse, stable=True).indices]
     found = [[Item.out_of(column[i]) for column in columns] for i in order]
@@ -154,7 +154,7 @@ def _columns(rows: list) -> list[Any] | None:
     return [torch.stack([torch.tensor(x) for x in column]) for column in columns]
 
 
-def _sorted(operators: Expressions, items: Any, **options: Any) -> Any:
+def _sorted(operators: Expressions, items: Iterable, **options: object) -> object:
     if type(items) not in (list, tuple, RANGE):
         return NotImplemented
     found = in_order(operators, list(items), **options)
@@ -165,7 +165,7 @@ def _compared(kind: str) -> Callable:
     return lambda operators, one, other: operators.compare(kind, one, other)
 
 
-ASKING: dict[Any, Callable] = {
+ASKING: dict[object, Callable] = {
     operator.is_: _compared("Is"),
     operator.is_not: _compared("IsNot"),
     operator.contains: lambda operators, items, x: operators.compare("In", x, items),

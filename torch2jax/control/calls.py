@@ -67,7 +67,7 @@ _MODULE_CALL = torch.nn.Module.__call__
 class Calls(Access):
     """The operator of calls."""
 
-    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, function: Any, /, *args: Any, **kwargs: object) -> Any:
         kind = type(function)
         if kind is types.FunctionType:
             found = self.function(function)
@@ -100,7 +100,7 @@ class Calls(Access):
 
     # Python functions that are not converted.
 
-    def _unconverted(self, function: types.FunctionType, args: tuple, kwargs: dict) -> Any:
+    def _unconverted(self, function: types.FunctionType, args: tuple, kwargs: dict) -> object:
         if function is length and not getattr(type(args[0]), "len_depends_on_values", False):
             return self._builtin(length.__wrapped__, args, kwargs)
         if is_wrapped_for_compilers(function.__code__) and self._is_followed(getattr(function, "__wrapped__", None)):
@@ -138,7 +138,7 @@ class Calls(Access):
             made(found)  # as far as anybody knows
         return found
 
-    def _cached(self, function: Any, args: tuple, kwargs: dict) -> Any:
+    def _cached(self, function: Callable, args: tuple, kwargs: dict) -> object:
         """The cache holds nothing of one side, and nothing that depends on tensors."""
         run = current_run()
         if run.journal is None:
@@ -161,7 +161,7 @@ class Calls(Access):
 
     # Classes.
 
-    def _construct(self, cls: type, args: tuple, kwargs: dict) -> Any:
+    def _construct(self, cls: type, args: tuple, kwargs: dict) -> object:
         if type(getattr(cls, "__del__", None)) is types.FunctionType and self.converts(cls.__del__):
             raise Refused(f"an object of {cls.__name__} is made, and nobody knows when its __del__ is called")
         metacall = getattr(type(cls), "__call__", None)  # noqa: B004 - it is to be called
@@ -195,15 +195,15 @@ class Calls(Access):
             self.call(type(found).__init__, found, *args, **kwargs)
         return found
 
-    def _is_followed(self, method: Any) -> bool:
+    def _is_followed(self, method: object) -> bool:
         """True if a method is a Python function that is converted."""
         return type(method) is types.FunctionType and self.converts(method)
 
-    def _given_to_iterator(self, value: Any) -> Any:
+    def _given_to_iterator(self, value: object) -> object:
         is_conversion = isinstance(value, type) and value in _CONVERSIONS
         return functools.partial(self.call, value) if is_conversion else self.given(value)
 
-    def _dataclass(self, cls: Any, args: tuple, kwargs: dict) -> Any:
+    def _dataclass(self, cls: Any, args: tuple, kwargs: dict) -> object:
         """An object of a dataclass, whose `__init__` has no source, and calls the user's `__post_init__`."""
         after = getattr(cls, "__post_init__", None)
         found = made(cls.__new__(cls))
@@ -221,7 +221,7 @@ class Calls(Access):
 
     # Callables of C's.
 
-    def _builtin(self, function: Any, args: tuple, kwargs: dict) -> Any:
+    def _builtin(self, function: Callable, args: tuple, kwargs: dict) -> object:
         special = SPECIAL.get(function) if kind_is_hashable(function) else None
         if special is not None:
             found = special(self, *args, **kwargs)
@@ -272,7 +272,9 @@ class Calls(Access):
                 made(x)
         return result
 
-    def _expect_journaled(self, function: Any, name: str, owner: Any, args: tuple, rest: tuple, kwargs: dict) -> None:
+    def _expect_journaled(
+        self, function: object, name: str, owner: object, args: tuple, rest: tuple, kwargs: dict
+    ) -> None:
         """Notes what a callable writes to.
 
         Raises:
@@ -320,33 +322,33 @@ class Calls(Access):
                 f"nobody knows what {name or function}(){of} changes, which is called on one side of a condition"
             )
 
-    def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+    def call_predicate(self, name: str, owner: object, args: tuple, kwargs: dict) -> object:
         """The result of a function that asks tensors for a bool; NotImplemented if it is none."""
         raise NotImplementedError
 
-    def truth(self, value: Any) -> Any:
+    def truth(self, value: object) -> Any:
         raise NotImplementedError
 
-    def binary(self, kind: str, a: Any, b: Any) -> Any:
+    def binary(self, kind: str, a: object, b: object) -> object:
         raise NotImplementedError
 
-    def iterated(self, items: Any) -> Any:
+    def iterated(self, items: object) -> Any:
         raise NotImplementedError
 
 
-def _is_shown(owner: Any) -> bool:
+def _is_shown(owner: object) -> bool:
     """True if what is written to an object is read by people, not by code."""
     return owner in (sys.stdout, sys.stderr)
 
 
-def _tells_apart(owner: Any, name: str) -> bool:
+def _tells_apart(owner: object, name: str) -> bool:
     """True if a method of a container tells its first argument apart from other objects."""
     return isinstance(owner, (dict, set, frozenset)) or (
         isinstance(owner, (list, tuple)) and name in ("index", "count", "remove")
     )
 
 
-def kind_is_hashable(function: Any) -> bool:
+def kind_is_hashable(function: object) -> bool:
     return type(function) in _PLAIN_CALLABLES
 
 
@@ -361,11 +363,11 @@ _WITH_ITERATORS = frozenset(("__reduce__", "__reduce_ex__", "tee"))
 """What gives a tuple that has new ones."""
 
 
-def _itself(value: Any) -> Any:
+def _itself(value: object) -> object:
     return value
 
 
-def expect_fresh(args: Iterable[Any]) -> None:
+def expect_fresh(args: Iterable[object]) -> None:
     """Refuses iterators from outside of a side: to read from one is to change it."""
     run = current_run()
     for x in args:
@@ -383,13 +385,13 @@ def expect_fresh(args: Iterable[Any]) -> None:
             )
 
 
-def _expect_unpaired(args: Iterable[Any], name: str) -> None:
+def _expect_unpaired(args: Iterable[object], name: str) -> None:
     for x in args:
         if is_paired(x):
             raise Refused(f"{name} gets a {type(x).__name__}, and data decide which one that is", other_paths=True)
 
 
-def is_data(value: Any) -> bool:
+def is_data(value: object) -> bool:
     """True if a value is a tensor whose values a traced input decides."""
     call = current()
     return (
@@ -401,7 +403,7 @@ def is_data(value: Any) -> bool:
     )
 
 
-def of_flag(flag: Any) -> Any:
+def of_flag(flag: Any) -> object:
     """A bool of Python's: one that is traced stays so, unless all conditions are split."""
     if isinstance(flag, bool):
         return flag
@@ -419,7 +421,7 @@ def _integer(operators: Calls, value: Any) -> Any:
     return as_integer(number, TensorMath().trunc)
 
 
-def _real(operators: Calls, value: Any) -> Any:
+def _real(operators: Calls, value: Any) -> float | Item:
     number = _number(value)
     return float(value) if number is None else as_real(number)
 
@@ -433,7 +435,7 @@ def _gives_number(value: Any) -> bool:
     return is_data(value) and value.numel() == 1 and not value.is_complex()
 
 
-_CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
+_CONVERSIONS: dict[type, Callable[[Calls, object], object]] = {
     bool: lambda operators, value: of_flag(operators.truth(value)),
     int: _integer,
     float: _real,
@@ -441,7 +443,7 @@ _CONVERSIONS: dict[type, Callable[[Calls, Any], Any]] = {
 }
 
 
-def _getattr(operators: Calls, owner: Any, name: str, *default: Any) -> Any:
+def _getattr(operators: Calls, owner: object, name: str, *default: object) -> object:
     if not default:
         return operators.getattr(owner, name)
     try:
@@ -451,7 +453,7 @@ def _getattr(operators: Calls, owner: Any, name: str, *default: Any) -> Any:
         return default[0]
 
 
-def _hasattr(operators: Calls, owner: Any, name: str) -> bool:
+def _hasattr(operators: Calls, owner: object, name: str) -> bool:
     try:
         with trying():
             expect_there(operators.getattr(owner, name))
@@ -460,7 +462,7 @@ def _hasattr(operators: Calls, owner: Any, name: str) -> bool:
     return True
 
 
-def _next(operators: Calls, iterator: Any, *default: Any) -> Any:
+def _next(operators: Calls, iterator: Any, *default: object) -> object:
     own = getattr(type(iterator), "__next__", None)
     if type(own) is not types.FunctionType or not operators.converts(own):
         expect_fresh((iterator,))
@@ -474,14 +476,14 @@ def _next(operators: Calls, iterator: Any, *default: Any) -> Any:
         return default[0]
 
 
-def _vars(operators: Calls, *owner: Any) -> Any:
+def _vars(operators: Calls, *owner: object) -> object:
     return operators.getattr(owner[0], "__dict__") if owner else NotImplemented
 
 
-def _of_numbers(function: Callable[..., Any]) -> Callable:
+def _of_numbers(function: Callable[..., object]) -> Callable:
     """A function of Python's that gets a number, or more, as converted code calls it."""
 
-    def compute(operators: Calls, *args: Any, **kwargs: Any) -> Any:
+    def compute(operators: Calls, *args: Any, **kwargs: object) -> object:
         given = [x for each in args for x in (each if type(each) in (list, tuple) else (each,))]
         if not any(type(x) is Item for x in given):
             return NotImplemented
@@ -491,7 +493,7 @@ def _of_numbers(function: Callable[..., Any]) -> Callable:
 
 
 def _math(name: str) -> Callable:
-    def compute(operators: Calls, *args: Any, **kwargs: Any) -> Any:
+    def compute(operators: Calls, *args: Any, **kwargs: object) -> object:
         numbers = [x if (found := _number(x)) is None else found for x in args]
         listed = [x for each in args if type(each) in (list, tuple) for x in each]
         if not any(type(x) is Item for x in (*numbers, *listed)):
@@ -501,13 +503,13 @@ def _math(name: str) -> Callable:
     return compute
 
 
-def _len(operators: Calls, value: Any) -> Any:
+def _len(operators: Calls, value: object) -> Any:
     if type(value) is Item:
         raise TypeError(f"object of type '{value.python_type.__name__}' has no len()")
     return value.number if type(value) is TracedRange else NotImplemented
 
 
-def _sum(operators: Calls, items: Any, /, start: Any = 0) -> Any:
+def _sum(operators: Calls, items: object, /, start: object = 0) -> object:
     if isinstance(items, torch.Tensor):
         return NotImplemented
     for x in operators.iterated(items):
@@ -515,7 +517,7 @@ def _sum(operators: Calls, items: Any, /, start: Any = 0) -> Any:
     return start
 
 
-SPECIAL: dict[Any, Callable] = {
+SPECIAL: dict[object, Callable] = {
     **{function: _math(name) for name, (function, _) in MATH.items()},
     **{x: _of_numbers(functools.partial(refused, f"{x.__name__}()")) for x in (hex, oct, bin, chr)},
     **{x: _of_numbers(text) for x in (repr, ascii)},

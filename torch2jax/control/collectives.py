@@ -20,7 +20,7 @@ _NAMES = frozenset(
 )
 
 
-def cond_on_devices(predicate: Any, yes: Program, no: Program, values: dict[Any, Any]) -> list:
+def cond_on_devices(predicate: object, yes: Program, no: Program, values: dict[Any, Any]) -> list:
     """The results of one of two programs, on each device.
 
     Raises:
@@ -36,7 +36,7 @@ def cond_on_devices(predicate: Any, yes: Program, no: Program, values: dict[Any,
     return lax.cond(predicate, lambda: side(yes), lambda: side(no))
 
 
-def loop_on_devices(step: Callable, given: list, state: tuple, statements: Iterable[Any]) -> tuple[Callable, tuple]:
+def loop_on_devices(step: Callable, given: list, state: tuple, statements: Iterable[object]) -> tuple[Callable, tuple]:
     """A loop whose types say over which axes its values differ after any number of iterations.
 
     Args:
@@ -72,7 +72,7 @@ def loop_on_devices(step: Callable, given: list, state: tuple, statements: Itera
     return step_on_devices, structure.unflatten(before)
 
 
-def expect_no_collectives(predicate: Any, statements: Iterable[Any]) -> None:
+def expect_no_collectives(predicate: object, statements: Iterable[object]) -> None:
     found = next(_collectives(statements), None)
     if found is not None and (varying_axes(predicate) or _depends_on_device(predicate)):
         raise BranchError(
@@ -97,7 +97,7 @@ def _collectives(statements: Iterable[Any]) -> Iterator[str]:
                 yield from _collectives(getattr(statement, side).statements)
 
 
-def _depends_on_device(array: Any) -> bool:
+def _depends_on_device(array: object) -> bool:
     """True if an array is computed from the device's index on the mesh."""
     pending, seen = [array], set()
     while pending:

@@ -118,12 +118,12 @@ class _Converter(ast.NodeTransformer):
                 x.annotation = None
         return args
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | Sequence[ast.AST]:
         made = ast.copy_location(ast.Expr(operator("new", load(node.name))), node)
         is_own = node.name not in self._globals
         return [*self._notes_of_cells([node]), self.function(node), *([made] if is_own else [])]
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST | Sequence[ast.AST]:
         return node
 
     def lambda_(self, node: ast.Lambda, is_top_level: bool = False) -> ast.Lambda:
@@ -133,10 +133,10 @@ class _Converter(ast.NodeTransformer):
         self._globals, self._nonlocals, self._first, self._depth = saved
         return ast.copy_location(ast.Lambda(args, body), node)
 
-    def visit_Lambda(self, node: ast.Lambda) -> Any:
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST | Sequence[ast.AST]:
         return self.lambda_(node)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST | Sequence[ast.AST]:
         node.decorator_list = [self.visit(x) for x in node.decorator_list]
         node.bases = [self.visit(x) for x in node.bases]
         around, self._class = self._class, node.name
@@ -170,13 +170,13 @@ class _Converter(ast.NodeTransformer):
         parameters = ast.arguments([], [ast.arg(x) for x in args], None, [], [], None, [])
         return _function(f"{TEMPORARY}{kind}{next(self._count)}", parameters, [*head, *body], []), names
 
-    def visit_Global(self, node: ast.Global) -> Any:
+    def visit_Global(self, node: ast.Global) -> ast.AST | Sequence[ast.AST]:
         return ast.copy_location(ast.Pass(), node)  # its variables are set by operators
 
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> Any:
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST | Sequence[ast.AST]:
         return ast.copy_location(ast.Pass(), node)  # the function begins with it
 
-    def visit_If(self, node: ast.If) -> Any:
+    def visit_If(self, node: ast.If) -> ast.AST | Sequence[ast.AST]:
         test = self.visit(node.test)
         if contains([*node.body, *node.orelse], (*YIELDS, *EXITS)):
             return ast.If(operator("known", test), self._block(node.body), self._block(node.orelse))
@@ -185,7 +185,7 @@ class _Converter(ast.NodeTransformer):
         call = operator("if_", test, load(yes.name), load(no.name), _constant(tuple(sorted(names | others))))
         return [ast.copy_location(x, node) for x in (yes, no, ast.Expr(call))]
 
-    def visit_While(self, node: ast.While) -> Any:
+    def visit_While(self, node: ast.While) -> ast.AST | Sequence[ast.AST]:
         if contains([node.test, *node.body], (*YIELDS, *EXITS)):
             return ast.While(operator("known", self.visit(node.test)), self._block(node.body), self._block(node.orelse))
         flags = getattr(node, "flags", ())
@@ -195,7 +195,7 @@ class _Converter(ast.NodeTransformer):
         call = operator("while_", load(test.name), load(body.name), every, _constant(flags))
         return [*(ast.copy_location(x, node) for x in (test, body, ast.Expr(call))), *self._block(node.orelse)]
 
-    def visit_For(self, node: ast.For) -> Any:
+    def visit_For(self, node: ast.For) -> ast.AST | Sequence[ast.AST]:
         items = self.visit(node.iter)
         if contains(node.body, (*YIELDS, *EXITS)):
             target, after = self._target(node.target)
@@ -208,7 +208,7 @@ class _Converter(ast.NodeTransformer):
         call = operator("for_", items, load(body.name), _constant(tuple(sorted(names))), flags)
         return [*(ast.copy_location(x, node) for x in (body, ast.Expr(call))), *self._block(node.orelse)]
 
-    def visit_Try(self, node: Any) -> Any:
+    def visit_Try(self, node: Any) -> ast.AST | Sequence[ast.AST]:
         body = self._block(node.body)
         if node.handlers:
             body = [ast.copy_location(ast.With([ast.withitem(operator("trying"), None)], body, None), node)]
@@ -224,7 +224,7 @@ class _Converter(ast.NodeTransformer):
 
     visit_TryStar = visit_Try
 
-    def visit_With(self, node: ast.With) -> Any:
+    def visit_With(self, node: ast.With) -> ast.AST | Sequence[ast.AST]:
         body, items = self._block(node.body), []
         for item in reversed(node.items):
             target, after = (None, []) if item.optional_vars is None else self._target(item.optional_vars)
@@ -232,7 +232,7 @@ class _Converter(ast.NodeTransformer):
             items.insert(0, ast.withitem(operator("managed", self.visit(item.context_expr)), target))
         return ast.With(items, body, None)
 
-    def visit_Match(self, node: ast.Match) -> Any:
+    def visit_Match(self, node: ast.Match) -> ast.AST | Sequence[ast.AST]:
         cases = [
             ast.match_case(x.pattern, x.guard and operator("known", self.visit(x.guard)), self._block(x.body))
             for x in node.cases
@@ -245,12 +245,12 @@ class _Converter(ast.NodeTransformer):
             operator("matched", self.visit(node.subject), by_value, by_identity, *map(_thunk, kinds)), cases
         )
 
-    def visit_Raise(self, node: ast.Raise) -> Any:
+    def visit_Raise(self, node: ast.Raise) -> ast.AST | Sequence[ast.AST]:
         if node.exc is None:
             return node
         return ast.Raise(operator("raised", _thunk(self.visit(node.exc))), node.cause and self.visit(node.cause))
 
-    def visit_Assert(self, node: ast.Assert) -> Any:
+    def visit_Assert(self, node: ast.Assert) -> ast.AST | Sequence[ast.AST]:
         message = node.msg or ast.Constant(None)
         return ast.Expr(operator("assert_", self.visit(node.test), _thunk(self.visit(message))))
 
@@ -294,7 +294,7 @@ class _Converter(ast.NodeTransformer):
         found = sorted(stored_names(targets) & self._nonlocals)
         return [ast.Expr(operator("note_cell", _thunk(load(x)))) for x in found]
 
-    def visit_Assign(self, node: ast.Assign) -> Any:
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | Sequence[ast.AST]:
         value = self.visit(node.value)
         only = node.targets[0] if len(node.targets) == 1 else None
         if isinstance(only, (ast.Attribute, ast.Subscript)):
@@ -312,12 +312,12 @@ class _Converter(ast.NodeTransformer):
             out += [ast.Assign([target], load(value_name)), *after]
         return [ast.copy_location(x, node) for x in out]
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | Sequence[ast.AST]:
         if node.value is None:
             return ast.Pass()
         return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | Sequence[ast.AST]:
         kind, value, target = ast.Constant(type(node.op).__name__), self.visit(node.value), node.target
         if not isinstance(target, ast.Name):
             if contains([node.value], (ast.NamedExpr, *YIELDS)):
@@ -337,7 +337,7 @@ class _Converter(ast.NodeTransformer):
         new = assign(target.id, operator("aug", load(target.id), kind, value))
         return [ast.copy_location(x, node) for x in (*self._notes_of_cells([target]), new)]
 
-    def visit_Delete(self, node: ast.Delete) -> Any:
+    def visit_Delete(self, node: ast.Delete) -> ast.AST | Sequence[ast.AST]:
         out: list[ast.stmt] = []
         for x in node.targets:
             if isinstance(x, ast.Attribute):
@@ -368,22 +368,22 @@ class _Converter(ast.NodeTransformer):
             return ast.Tuple([self._index(x) for x in node.elts], ast.Load())
         return self.visit(node)
 
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST | Sequence[ast.AST]:
         new = operator("getattr", self.visit(node.value), ast.Constant(self._mangled(node.attr)))
         return ast.copy_location(new, node)
 
-    def visit_Subscript(self, node: ast.Subscript) -> Any:
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST | Sequence[ast.AST]:
         return ast.copy_location(operator("getitem", self.visit(node.value), self._index(node.slice)), node)
 
-    def visit_Starred(self, node: ast.Starred) -> Any:
+    def visit_Starred(self, node: ast.Starred) -> ast.AST | Sequence[ast.AST]:
         if isinstance(node.ctx, ast.Store):
             return node
         return ast.copy_location(ast.Starred(operator("iterated", self.visit(node.value)), ast.Load()), node)
 
-    def visit_YieldFrom(self, node: ast.YieldFrom) -> Any:
+    def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.AST | Sequence[ast.AST]:
         return ast.copy_location(ast.YieldFrom(operator("iterated", self.visit(node.value))), node)
 
-    def visit_Call(self, node: ast.Call) -> Any:
+    def visit_Call(self, node: ast.Call) -> ast.AST | Sequence[ast.AST]:
         if _is_operator(node):
             return node  # of the first pass
         args: list[ast.expr] = [self.visit(x) for x in node.args]
@@ -405,7 +405,7 @@ class _Converter(ast.NodeTransformer):
             new.func.col_offset = new.func.end_col_offset = column
         return ast.copy_location(new, node)
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST | Sequence[ast.AST]:
         if contains(node.values[1:], (ast.NamedExpr, *YIELDS)):
             return self.generic_visit(node)
         kind = "and_" if isinstance(node.op, ast.And) else "or_"
@@ -415,18 +415,18 @@ class _Converter(ast.NodeTransformer):
             out = operator(kind, value, _thunk(out))
         return ast.copy_location(out, node)
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST | Sequence[ast.AST]:
         if isinstance(node.operand, ast.Constant):
             return node
         return ast.copy_location(
             operator("unary", ast.Constant(type(node.op).__name__), self.visit(node.operand)), node
         )
 
-    def visit_BinOp(self, node: ast.BinOp) -> Any:
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST | Sequence[ast.AST]:
         kind = ast.Constant(type(node.op).__name__)
         return ast.copy_location(operator("binary", kind, self.visit(node.left), self.visit(node.right)), node)
 
-    def visit_Compare(self, node: ast.Compare) -> Any:
+    def visit_Compare(self, node: ast.Compare) -> ast.AST | Sequence[ast.AST]:
         left = self.visit(node.left)
         if len(node.ops) == 1:
             kind = ast.Constant(type(node.ops[0]).__name__)
@@ -437,14 +437,14 @@ class _Converter(ast.NodeTransformer):
         rest = [_thunk(self.visit(x)) for x in node.comparators]
         return ast.copy_location(operator("chain", kinds, left, *rest), node)
 
-    def visit_IfExp(self, node: ast.IfExp) -> Any:
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST | Sequence[ast.AST]:
         test = self.visit(node.test)
         yes, no = self.visit(node.body), self.visit(node.orelse)
         if contains([node.body, node.orelse], (ast.NamedExpr, *YIELDS)):
             return ast.copy_location(ast.IfExp(operator("known", test), yes, no), node)
         return ast.copy_location(operator("choose", test, _thunk(yes), _thunk(no)), node)
 
-    def _display(self, node: Any) -> Any:
+    def _display(self, node: Any) -> ast.AST | Sequence[ast.AST]:
         if isinstance(getattr(node, "ctx", None), ast.Store):
             return node
         self.generic_visit(node)
@@ -452,7 +452,7 @@ class _Converter(ast.NodeTransformer):
 
     visit_List = visit_Dict = visit_Set = _display
 
-    def _comprehension(self, node: Any) -> Any:
+    def _comprehension(self, node: Any) -> ast.AST | Sequence[ast.AST]:
         if contains([node], (ast.NamedExpr,)):
             raise Unconvertible("a comprehension that sets a variable by :=")
         for each in node.generators:
@@ -505,7 +505,7 @@ def is_converted(code: types.CodeType) -> bool:
     return id(code) in _made
 
 
-def converted_code(code: types.CodeType, operators: Any) -> types.CodeType:
+def converted_code(code: types.CodeType, operators: object) -> types.CodeType:
     """The code object that asks operators.
 
     Raises:
@@ -517,7 +517,7 @@ def converted_code(code: types.CodeType, operators: Any) -> types.CodeType:
     return found[1]
 
 
-def _convert(code: types.CodeType, operators: Any) -> types.CodeType:
+def _convert(code: types.CodeType, operators: object) -> types.CodeType:
     node, class_name = definition_of(code)
     node, converter = copy.deepcopy(node), _Converter(class_name)
     if isinstance(node, ast.AsyncFunctionDef):
@@ -558,7 +558,7 @@ def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
     raise AssertionError(f"no {name}")
 
 
-def _asking(code: types.CodeType, operators: Any) -> types.CodeType:
+def _asking(code: types.CodeType, operators: object) -> types.CodeType:
     """The code with the operators in the place of the constant that stands for them.
 
     Sides and bodies have the name of the function that they are of, for tracebacks and for errors that name places.
@@ -576,7 +576,7 @@ def _asking(code: types.CodeType, operators: Any) -> types.CodeType:
     return new
 
 
-def converted(function: types.FunctionType, operators: Any) -> types.FunctionType:
+def converted(function: types.FunctionType, operators: object) -> types.FunctionType:
     """A function like another one that asks operators, with its closure, defaults and attributes.
 
     Raises:

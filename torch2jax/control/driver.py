@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -31,17 +31,18 @@ from .writes import (
 )
 
 _CONVERTED = ConvertedCode()
+T = TypeVar("T")
 
 
 def journaled_run(
-    execute: Callable[[Path, UserCode], Any],
+    execute: Callable[[Path, UserCode], T],
     policy: BranchPolicy,
-    restored: Callable[[Any], bool],
+    restored: Callable[[object], bool],
     ended_at_condition: bool | None,
-) -> Any:
+) -> T:
     """The run of code that asks nothing of traced values: a `LaterRun`."""
 
-    def run(kept: Run) -> Any:
+    def run(kept: Run) -> T:
         kept.outside, kept.was_restored, kept.is_journaled = ObjectJournal(), restored, True
         path = Path(policy, current_trace())
         try:
@@ -59,7 +60,7 @@ def journaled_run(
         raise BranchError(refused.reason) from None
 
 
-def _sure_of_outside(code: Callable[[Run], Any]) -> Any:
+def _sure_of_outside(code: Callable[[Run], T]) -> T:
     """The result of a run, or of a second one, if the first has written to objects that may be from outside.
 
     An object that code has made which is not converted is not known to be made. If the second run, before which all is
@@ -81,9 +82,9 @@ def _sure_of_outside(code: Callable[[Run], Any]) -> Any:
 
 
 def converted_run(
-    execute: Callable[[Path, UserCode], Any],
+    execute: Callable[[Path, UserCode], object],
     policy: BranchPolicy,
-    restored: Callable[[Any], bool],
+    restored: Callable[[object], bool],
     ended_at_condition: bool | None,
 ) -> Any:
     """The run in which conditions on traced values are a part of the graph: a `LaterRun`."""
@@ -100,7 +101,7 @@ def converted_run(
             ended_at_condition = ended_at_condition is not False  # there is a run before now, which has met one
 
 
-def _computed(function: Callable[[], Any]) -> Any:
+def _computed(function: Callable[[], object]) -> Any:
     """The tree that a function gives, computed by a program in which all is where it is used.
 
     It is staged as a whole: only when the last condition is known is it known what sinks into a side (`sink.py`).
@@ -125,18 +126,18 @@ class _Ways:
 
     def __init__(
         self,
-        execute: Callable[[Path, UserCode], Any],
+        execute: Callable[[Path, UserCode], object],
         policy: BranchPolicy,
-        restored: Callable[[Any], bool],
+        restored: Callable[[object], bool],
         split: Split,
         ended_at_condition: bool | None,
     ):
         self._execute, self._policy, self._restored, self._split = execute, policy, restored, split
         self._ended_at_condition = ended_at_condition
-        self._left: dict[tuple, tuple[JournaledSlot, Any]] | None = None
+        self._left: dict[tuple, tuple[JournaledSlot, object]] | None = None
         """What the first way has left in places of objects from outside."""
 
-    def run(self, way: Way) -> Any:
+    def run(self, way: Way) -> object:
         """The result of the code on one way.
 
         Raises:
@@ -144,7 +145,7 @@ class _Ways:
         """
         return _sure_of_outside(functools.partial(self._run_once, way))
 
-    def _run_once(self, way: Way, kept: Run) -> Any:
+    def _run_once(self, way: Way, kept: Run) -> object:
         restored = self._restored
         kept.outside, kept.way = ObjectJournal(), way
         way.begin()
@@ -199,7 +200,7 @@ _RECURSION = (
 )
 
 
-def _is_put_back(left: tuple[JournaledSlot, Any] | None) -> bool:
+def _is_put_back(left: tuple[JournaledSlot, object] | None) -> bool:
     """True for a tensor in a module: the call puts modules back that hold any."""
     return left is not None and isinstance(left[0].owner, torch.nn.Module) and isinstance(left[1], torch.Tensor)
 

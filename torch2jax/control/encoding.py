@@ -7,6 +7,7 @@ older tensors that it is, or is a view of, on this side (`ties.py`).
 import collections
 import contextlib
 import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,12 +70,12 @@ class Encoder:
         after: what a side has left in places, which objects outside hold no more.
     """
 
-    def __init__(self, arrays: list | None, after: dict[tuple, tuple[Any, "Tree"]] | None = None):
+    def __init__(self, arrays: list | None, after: Mapping[tuple, tuple[object, "Tree"]] | None = None):
         self._arrays, self._after = arrays, after or {}
-        self._known: dict[int, tuple[Tree, Any]] = {}
+        self._known: dict[int, tuple[Tree, object]] = {}
         self._count = 0
 
-    def __call__(self, value: Any) -> Tree:
+    def __call__(self, value: object) -> Tree:
         found = self._known.get(id(value))
         if found is None:
             found = self._known[id(value)] = self._encoded(value), value
@@ -87,7 +88,7 @@ class Encoder:
             return self._sized(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        kind: Any = type(value)
+        kind = type(value)
         if kind in (bool, int, float, complex):
             return Leaf("number", value)
         if isinstance(value, (np.floating, np.integer, np.bool_)):
@@ -102,7 +103,7 @@ class Encoder:
         if isinstance(value, tuple) and kind is not torch.Size:
             return Node("tuple", value, (), [*map(self, value)], False)
         if kind in (dict, collections.OrderedDict, collections.defaultdict):
-            items: Any = value.values()  # pyright: ignore[reportAttributeAccessIssue]
+            items = value.values()  # pyright: ignore[reportAttributeAccessIssue]
             return Node("dict", value, tuple(value), [*map(self, items)], is_older)
         if kind is set:
             return Node("set", value, (frozenset((type(x), x) for x in value),), [], is_older)
@@ -174,7 +175,7 @@ def is_plain_object(kind: type) -> bool:
 _HEAP_TYPE = 1 << 9
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
+def attributes_of(value: object) -> dict[str, Any]:
     """The attributes of an object, those in slots first."""
     found = {}
     for kind in type(value).__mro__:

@@ -42,7 +42,7 @@ class End(NamedTuple):
         results = iter(self.program.results)
         return [next(results) if leaf is None else leaf for leaf in self.leaves]
 
-    def holding(self, slots: Iterable, structure: Any, steps: Iterable[JaxprEqn] = ()) -> "End":
+    def holding(self, slots: Iterable, structure: object, steps: Iterable[JaxprEqn] = ()) -> "End":
         """The end with other leaves, which these steps compute of what is there."""
         slots = list(slots)
         leaves = [x if isinstance(x, StaticLeaf) else None for x in slots]
@@ -170,7 +170,7 @@ def _with_capacity(rows: _PaddedRows, other: _PaddedRows, steps: list[JaxprEqn],
     return _PaddedRows(values, lengths)
 
 
-def _added(steps: list[JaxprEqn], primitive: Any, operands: list, dtype: Any) -> Any:
+def _added(steps: list[JaxprEqn], primitive: object, operands: list, dtype: object) -> Any:
     """The result of another step, a scalar."""
     made = new_var(constant(0, dtype).aval)
     steps.append(new_jaxpr_eqn(operands, [made], primitive, {}, no_effects))
@@ -197,7 +197,7 @@ def _kind(dtype) -> int:
     return _KINDS.get(np.dtype(dtype).kind, 2)
 
 
-def _common_dtype(pair: tuple) -> Any:
+def _common_dtype(pair: tuple) -> object:
     """The dtype of a number in place of which there may be an array; None if that cannot be."""
     numbers = [x.value for x in pair if isinstance(x, StaticLeaf)]
     if not all(isinstance(x, (bool, int, float, complex)) for x in numbers):

@@ -41,7 +41,7 @@ class ConvertedCode(UserCode):
     def is_on_side(self) -> bool:
         return current_run().journal is not None
 
-    def path(self, policy: BranchPolicy, trace: Any) -> Path:
+    def path(self, policy: BranchPolicy, trace: object) -> Path:
         return PathOfSource(policy, trace)
 
     @contextlib.contextmanager
@@ -53,7 +53,7 @@ class ConvertedCode(UserCode):
         finally:
             call.paths.pop().end()
 
-    def note_made(self, value: Any) -> None:
+    def note_made(self, value: object) -> None:
         made(value)
 
     def set_gradient(self, tensor: Any, value: Any) -> None:
@@ -63,7 +63,7 @@ class ConvertedCode(UserCode):
             super().set_gradient(tensor, value)
 
     def expect_settled(
-        self, objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, Any], others: Iterable[Any]
+        self, objects: Callable[[], Mapping[int, str]], tensors: Mapping[str, object], others: Iterable[object]
     ) -> None:
         expect_there(*others)
         chosen = current_run().chosen
@@ -75,7 +75,7 @@ class ConvertedCode(UserCode):
             raise Refused(_either(name, other))
 
 
-def _there(value: Any) -> Any:
+def _there(value: object) -> object:
     expect_there(value)
     return value
 

@@ -23,7 +23,7 @@ TEMPORARY = "_t2j_tmp_"
 """Begins the names that belong to one function of the converted code; other names of ours are shared with its sides."""
 
 
-def contains(nodes: Iterable[ast.AST], kinds: Any) -> bool:
+def contains(nodes: Iterable[ast.AST], kinds: type | tuple[type, ...]) -> bool:
     """True if a node of these kinds is among some nodes or below them, apart from inner functions."""
     pending = list(nodes)
     while pending:

@@ -58,7 +58,7 @@ class Expressions(Calls):
 
     # Conditions.
 
-    def truth(self, value: Any) -> Any:
+    def truth(self, value: object) -> Any:
         """A bool, or a traced one as a tensor."""
         if type(value) is bool:
             return value
@@ -71,7 +71,7 @@ class Expressions(Calls):
                 return self.truth(self.call(found, value)) if type(found) is types.FunctionType else bool(value)
         return True
 
-    def _condition(self, value: Any) -> Any:
+    def _condition(self, value: object) -> object:
         asking, policy = caller_line(), this_call().execution.path.policy
         found = idle_decision(asking)
         if found is None and policy.branches:
@@ -87,7 +87,7 @@ class Expressions(Calls):
                 this_call().paths[-1].expect(value, found, user_line())
         return _flag(value) if found is None else found
 
-    def known(self, value: Any) -> bool:
+    def known(self, value: object) -> bool:
         """The answer to a condition that decides about what stays Python's."""
         found, way, location = self.truth(value), asking_way(), user_line()
         if isinstance(found, bool):
@@ -100,32 +100,32 @@ class Expressions(Calls):
             other_paths=True,
         )
 
-    def choose(self, test: Any, then: Callable, orelse: Callable) -> Any:
+    def choose(self, test: object, then: Callable, orelse: Callable) -> Any:
         flag = self.truth(test)
         if isinstance(flag, bool):
             return then() if flag else orelse()
         return condition(deciding_array(flag), then, orelse, [])
 
-    def and_(self, value: Any, rest: Callable) -> Any:
+    def and_(self, value: object, rest: Callable) -> object:
         flag = self.truth(value)
         if isinstance(flag, bool):
             return rest() if flag else value
         return short_circuit(deciding_array(flag), rest, lambda: value, is_and=True, is_tensor=type(value) is not Item)
 
-    def or_(self, value: Any, rest: Callable) -> Any:
+    def or_(self, value: object, rest: Callable) -> object:
         flag = self.truth(value)
         if isinstance(flag, bool):
             return value if flag else rest()
         return short_circuit(deciding_array(flag), rest, lambda: value, is_and=False, is_tensor=type(value) is not Item)
 
-    def not_(self, value: Any) -> Any:
+    def not_(self, value: object) -> object:
         flag = self.truth(value)
         return not flag if isinstance(flag, bool) else Item.of(~flag)
 
     @staticmethod
-    def none_of(*flags: Any) -> Any:
+    def none_of(*flags: object) -> Any:
         """True if no exit has been taken."""
-        out: Any = True
+        out = True
         for flag in flags:
             if flag is True:
                 return False
@@ -134,7 +134,7 @@ class Expressions(Calls):
         return out
 
     @staticmethod
-    def returned(value: Any) -> Any:
+    def returned(value: object) -> object:
         return None if value is UNDEFINED else value
 
     # Variables.
@@ -146,7 +146,7 @@ class Expressions(Calls):
         cell = closure[0]
         note(Variable(cell, reader.__code__.co_freevars[0]))
 
-    def aug(self, old: Any, kind: str, value: Any) -> Any:
+    def aug(self, old: object, kind: str, value: object) -> object:
         expect_there(old, value)
         if type(old) in (int, float, bool, Item):
             return self.binary(kind, old, value)
@@ -162,7 +162,7 @@ class Expressions(Calls):
         note_contents(old)
         return _IN_PLACE[kind](old, value)
 
-    def _added_to(self, old: Any, kind: str, value: Any) -> Any:
+    def _added_to(self, old: Any, kind: str, value: object) -> object:
         """The result of an in-place operator of a tensor.
 
         One that is a number on one side is not written to if something else has it, too: the number there stays.
@@ -180,15 +180,15 @@ class Expressions(Calls):
             other_paths=True,
         )
 
-    def aug_attr(self, owner: Any, name: str, kind: str, value: Callable) -> None:
+    def aug_attr(self, owner: object, name: str, kind: str, value: Callable) -> None:
         self.setattr(self.aug(self.getattr(owner, name), kind, value()), owner, name)
 
-    def aug_item(self, owner: Any, key: Any, kind: str, value: Callable) -> None:
+    def aug_item(self, owner: object, key: object, kind: str, value: Callable) -> None:
         self.setitem(self.aug(self.getitem(owner, key), kind, value()), owner, key)
 
     # Operators of expressions.
 
-    def binary(self, kind: str, a: Any, b: Any) -> Any:
+    def binary(self, kind: str, a: Any, b: Any) -> object:
         expect_there(a, b)
         name, first, second = _BINARY[kind], type(a), type(b)
         if (first is Item and second in NUMBERS) or (second is Item and first in NUMBERS):
@@ -213,7 +213,7 @@ class Expressions(Calls):
             raise TypeError(f"unsupported operand type(s) for {kind}: {first.__name__!r} and {second.__name__!r}")
         return result
 
-    def unary(self, kind: str, value: Any) -> Any:
+    def unary(self, kind: str, value: object) -> object:
         if kind == "Not":
             return self.not_(value)
         expect_there(value)
@@ -224,7 +224,7 @@ class Expressions(Calls):
             return self.call(found, value)
         return getattr(operator, _UNARY[kind])(value)
 
-    def compare(self, kind: str, a: Any, b: Any) -> Any:
+    def compare(self, kind: str, a: object, b: object) -> Any:
         expect_there(a, b)
         if kind in ("Is", "IsNot"):
             for flag, constant in ((a, b), (b, a)):
@@ -254,13 +254,13 @@ class Expressions(Calls):
                     return result
         return getattr(operator, name)(a, b)
 
-    def _contains(self, container: Any, value: Any) -> Any:
+    def _contains(self, container: Any, value: object) -> object:
         found = getattr(type(container), "__contains__", None)
         if type(found) is types.FunctionType and self.converts(found):
             return self.call(found, container, value)
         _expect_identity(value)
         if type(container) in (list, tuple) and (is_data(value) or any(map(is_data, container))):
-            out: Any = False
+            out = False
             for x in container:
                 same = True if x is value else self.compare("Eq", x, value)
                 out = self.or_(out, lambda same=same: same)
@@ -270,14 +270,14 @@ class Expressions(Calls):
             raise Refused("data decide which attributes an object has, which `in` asks", other_paths=True)
         return value in container
 
-    def chain(self, kinds: tuple[str, ...], left: Any, *rest: Callable) -> Any:
+    def chain(self, kinds: tuple[str, ...], left: object, *rest: Callable) -> object:
         right = rest[0]()
         found = self.compare(kinds[0], left, right)
         if len(rest) == 1:
             return found
         return self.and_(found, lambda: self.chain(kinds[1:], right, *rest[1:]))
 
-    def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+    def call_predicate(self, name: str, owner: object, args: tuple, kwargs: dict) -> object:
         """The results of functions that ask tensors for a bool."""
         if name not in _ASKING:
             return NotImplemented
@@ -325,28 +325,28 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes, types.NoneType, Torch
 _REFLECTED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def _expect_identity(one: Any, other: Any = None, has_none: Callable[[Any], bool] = has_no_identity) -> None:
+def _expect_identity(one: object, other: object = None, has_none: Callable[[object], bool] = has_no_identity) -> None:
     """Refuses to tell which object a value is, where data decide that."""
     for x in (one, other):
         if has_none(x):
             raise Refused("data decide which of two objects something is, which is asked here", other_paths=True)
 
 
-def _equal(operators: Expressions, one: Any, other: Any) -> Any:
-    are_equal: Any = (one == other).all() if one.shape == other.shape else None
+def _equal(operators: Expressions, one: Any, other: Any) -> object:
+    are_equal = (one == other).all() if one.shape == other.shape else None
     return False if are_equal is None else Item.of(are_equal)
 
 
-def _allclose(operators: Expressions, *args: Any, **kwargs: Any) -> Any:
+def _allclose(operators: Expressions, *args: Any, **kwargs: object) -> object:
     are_close: Any = torch.isclose(*args, **kwargs).all()
     return Item.of(are_close)
 
 
-def _item(operators: Expressions, value: Any) -> Any:
+def _item(operators: Expressions, value: Any) -> object:
     return _as_bool(operators, value) if value.dtype == torch.bool and value.numel() == 1 else NotImplemented
 
 
-def _as_bool(operators: Expressions, value: Any) -> Any:
+def _as_bool(operators: Expressions, value: object) -> object:
     """The result of ``bool``: one that is traced is a number of Python's."""
     return of_flag(operators.truth(value))
 
@@ -363,11 +363,11 @@ _ASKING: dict[str, Callable] = {
 class _Iterator:
     """An iterator of the user's, whose `__next__` runs converted."""
 
-    def __init__(self, operators: Expressions, following: Any, items: Any):
+    def __init__(self, operators: Expressions, following: object, items: object):
         self._operators, self._following, self._items = operators, following, items
 
     def __iter__(self) -> "_Iterator":
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         return self._operators.call(self._following, self._items)

@@ -7,7 +7,7 @@ is called, and a write to the tensor that is read is one to the list's. What is 
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ import torch
 from ..runtime.errors import TracedValueError
 from ..runtime.errors.locations import user_line
 from ..runtime.translation import lift, this_call
+from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array
 from ..values.item import Item
 from ..values.lengths import range_of_number
@@ -23,11 +24,14 @@ from .numbers import is_integer
 from .sides import condition
 from .state import current_run, splitting
 
+if TYPE_CHECKING:
+    from .operators import Operators
+
 _MOST = 64  # items that are chosen among: each is a condition
 _SIZE = 2**16  # numbers of a list that become a constant of the graph
 
 
-def item_at(operators: Any, owner: Any, key: Any) -> Any:
+def item_at(operators: "Operators", owner: Any, key: Any) -> object:
     """The item of a list at an index that data decide, or that of a dictionary."""
     if not _is_of_data(key) or (isinstance(owner, dict) and type(key) is not Item):
         return owner[key]
@@ -45,7 +49,7 @@ def item_at(operators: Any, owner: Any, key: Any) -> Any:
     return _chosen(operators, at, range(len(items)), items)
 
 
-def set_item_at(operators: Any, value: Any, owner: Any, key: Any) -> None:
+def set_item_at(operators: "Operators", value: object, owner: Any, key: Any) -> None:
     """Sets the item of a list at an index that data decide, or of a dictionary that has all keys that it may be."""
     if isinstance(owner, dict):
         low, high = range_of_number(key) if is_integer(key) else (0, -1)
@@ -71,7 +75,7 @@ def set_item_at(operators: Any, value: Any, owner: Any, key: Any) -> None:
             operators.setitem(condition(deciding_array(flag), _giving(value), _giving(before), []), owner, i)
 
 
-def without_item(operators: Any, owner: list, key: Any) -> Any:
+def without_item(operators: "Operators", owner: list, key: Any) -> object:
     """Takes the item at an index that data decide out of a list, and gives it."""
     if type(key) is int:
         return operators.call(owner.pop, key)
@@ -84,7 +88,7 @@ def without_item(operators: Any, owner: list, key: Any) -> Any:
     return found
 
 
-def place_of(operators: Any, items: Sequence[Any], value: Any) -> Any:
+def place_of(operators: "Operators", items: Sequence[object], value: object) -> object:
     """The index of a value in a list or tuple, as its method `index` gives it."""
     flags = [operators.truth(True if x is value else operators.compare("Eq", x, value)) for x in items]
     count = next((i + 1 for i, x in enumerate(flags) if x is True), len(flags))
@@ -92,24 +96,24 @@ def place_of(operators: Any, items: Sequence[Any], value: Any) -> Any:
     if not places or flags[places[-1]] is not True:
         is_there = functools.reduce(lambda x, y: x | y, [flags[i] for i in places]) if places else False
         _expect(operators, is_there, lambda: ValueError("a value that data decide is not in the list"))
-    found: Any = places[-1] if places else 0
+    found = places[-1] if places else 0
     for i in places[-2::-1]:
         found = operators.choose(Item.of(flags[i]), _giving(i), _giving(found))
     return found
 
 
-def _counted(operators: Any, items: Sequence[Any], value: Any) -> Any:
-    found: Any = 0
+def _counted(operators: "Operators", items: Sequence[object], value: object) -> object:
+    found = 0
     for x in items:
         found = operators.binary("Add", found, True if x is value else operators.compare("Eq", x, value))
     return found
 
 
-def _without(operators: Any, owner: list, value: Any) -> None:
+def _without(operators: "Operators", owner: list, value: object) -> None:
     without_item(operators, owner, place_of(operators, owner, value))
 
 
-def _chosen(operators: Any, at: Any, keys: Sequence[Any], owner: Any) -> Any:
+def _chosen(operators: "Operators", at: object, keys: Sequence[object], owner: Any) -> object:
     """The item of the key that a number is; it is one of them."""
     answer = _answer(operators, at, keys)
     if answer is not None:
@@ -124,7 +128,7 @@ def _chosen(operators: Any, at: Any, keys: Sequence[Any], owner: Any) -> Any:
     return found
 
 
-def _answer(operators: Any, at: Any, keys: Sequence[Any]) -> Any:
+def _answer(operators: "Operators", at: object, keys: Sequence[object]) -> object:
     """The key that a number is on the way that the code goes, where its conditions are split; else None."""
     location = user_line()
     way = splitting(location)
@@ -137,12 +141,12 @@ def _answer(operators: Any, at: Any, keys: Sequence[Any]) -> Any:
     return keys[-1]
 
 
-def _value_of(operators: Any, owner: dict, key: Any) -> Any:
+def _value_of(operators: "Operators", owner: dict, key: object) -> object:
     _expect(operators, is_among(operators, owner, key), lambda: KeyError("a number that data decide"))
     return _chosen(operators, key, _numbers(owner), owner)
 
 
-def value_or(operators: Any, owner: dict, key: Any, default: Any = None) -> Any:
+def value_or(operators: "Operators", owner: dict, key: object, default: object = None) -> object:
     """The result of a dictionary's `get` for a number that data decide."""
     is_there = is_among(operators, owner, key)
     return operators.choose(is_there, lambda: _chosen(operators, key, _numbers(owner), owner), _giving(default))
@@ -160,7 +164,7 @@ _METHODS: dict[tuple[type, str], Callable] = {
 """Methods of lists, tuples and dictionaries that compare with what data decide, or get an index of that."""
 
 
-def method_of_data(operators: Any, owner: Any, name: str, args: tuple) -> Any:
+def method_of_data(operators: "Operators", owner: Any, name: str, args: tuple) -> object:
     """The result of a method of a container, if data decide about it; else NotImplemented."""
     method = _METHODS.get((type(owner), name))
     if method is None or len(args) not in ((1, 2) if name == "get" else (1,)):
@@ -169,21 +173,21 @@ def method_of_data(operators: Any, owner: Any, name: str, args: tuple) -> Any:
     return method(operators, owner, *args) if is_decided else NotImplemented
 
 
-def is_among(operators: Any, keys: Iterable[Any], number: Any) -> Any:
+def is_among(operators: "Operators", keys: Iterable[object], number: object) -> object:
     """The answer to ``number in keys``, for keys of a set or of a dictionary: what is no number is none of them."""
     numbers = _numbers(keys)
     _expect_few(numbers, "a number looked up in a dictionary or set", "index a tensor")
-    found: Any = False
+    found = False
     for x in numbers:
         found = operators.or_(found, lambda x=x: operators.compare("Eq", number, x))
     return found
 
 
-def _numbers(keys: Iterable[Any]) -> list[Any]:
+def _numbers(keys: Iterable[object]) -> list[object]:
     return [x for x in keys if type(x) in (int, float, bool)]
 
 
-def _index(operators: Any, key: Any, count: int, of: str) -> Any:
+def _index(operators: "Operators", key: Torchish, count: int, of: str) -> Any:
     """An index counted from the beginning."""
     number: Any = key if type(key) is Item else Item.out_of(key)
     if number.is_floating_point():
@@ -196,7 +200,7 @@ def _index(operators: Any, key: Any, count: int, of: str) -> Any:
     return operators.choose(is_negative, lambda: number + count, lambda: number)
 
 
-def _expect(operators: Any, holds: Any, error: Callable[[], Exception]) -> None:
+def _expect(operators: "Operators", holds: object, error: Callable[[], Exception]) -> None:
     """Raises as Python does; where data decide whether, as a side of a condition does, and results tell by nan."""
 
     def fails() -> None:
@@ -209,7 +213,7 @@ def _expect(operators: Any, holds: Any, error: Callable[[], Exception]) -> None:
         path.expect(flag, True, user_line())
 
 
-def _expect_few(items: Sequence[Any], what: str, instead: str) -> None:
+def _expect_few(items: Sequence[object], what: str, instead: str) -> None:
     if len(items) > _MOST:
         raise TracedValueError(f"{what} of more than {_MOST} items", instead=instead)
 
@@ -218,7 +222,7 @@ def _is_of_data(key: Any) -> bool:
     return type(key) is Item or (is_data(key) and key.numel() == 1)
 
 
-def _giving(value: Any) -> Callable[[], Any]:
+def _giving(value: object) -> Callable[[], object]:
     return lambda: value
 
 

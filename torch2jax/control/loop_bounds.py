@@ -16,6 +16,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
@@ -28,7 +29,7 @@ Number = bool | int | float
 
 
 def most_iterations(
-    jaxpr: Jaxpr, decisions: Sequence[Var | Literal], begin: Sequence[Number | None], results: Sequence[Any]
+    jaxpr: Jaxpr, decisions: Sequence[Var | Literal], begin: Sequence[Number | None], results: Sequence[object]
 ) -> int | None:
     """The largest number of iterations that come back to the beginning; None if no counter says so.
 
@@ -53,7 +54,7 @@ def most_iterations(
     return None
 
 
-def uniform(array: Any) -> Number | None:
+def uniform(array: jax.Array) -> Number | None:
     """The number that all elements of an array are; None if they are not one, or nobody knows."""
     if isinstance(array, Tracer) or not 0 < math.prod(np.shape(array)) <= _SMALL:
         return None
@@ -67,7 +68,7 @@ def _value(atom: Any, values: dict[Var, Number]) -> Number | None:
     return uniform(atom.val) if isinstance(atom, Literal) else values.get(atom)
 
 
-def _relevant(steps: Sequence[JaxprEqn], known: set[Var], wanted: Sequence[Any]) -> list[JaxprEqn]:
+def _relevant(steps: Sequence[JaxprEqn], known: set[Var], wanted: Sequence[object]) -> list[JaxprEqn]:
     """The steps that lead from numbers that may be known to what is wanted."""
     found = []
     for step in steps:
@@ -89,7 +90,7 @@ def _computed(steps: Sequence[JaxprEqn], known: dict[Var, Number]) -> dict[Var, 
     for step in steps:
         operands = [_value(x, values) for x in step.invars]
         for var, number in zip(step.outvars, _RULES[step.primitive.name](step, operands), strict=True):
-            dtype: Any = var.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
+            dtype = var.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
             if number is not None and _is_held(number, dtype):
                 values[var] = bool(number) if dtype.kind == "b" else number
     return values
@@ -141,23 +142,23 @@ def _remainder(x: int, y: int) -> int | None:
     return None if y == 0 else int(math.copysign(abs(x) % abs(y), x))
 
 
-def _converted(step: JaxprEqn, operands: list[Any]) -> Sequence[Number | None]:
+def _converted(step: JaxprEqn, operands: list[object]) -> Sequence[Number | None]:
     (x,), dtype = operands, step.params["new_dtype"]
     if not isinstance(x, int) or np.dtype(dtype).kind not in "biuf" or not _is_held(x, np.dtype(dtype)):
         return [None]
     return [np.dtype(dtype).type(x).item()]
 
 
-def _chosen(step: JaxprEqn, operands: list[Any]) -> Sequence[Number | None]:
+def _chosen(step: JaxprEqn, operands: list[Number | None]) -> Sequence[Number | None]:
     which, *cases = operands
     return [None if which is None else cases[int(which)]]
 
 
-def _same(step: JaxprEqn, operands: list[Any]) -> Sequence[Number | None]:
+def _same(step: JaxprEqn, operands: list[Number | None]) -> Sequence[Number | None]:
     return operands[:1]
 
 
-def _one(step: JaxprEqn, operands: list[Any]) -> Sequence[Number | None]:
+def _one(step: JaxprEqn, operands: list[Number | None]) -> Sequence[Number | None]:
     return [operands[0] if all(x == operands[0] for x in operands) else None]
 
 

@@ -110,7 +110,7 @@ class _Carried:
         for key in found:
             del self.slots[key], self.merged[key]
 
-    def begin(self, start: Callable[[Pick], Any], stream: Any) -> list:
+    def begin(self, start: Callable[[Pick], object], stream: Any) -> list:
         """The arrays that the first iteration begins with."""
         arrays = [start(x) if x.one.kind == "number" else strong(jnp.asarray(start(x))) for x in self.picks]
         arrays += [strong(x.buffer.arranged(None)) for x in self.storages.values()]
@@ -150,7 +150,7 @@ class _Carried:
                     Tie(None, storage, values[m]._node.storage, [])
 
 
-def _start_of(pick: Pick, array: Any) -> Any:
+def _start_of(pick: Pick, array: object) -> Any:
     """The beginning of an iteration; a leaf is another one in each."""
     if not pick.is_leaf:
         return pick.value(array, False)
@@ -167,7 +167,7 @@ def _may_share(one: Pick, other: Pick) -> bool:
 
 
 def loop(
-    step: Callable[[], Any], first: Any, variables: Sequence[Variable], location: SourceLine, bound: int | None
+    step: Callable[[], object], first: object, variables: Sequence[Variable], location: SourceLine, bound: int | None
 ) -> None:
     """Takes steps while they give true.
 
@@ -197,8 +197,8 @@ class _Capacity(NamedTuple):
 
 
 def _with_capacity(
-    step: Callable[[], Any],
-    first: Any,
+    step: Callable[[], object],
+    first: object,
     variables: Sequence[Variable],
     location: SourceLine,
     bound: int | None,
@@ -225,9 +225,9 @@ def _with_capacity(
         raise
 
 
-def _expect_capacity(tensor: Any, size: int, location: SourceLine) -> None:
+def _expect_capacity(tensor: object, size: int, location: SourceLine) -> None:
     """Lets results tell where a tensor has become longer than its room."""
-    length: Any = leading_of(tensor)[0].length
+    length = leading_of(tensor)[0].length
     text = f"the loop at {location} has more iterations than max_steps= says"
     expect_to_fit(length <= size, "the room of a tensor that a loop makes longer", text)
 
@@ -243,8 +243,8 @@ class _Settled(NamedTuple):
 
 
 def _loop(
-    step: Callable[[], Any],
-    first: Any,
+    step: Callable[[], object],
+    first: object,
     variables: Sequence[Variable],
     location: SourceLine,
     bound: int | None,
@@ -265,7 +265,7 @@ def _loop(
 
 
 def _settled(
-    step: Callable[[], Any],
+    step: Callable[[], object],
     variables: Sequence[Variable],
     location: SourceLine,
     bound: int | None,

@@ -8,7 +8,6 @@ compare, `Operators.matched` refuses.
 
 import ast
 import itertools
-from typing import Any
 
 from .exits import FUNCTIONS, assign, load
 
@@ -33,10 +32,10 @@ class _Lowering(ast.NodeTransformer):
     def __init__(self):
         self._count = itertools.count(1)
 
-    def visit(self, node: ast.AST) -> Any:
+    def visit(self, node: ast.AST) -> object:
         return node if isinstance(node, FUNCTIONS) else super().visit(node)
 
-    def visit_Match(self, node: ast.Match) -> Any:
+    def visit_Match(self, node: ast.Match) -> object:
         self.generic_visit(node)
         if not all(_is_condition(case) for case in node.cases):
             return node

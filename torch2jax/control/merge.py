@@ -60,21 +60,21 @@ class Unmergeable:
         locals()[f"__{_name}__"] = locals()[f"__r{_name}__"] = _used
 
 
-def expect_there(*values: Any) -> None:
+def expect_there(*values: object) -> None:
     """Refuses values on which two sides do not agree."""
     for value in values:
         if type(value) is Unmergeable:
             value._used()
 
 
-def is_one_of_two(value: Any) -> bool:
+def is_one_of_two(value: object) -> bool:
     """True if data decide which object a value is, as `is` asks."""
     if isinstance(value, Torchish):
         return type(value) is Torchish and is_tied(value._node.storage.memory)
     return id(value) in (current_run().tuples if isinstance(value, tuple) else current_run().pairs)
 
 
-def has_no_identity(value: Any) -> bool:
+def has_no_identity(value: object) -> bool:
     """True if data decide which object a value is, or has in it, and code would tell: it is equal to itself alone."""
     if not current_run().pairs:
         return isinstance(value, Torchish) and is_one_of_two(value)
@@ -136,7 +136,7 @@ class Pick(NamedTuple):
             found = padded_to(found, self.shape[0])
         return lax.convert_element_type(found, dtype)
 
-    def value(self, array: Any, keeps: bool) -> Any:
+    def value(self, array: object, keeps: bool) -> Any:
         """The value that code gets for the chosen array.
 
         Args:
@@ -178,7 +178,7 @@ Build = Callable[[list], Any]
 def _building(x: Any, builders: list[Build]) -> Build:
     """What makes a tuple, which nobody writes to: so nobody keeps it, or what is in it."""
 
-    def build(values: list) -> Any:
+    def build(values: list) -> object:
         found = _rebuilt(x, [y(values) for y in builders])
         current_run().tuples.add(id(found))
         return found
@@ -205,7 +205,7 @@ class Merge:
         self._known: dict[tuple[int, int], tuple[Build, Tree, Tree]] = {}
         self._parts: dict[int, list[list]] = {}
         """Of objects that new ones are made of: those, where they have been made."""
-        self._older: list[tuple[list, Any, str]] = []
+        self._older: list[tuple[list, object, str]] = []
 
     def __call__(
         self, a: Tree, b: Tree, name: str, must_be_on_both_sides: bool = False, is_contents: bool = False
@@ -285,7 +285,7 @@ class Merge:
         of_rows = self._pick(rows, rows_too, "rows", spec, shape, name, axis)
         of_length = self._pick(length, length_too, "tensor", _number_spec(torch.int64), (), f"the length of {name}")
 
-        def build(values: list) -> Any:
+        def build(values: list) -> object:
             with this_call().inside():
                 return at_axis(first(of_rows(values), of_length(values)), axis)
 
@@ -347,7 +347,7 @@ class Merge:
         if a.kind == "tuple":
             return _building(a, builders)
 
-        def build(values: list) -> Any:
+        def build(values: list) -> object:
             if not box:
                 if a.kind == "object":
                     is_own = not a.is_older and not b.is_older  # then nobody but the side has had it
@@ -374,7 +374,7 @@ class Merge:
                 return _building(x, builders)
             box: list = []
 
-            def build(values: list) -> Any:
+            def build(values: list) -> object:
                 if not box:
                     if x.kind == "object":
                         box.append(x.value)
@@ -417,7 +417,7 @@ def _rows_and_length(x: Tree, axis: int) -> tuple[Leaf, Leaf] | None:
     return x._replace(kind="plain", shape=shape), Leaf("number", x.shape[axis])
 
 
-def _set_attributes(value: Any, attributes: Iterable[tuple[str, Any]]) -> None:
+def _set_attributes(value: object, attributes: Iterable[tuple[str, object]]) -> None:
     names = dict_of(value)
     for name, x in attributes:
         slot = next((vars(kind)[name] for kind in type(value).__mro__ if name in vars(kind)), None)
@@ -427,7 +427,7 @@ def _set_attributes(value: Any, attributes: Iterable[tuple[str, Any]]) -> None:
             names[name] = x  # pyright: ignore[reportOptionalSubscript]
 
 
-def _rebuilt(node: Node, children: list) -> Any:
+def _rebuilt(node: Node, children: list) -> object:
     kind = type(node.value)
     if node.kind == "list":
         return children
@@ -461,12 +461,12 @@ def _holds(dtype: torch.dtype, number: Leaf) -> bool:
     return torch.can_cast(other, dtype) and (other == torch.bool) == (dtype == torch.bool)
 
 
-def _is_same_number(one: Any, other: Any) -> bool:
+def _is_same_number(one: object, other: object) -> bool:
     """True of numbers of one type that no code tells apart: 0.0 and -0.0 are equal, and two."""
     return one == other if isinstance(one, int) else repr(one) == repr(other)
 
 
-def _are_alike(one: Any, other: Any) -> bool:
+def _are_alike(one: object, other: Any) -> bool:
     """True of two containers of one class if nothing but what is in them tells them apart."""
     if isinstance(one, collections.deque):
         return one.maxlen == other.maxlen
@@ -482,7 +482,7 @@ def _are_one(one: Tree, other: Tree) -> bool:
     return True
 
 
-def _are_equal(one: Any, other: Any) -> bool:
+def _are_equal(one: object, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, (slice, range)):
@@ -501,7 +501,7 @@ def _are_same_names(one: tuple, other: tuple) -> bool:
     return all(x is y or (type(x) is type(y) and not isinstance(x, torch.Tensor) and x == y) for x, y in pairs)
 
 
-def _attributes_of_tensor(value: Any) -> set[str]:
+def _attributes_of_tensor(value: object) -> set[str]:
     return value.attributes.keys() - {"_restriction"} if isinstance(value, Torchish) else set()
 
 

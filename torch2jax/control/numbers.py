@@ -7,7 +7,7 @@ be followed is refused by name.
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,14 +23,17 @@ from ..values.traced_numbers import Number, expect_divisor
 from .overflow import expect_finite, expect_integer
 from .state import Refused
 
+if TYPE_CHECKING:
+    from .calls import Calls
+
 NUMBERS = frozenset((bool, int, float, complex, Item))
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> bool:
     return type(value) in (int, bool) or (type(value) is Item and not value.is_floating_point())
 
 
-def beside_floats(a: Any, b: Any) -> tuple[Any, Any]:
+def beside_floats(a: object, b: object) -> tuple[Any, Any]:
     """Two numbers as they are computed with: an integer that the graph does not hold is a float beside a float."""
     if is_integer(a) == is_integer(b):
         return a, b
@@ -41,7 +44,7 @@ def beside_floats(a: Any, b: Any) -> tuple[Any, Any]:
 # Operators.
 
 
-def computed(kind: str, function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+def computed(kind: str, function: Callable[[Any, Any], Any], a: object, b: object) -> Any:
     """The result of an operator of two numbers, one of which data decide."""
     if complex in (type(a), type(b)):
         raise TracedValueError("a complex number of a traced one", instead="compute with tensors: torch.complex(a, b)")
@@ -57,7 +60,7 @@ def computed(kind: str, function: Callable[[Any, Any], Any], a: Any, b: Any) -> 
     return expect_integer(kind, a, b, result) if kind in ("Add", "Sub", "Mult") and is_integer(result) else result
 
 
-def _held(kind: str, value: Any, other: Any) -> Any:
+def _held(kind: str, value: object, other: Any) -> Any:
     """An integer beside one that the graph has, in as many bits.
 
     Raises:
@@ -76,7 +79,7 @@ def _held(kind: str, value: Any, other: Any) -> Any:
     )
 
 
-def _check_divisor(value: Any) -> None:
+def _check_divisor(value: object) -> None:
     check = this_call().execution.path.policy.checking
     if check is not None and type(value) is Item and value.dtype != torch.bool:
         low, high = lengths.range_of_number(value) if is_integer(value) else (0, 0)
@@ -85,7 +88,7 @@ def _check_divisor(value: Any) -> None:
             check(is_right.read(), f"ZeroDivisionError: division by zero, at {user_line()}")
 
 
-def _power(a: Any, b: Any) -> Any:
+def _power(a: Any, b: object) -> Any:
     if is_integer(a) and is_integer(b):
         if lengths.range_of_number(b)[0] >= 0:
             return expect_integer("Pow", a, b, a**b)
@@ -99,7 +102,7 @@ def _power(a: Any, b: Any) -> Any:
     return a**b
 
 
-def _shifted(kind: str, a: Any, b: Any) -> Any:
+def _shifted(kind: str, a: object, b: Any) -> Any:
     if type(b) is Item and (kind == "RShift" or lengths.range_of_number(b)[0] < 0):
         raise TracedValueError(f"the count of a shift, {kind}", instead="write n * 2**k, or n // 2**k")
     if type(b) is not Item and b < 0:
@@ -111,16 +114,16 @@ def _shifted(kind: str, a: Any, b: Any) -> Any:
     return Item.of(shifted)
 
 
-def raised_to(operators: Any, a: Any, b: Any, modulus: Any = None) -> Any:
+def raised_to(operators: "Calls", a: object, b: object, modulus: object = None) -> Any:
     power = operators.binary("Pow", a, b)
     return power if modulus is None else operators.binary("Mod", power, modulus)
 
 
-def divided(operators: Any, a: Any, b: Any) -> tuple[Any, Any]:
+def divided(operators: "Calls", a: object, b: object) -> tuple[Any, Any]:
     return operators.binary("FloorDiv", a, b), operators.binary("Mod", a, b)
 
 
-def is_extreme_of_tensors(first: Any, second: Any) -> bool:
+def is_extreme_of_tensors(first: object, second: object) -> bool:
     """Whether the larger of two numbers is that of two tensors. Of nan and a number, Python's functions give the first
     one, as those of tensors do only where that is nan.
     """
@@ -145,16 +148,16 @@ def as_integer(number: Item, function: Callable[[Any], Any]) -> Any:
     return expect_finite(number, function(number)) if number.is_floating_point() else number
 
 
-def rounded(operators: Any, number: Any, digits: Any = None) -> Any:
+def rounded(operators: "Calls", number: Any, digits: Any = None) -> Any:
     del operators
     return as_integer(number, round) if digits is None else round(number, digits)
 
 
-def text(*args: Any, **options: Any) -> Any:
+def text(*args: object, **options: object) -> Any:
     raise TracedValueError("the text of a traced number", instead=HOW_TO_PRINT)
 
 
-def refused(what: str, *args: Any, **options: Any) -> Any:
+def refused(what: str, *args: object, **options: object) -> Any:
     raise TracedValueError(f"{what} of a traced number")
 
 
@@ -186,7 +189,7 @@ def attribute(number: Item, name: str) -> Any:
 # The module `math`.
 
 
-def of_math(operators: Any, name: str, args: Sequence, options: dict) -> Any:
+def of_math(operators: "Calls", name: str, args: Sequence, options: dict) -> Any:
     """The result of a function of `math` of numbers that data decide."""
     function = MATH[name][1]
     if name in ("floor", "ceil", "trunc") and function is not None:
@@ -207,5 +210,5 @@ def _is_close(a: Any, b: Any, *, rel_tol: float = 1e-09, abs_tol: float = 0.0) -
     return Item.of(Number.of(abs(a - b)) <= tolerance)
 
 
-def _common_divisor(a: Any, b: Any) -> Any:
+def _common_divisor(a: object, b: object) -> Any:
     return Item.of(torch.gcd(*map(lengths.tensor_of, (a, b))))  # pyright: ignore[reportArgumentType]

@@ -41,13 +41,13 @@ _SHORT = 16  # iterations that are conditions one within another, where they can
 class Operators(Expressions):
     """The operators; converted code has their one object as a constant."""
 
-    def item_at(self, owner: Any, key: Any) -> Any:
+    def item_at(self, owner: object, key: object) -> Any:
         return item_at(self, owner, key)
 
-    def set_item_at(self, value: Any, owner: Any, key: Any) -> None:
+    def set_item_at(self, value: object, owner: object, key: object) -> None:
         set_item_at(self, value, owner, key)
 
-    def call_predicate(self, name: str, owner: Any, args: tuple, kwargs: dict) -> Any:
+    def call_predicate(self, name: str, owner: object, args: tuple, kwargs: dict) -> Any:
         if name == "sort" and type(owner) is list and not args:
             ordered = in_order(self, list(owner), **kwargs)
             if ordered is not NotImplemented:
@@ -56,7 +56,7 @@ class Operators(Expressions):
         found = NotImplemented if kwargs else method_of_data(self, owner, name, args)
         return super().call_predicate(name, owner, args, kwargs) if found is NotImplemented else found
 
-    def _contains(self, container: Any, value: Any) -> Any:
+    def _contains(self, container: Any, value: object) -> Any:
         if type(value) is Item and type(container) in (set, frozenset, dict):
             return is_among(self, container, value)
         return super()._contains(container, value)
@@ -79,7 +79,7 @@ class Operators(Expressions):
             return self.truth(test())
         return self.truth(self.and_(Item.of(none), test))
 
-    def _while_all_fits(self, before: Any, goes_on: Any) -> Any:
+    def _while_all_fits(self, before: object, goes_on: object) -> Any:
         """Whether there is another iteration: none after an integer has left its bits, by which the loop may end."""
         fits = fitting()
         return goes_on if fits is None or fits.read() is before else self.and_(goes_on, lambda: Item.of(fits))
@@ -119,7 +119,7 @@ class Operators(Expressions):
                     "raises an exception"
                 )
 
-    def for_(self, items: Any, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
+    def for_(self, items: object, body: Callable, names: tuple[str, ...], flags: tuple[str, ...]) -> None:
         items = self.iterated(items)
         self._go_through_items(items, body, names, flags)
         if is_iterator(items):
@@ -239,7 +239,7 @@ class Operators(Expressions):
             goes_on = self._goes_on(lambda at=at: left.has(self, at), ending)
 
     @staticmethod
-    def matched(subject: Any, by_value: bool, by_identity: bool, *kinds: Callable[[], Any]) -> Any:
+    def matched(subject: object, by_value: bool, by_identity: bool, *kinds: Callable[[], Any]) -> Any:
         parts = _parts(subject)
         expect_there(*parts)
         if by_value and any(map(has_no_identity, parts)):
@@ -287,7 +287,7 @@ class Operators(Expressions):
 
     trying = trying
 
-    def managed(self, manager: Any) -> Any:
+    def managed(self, manager: object) -> Any:
         expect_there(manager)
         enter, leave = getattr(type(manager), "__enter__", None), getattr(type(manager), "__exit__", None)
         if any(type(x) is types.FunctionType and self.converts(x) for x in (enter, leave)):
@@ -309,7 +309,7 @@ class _WaysOut:
         for x in self._results:
             x.write(UNDEFINED)
 
-    def read(self) -> list[Any]:
+    def read(self) -> list[object]:
         return [x.read() for x in self.flags]
 
 
@@ -320,7 +320,7 @@ class CountedRange:
         most: how many numbers it has at most, if that is known.
     """
 
-    def __init__(self, start: Any, stop: Any, step: int, most: int | None = None):
+    def __init__(self, start: Any, stop: object, step: int, most: int | None = None):
         self.start, self.stop, self.step, self.most = start, stop, step, most
 
     @property
@@ -331,10 +331,10 @@ class CountedRange:
         ends = self.start, self.start + (self.most - 1) * self.step
         return min(ends), max(ends)
 
-    def has(self, operators: Expressions, number: Any) -> Any:
+    def has(self, operators: Expressions, number: object) -> object:
         return operators.compare("Lt" if self.step > 0 else "Gt", number, self.stop)
 
-    def goes_on(self, operators: Expressions) -> Any:
+    def goes_on(self, operators: Expressions) -> object:
         return operators.truth(self.has(operators, self.start))
 
 
@@ -344,7 +344,7 @@ def _is_over(flag: Any) -> bool:
     return way is not None and way.answer(deciding_array(flag)) is False
 
 
-def _ends_by_code(items: Any) -> bool:
+def _ends_by_code(items: object) -> bool:
     """True of a generator that runs code when it is left, and of an iterator of C's that reads one."""
     if isinstance(items, types.GeneratorType):
         steps = dis.get_instructions(items.gi_code)
@@ -352,10 +352,10 @@ def _ends_by_code(items: Any) -> bool:
     return is_iterator(items) and any(map(_ends_by_code, filter(is_iterator, gc.get_referents(items))))
 
 
-def _parts(subject: Any, depth: int = 3) -> list[Any]:
+def _parts(subject: object, depth: int = 3) -> list[object]:
     """What a pattern may compare: a value, and what is in it."""
     if isinstance(subject, (list, tuple)):
-        inner: Any = subject
+        inner = subject
     elif isinstance(subject, dict):
         inner = subject.values()
     else:
@@ -374,15 +374,15 @@ def _nothing() -> None:
 class _Manager:
     """A context manager of the user's, whose methods run converted."""
 
-    def __init__(self, operators: Expressions, manager: Any, enter: Any, leave: Any):
+    def __init__(self, operators: Expressions, manager: object, enter: object, leave: object):
         self._operators, self._manager, self._enter, self._leave = operators, manager, enter, leave
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> object:
         found = self._operators.call(self._enter, self._manager)
         current_run().trying += 1  # it may end an exception
         return found
 
-    def __exit__(self, *exc_info: object) -> Any:
+    def __exit__(self, *exc_info: object) -> object:
         current_run().trying -= 1
         return self._operators.call(self._leave, self._manager, *exc_info)
 

@@ -13,10 +13,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Literal
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from ..runtime.errors.locations import user_line
 from ..runtime.translation import this_call
@@ -49,13 +50,13 @@ def expect_integer(kind: str, one: Any, other: Any, result: Item) -> Item:
     return result
 
 
-def _range(value: Any) -> Range:
+def _range(value: object) -> Range:
     low, high = range_of_number(value)
     bounds = value.bounds if type(value) is Item else None
     return (low, high) if bounds is None else (max(low, bounds[0]), min(high, bounds[1]))
 
 
-def expect_finite(real: Any, integer: Item) -> Item:
+def expect_finite(real: Item, integer: Item) -> Item:
     """The integer that is made of a float, where an integer of the graph has it."""
     info = np.iinfo(integer.read().dtype)
     array = real.read()
@@ -65,7 +66,7 @@ def expect_finite(real: Any, integer: Item) -> Item:
     return integer
 
 
-def _expect(fits: Any, what: str) -> None:
+def _expect(fits: object, what: str) -> None:
     expect_to_fit(_Flag(fits), "an integer of Python's", f"OverflowError: {what}, at {user_line()}")
 
 
@@ -77,26 +78,26 @@ def fitting() -> Any:
 class _Flag:
     """A bool of the graph as `expect_to_fit` takes it."""
 
-    def __init__(self, array: Any):
+    def __init__(self, array: object):
         self.read = lambda: array
 
 
-def _array(value: Any, like: Any) -> Any:
+def _array(value: object, like: jax.Array) -> Any:
     return value.read() if type(value) is Item else np.asarray(value, like.dtype)
 
 
-def _sum_fits(one: Any, other: Any, result: Any, least: int, most: int) -> Any:
+def _sum_fits(one: int | Item, other: int | Item, result: jax.Array, least: int, most: int) -> jax.Array:
     """A sum leaves the bits if its sign is that of neither operand."""
     a, b = _array(one, result), _array(other, result)
     return lax.ge(lax.bitwise_and(lax.bitwise_xor(a, result), lax.bitwise_xor(b, result)), _zero(result))
 
 
-def _difference_fits(one: Any, other: Any, result: Any, least: int, most: int) -> Any:
+def _difference_fits(one: int | Item, other: int | Item, result: jax.Array, least: int, most: int) -> jax.Array:
     a, b = _array(one, result), _array(other, result)
     return lax.ge(lax.bitwise_and(lax.bitwise_xor(a, b), lax.bitwise_xor(a, result)), _zero(result))
 
 
-def _product_fits(one: Any, other: Any, result: Any, least: int, most: int) -> Any:
+def _product_fits(one: int | Item, other: int | Item, result: jax.Array, least: int, most: int) -> jax.Array:
     if type(one) is not Item or type(other) is not Item:
         number: Any = one if type(one) is Item else other
         known: Any = other if type(one) is Item else one
@@ -108,7 +109,7 @@ def _product_fits(one: Any, other: Any, result: Any, least: int, most: int) -> A
     return lax.bitwise_or(lax.eq(a, _zero(a)), lax.bitwise_and(is_back, lax.bitwise_not(is_wrapped)))
 
 
-def _power_fits(one: Any, other: Any, result: Any, least: int, most: int) -> Any:
+def _power_fits(one: Any, other: Any, result: jax.Array, least: int, most: int) -> jax.Array:
     if type(other) is int:
         root = _largest(lambda x: x**other <= most, most)
         return _is_between(one.read(), -root, root)
@@ -127,12 +128,12 @@ def _largest(holds: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def _is_between(array: Any, low: int, high: int) -> Any:
+def _is_between(array: jax.Array, low: int, high: int) -> jax.Array:
     ends = [np.asarray(x, array.dtype) for x in (low, high)]
     return lax.bitwise_and(lax.ge(array, ends[0]), lax.le(array, ends[1]))
 
 
-def _zero(array: Any) -> Any:
+def _zero(array: jax.Array) -> np.ndarray:
     return np.zeros((), array.dtype)
 
 
@@ -154,7 +155,7 @@ _Size = tuple[float, int] | None
 None if nothing says how large it is."""
 
 
-def unbounded(jaxpr: Any, positions: dict[int, int | None], bound: Callable[[], int | None]) -> list[int]:
+def unbounded(jaxpr: Jaxpr, positions: dict[int, int | None], bound: Callable[[], int | None]) -> list[int]:
     """The places of those integers that a loop carries which may leave their bits.
 
     Args:
@@ -172,17 +173,17 @@ def unbounded(jaxpr: Any, positions: dict[int, int | None], bound: Callable[[], 
     return [i for i in found if most is None or ends[i][1] * (most + 1) > _LARGEST]
 
 
-def bounds_of(started: Any) -> Range | None:
+def bounds_of(started: object) -> Range | None:
     """The bounds of an integer that a loop carries, and that grows no more, by those of what it begins with."""
     low, high = _range(started) if type(started) in (int, Item) else (-_LARGEST, _LARGEST)
     return None if low < -_LARGEST or high > _LARGEST else (low - _LARGEST, high + _LARGEST)
 
 
 def _sizes(jaxpr: Any, given: Sequence[_Size], outer: _Size) -> list[_Size]:
-    known: dict[Any, _Size] = dict(zip(jaxpr.invars, given, strict=True))
+    known: dict[object, _Size] = dict(zip(jaxpr.invars, given, strict=True))
     known |= {x: outer if _is_integer(x) else None for x in jaxpr.constvars}
 
-    def of(atom: Any) -> _Size:
+    def of(atom: object) -> _Size:
         if isinstance(atom, Literal):
             value = np.asarray(atom.val)
             return (0, abs(int(value))) if value.dtype.kind in "biu" and value.size == 1 else None
@@ -222,7 +223,7 @@ def _product_of(sizes: Sequence[_Size]) -> _Size:
     return None
 
 
-def _quotient_of(step: Any, sizes: Sequence[_Size]) -> _Size:
+def _quotient_of(step: JaxprEqn, sizes: Sequence[_Size]) -> _Size:
     divisor = step.invars[1]
     number = abs(int(divisor.val)) if isinstance(divisor, Literal) and np.size(divisor.val) == 1 else 1
     return None if sizes[0] is None else (sizes[0][0] / max(number, 1), sizes[0][1] // max(number, 1) + 1)

@@ -7,7 +7,6 @@ import gc
 import os
 import sys
 from types import CodeType, FrameType
-from typing import Any
 
 from ..runtime.caches import Cache
 from ..runtime.errors.locations import is_library
@@ -31,7 +30,7 @@ class watching:
             sys.setprofile(None)
 
 
-def _profile(frame: FrameType, event: str, arg: Any) -> None:
+def _profile(frame: FrameType, event: str, arg: object) -> None:
     if event != "call":
         return
     code = frame.f_code

@@ -54,7 +54,7 @@ class Assertion(NamedTuple):
     predicate: Atom
     wanted: bool
     message: str
-    check: Callable[[Any, str], None]
+    check: Callable[[object, str], None]
     outvars: tuple = ()
 
     has_effects = True

@@ -196,7 +196,7 @@ MUTATORS: dict[type, frozenset[str]] = {
 """The methods of containers that write to them."""
 
 
-def mutators_of(value: Any) -> frozenset[str] | None:
+def mutators_of(value: object) -> frozenset[str] | None:
     """The methods that write to a container; None if the value is none."""
     return next((names for kind, names in MUTATORS.items() if isinstance(value, kind)), None)
 
@@ -288,7 +288,7 @@ _ANY_MAY_CALL = frozenset(
 )
 
 
-def changes_nothing(function: Any, owner: Any, name: str) -> bool:
+def changes_nothing(function: object, owner: Any, name: str) -> bool:
     """True if a callable of C's writes to nothing but tensors, whatever it is called with.
 
     Args:
@@ -325,13 +325,13 @@ CALLERS: frozenset[Callable] = frozenset((builtins.sorted, builtins.min, builtin
 CALLING_TYPES = (map, filter, *(x for x in vars(itertools).values() if isinstance(x, type)))
 
 
-def calls_its_arguments(function: Any, name: str) -> bool:
+def calls_its_arguments(function: object, name: str) -> bool:
     """True if a callable calls functions among its arguments."""
     module = (getattr(function, "__module__", None) or "").split(".")[0]
     is_listed = any(function is x for x in (*CALLERS, *CALLING_TYPES))
     return is_listed or name == "sort" or module in ("torch", "jax", "jaxlib")
 
 
-def is_iterator(value: Any) -> bool:
+def is_iterator(value: object) -> bool:
     """True if reading from a value changes it."""
     return hasattr(type(value), "__next__") and isinstance(value, Iterator)

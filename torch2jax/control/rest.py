@@ -107,11 +107,11 @@ class Way:
         self._merges = self._merges or not found
         return found
 
-    def answer(self, flag: Any) -> bool | None:
+    def answer(self, flag: object) -> bool | None:
         """The answer that a traced bool has had; None if it has not been asked."""
         return next((found for before, found in self._known if is_same_value(flag, before)), None)
 
-    def ask(self, flag: Any, location: SourceLine, why: str = "decides how code goes on") -> bool:
+    def ask(self, flag: object, location: SourceLine, why: str = "decides how code goes on") -> bool:
         """The answer to a traced bool.
 
         Args:
@@ -186,7 +186,7 @@ class Rest:
         run: gives a tree of arrays and other things, on a way.
     """
 
-    def __init__(self, run: Callable[[Way], Any], split: Split, policy: BranchPolicy):
+    def __init__(self, run: Callable[[Way], object], split: Split, policy: BranchPolicy):
         self._run, self._split, self._policy = run, split, policy
         self._most = _CHECKS * max(policy.max_paths, _FEW)
         self._root, self._values, self._consts = _Node(), dict[Var, Any](), dict[Any, Var]()
@@ -248,7 +248,7 @@ class Rest:
         """Puts a run into the tree, in terms of the variables that the tree has already; gives its nodes."""
         names: dict[Var, Any] = {}
 
-        def named(atom: Any) -> Any:
+        def named(atom: Any) -> object:
             if isinstance(atom, Literal):
                 return atom
             if atom not in names:
@@ -292,14 +292,14 @@ class Rest:
                 raise _uneven(run.decisions[-1].location)
             names.update(zip(other.outvars, step.outvars, strict=True))
 
-    def _const(self, value: Any) -> Var:
+    def _const(self, value: object) -> Var:
         key = _key_of(value)
         if key not in self._consts:
             var = new_var(jax.typeof(value))
             self._consts[key], self._values[var] = var, value
         return self._consts[key]
 
-    def _is_constant(self, var: Any, value: Any) -> bool:
+    def _is_constant(self, var: Any, value: object) -> bool:
         """Returns True if a variable of the tree is a constant of this value."""
         known = self._values.get(var)
         if known is None or known is value or isinstance(known, Tracer) or isinstance(value, Tracer):
@@ -366,7 +366,7 @@ def _without_frames(error: Exception) -> Exception:
     return error
 
 
-def _key_of(value: Any) -> Any:
+def _key_of(value: Any) -> object:
     """The key of a constant: small ones are made anew in every run, and compared by value."""
     if isinstance(value, Tracer):
         return id(value)

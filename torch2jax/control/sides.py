@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jax import lax
 from jax.core import Tracer, eval_jaxpr
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from ..calls.settings import AutocastState
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
@@ -24,7 +24,7 @@ from ..internals.jax import varying_axes
 from ..runtime.errors import BranchError, TracedValueError
 from ..runtime.errors.locations import SourceLine, user_line
 from ..runtime.errors.tracebacks import add_note
-from ..runtime.translation import this_call
+from ..runtime.translation import Call, this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.history import Source
 from ..tensors.journal import Journal, NeedsLeaves, Uncontained
@@ -61,16 +61,16 @@ class Side:
         """The number of the array with how many keys it has taken, if data decide that."""
         self.checks: list[int] = []
         """The numbers of the arrays with what is assumed to hold, in a loop's body."""
-        self.made: dict[int, Any] = {}
+        self.made: dict[int, object] = {}
         self.program: Any = None
 
-    def arrays(self, *inputs: Any) -> list:
+    def arrays(self, *inputs: object) -> list:
         """Its arrays, computed in the current trace."""
         return eval_jaxpr(self.program.jaxpr, self.program.consts, *inputs)
 
 
 def run_side(
-    function: Callable[[], Any],
+    function: Callable[[], object],
     variables: Sequence[Variable],
     inputs: Sequence = (),
     enter: Callable[[Sequence], None] | None = None,
@@ -104,7 +104,7 @@ def _uncontained(error: Uncontained) -> Refused:
 
 
 def _run_side(
-    function: Callable[[], Any],
+    function: Callable[[], object],
     variables: Sequence[Variable],
     inputs: Sequence,
     enter: Callable[[Sequence], None] | None,
@@ -130,7 +130,7 @@ class _SideCode:
 
     def __init__(
         self,
-        function: Callable[[], Any],
+        function: Callable[[], object],
         variables: Sequence[Variable],
         enter: Callable[[Sequence], None] | None,
         slots: Iterable[JournaledSlot],
@@ -243,7 +243,7 @@ def _ends_iteration(error: Exception) -> bool:
     )
 
 
-def _count_of(state: Any) -> Any:
+def _count_of(state: Any) -> jax.Array:
     """The number of keys that have been drawn, as an array."""
     return lax.add(jnp.asarray(state.before, jnp.uint32), jnp.uint32(state.taken))
 
@@ -256,7 +256,7 @@ def _settings() -> tuple:
     )
 
 
-def _states(call: Any) -> list[bytes]:
+def _states(call: "Call") -> list[bytes]:
     """The states of the generators that code has drawn from."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return [x.get_state().numpy().tobytes() for x in call.stream.generators]
@@ -265,7 +265,9 @@ def _states(call: Any) -> list[bytes]:
 # Conditions.
 
 
-def condition(flag: Any, then: Callable[[], Any], orelse: Callable[[], Any], variables: Sequence[Variable]) -> Any:
+def condition(
+    flag: jax.Array, then: Callable[[], object], orelse: Callable[[], object], variables: Sequence[Variable]
+) -> Any:
     """Runs both sides, and leaves what either of them has left; where one raises, what the other does.
 
     Returns:
@@ -313,8 +315,13 @@ _BOTH = "Data decide a condition, so that both of its sides are traced"
 
 
 def short_circuit(
-    flag: Any, rest: Callable[[], Any], own: Callable[[], Any], is_and: bool, is_tensor: bool, is_pure: bool = False
-) -> Any:
+    flag: jax.Array,
+    rest: Callable[[], object],
+    own: Callable[[], object],
+    is_and: bool,
+    is_tensor: bool,
+    is_pure: bool = False,
+) -> object:
     """The result of ``flag and rest()``, or ``flag or rest()``.
 
     Args:
@@ -331,14 +338,14 @@ def short_circuit(
 
 
 def _short_circuit(
-    flag: Any,
-    rest: Callable[[], Any],
-    own: Callable[[], Any],
+    flag: jax.Array,
+    rest: Callable[[], object],
+    own: Callable[[], object],
     is_and: bool,
     is_tensor: bool,
     is_pure: bool,
     location: SourceLine,
-) -> Any:
+) -> object:
     other = run_side(rest, [])
     if other.raised is not None:
         _check(lax.bitwise_not(flag) if is_and else flag, other.raised, location)
@@ -371,12 +378,12 @@ _CHEAP = 32  # equations
 _COSTLY = frozenset(("dot_general", "conv_general_dilated", "while", "scan", "cond", "sort", "fft", "pure_callback"))
 
 
-def _is_costly(step: Any) -> bool:
+def _is_costly(step: JaxprEqn) -> bool:
     inner = jax.tree.leaves(list(step.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
     return step.primitive.name in _COSTLY or any(_is_costly(y) for x in inner for y in getattr(x, "eqns", ()))
 
 
-def joined(flag: Any, one: Side, two: Side, location: SourceLine) -> Any:
+def joined(flag: jax.Array, one: Side, two: Side, location: SourceLine) -> Any:
     """Leaves what two sides have left, chosen."""
     run, call = current_run(), this_call()
     merge = Merge(f"where line {location.line} is true", "where it is false")
@@ -483,7 +490,7 @@ def _has_effects(side: Side) -> bool:
 def _are_one(one: ClosedJaxpr, two: ClosedJaxpr) -> bool:
     """True if two programs compute the same."""
     names = [dict(zip(x.jaxpr.constvars, x.consts, strict=True)) for x in (one, two)]
-    same: dict[Any, Any] = {}
+    same: dict[object, object] = {}
 
     def are_same(x: Any, y: Any) -> bool:
         if isinstance(x, Literal) or isinstance(y, Literal):
@@ -505,7 +512,7 @@ def _are_one(one: ClosedJaxpr, two: ClosedJaxpr) -> bool:
     return all(map(are_same, one.jaxpr.outvars, two.jaxpr.outvars))
 
 
-def _chosen(flag: Any, one: Callable[[], list], two: Callable[[], list], first: Side, second: Side) -> list:
+def _chosen(flag: jax.Array, one: Callable[[], list], two: Callable[[], list], first: Side, second: Side) -> list:
     if not first.program.jaxpr.eqns and not second.program.jaxpr.eqns:
         pairs = [*zip(one(), two(), strict=True)]
         if not any(is_float(x) for x, _ in pairs):  # else what one of them is computed of may sink into its side
@@ -521,7 +528,7 @@ def _chosen(flag: Any, one: Callable[[], list], two: Callable[[], list], first: 
     return lax.cond(flag, one, two)
 
 
-def _select(flag: Any, x: Any, y: Any) -> Any:
+def _select(flag: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     if x is y:
         return x
     if x.dtype == bool and x.shape == ():
@@ -534,11 +541,11 @@ def _select(flag: Any, x: Any, y: Any) -> Any:
     return lax.select(lax.broadcast_in_dim(flag, x.shape, ()), x, y)
 
 
-def _is_constant(x: Any, value: bool) -> bool:
+def _is_constant(x: jax.Array, value: bool) -> bool:
     return not isinstance(x, Tracer) and bool(x) is value
 
 
-def _check(is_right: Any, error: BaseException, location: SourceLine) -> None:
+def _check(is_right: jax.Array, error: BaseException, location: SourceLine) -> None:
     """Checks that the side is not taken which raises an exception of the code's own."""
     policy: BranchPolicy = this_call().execution.path.policy
     run = current_run()
@@ -549,7 +556,7 @@ def _check(is_right: Any, error: BaseException, location: SourceLine) -> None:
         policy.check(is_right, f"{text_of(error)} (at {location})")
 
 
-def _array_of(leaf: Leaf, side: Side, outs: list) -> Any:
+def _array_of(leaf: Leaf, side: Side, outs: list) -> object:
     """The array of a tensor that a side leaves; one of outside may be in its place, and have been written to."""
     if isinstance(leaf.at, int):
         return outs[leaf.at]
@@ -576,7 +583,7 @@ def put(slots: dict, merged: dict[tuple, Build], values: list, outer: set[tuple]
         slot.write(value)
 
 
-def leave_storage(storage: Storage, array: Any) -> None:
+def leave_storage(storage: Storage, array: object) -> None:
     """Leaves values in a storage that sides have written to."""
     history, tape = storage.history, this_call().tape
     if tape is not None and isinstance(history, Source):  # what is written there has no gradient

@@ -7,12 +7,11 @@ used. So before JAX differentiates a program, each equation whose results one br
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr_eqn, no_effects
 
-_EVERYBODY: Any = object()
+_EVERYBODY: object = object()
 
 
 def sunk(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -115,7 +114,7 @@ def _with_sunk(step: JaxprEqn, sunk: Sequence[list[JaxprEqn]]) -> JaxprEqn:
         # A branch comes to know what is around it by the names that this has there.
         names = dict(zip(branch.jaxpr.invars, step.invars[1:], strict=True))
 
-        def named(x: Any, names: dict = names) -> Any:
+        def named(x: object, names: dict = names) -> object:
             return x if isinstance(x, Literal) else names.get(x, x)
 
         inner = [each.replace(invars=[*map(named, each.invars)]) for each in branch.jaxpr.eqns]

@@ -5,7 +5,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import jax
 
 from ..runtime.errors import BranchError, TracedValueError
 from ..runtime.errors.locations import SourceLine, is_library
@@ -15,7 +17,7 @@ from ..tracing.conditions import BranchPolicy, Path
 
 if TYPE_CHECKING:
     from .rest import Way
-    from .writes import ObjectJournal
+    from .writes import JournaledSlot, ObjectJournal
 
 
 class Refused(Unwind):
@@ -64,7 +66,7 @@ def text_of(error: BaseException) -> str:
     return "an exception with traced values in its message"
 
 
-def name_of(value: Any) -> str:
+def name_of(value: object) -> str:
     """The name that the user's code has for an object, if a variable has it; else its kind."""
     frame = sys._getframe(1)
     while frame is not None:
@@ -89,17 +91,17 @@ class Run:
         """That of the side that the code is on; None outside of sides."""
         self.outside: ObjectJournal | None = None
         """What the code has written to outside of sides."""
-        self.left: dict[tuple, tuple[Any, Any]] = {}
+        self.left: dict[tuple, tuple[JournaledSlot, object]] = {}
         """The places outside of sides that the code has written to, and what it has left there."""
-        self.was_restored: Callable[[Any], bool] | None = None
+        self.was_restored: Callable[[object], bool] | None = None
         """Tells of an owner of places whether earlier runs have left no trace there; None where those did not come."""
-        self.doubted: dict[int, Any] | None = None
+        self.doubted: dict[int, object] | None = None
         """What the run before has written to, by ids, of which nobody knew whether it had made it; None before that."""
         self.ended_at_condition = False
         """Whether the run before has ended at the first condition on a traced value."""
         self.is_journaled = False
         """Whether it is to meet none."""
-        self.consumed: list[Any] = []
+        self.consumed: list[object] = []
         """What was written to meanwhile that has no places: iterators from outside, files."""
         self.trying = 0
         """How many `try` statements with handlers the code is in."""
@@ -107,35 +109,35 @@ class Run:
         """The last exception that the code itself has raised."""
         self.takes_leaves = False
         """Whether sides take in leaves from before them, as code differentiates there with respect to these."""
-        self.owners: dict[int, Any] = {}
+        self.owners: dict[int, object] = {}
         """What has been written to on sides, by ids, apart from variables."""
-        self.tables: dict[int, Any] = {}
+        self.tables: dict[int, object] = {}
         """PyTorch's own dictionaries of modules, of parts and hooks, by their ids. A call puts them back."""
-        self.dicts: dict[int, tuple[Any, Any]] = {}
+        self.dicts: dict[int, tuple[object, object]] = {}
         """The attributes of objects that code has asked for as dictionaries, and the objects."""
-        self.unsure: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.unsure: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
         """Tensors that are numbers on one side, by their ids: not to be written to in place."""
-        self.started: list[dict[tuple, Any]] = []
+        self.started: list[dict[tuple, object]] = []
         """What variables held where sides began, of those that the code is on."""
-        self.unsure_grad: dict[int, Any] = {}
+        self.unsure_grad: dict[int, object] = {}
         """Tensors that require grad on one side alone, by their ids."""
-        self.other_leaves: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.other_leaves: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
         """Leaves, by their ids, that are another tensor in each iteration of a loop: nobody knows their `.grad`."""
-        self.caches: dict[int, Any] = {}
+        self.caches: dict[int, object] = {}
         """Caches of functions, by their ids, that were left out on a side: nobody may look into them."""
-        self.partial: dict[int, Any] = {}
+        self.partial: dict[int, object] = {}
         """The attributes of objects, by the ids of their dictionaries, of which data decide what they are."""
-        self.pairs: dict[int, tuple[Any, str]] = {}
+        self.pairs: dict[int, tuple[object, str]] = {}
         """Containers and objects, by their ids, of which data decide what else they are: none may be written to."""
         self.tuples: set[int] = set()
         """Ids of tuples of which data decide what else they are. A later tuple may have such an id: `is` is refused."""
-        self.half_read: weakref.WeakKeyDictionary[Any, SourceLine] = weakref.WeakKeyDictionary()
+        self.half_read: weakref.WeakKeyDictionary[object, SourceLine] = weakref.WeakKeyDictionary()
         """Generators of which data decide how far they are read, and where: all that they give is not looked at."""
-        self.chosen: list[tuple[Any, Any, str]] = []
+        self.chosen: list[tuple[object, object, str]] = []
         """Objects that were made where data decide which older one is meant, each with one of those, and why."""
         self.conditions = 0
         """How many became a part of the graph."""
-        self.checks: list[Any] | None = None
+        self.checks: list[jax.Array] | None = None
         """The bools that are assumed to hold in the iteration that the code is in; None on a side of a condition."""
         self.sums_grow = False
         """Whether the code is in a loop that carries an integer which may leave its bits."""
@@ -190,7 +192,7 @@ class within:
 def asking_way() -> "Way | None":
     """Who may answer a condition for the rest of the code to go into both of its sides: nobody on a side of another."""
     run, call = current_run(), this_call()
-    path: Any = call.paths[-1]
+    path = call.paths[-1]
     is_there = run.way is not None and run.journal is None and path.trace is run.way.trace
     return run.way if is_there and path.is_above(call) else None
 
@@ -272,11 +274,11 @@ class PathOfSource(Path):
         is_one_of_several: whether the code runs once for each way through conditions that are split.
     """
 
-    def __init__(self, policy: BranchPolicy, trace: Any, is_one_of_several: bool = False):
+    def __init__(self, policy: BranchPolicy, trace: object, is_one_of_several: bool = False):
         super().__init__(policy, trace)
         self.is_one_of_several = is_one_of_several
 
-    def _ask(self, flag: Any, location: SourceLine) -> bool:
+    def _ask(self, flag: object, location: SourceLine) -> bool:
         way, why = asking_way(), _UNCONVERTED
         if way is not None:
             return way.ask(flag, location, why)

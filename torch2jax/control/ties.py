@@ -15,12 +15,14 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
 from jax import lax
 
 from ..runtime.translation import this_call
 from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.journal import Journal, Memory, journal
 from ..tensors.storage import Storage, View, steps_to
+from ..tensors.tensor import Torchish
 from ..tensors.view_kind import ViewKind
 from .state import Refused
 
@@ -157,7 +159,7 @@ def tied_to(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 class Relation(NamedTuple):
     """What a tensor is that a side leaves: a view of an older storage, or of one that the side has made."""
 
-    flag: Any
+    flag: jax.Array | None
     """Where that is so; None for everywhere."""
     base: Storage
     steps: list[ViewKind]
@@ -166,7 +168,7 @@ class Relation(NamedTuple):
     """Whether the flag is; else the tensor may be that one."""
 
 
-def relations(tensor: Any) -> list[Relation]:
+def relations(tensor: Torchish) -> list[Relation]:
     """What a tensor is or may be, as code within a side, or outside of all, sees it."""
     node = tensor._node
     storage, steps = node.storage, [kind for kind, _ in steps_to(node)]
@@ -176,7 +178,9 @@ def relations(tensor: Any) -> list[Relation]:
     return [x._replace(is_known=False) if is_many or any(y.traced for y in x.steps) else x for x in found]
 
 
-def _relations(storage: Storage, steps: list, flag: Any, is_older: bool, seen: set[int]) -> Iterator[Relation]:
+def _relations(
+    storage: Storage, steps: list, flag: jax.Array | None, is_older: bool, seen: set[int]
+) -> Iterator[Relation]:
     if id(storage.memory) in seen:
         return
     seen.add(id(storage.memory))

@@ -18,7 +18,7 @@ from ..tracing.primitives import linear_call
 from ..tracing.traces import is_float
 
 
-def strong(array: Any) -> Any:
+def strong(array: Any) -> object:
     """An array that has its dtype whatever it is computed with."""
     return lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", True) else array
 
@@ -86,10 +86,10 @@ def _bounded(step: Callable, given: list, state: tuple, bound: int) -> tuple:
     return jax.tree.map(lambda x: x * is_over.astype(x.dtype) if is_float(x) else x, state)
 
 
-def _only_forwards(tangents: Any, location: str) -> Any:
+def _only_forwards(tangents: object, location: str) -> object:
     """The tangents, which nobody can go back from."""
 
-    def refuse(*_: Any):
+    def refuse(*_: object):
         raise BranchError(
             f"the loop at {location} ends on a traced condition, and a gradient through it needs a bound on its "
             "iterations: t2j(..., max_steps=N). Forward mode (jax.jvp, jax.jacfwd) needs none"

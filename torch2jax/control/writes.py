@@ -12,7 +12,6 @@ Invariants:
 
 import array
 import collections
-import contextvars
 import sys
 import threading
 import types
@@ -61,7 +60,7 @@ class JournaledSlot:
     def read(self) -> Any:
         raise NotImplementedError
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         raise NotImplementedError
 
 
@@ -79,7 +78,7 @@ class Variable(JournaledSlot):
         except ValueError:
             return UNDEFINED
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         if value is not UNDEFINED:
             self.owner.cell_contents = value
         elif self.read() is not UNDEFINED:
@@ -89,14 +88,14 @@ class Variable(JournaledSlot):
 class Global(JournaledSlot):
     """A variable of a module."""
 
-    def __init__(self, names: dict[str, Any], name: str):
+    def __init__(self, names: dict[str, object], name: str):
         super().__init__(names, ("global", id(names), name), f"the global {name}")
         self._name = name
 
     def read(self) -> Any:
         return self.owner.get(self._name, UNDEFINED)
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         if value is UNDEFINED:
             self.owner.pop(self._name, None)
         else:
@@ -127,7 +126,7 @@ class Attribute(JournaledSlot):
                 return UNDEFINED
         return (dict_of(self.owner) or {}).get(self._name, UNDEFINED)
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         if isinstance(self.owner, type):
             if value is not UNDEFINED:
                 type.__setattr__(self.owner, self._name, value)
@@ -146,7 +145,7 @@ class Attribute(JournaledSlot):
                 attributes[self._name] = value
 
 
-def dict_of(owner: Any) -> dict[str, Any] | None:
+def dict_of(owner: object) -> dict[str, Any] | None:
     """The attributes of an object; None if it has slots alone."""
     if isinstance(owner, threading.local):
         return owner.__dict__
@@ -156,7 +155,7 @@ def dict_of(owner: Any) -> dict[str, Any] | None:
         return None
 
 
-def _slot_of(owner: Any, name: str) -> Any:
+def _slot_of(owner: object, name: str) -> Any:
     for kind in type(owner).__mro__:
         found = vars(kind).get(name)
         if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
@@ -211,13 +210,13 @@ def _kind_of(owner: dict) -> Any:
 class ContextVariable(JournaledSlot):
     """A `contextvars.ContextVar`."""
 
-    def __init__(self, owner: contextvars.ContextVar):
+    def __init__(self, owner: Any):
         super().__init__(owner, ("context", id(owner)), f"the context variable {owner.name}")
 
     def read(self) -> Any:
         return self.owner.get(UNDEFINED)
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         if value is not UNDEFINED:  # which it had outside of sides: each run has its own
             self.owner.set(value)
 
@@ -231,7 +230,7 @@ class Gradient(JournaledSlot):
     def read(self) -> Any:
         return self.owner._gradient
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         kept = current_run().journal
         if kept is None or kept.tensors is not journal():  # a checkpoint's, which has to know
             self.owner.change("_gradient", value)
@@ -253,7 +252,7 @@ class ObjectJournal:
         self.made: dict[int, Any] = {}
         """What was made since the side began, by ids. Of generators weak references: they end when nobody has them."""
 
-    def has_made(self, value: Any) -> bool:
+    def has_made(self, value: object) -> bool:
         found = self.made.get(id(value), self)
         return (found() if type(found) is weakref.ref else found) is value
 
@@ -277,7 +276,7 @@ class ObjectJournal:
             slot.write(self.before[key])
 
 
-def references_of_sides(value: Any) -> int:
+def references_of_sides(value: object) -> int:
     """The number of times that the sides that the code is on keep an object, to put it back where they end."""
     kept, objects = [x for each in current_run().started for x in each.values()], current_run().journal
     while objects is not None:
@@ -288,7 +287,7 @@ def references_of_sides(value: Any) -> int:
     return sum(x is value for x in kept)
 
 
-def can_be_put_back(run: Run, restored: Callable[[Any], bool]) -> bool:
+def can_be_put_back(run: Run, restored: Callable[[object], bool]) -> bool:
     """True if another run of the code finds all that sides have written to as it was."""
     if any(isinstance(x, _UNSEEN) for x in run.owners.values()):
         return False
@@ -305,17 +304,17 @@ class Doubted(Refused):
     Where the next run finds all as this one did and writes to them, too, they are; else they were made in the run.
     """
 
-    def __init__(self, owners: list[Any]):
+    def __init__(self, owners: list[object]):
         super().__init__("nobody knows what is from outside")
         self.owners = owners
 
 
-def _from_outside(run: Run, owners: Iterable[Any], restored: Callable[[Any], bool]) -> list[Any]:
+def _from_outside(run: Run, owners: Iterable[object], restored: Callable[[object], bool]) -> list[Any]:
     """Those of some objects that the code has from outside, and nobody puts back."""
     return [x for x in owners if not restored(x) and is_from_outside(run, x, restored)]
 
 
-def is_from_outside(run: Run, owner: Any, restored: Callable[[Any], bool]) -> bool:
+def is_from_outside(run: Run, owner: object, restored: Callable[[object], bool]) -> bool:
     """True if somebody has an object when the call is over, and the call itself does not put it back.
 
     Raises:
@@ -350,7 +349,7 @@ def expect_restored_at_end() -> None:
     _expect_restored(current_run(), "in the call", "nobody knew what it needs: derivatives, or loops")
 
 
-def expect_not_consumed(run: Run, restored: Callable[[Any], bool], why: str) -> None:
+def expect_not_consumed(run: Run, restored: Callable[[object], bool], why: str) -> None:
     """Refuses to have moved on what nobody puts back: an iterator from outside, a file."""
     for value in _from_outside(run, run.consumed, restored):
         kind, name = f"a {type(value).__name__}", name_of(value)
@@ -386,7 +385,7 @@ def note(slot: JournaledSlot) -> None:
         kept.note(slot)
 
 
-def note_attribute(owner: Any, name: str) -> None:
+def note_attribute(owner: object, name: str) -> None:
     """Is called before an attribute is set or deleted."""
     run = current_run()
     if isinstance(owner, weakref.ProxyTypes):
@@ -408,7 +407,7 @@ def note_gradient(tensor: Any) -> bool:
     return True
 
 
-def expect_own_gradient(tensor: Any) -> None:
+def expect_own_gradient(tensor: object) -> None:
     """Refuses `Tensor.grad` of a tensor that is another one in each iteration of a loop."""
     if id(tensor) in current_run().other_leaves:
         raise Refused(
@@ -418,7 +417,7 @@ def expect_own_gradient(tensor: Any) -> None:
         )
 
 
-def note_contents(owner: Any) -> None:
+def note_contents(owner: object) -> None:
     """Is called before something is written to what an object holds.
 
     Raises:
@@ -446,7 +445,7 @@ def note_contents(owner: Any) -> None:
         run.consumed.append(owner)
 
 
-def _expect_single(pairs: dict[int, tuple[Any, str]], owner: Any) -> None:
+def _expect_single(pairs: dict[int, tuple[object, str]], owner: object) -> None:
     found = pairs.get(id(owner))
     if found is not None:
         raise Refused(
@@ -455,7 +454,7 @@ def _expect_single(pairs: dict[int, tuple[Any, str]], owner: Any) -> None:
         )
 
 
-def pair(one: Any, other: Any, why: str) -> None:
+def pair(one: object, other: object, why: str) -> None:
     """Notes that data decide whether two objects are one: neither may be written to from now on."""
     pairs = current_run().pairs
     for value in (one, other):
@@ -465,11 +464,11 @@ def pair(one: Any, other: Any, why: str) -> None:
             pairs.setdefault(id(attributes), (attributes, why))
 
 
-def is_paired(value: Any) -> bool:
+def is_paired(value: object) -> bool:
     return id(value) in current_run().pairs
 
 
-def made(value: Any) -> Any:
+def made(value: object) -> Any:
     """The value, which nobody has that is older than the side."""
     kept = current_run().kept
     if kept is not None:
@@ -479,7 +478,7 @@ def made(value: Any) -> Any:
     return value
 
 
-def forget(value: Any) -> None:
+def forget(value: object) -> None:
     """Lets an iterator go that a loop has left and nobody else has: what it reads, a generator, then ends."""
     kept = current_run().kept
     if kept is not None and sys.getrefcount(value) <= _REFERENCES_OF_LEFT and kept.has_made(value):
@@ -489,7 +488,7 @@ def forget(value: Any) -> None:
 _REFERENCES_OF_LEFT = 4  # of the loop, of `forget` with its call of `getrefcount`, and of `made`
 
 
-def is_made(value: Any) -> bool:
+def is_made(value: object) -> bool:
     """True if nobody outside of the side can have a value; where the code is on no side, outside of the run."""
     kept = current_run().kept
     return kept is None or kept.has_made(value)

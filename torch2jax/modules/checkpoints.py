@@ -226,7 +226,7 @@ def _unpickled(path: Path) -> object:
         return torch.load(path, weights_only=True, map_location="cpu")  # of before PyTorch 1.6
 
 
-def _checked(state: Any, source: str) -> Mapping[str, torch.Tensor]:
+def _checked(state: object, source: str) -> Mapping[str, torch.Tensor]:
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state got {type(state).__name__} in {source}; wanted tensors by name")
     for name, value in state.items():

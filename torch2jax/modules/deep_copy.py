@@ -123,7 +123,7 @@ class DeepCopy:
         except Exception as error:
             return self.alone(value, error)
 
-    def alone(self, value: object, error: Exception) -> Any:
+    def alone(self, value: object, error: Exception) -> object:
         """An object that cannot be copied, if nobody else can see that it is shared."""
         if isinstance(error, Uncopyable) or not all(isinstance(x, type) for x in gc.get_referents(value)):
             raise Uncopyable from error

@@ -40,7 +40,7 @@ class FullySharded:
         self._replaced: list[list[tuple[dict, str, object, object]]] = []
 
     @classmethod
-    def of(cls, state: Any) -> "FullySharded":
+    def of(cls, state: object) -> "FullySharded":
         """The state made of one of PyTorch's."""
         return cls(state, gathered_by(state))
 
@@ -59,7 +59,7 @@ class FullySharded:
         return policy_of(self.requested)
 
     @property
-    def mesh(self) -> Any:
+    def mesh(self) -> object:
         return mesh_of_groups(self.requested)
 
     @property

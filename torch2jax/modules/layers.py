@@ -50,7 +50,7 @@ def stack_layers(state: Mapping[str, object]) -> dict[str, Any]:
     return found
 
 
-def unstack_layers(state: Mapping[str, Any]) -> dict[str, Any]:
+def unstack_layers(state: Mapping[str, object]) -> dict[str, Any]:
     """Undoes `stack_layers`: returns a state with an entry for each layer.
 
     Raises:

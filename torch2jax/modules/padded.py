@@ -23,7 +23,7 @@ def entering(call: Call, padded: Padded) -> torch.Tensor:
     if not any(map(is_traced, padded.lengths.values())):
         return call.constants.lift(padded.compact())
     with call.inside():
-        values: Any = call.constants.lift(padded.values)
+        values = call.constants.lift(padded.values)
         masks = {}
         for axis, length in padded.lengths.items():
             masks[axis] = Mask.first(values.shape[axis], call.constants.given(length, torch.int64))
@@ -45,7 +45,7 @@ def leaving(call: Call, chosen: Masked) -> Padded:
     return Padded.of(values, dict(zip(masks, lengths, strict=True)))
 
 
-def expected_to_fit(call: Call, value: Any) -> Any:
+def expected_to_fit(call: Call, value: object) -> Any:
     """A result, which is nan, as are its derivatives, where data decide more than was said.
 
     What cannot be nan is what JAX's gathers give for what is not there: the least integer, the greatest if unsigned.
@@ -61,7 +61,7 @@ def expected_to_fit(call: Call, value: Any) -> Any:
 
 def _fits(call: Call) -> Any:
     """The traced bool that says if all that data decide fits its bounds; None if nothing is in doubt."""
-    fits: Any = call.execution.fits
+    fits = call.execution.fits
     return None if fits is None or not is_traced(fits.read()) else fits.read()
 
 

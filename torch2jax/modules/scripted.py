@@ -37,7 +37,7 @@ class _Interpreted(AtenMode):
         self._filled: dict[int, torch.Tensor] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: tuple[object, ...], args: tuple = (), kwargs: dict[str, Any] | None = None
+        self, func: Callable, types: tuple[object, ...], args: tuple = (), kwargs: dict[str, object] | None = None
     ):
         kwargs = kwargs or {}
         if func is torch.ops.aten.empty.memory_format and kwargs.get("device") in (None, _CPU):
@@ -77,7 +77,7 @@ def _expect_no_lists(code: Any) -> None:
         )
 
 
-def _run(call: Callable, code: Any, args: tuple, kwargs: dict) -> Any:
+def _run(call: Callable, code: object, args: tuple, kwargs: dict) -> Any:
     _expect_no_lists(code)
     errors = _Interpreted(this_call())
     try:
@@ -104,7 +104,7 @@ _call_method = vars(ScriptMethod)["__call__"]
 
 
 @replaces(torch._C.ScriptFunction, "__call__")
-def _function(function: ScriptFunction, *args: Any, **kwargs: Any):
+def _function(function: ScriptFunction, *args: object, **kwargs: object):
     return _run(_call_function, function, args, kwargs)
 
 
@@ -116,7 +116,7 @@ def _method(method: ScriptMethod, *args: object, **kwargs: object):
 def bound_method(method: ScriptMethod) -> types.MethodType:
     """A method of a TorchScript module as one of its module in Python."""
 
-    def run(module: Any, *args: Any, **kwargs: Any):
+    def run(module: object, *args: object, **kwargs: object):
         return getattr(module, method.name)(*args, **kwargs)
 
     run.__name__ = method.name
@@ -127,7 +127,7 @@ _script = torch.jit.script
 
 
 @replaces(torch.jit, "script")
-def _as_python(obj: Any, *args: Any, **kwargs: Any):
+def _as_python(obj: object, *args: Any, **kwargs: object):
     """A module stays Python, since its tensors may be the call's. Libraries compile functions on import."""
     return obj if isinstance(obj, torch.nn.Module) else _script(obj, *args, **kwargs)
 
@@ -150,7 +150,7 @@ def _refuse_to_save(m: object, *args: object, **kwargs: object):
 
 
 @replaces(torch.jit.RecursiveScriptModule, "__deepcopy__")
-def _copy_module(module: Any, memo: dict[int, Any]):
+def _copy_module(module: torch.nn.Module, memo: dict[int, object]):
     """As PyTorch's function, which would copy the memory of tensors that `memo` replaces."""
     copied = wrap_cpp_module(_copied(module._c, memo))
     pairs = (each.named_modules(remove_duplicate=False) for each in (module, copied))

@@ -114,7 +114,7 @@ class ArrayRule:
             vars(error)["is_of_values"] = True
             raise
 
-    def write_out(self, result: Any, out: Any, args: tuple, kwargs: dict):
+    def write_out(self, result: object, out: object, args: tuple, kwargs: dict):
         """Writes the result of a call with these arguments into its ``out`` argument."""
         with DisableTorchFunction():
             self._expect_no_gradients(result, out)
@@ -136,7 +136,7 @@ class ArrayRule:
                 f"Trying to use forward AD with {self.name}_out that does not support it because it is an out= function"
             )
 
-    def without_placement(self, kwargs: dict) -> tuple[dict, Any, torch.device | None]:
+    def without_placement(self, kwargs: dict) -> tuple[dict, object, torch.device | None]:
         """The keywords that the body accepts, the target of the result, and its device."""
         if not kwargs:
             return kwargs, None, None
@@ -177,7 +177,7 @@ class ArrayRule:
 
     def _apply(
         self,
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         kwargs: dict[str, Any],
         device: torch.device | None,
         is_result: bool = True,
@@ -229,7 +229,7 @@ class ArrayRule:
     ) -> tuple[int, ...] | None:
         return self.strides(shape, *args, **kwargs)  # pyright: ignore[reportOptionalCall]
 
-    def layout(self, args: tuple[Any, ...]) -> tuple[int, ...] | None:
+    def layout(self, args: tuple[object, ...]) -> tuple[int, ...] | None:
         """The channels-last order for the first operand, or all in that list, if the body is to take it so."""
         if not self.channels_last:
             return None
@@ -247,7 +247,7 @@ class ArrayRule:
             return None
         return defer_body(value_of_body, self.body, args[0], *knowns[0], **knowns[1])
 
-    def _apply_elementwise(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
+    def _apply_elementwise(self, args: tuple[object, ...], kwargs: dict[str, object]):
         plan, run, operands, kwargs, factors = self.planned(args, kwargs)
         tensors = [x for x in operands if isinstance(x, Torchish)] + factors
         body = functools.partial(run, **kwargs) if kwargs else run
@@ -283,7 +283,7 @@ class ArrayRule:
             operands[0] = lift(torch.tensor(operands[0]))
         return *self._pointwise(operands, kwargs), operands, kwargs, factors
 
-    def _pointwise(self, operands: Sequence[Any], kwargs: dict[str, Any]) -> tuple[PromotionPlan, Pointwise]:
+    def _pointwise(self, operands: Sequence[object], kwargs: dict[str, object]) -> tuple[PromotionPlan, Pointwise]:
         """The promotion plan for operands, and the body that computes with them as planned."""
         kind = self.promote if isinstance(self.promote, Promotion) else self.promote(kwargs)  # pyright: ignore
         plan = planned(kind, self.unpromoted, operands)
@@ -305,13 +305,13 @@ class ArrayRule:
 
     def wrap_all(
         self,
-        result: Any,
-        dtype: Any,
+        result: object,
+        dtype: object,
         known: object,
         tensors: list[Torchish],
         device: torch.device | None = None,
         layout: tuple[int, ...] | None = None,
-        strides: Any = None,
+        strides: object = None,
     ) -> object:
         """The tensors of the arrays that the body has given; see `as_result`."""
         if self.expect_results is not None:

@@ -113,7 +113,7 @@ class Treatment(NamedTuple):
 class _Autocast(Feature):
     """The standing feature that casts operands as PyTorch's dispatcher does, where a region is entered."""
 
-    def run_cast(self, call: Call, function: Any, rule: object, args: tuple, kwargs: dict) -> object:
+    def run_cast(self, call: Call, function: Callable, rule: object, args: tuple, kwargs: dict) -> object:
         device: Any = region()
         is_operator = isinstance(function, OpOverload)
         treatment = of_operator(function, device) if is_operator else of_function(function, rule, device)
@@ -209,7 +209,7 @@ def _widest(lower: torch.dtype, arguments: Iterable[object]) -> torch.dtype:
     return lower
 
 
-def _mapped(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+def _mapped(function: Callable[[torch.Tensor], Any], value: object) -> Any:
     """Maps the tensors in arguments, which PyTorch's signatures hold at most in lists."""
     if isinstance(value, torch.Tensor):
         return function(value)

@@ -82,12 +82,12 @@ class Incoming:
         del call, tensor
         return NEXT
 
-    def array(self, tensor: Any, array: Any) -> Any:
+    def array(self, tensor: object, array: object) -> Any:
         """The array that stands for a tensor, of one that a caller gives for it."""
         del tensor
         return array
 
-    def made(self, tensor: Any, lifted: Any) -> Any:
+    def made(self, tensor: object, lifted: object) -> Any:
         """The call's tensor for one from outside, on the memory of `lifted`, which has its values."""
         del tensor
         return lifted
@@ -179,7 +179,7 @@ class Feature:
         """Sees that a run is over which another one follows: that has to find all as this one did."""
         del call
 
-    def end(self, call: Any) -> None:
+    def end(self, call: object) -> None:
         """Sees that an outermost call has ended."""
         del call
 
@@ -211,7 +211,7 @@ class Feature:
         del call, function, rule, args, kwargs
         return NEXT
 
-    def run_operator(self, call: Call, function: object, args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: Call, function: object, args: tuple, kwargs: dict) -> object:
         """The result of a function or an ATen operator whose operands autocast has already cast; or `NEXT`."""
         del call, function, args, kwargs
         return NEXT
@@ -220,12 +220,12 @@ class Feature:
         """Sees an operator that PyTorch's C++ calls without asking whether an argument overrides it."""
         del call, function, args
 
-    def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+    def run_rule(self, call: object, function: object, rule: object, args: tuple, kwargs: dict) -> Any:
         """The result of a rule; or `NEXT`."""
         del call, function, rule, args, kwargs
         return NEXT
 
-    def run_unruled(self, call: Call, operator: object, args: tuple, kwargs: dict) -> Any:
+    def run_unruled(self, call: Call, operator: object, args: tuple, kwargs: dict) -> object:
         """The result of an operator without a rule, before PyTorch takes it apart; or `NEXT`."""
         del call, operator, args, kwargs
         return NEXT
@@ -255,7 +255,7 @@ class Feature:
         del call, tensor
         return NEXT
 
-    def record(self, depth: int, outer: Any, below: int) -> Any:
+    def record(self, depth: int, outer: object, below: int) -> Any:
         """A record of what code in a trace of its own computes, to take derivatives of: see `tensors/levels.py`.
 
         Args:

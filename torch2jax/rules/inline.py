@@ -57,7 +57,7 @@ class _Equations(NamedTuple):
     kind: type | None
     """The type of the sequence of results; None for one result alone."""
 
-    def add(self, arrays: Sequence[Any]) -> Any:
+    def add(self, arrays: Sequence[Any]) -> object:
         values = [*arrays]
         for primitive, params, operands in self.equations:
             found = primitive.bind(*[values[x] if type(x) is int else x.value for x in operands], **params)  # pyright: ignore
@@ -198,7 +198,7 @@ def call_inlined(body: Callable, args: Sequence[object], kwargs: dict, name: str
     return scalars.computed[key][0]
 
 
-def template(body: Callable, args: Sequence[Any], kwargs: dict, arrays: list) -> "_BodyCall":
+def template(body: Callable, args: Sequence[object], kwargs: dict, arrays: list) -> "_BodyCall":
     """The call of a body without its arrays, which are added to `arrays`."""
     return _BodyCall(
         _template(body, arrays) if type(body) is functools.partial else body,
@@ -323,7 +323,7 @@ class Inlined:
     def _compiled(self) -> Callable:
         return jax.jit(self._run_without_values, inline=INLINED)
 
-    def run(self, *arrays: Any):
+    def run(self, *arrays: object):
         """Runs the body as it is."""
         return self._call.run(arrays) if self._body is None else self._body(*arrays)
 

@@ -132,7 +132,7 @@ class WithFlag:
         return (self._in_place if inplace else self.rule), args, kwargs
 
 
-def write_in_place(target: Any, value: Torchish, operands: Iterable[Any] = (), *, fills: bool = False) -> Any:
+def write_in_place(target: Any, value: Torchish, operands: Iterable[object] = (), *, fills: bool = False) -> object:
     """Writes `value` into `target` and returns `target`, with PyTorch's checks.
 
     Args:

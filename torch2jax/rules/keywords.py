@@ -81,7 +81,7 @@ class BodyParameters(NamedTuple):
                 args = (*args, kwargs.pop(name))
         return args, kwargs
 
-    def _named(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def _named(self, function: Callable[..., object], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         named: dict[str, object] = {}
         own = self.positional if self.spread else self.positional + self.options
         for key, value in kwargs.items():

@@ -154,14 +154,14 @@ UNKNOWN = _NotKnown()
 
 def as_result(
     array: Any,
-    dtype: Any,
+    dtype: object,
     tensors: list,
     known: Any = None,
     device: torch.device | None = None,
     layout: tuple[int, ...] | None = None,
     strides: Any = None,
     name: str = "Unknown",
-) -> Any:
+) -> object:
     """The tensor for an array that rule `name` computed from `tensors`; `dtype` is PyTorch's, None if they decide."""
     if array is None:
         return None

@@ -88,7 +88,7 @@ class ArrayPlan:
         self._aval: object = None  # what JAX says of the last result
         self._outcome: tuple | None = None  # and what PyTorch says of it: shape, size, dtype, strides, order in memory
 
-    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+    def run(self, call: object, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
         """The result of the rule.
 
         Args:
@@ -163,7 +163,7 @@ class ArrayPlan:
             return [tensor.read() for tensor in tensors]
         return [in_layout(tensor, self._shape, self._layout) for tensor in tensors]
 
-    def _wrapped(self, result: Any, tensors: list[Torchish], is_eager: bool) -> Any:
+    def _wrapped(self, result: Any, tensors: list[Torchish], is_eager: bool) -> object:
         strides: Any
         rule, dtype, strides = self.rule, self._dtype, self._strides
         if isinstance(strides, functools.partial):  # of the first operands, which nobody is to keep
@@ -219,7 +219,7 @@ class ArrayPlan:
 class _StridesByShape(dict):
     """The strides of results, by their shapes."""
 
-    def __call__(self, shape: Sequence[int]) -> object:
+    def __call__(self, shape: Sequence[int]) -> Any:
         return self[tuple(shape)]
 
 
@@ -240,7 +240,7 @@ class Meant(NamedTuple):
     """Raises an error for wrong values of the original arguments."""
 
     @classmethod
-    def of(cls, function: Callable, rule: Any, args: tuple, kwargs: dict) -> "Meant":
+    def of(cls, function: Callable, rule: object, args: tuple, kwargs: dict) -> "Meant":
         """Resolves the call of a function.
 
         Raises:
@@ -369,7 +369,7 @@ def resolved(function: Callable, rule: Any, args: tuple, kwargs: dict) -> tuple[
     return function, rule, args, kwargs
 
 
-FILLED: dict[Callable, Callable[..., Any]] = {}
+FILLED: dict[Callable, Callable[..., object]] = {}
 """Functions that fill a tensor, each with the function from its arguments to the value."""
 
 full_at_once = jax.jit(lax.broadcast, static_argnums=1)
@@ -391,7 +391,7 @@ class FilledPlan:
         self._value, self._shape, self._dtype = value, tuple(like.shape), like.dtype
         self._size = math.prod(self._shape)
 
-    def run(self, call: Any, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
+    def run(self, call: object, args: tuple, kwargs: dict | None, tensors: list, arrays: list, is_eager: bool) -> Any:
         """Another such tensor."""
         del call, args, kwargs, tensors, arrays, is_eager
         if len_torch_function_stack():  # one may say on which device

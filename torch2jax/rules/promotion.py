@@ -2,7 +2,6 @@
 
 import enum
 import math
-from typing import Any
 
 import torch
 
@@ -39,7 +38,7 @@ class Promotion(enum.Enum):
 _ROUNDED_ONCE = {Promotion.DEFAULT_ONCE: Promotion.DEFAULT, Promotion.INT_TO_FLOAT_ONCE: Promotion.INT_TO_FLOAT}
 
 
-def kind_of(operand: Any) -> tuple[torch.dtype | type, bool]:
+def kind_of(operand: object) -> tuple[torch.dtype | type, bool]:
     """The part of an operand's type that decides the common dtype.
 
     Of a tensor: its dtype, and whether it has no dimensions. Of a Python number, or a tensor that stands for one: its

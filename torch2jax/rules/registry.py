@@ -23,9 +23,9 @@ implements = PROVIDED.implements
 implements_tensors = PROVIDED.implements_tensors
 
 _PACKAGE = __name__.partition(".")[0] + "."
-_masked_rules: dict[Any, Callable] = {}
-_sparse_rules: dict[Any, Callable] = {}
-_rules_by_length: dict[Any, "ByLength"] = {}
+_masked_rules: dict[object, Callable] = {}
+_sparse_rules: dict[object, Callable] = {}
+_rules_by_length: dict[object, "ByLength"] = {}
 _decomposed: dict[OpOverload, Takes] = {}
 
 

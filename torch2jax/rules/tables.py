@@ -278,7 +278,7 @@ def _found(path: str) -> Any:
         return None
 
 
-_in_layers: dict[Any, Layer] = {
+_in_layers: dict[object, Layer] = {
     name if "::" in name else _found(name): layer for layer in LAYERS for name in layer.functions
 }
 """Functions whose rules are in a layer; operators by their names, or their namespaces, as "quantized::"."""

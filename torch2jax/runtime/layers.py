@@ -26,7 +26,7 @@ _lock = threading.RLock()
 _around: list[Callable[["Layer"], contextlib.AbstractContextManager[None]]] = []
 
 
-def around_loading(context: Callable[["Layer"], contextlib.AbstractContextManager[None]]) -> Any:
+def around_loading(context: Callable[["Layer"], contextlib.AbstractContextManager[None]]) -> object:
     """Declares the decorated context manager as one in which a layer is loaded."""
     _around.append(context)
     return context
@@ -54,7 +54,7 @@ class Layer:
         self.modules, self.functions, self.patched, self.imported = modules, functions, patched, imported
         self.is_loaded = False
         self._is_loading = False
-        self._loaded: list[Any] = []
+        self._loaded: list[object] = []
         self.classes: tuple[type, ...] = ()
         """The classes whose objects the core has to know from others; none before their modules are imported."""
 

@@ -205,7 +205,7 @@ class _Exchanges:
 
     def __init__(self):
         self._count = 0
-        self._modules: list[dict[str, Any]] = []  # their dictionaries, and what is exchanged in each
+        self._modules: list[dict[str, object]] = []  # their dictionaries, and what is exchanged in each
         self._names: list[str] = []
         self._in_modules: list[object] = []
         self._in_modules_before: list[object] = []
@@ -353,7 +353,7 @@ _finder = _Finder()
 
 # What layers replace, before they are loaded.
 
-_awaiting: dict[Layer, list[Any]] = {layer: [] for layer in LAYERS}
+_awaiting: dict[Layer, list[object]] = {layer: [] for layer in LAYERS}
 
 
 @around_loading
@@ -372,9 +372,9 @@ class _Awaiting:
     """An object of PyTorch's, whose replacement a translated call loads when it asks this for anything."""
 
     _original: Any
-    _load: Callable[[], Any]
+    _load: Callable[[], object]
 
-    def __init__(self, original: Any, load: Callable[[], Any]):
+    def __init__(self, original: object, load: Callable[[], object]):
         vars(self).update(_original=original, _load=load)
 
     def _found(self) -> Any:
@@ -383,16 +383,16 @@ class _Awaiting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._found(), name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self._found(), name, value)
 
     def __contains__(self, key: Any) -> bool:
         return key in self._found()
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self._found()[key] = value
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         del self._found()[key]
 
 

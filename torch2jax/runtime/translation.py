@@ -72,7 +72,7 @@ def this_call() -> "Call":
     return call
 
 
-def lift(value: Any) -> "Torchish":
+def lift(value: object) -> "Torchish":
     """The tensor of the call in progress for a tensor or an array from outside, which is a constant of the call."""
     return this_call().constants.lift(value)
 

@@ -3,7 +3,6 @@
 import types as python_types
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch.overrides import get_default_nowrap_functions
@@ -35,10 +34,10 @@ class Derived(Torchish):
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ):
         if not all(issubclass(cls, kind) for kind in types):
             return NotImplemented

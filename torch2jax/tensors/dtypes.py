@@ -231,7 +231,7 @@ def expect_integer(value: int) -> None:
         raise OverflowError(f"got an integer of {value.bit_length()} bits; wanted one of at most 64")
 
 
-def expect_fits(value: Any, dtype: torch.dtype) -> None:
+def expect_fits(value: object, dtype: torch.dtype) -> None:
     """Refuses a Python number to fill or scale a tensor with, if its dtype does not hold it.
 
     Negative integers wrap around in unsigned dtypes, and infinities are held by all that have them. What is no Python

@@ -36,7 +36,7 @@ QUOTIENTS: set[str] = set()
 def _on_demand(slot: str, make: Callable[[], object]) -> Any:
     """A property whose value is made at the first access: each parameter has a node, and hardly one has hooks."""
 
-    def found(node: Any) -> Any:
+    def found(node: object) -> Any:
         value = getattr(node, slot)
         if value is None:
             value = make()
@@ -66,7 +66,7 @@ class Node(graph.Node):
         self._leaves = [x.variable for x in self.inputs if isinstance(x, Source)]  # which gradients are added to
         self.end: Any = None  # what the operation gave, to a tape; see `transforms.tape.HistoryEnd`
         self.operands: list | None = None  # and what it was computed from, None for what requires no grad
-        self.hooked: Any = None  # the hooks on the gradient where a history begins; see `transforms.tape.Hooked`
+        self.hooked: object = None  # the hooks on the gradient where a history begins; see `transforms.tape.Hooked`
         self.refusal: str | None = None  # the error that its backward is
         self.undefined: Set[int] = frozenset()  # the inputs that its backward gave no gradient for
         self._metadata = self._prehooks = self._posthooks = None
@@ -114,7 +114,7 @@ class Node(graph.Node):
         ]
         return tuple(zip(self.inputs, numbers, strict=True))
 
-    def number_of(self, end: Any) -> int:
+    def number_of(self, end: object) -> int:
         """The index of the result that `end` is."""
         del end  # this has one
         return 0

@@ -58,7 +58,7 @@ class Deferred:
     def __init__(self, function: Callable, args: tuple, kwargs: dict, depth: int):
         self._function: Callable | None = function
         self._args, self._kwargs = args, kwargs
-        self._value: Any = None
+        self._value: object = None
         self.depth = depth
         if depth > _MAX_DEPTH:  # bounds the recursion of force()
             self.force()

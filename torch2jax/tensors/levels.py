@@ -24,7 +24,7 @@ class Level:
     """True if it is reverse-mode."""
     is_functorchs = True
     """True if it treats custom functions as `torch.func` does; False where autograd batches gradients."""
-    tag: Any = None
+    tag: object = None
     """JAX's tag of its arrays."""
 
     def check_write(self, tensor: "Torchish", array: jax.Array) -> None:
@@ -66,7 +66,7 @@ class Recorder:
         del trace
         return False
 
-    def has(self, array: Any) -> bool:
+    def has(self, array: object) -> bool:
         """Returns True if the array has a history that the code knows of."""
         del array
         return False
@@ -85,11 +85,11 @@ class Recorder:
         del array
         return values
 
-    def with_own_variable(self, array: jax.Array) -> Any:
+    def with_own_variable(self, array: jax.Array) -> object:
         """The array of a tensor that is made: with variables of its own, if the present ones are another tensor's."""
         return array
 
-    def tracked(self, array: jax.Array, origins: object = ()) -> Any:
+    def tracked(self, array: jax.Array, origins: object = ()) -> object:
         """The array with a history, even where it has no derivative with respect to its origins."""
         del origins
         return array
@@ -99,7 +99,7 @@ class Recorder:
         del array
         return []
 
-    def leaf(self, array: Any, source: "Source") -> Any:
+    def leaf(self, array: object, source: "Source") -> object:
         """An array of the same values with which the history of `source` begins."""
         del source
         return array
@@ -126,7 +126,7 @@ class ForwardLevel(Level):
     def note(self, storage: "Storage") -> None:
         """Sees a storage that may hold an array with a tangent."""
 
-    def has(self, array: Any) -> bool:
+    def has(self, array: object) -> bool:
         """Returns True if an array has a tangent."""
         del array
         return False
@@ -148,6 +148,6 @@ class ForwardLevel(Level):
         """The array with a tangent of zero."""
         return array
 
-    def parts(self, tensor: "Torchish") -> tuple[Any, Any]:
+    def parts(self, tensor: "Torchish") -> tuple[object, object]:
         """The values of a tensor, and its tangent if it has one."""
         return tensor, None

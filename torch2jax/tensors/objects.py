@@ -126,7 +126,7 @@ def _open_dict_with_attributes(value) -> tuple:
     attributes = vars(value)
     if not attributes and not dict.__len__(value):  # as most are that modules have for hooks
         return ((), ()), ()
-    kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # each has an order of its own
+    kind: object = OrderedDict if isinstance(value, OrderedDict) else dict  # each has an order of its own
     return (_keys(kind.keys(value)), tuple(attributes)), (*kind.values(value), *attributes.values())
 
 

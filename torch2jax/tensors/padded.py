@@ -33,7 +33,7 @@ class Padded:
     axis: int | tuple[int, ...] = 0
 
     @classmethod
-    def of(cls, values: Any, lengths: Mapping[int, Any]) -> "Padded":
+    def of(cls, values: object, lengths: Mapping[int, object]) -> "Padded":
         """An array with the lengths of some of its axes."""
         if len(lengths) == 1:
             ((axis, length),) = lengths.items()

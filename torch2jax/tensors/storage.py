@@ -548,7 +548,7 @@ class View(Journaled):
         tape = _tape()
         if tape is not None and is_traced(array):
             self._record()
-            before: Any = self._array
+            before: object = self._array
             if self._is_as_it_was(tape) and self._root is not None:
                 values = ArrayBuffer(tape.primal(array), buffer.layout).arranged(self._root.layout)
                 self._root = ArrayBuffer(tape.with_values(self._root.array, values), self._root.layout)
@@ -568,7 +568,7 @@ class View(Journaled):
                 if tape is None:
                     self._array = self._number()
                 elif self._is_as_it_was(tape):
-                    before: Any = self._array
+                    before: object = self._array
                     self._array = tape.with_values(before, tape.primal(self._read()))
                 else:
                     self._array = tape.with_own_variable(self._read())
@@ -712,7 +712,7 @@ class View(Journaled):
         if kind.permutation is not None:
             changed = buffer.then(self._permuted, storage.frame.shape, storage.dtype)
         else:
-            before: Any = None if kind.covers else self.parent.lazy(None, None)
+            before: object = None if kind.covers else self.parent.lazy(None, None)
 
             def change(written: ArrayBuffer) -> ArrayBuffer:
                 full = None if before is None else before.buffer.arranged(None)

@@ -102,7 +102,7 @@ def ordered(tree: Any) -> Any:
     return type(tree)(map(ordered, tree)) if type(tree) in (list, tuple) else tree
 
 
-def is_sparse_array(thing: Any) -> bool:
+def is_sparse_array(thing: object) -> bool:
     """Returns True for a sparse array of JAX or a `CompressedArray`."""
     return type(thing).__module__.startswith(_SPARSE)
 
@@ -110,7 +110,7 @@ def is_sparse_array(thing: Any) -> bool:
 _SPARSE = ("jax.experimental.sparse.", __name__.replace("trees", "sparse_arrays"))
 
 
-def _is_opaque(node: Any) -> bool:
+def _is_opaque(node: object) -> bool:
     if type(node) in (Padded, Wrapped) or (type(node) not in _decided and is_sparse_array(node)):
         return True
     return _opens(node)

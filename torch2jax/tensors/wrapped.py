@@ -223,7 +223,7 @@ def tensor_of(given: Wrapped, convert: Callable[[Any], torch.Tensor]) -> Any:
     return static.kind.__tensor_unflatten__(inner, static.context, shape, strides)
 
 
-def values_of(tensor: Any) -> Any:
+def values_of(tensor: object) -> Any:
     """The values of a jagged tensor; another tensor unchanged."""
     return tensor._values if type(tensor) is NestedTensor else tensor
 

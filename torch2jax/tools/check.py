@@ -179,7 +179,7 @@ class _Checker:
                 expected["buffers"] = {name: tensor.clone() for name, tensor in buffers.items()}
             seconds = self._seconds(lambda model: lambda: model(self._trial.inputs))
 
-        def run(state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
+        def run(state: dict[str, object], inputs: dict[str, object], key: jax.Array | None):
             outputs, buffers = self._trial.jax(state, inputs, key)
             return {"outputs": outputs, "buffers": buffers}
 
@@ -202,7 +202,7 @@ class _Checker:
             outputs, _ = self._trial.jax(_replaced(state, leaves), _replaced(inputs, leaves), key)
             return sum(_weighted(outputs[name], weight) for name, weight in cotangents.items())
 
-        def run(state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
+        def run(state: dict[str, object], inputs: dict[str, object], key: jax.Array | None):
             both = {**state, **inputs}
             return {"gradients": jax.grad(loss)({name: both[name] for name in names}, state, inputs, key)}
 
@@ -225,7 +225,7 @@ class _Checker:
             seconds = self._seconds(lambda model: lambda: [model(inputs) for inputs in batch])
         stacked = {name: to_jax(torch.stack([inputs[name] for inputs in batch])) for name in batch[0]}
 
-        def run(state: dict[str, Any], inputs: dict[str, Any], key: jax.Array | None):
+        def run(state: dict[str, object], inputs: dict[str, object], key: jax.Array | None):
             return {"vmap": jax.vmap(lambda inputs: self._trial.jax(state, inputs, key)[0])(inputs)}
 
         return self._compare(run, {"vmap": expected}, seconds, OUTPUT_TOLERANCE, stacked)
@@ -251,7 +251,7 @@ class _Checker:
         return backward
 
     def _refusing_bad_inputs(self, function: Callable) -> Callable:
-        def run(*args: Any):
+        def run(*args: object):
             with refusing_bad_inputs(self._trial.subject):
                 return function(*args)
 
@@ -357,7 +357,7 @@ def _seconds(run: Callable) -> float:
 
 
 def _recorder(operators: dict[Route, collections.Counter[str]]) -> Callable:
-    def record(function: Callable[..., Any]) -> None:
+    def record(function: Callable[..., object]) -> None:
         level = level_of(function)
         if level is Route.METADATA:
             return

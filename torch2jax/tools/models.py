@@ -298,7 +298,7 @@ def _transformers_classes(name: str, transformers: Any) -> tuple[Any, Any]:
     )
 
 
-def _small(config_class: type) -> Any:
+def _small(config_class: type) -> object:
     """A configuration of few narrow layers, where it has the usual sizes under any of its names for them."""
     default = config_class()
     names = {default.attribute_map.get(name, name): size for name, size in _SIZES.items()}
@@ -510,7 +510,7 @@ def _cast(subject: Subject, dtype: str) -> None:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise SpecError(f"{dtype!r} is no dtype of floating point: wanted bfloat16, float16, float32 or float64")
 
-    def leaf(value: Any):
+    def leaf(value: object):
         return value.to(found) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
     subject.args, subject.kwargs = map_arguments(leaf, (subject.args, subject.kwargs))

@@ -104,7 +104,7 @@ class BranchPolicy(NamedTuple):
 
     bounds: LineHints | None = None
     """How long at most what data decide is, and where."""
-    groups: tuple[tuple[Any, tuple[str, ...]], ...] = ()
+    groups: tuple[tuple[object, tuple[str, ...]], ...] = ()
     """Process groups, None for the default one, and the axes of a mesh that they stand for: it goes where this goes."""
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import Primitive, unmapped_aval
+from jax.extend.core import JaxprEqn, Primitive, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
 from ..internals.jax import fallback_linearize_rule, primitive_linearizations
@@ -33,7 +33,7 @@ def stop_levels(array: jax.Array, dependencies: Sequence[object], count: int):
     return _stop_levels_p.bind(array, *dependencies, count=count)
 
 
-def stops_levels(step: Any) -> bool:
+def stops_levels(step: JaxprEqn) -> bool:
     """Returns True if a step of a linear program is where `stop_levels` ends it."""
     return step.primitive is _level_end_p
 
@@ -223,12 +223,12 @@ _call_p = Primitive("linear_call")
 _call_p.multiple_results = True
 
 
-def _run(*args: Any, push: _Function, pull: _Function, count: int, avals: tuple) -> list:
+def _run(*args: object, push: _Function, pull: _Function, count: int, avals: tuple) -> list:
     del pull, avals
     return push(list(args[:count]), list(args[count:]))
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, push: _Function, count: int, **params: Any):
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, push: _Function, count: int, **params: object):
     residuals, arrays = list(primals[:count]), list(primals[count:])
     values = _call_p.bind(*primals, push=push, count=count, **params)
     tangents_in = [_filled(t, p) for t, p in zip(tangents[count:], arrays, strict=True)]

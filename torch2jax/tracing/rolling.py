@@ -138,7 +138,7 @@ class Added:
         values = dict(self._program.frame.constvar_to_val)
         return {var: value for var, value in values.items() if not isinstance(value, Tracer)}
 
-    def _own(self, array: Any) -> jax.Array:
+    def _own(self, array: jax.Array) -> jax.Array:
         return array if isinstance(array, Tracer) else self._program.to_jaxpr_tracer(array, None)
 
     def _is_made(self, leaf: object) -> bool:
@@ -248,7 +248,7 @@ class _Watched(list):
         self._has_loops = has_loops
         self._size, self._next = 0, _FIRST * least
 
-    def append(self, step: Any) -> None:
+    def append(self, step: object) -> None:
         super().append(step)
         self._size += sizes_of([step() if isinstance(step, weakref.ref) else step])[0]
         if self._size >= self._next:
@@ -335,7 +335,7 @@ class _Alone:
         steps: list = []
         around = current_trace()
 
-        def run(*arrays: Any) -> list:
+        def run(*arrays: object) -> list:
             nonlocal end
             filled = list(leaves)
             for i, array in zip(positions, arrays, strict=True):

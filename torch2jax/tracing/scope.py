@@ -10,7 +10,7 @@ Also here: the tensors and arrays that code closes over, or that its objects hol
 import functools
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import torch
@@ -94,7 +94,7 @@ class TraceScope:
 
     def __init__(self):
         self._call, self._around = this_call(), current_trace()
-        self._result: Any = None
+        self._result: object = None
         self._error: Exception | None = None
         self._left: list[_Left] = []
         self._stream: StreamState
@@ -173,6 +173,6 @@ class _Left:
         self._layout, self._known = layout, known
         self._history, self._differentiable = storage.history, storage.differentiable
 
-    def replace(self, array: Any) -> None:
+    def replace(self, array: jax.Array) -> None:
         self.storage.replace(ArrayBuffer(array, self._layout), self._known, is_written=self._is_written)
         self.storage.history, self.storage.differentiable = self._history, self._differentiable

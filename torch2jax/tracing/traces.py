@@ -148,7 +148,7 @@ def is_zero(cotangent: object) -> bool:
     return type(cotangent) is ad.Zero
 
 
-def examples_in(array: jax.Array, tag: object) -> tuple[Any, int | None]:
+def examples_in(array: jax.Array, tag: object) -> tuple[object, int | None]:
     """The batch that an array is an example of, under the batch trace of a tag, and the dimension of its examples.
 
     That is None if the array is no example.

@@ -70,7 +70,7 @@ class LaterRun(Protocol):
 
     def __call__(
         self,
-        execute: Callable[[Path, UserCode], Any],
+        execute: Callable[[Path, UserCode], object],
         policy: BranchPolicy,
         restored: Callable[[object], bool],
         ended_at_condition: bool | None,
@@ -102,7 +102,7 @@ def note_made(value: object) -> None:
         call.execution.code.note_made(value)
 
 
-def set_gradient(tensor: Any, value: object) -> None:
+def set_gradient(tensor: object, value: object) -> None:
     """Sets `Tensor.grad` to another tensor, or None."""
     call = current()
     (PLAIN if call is None else call.execution.code).set_gradient(tensor, value)

@@ -24,7 +24,7 @@ from .traces import without_derivatives
 _DEPTH_OF_SUMS = 16
 
 
-def terms_of(array: Any) -> tuple[int, list[tuple[object, int]]]:
+def terms_of(array: object) -> tuple[int, list[tuple[object, int]]]:
     """A scalar as a sum: a number, and arrays with how often each is added."""
     constant, terms = 0, []
     for value, times in _taken_apart(without_derivatives(array), 1, _DEPTH_OF_SUMS):
@@ -170,7 +170,7 @@ def _range(value: Any, assumed: _Assumed, depth: int) -> Range:
         return _range(value.val, assumed, depth)
     if not isinstance(value, Tracer):
         return _of_values(np.asarray(value))
-    dtype: Any = value.dtype
+    dtype = value.dtype
     if not isinstance(value, pe.DynamicJaxprTracer):
         return _of_dtype(dtype)
     constant = value.val.val if isinstance(value.val, Literal) else value._trace.get_const(value)

@@ -71,7 +71,7 @@ class Transformation(Level, ABC):
         """
 
     @contextlib.contextmanager
-    def running(self, arrays: Any):
+    def running(self, arrays: Sequence):
         """The context in which the function runs; `arrays` are some of the level's own."""
         self.trace = current_trace()
         for array in arrays:

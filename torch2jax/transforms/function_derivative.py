@@ -145,7 +145,7 @@ class Derivative:
         return attached(inputs, results, residuals)
 
     def _running(self, body: Callable[[Any], list]) -> list:
-        def run(execution: Execution, _given: Any):
+        def run(execution: Execution, _given: object):
             new_call: object = self._call_type
             with new_call(execution=execution) as call, torch.enable_grad():
                 call.is_backward = True

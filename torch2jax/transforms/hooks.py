@@ -27,7 +27,7 @@ from .engine import BackwardPass, accumulate
 from .tape import Tape, recorded
 
 
-def hooks_of(tensor: Torchish, added: Any) -> OrderedDict[int, Callable]:
+def hooks_of(tensor: Torchish, added: object) -> OrderedDict[int, Callable]:
     """The present hooks on the gradient of a tensor, to add others.
 
     Args:
@@ -74,7 +74,7 @@ def finished(execution: Execution, tree: object) -> Any:
     histories = {id(array): history for array, history in execution.ends}
     results: list[Any] = [x for x in flatten(tree)[0] if isinstance(x, (jax.Array, np.ndarray)) and is_float(x)]
     nodes = [histories.get(id(x)) for x in results]
-    started: list[tuple[Any, Any]] = []
+    started: list[tuple[object, object]] = []
     for number, backward_pass in enumerate(execution.passes, tape.depth):
         for cotangent in backward_pass.cotangents:
             if cotangent is not None:

@@ -78,7 +78,7 @@ def own_axes(operands: Iterable[Torchish]) -> Axes:
     return axes_in_types()
 
 
-def matched(cotangent: Any, axes: Axes) -> Any:
+def matched(cotangent: Any, axes: Axes) -> object:
     """The cotangent of an array whose values differ over some axes."""
     if cotangent is None or not hasattr(cotangent, "dtype") or cotangent.dtype == jax.dtypes.float0:
         return cotangent
@@ -133,7 +133,7 @@ class LinearStep(Protocol):
     params: dict[str, object]
     effects: object
     source_info: object
-    ctx: Any
+    ctx: object
 
 
 def keep_with(tangent: DynamicJaxprTracer, value: object) -> bool:
@@ -285,7 +285,7 @@ class Linearization:
     def pull_back(
         self,
         subgraph: Subgraph,
-        cotangents: Mapping[Var, Any],
+        cotangents: Mapping[Var, object],
         targets: set[Var],
         visit: Mapping[Var, Callable[[object, bool], tuple[object, object]]],
         constant: Callable[[Any], Any],
@@ -336,8 +336,8 @@ class _Transposition:
         linear = self._subgraph.linear
         return [s for s in steps if _has_code(s) or any(x not in linear for x in _variables_of(s))]
 
-    def run(self, cotangents: dict[Var, Any], visit: Mapping[Var, Callable]) -> dict[Var, Any]:
-        found: dict[Var, Any] = {}
+    def run(self, cotangents: dict[Var, object], visit: Mapping[Var, Callable]) -> dict[Var, Any]:
+        found: dict[Var, object] = {}
         steps, linear = self._subgraph.steps, self._subgraph.linear
         origin = {var: i for i, step in enumerate(steps) for var in step.outvars}
         points = [var for var in (*visit, *self._targets) if var in linear]
@@ -370,7 +370,7 @@ class _Transposition:
         outputs = [var for var in made if var in cotangents]
         if not outputs:
             return
-        constants: dict[Var, Any] = {}
+        constants: dict[Var, object] = {}
         inputs: dict[Var, Any] = {}
         beside: list = []
         for step in chosen:
@@ -427,7 +427,7 @@ def _variables_of(step: LinearStep) -> list[Var]:
     return [x.val for x in step.in_tracers if isinstance(x.val, JaxprVar)]
 
 
-def _popped(cotangents: dict[Var, Any], var: Var) -> object:
+def _popped(cotangents: dict[Var, object], var: Var) -> object:
     """The cotangent of a variable, typed as JAX's transposes expect; one from code, such as ones, need not be."""
     cotangent = cotangents.pop(var)
     return cotangent if is_zero(cotangent) else matched(cotangent, varying_axes(var))

@@ -117,7 +117,7 @@ def _read_one(kinds: Kinds, array: jax.Array) -> jax.Array:
     return array
 
 
-def _write_one(kinds: Kinds, array: jax.Array, value: jax.Array) -> Any:
+def _write_one(kinds: Kinds, array: jax.Array, value: jax.Array) -> object:
     if not kinds:
         return value
     first, *rest = kinds
@@ -261,7 +261,7 @@ class Batch(Transformation):
         self.axes: list[tuple[int, bool]] = [
             (dim, is_dependent) for dim in sorted(wanted) for is_dependent in (False, True)
         ]
-        self._outputs: list[list[Any]] = [[] for _ in self.axes]
+        self._outputs: list[list[object]] = [[] for _ in self.axes]
         self._out_forms: list[list[TensorSpec]] = [[] for _ in self.axes]
         self._aliases: list[_Alias] = []
 
@@ -333,7 +333,7 @@ class Batch(Transformation):
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def results(self, tree: Any, arrays: list[list], wants_grad: bool) -> Any:
+    def results(self, tree: object, arrays: list[list], wants_grad: bool) -> Any:
         """The results, of arrays that have left JAX; views of arguments as views of them."""
 
         def put(leaf: object):
@@ -433,7 +433,7 @@ def _flat_vmap(
 
 
 @replaces(vmap_module, "is_batchedtensor")
-def _is_batched(tensor: Any) -> bool:
+def _is_batched(tensor: Torchish) -> bool:
     return batch_of(tensor) is not None
 
 
@@ -451,14 +451,14 @@ def _load_nothing() -> None:
 @replaces(functional, "_vmap")
 @replaces(importlib.import_module("torch.autograd.gradcheck"), "_vmap")  # its parent has a function of that name
 def _vmap_of_autograd(
-    func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
+    func: Callable[..., object], in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
 ):
     """The vmap that autograd batches gradients with; results may be None."""
 
     def mapped(*args: object):
         outputs: Any = None
 
-        def run(*examples: Any):
+        def run(*examples: object):
             nonlocal outputs
             outputs = func(*examples)
             if isinstance(outputs, torch.Tensor) or not allow_none_pass_through:

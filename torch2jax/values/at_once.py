@@ -124,7 +124,7 @@ class _AtOnce(Feature):
         return results_of(made, function, rule, tensors, knowns, args, {})
 
 
-def _tensor(call: Call, rule: Any, args: tuple) -> Any:
+def _tensor(call: Call, rule: object, args: tuple) -> object:
     """``torch.tensor`` of a Python number."""
     if len(args) != 1 or type(args[0]) not in _NUMBERS or not registry.is_provided(rule) or not _is_plain(call):
         return NEXT
@@ -160,7 +160,7 @@ def _are_small(args: tuple) -> bool:
     return all(type(value) is not int or abs(value) <= _SMALL for value in args)
 
 
-def _written(function: Callable, target: Torchish, reals: list) -> Any:
+def _written(function: Callable, target: Torchish, reals: list) -> object | Torchish:
     """The target after a write, if it is a number in memory of its own; else NEXT."""
     if not is_free_number(target):
         return NEXT

@@ -54,7 +54,7 @@ class _BelowAutograd(Feature):
     def __init__(self, is_discarded: bool):
         self._is_discarded = is_discarded
 
-    def run_rule(self, call: Any, function: Any, rule: Any, args: tuple, kwargs: dict) -> Any:
+    def run_rule(self, call: object, function: Callable, rule: Any, args: tuple, kwargs: dict) -> Any:
         name = getattr(function, "__name__", "").partition(".")[0]
         plain_name = name.rstrip("_") if not name.startswith("__") else name
         if not args or not (plain_name in _ROUNDING or (self._is_discarded and plain_name in _STEPS)):
@@ -82,7 +82,7 @@ class _BelowAutograd(Feature):
         del rule
         return self.run_operator(call, function, args, kwargs)
 
-    def run_operator(self, call: Call, function: Callable[..., object], args: tuple, kwargs: dict) -> Any:
+    def run_operator(self, call: Call, function: Callable[..., object], args: tuple, kwargs: dict) -> object:
         del kwargs
         if function not in _DETACHING or not args or is_wrapper(args[0]):
             return NEXT
@@ -104,7 +104,7 @@ def _without_derivative(x: jax.Array) -> jax.Array:
 
 
 @functools.partial(_without_derivative.defjvp, symbolic_zeros=True)
-def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
+def _(primals: tuple[Any, ...], tangents: tuple[object, ...]):
     if not isinstance(tangents[0], SymbolicZero):
         raise NotImplementedError(
             "a __torch_dispatch__ rounds what a tensor wraps, and the derivative for that is taken: PyTorch's is that "

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import torch
 from torch.overrides import get_default_nowrap_functions
 
@@ -16,6 +17,7 @@ from ..internals.dispatch import DisableTorchFunction, DisableTorchFunctionSubcl
 from ..internals.tensors import tree_leaves, tree_map
 from ..rules.array_rule import InnerRule
 from ..rules.features import Incoming, comes_in
+from ..runtime.translation import Call
 from ..tensors.derived import Derived, as_class
 from ..tensors.distributed import class_of_calls, is_split, mesh_in_force, parts_over, spec_of
 from ..tensors.history import Source
@@ -66,7 +68,7 @@ class FullTensor(Derived):
 
     @classmethod
     def of_result(
-        cls, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        cls, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], result: Any
     ) -> object:
         if func == _GRADIENT and result is not None:
             return distributed(result, *layout_of(args[0]))
@@ -90,7 +92,7 @@ def layout_of(tensor: object) -> FullLayout:
     return vars(tensor)[_LAYOUT]
 
 
-def distributed(tensor: Torchish, mesh: Any, placements: tuple | None) -> Any:
+def distributed(tensor: Torchish, mesh: object, placements: tuple | None) -> Any:
     """Another tensor on the same memory, which is a `DTensor` of a layout."""
     result = as_class(tensor, class_of_calls(FullTensor))
     vars(result)[_LAYOUT] = FullLayout(mesh, placements)
@@ -119,7 +121,7 @@ class _DTensors(Incoming):
     def takes(self, kind: type) -> bool:
         return is_split(kind)
 
-    def lift(self, call: Any, tensor: "DTensor") -> Any:
+    def lift(self, call: "Call", tensor: "DTensor") -> Any:
         """The call's tensor; if this process has a part of the values alone, their use is an error."""
         with DisableTorchFunction():
             is_full = not any(parts_over(tensor.device_mesh, tensor.placements))
@@ -128,7 +130,7 @@ class _DTensors(Incoming):
             return call.constants.bind_missing(tensor, _part_alone(tensor))
         return call.constants.bind_copy(tensor, values)
 
-    def array(self, tensor: Any, array: Any) -> Any:
+    def array(self, tensor: Any, array: jax.Array) -> Any:
         given = mesh_in_force(tensor.device_mesh)
         if given is None:
             return array

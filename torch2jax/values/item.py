@@ -159,8 +159,8 @@ def _beside_integer(name: str, number: float) -> tuple[str, float]:
 
 
 def _in_float32(
-    name: str, number: float, compare: Callable[[Any, Any], Any]
-) -> tuple[Callable[[Any, Any], Any], float]:
+    name: str, number: float, compare: Callable[[object, object], object]
+) -> tuple[Callable[[object, object], object], float]:
     """A comparison of float32 with a float64, as one with the float32 next to that."""
     with np.errstate(over="ignore"):
         near = float(np.float32(number))
@@ -180,18 +180,18 @@ def _plain(value: object):
     return Number.of(value) if type(value) is Item else value
 
 
-def _as_floats(one: Any, other: Any) -> tuple[Any, Any]:
+def _as_floats(one: object, other: object) -> tuple[object, object]:
     """Two numbers as Python computes with them: an integer beside a float is a float64, not of the default dtype."""
     if _is_float(one) == _is_float(other):
         return one, other
     return _as_float(one), _as_float(other)
 
 
-def _is_float(number: Any) -> bool:
+def _is_float(number: object) -> bool:
     return number.is_floating_point() if isinstance(number, Number) else type(number) is float
 
 
-def _as_float(number: Any) -> Any:
+def _as_float(number: object) -> object:
     if not isinstance(number, Number) or number.is_floating_point():
         return number
     real: Any = number.double()
@@ -216,7 +216,7 @@ def _unary(name: str) -> Callable:
     return lambda self: Item.of(getattr(Number, name)(_as_integer(self)))
 
 
-def _as_integer(value: Any) -> Any:
+def _as_integer(value: object) -> object:
     """A number with which Python computes: a bool that is traced is an integer there."""
     if type(value) is Item:
         number = Number.of(value)
@@ -277,7 +277,7 @@ def has_item(index: list) -> bool:
 
 
 @handles(Item, 1)
-def _taken(call: Any, func: Any, args: tuple, kwargs: dict) -> Changed:
+def _taken(call: object, func: Callable, args: tuple, kwargs: dict) -> Changed:
     """The arguments of a function in the form that its rule takes `Item`s.
 
     Raises:

@@ -40,7 +40,7 @@ class Lengths(Feature):
 
     rank, is_shared = 20, True
 
-    def run_first(self, call: Call, function: Any, types: Collection[type], args: tuple, kwargs: dict) -> object:
+    def run_first(self, call: Call, function: Callable, types: Collection[type], args: tuple, kwargs: dict) -> object:
         if any(getattr(kind, "len_depends_on_values", False) for kind in types):
             return NEXT
         found = _by_length(function, args, kwargs)
@@ -107,7 +107,7 @@ def length(obj: Any, /):
     return number
 
 
-def _extreme(builtin: Callable[..., Any], function: Callable[..., Any], which: int, of_numbers: Callable[..., Any]):
+def _extreme(builtin: Callable[..., Any], function: Callable[..., object], which: int, of_numbers: Callable[..., Any]):
     @functools.wraps(builtin)
     def extreme(*args: Any, **kwargs: object):
         values = args[0] if _len(args) == 1 and type(args[0]) in (list, tuple) else args
@@ -159,7 +159,7 @@ def range_of_number(value: Any) -> tuple[int, int]:
     return range_of(value.read()) if is_traced_number(value) else (value, value)
 
 
-def is_same_number(one: Any, other: Any) -> bool:
+def is_same_number(one: object, other: object) -> bool:
     """Returns True if two integer scalars are equal, as the sums that compute them prove."""
     return distance(one, other) == 0
 
@@ -238,14 +238,14 @@ def _by_length(func: Callable[..., object], args: tuple, kwargs: dict) -> tuple[
     return (found.rule, args, kwargs) if any(map(_holds_number, (*sizes, *named.values()))) else None
 
 
-def number_in(value: object) -> Any:
+def number_in(value: object) -> object:
     """The number of a traced integer scalar, as a Python number; other values unchanged."""
     if not isinstance(value, Torchish) or is_traced_number(value) or value.known is not None or value.ndim:
         return value
     return Item.out_of(value) if is_integral(value.dtype) and value.dtype != torch.bool else value
 
 
-def _holds_number(value: Any) -> bool:
+def _holds_number(value: object) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_holds_number, value))
     if type(value) is slice:

@@ -80,7 +80,7 @@ def _save(original: Callable[..., None], *args: object, **kwargs: object) -> Non
 
 @replaces(torch.Tensor, "__reduce_ex__")
 @replaces(torch.nn.Parameter, "__reduce_ex__")
-def _reduce(given: Any, protocol: Any):
+def _reduce(given: Any, protocol: object):
     if isinstance(given, (Torchish, SPARSE.classes)) or type(given) in OF_NO_SUBCLASS:
         return _copied, (_Held(given),)
     return _reduce_tensor(given, protocol)  # it wraps others, which are asked in turn

@@ -104,7 +104,7 @@ class _Int(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, int)
 
-    def __getattr__(cls, name: str) -> object:
+    def __getattr__(cls, name: str) -> Any:
         return getattr(int, name)
 
 

@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
@@ -82,7 +83,7 @@ class Sparse(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, kinds: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+        cls, func: object, kinds: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         del kinds
         return _run(this_call(), func, args, kwargs or {})
@@ -198,11 +199,11 @@ class _IncomingSparse(Incoming):
     def takes(self, kind: type) -> bool:
         return issubclass(kind, Sparse)
 
-    def lift(self, call: object, tensor: Any) -> Any:
+    def lift(self, call: object, tensor: object) -> Any:
         raise HasSparse
 
 
-def given_sparse(array: Any) -> Sparse:
+def given_sparse(array: object) -> Sparse:
     """The call's tensor for a sparse array that is an argument.
 
     Raises:
@@ -213,7 +214,7 @@ def given_sparse(array: Any) -> Sparse:
     return make_sparse(parts.layout, index, lift(parts.values), parts.shape, parts.is_coalesced)
 
 
-def bound_sparse(tensor: torch.Tensor, array: Any) -> Sparse:
+def bound_sparse(tensor: torch.Tensor, array: jax.Array) -> Sparse:
     """Binds a sparse array to a tensor from outside, such as a buffer.
 
     Raises:
@@ -248,7 +249,7 @@ def _lifted(value: object) -> object:
 
 
 @handles_without_values(HasSparse)
-def _run_lifted(error: HasSparse, call: Call, function: Any, args: tuple, kwargs: dict) -> Any:
+def _run_lifted(error: HasSparse, call: Call, function: Callable, args: tuple, kwargs: dict) -> object:
     if not any(isinstance(x, torch.Tensor) and is_sparse(x) for x in flatten((args, kwargs))[0]):
         raise _refusal(function, args, kwargs) from error  # it comes from within, and would come again
     return _run(call, function, args, kwargs)

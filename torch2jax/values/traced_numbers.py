@@ -103,7 +103,7 @@ def _is_held(number: int | float) -> bool:
         return number != number or float(np.float32(number)) == number
 
 
-def is_unknown(value: Any) -> bool:
+def is_unknown(value: object) -> bool:
     """Returns True if `value` is a tensor whose values depend on a traced input."""
     return isinstance(value, Torchish) and value.known is None
 
@@ -120,7 +120,7 @@ class Number(Torchish):
     """The computation of a float that loops carry, or that is computed from such, while 64-bit types are off."""
 
     @classmethod
-    def of(cls, tensor: Torchish, started: Any = None) -> Self:
+    def of(cls, tensor: Torchish, started: object = None) -> Self:
         """The number in a tensor, which is not changed."""
         array, tape = tensor.read(), this_call().tape
         if tape is not None:
@@ -269,7 +269,7 @@ def _is_real(value: object) -> bool:
 
 def _binary(name: str, method: str):
     @functools.wraps(getattr(Torchish, method))
-    def compute(self: Any, other: Any):
+    def compute(self: Any, other: object):
         if not _is_number(other):
             return getattr(Torchish, method)(self, other)
         if name in _DIVISIONS:
@@ -311,14 +311,14 @@ for _name in _UNARY:
     setattr(Number, f"__{_name}__", _unary(f"__{_name}__"))
 
 
-def number_of(value: Any) -> Any:
+def number_of(value: object) -> "Number":
     """A Python number as a tensor, at Python's precision."""
     if isinstance(value, torch.Tensor):
         return Number.of(value if isinstance(value, Torchish) else lift(value))
     return Number.of(lift(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
 
 
-def plain(tensor: Any) -> Any:
+def plain(tensor: Torchish) -> Any:
     """A tensor without a derivative, which stands for no Python number."""
     return Number.of(tensor) if isinstance(tensor, Number) else tensor.detach()
 
@@ -347,7 +347,7 @@ class _Float(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, float)
 
-    def __getattr__(cls, name: str) -> object:
+    def __getattr__(cls, name: str) -> Any:
         return getattr(float, name)
 
 

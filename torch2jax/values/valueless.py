@@ -338,8 +338,8 @@ class _Strided(Feature):
     """The standing feature that looks for the reason where strided tensors were refused: a sparse one from outside."""
 
     def run_again(
-        self, call: Any, function: Any, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
-    ) -> Any:
+        self, call: "Call", function: Callable, args: tuple, kwargs: dict, error: Exception, run: Callable[..., Any]
+    ) -> object:
         del call, function, error, run
         expect_strided(args, kwargs)
         return NEXT

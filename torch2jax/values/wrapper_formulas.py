@@ -113,7 +113,7 @@ class _Formula:
 
     def gradients(self, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> list[object]:
         """The gradients of the operands by the formula; None where there is none."""
-        made: dict[int, Any] = {}
+        made: dict[int, object] = {}
 
         def put_back(x: object) -> Any:
             if not isinstance(x, (Wrapped, _KeptIndex)):
@@ -161,7 +161,7 @@ def _pulled(
     operands: list[torch.Tensor],
     positions: list[int],
     gradients: Sequence[torch.Tensor],
-) -> list[Any]:
+) -> list[object]:
     """The gradients of operands, by PyTorch's autograd, from those of results."""
     call = this_call()
     answering = _Answering(call, results)
@@ -207,7 +207,7 @@ class _Answering:
         self._call, self._results = call, results
         self._is_first = True
 
-    def placeholder(self, tensor: Any, requires_grad: bool = False) -> Any:
+    def placeholder(self, tensor: torch.Tensor, requires_grad: bool = False) -> "_Placeholder":
         with DisableTorchFunction():
             size, strides, dtype = tensor.size(), tensor.stride(), tensor.dtype
         made = make_wrapper_subclass(_Placeholder, size, strides=strides, dtype=dtype, requires_grad=requires_grad)
@@ -234,7 +234,7 @@ class _Placeholder(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, operator: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls, operator: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         del types
         kwargs = kwargs or {}

@@ -101,7 +101,7 @@ class CapturedState:
             self.separated[position] = tensor
             self._shape[at] = (*entry[:3], (tensor.shape, tensor.stride()), *entry[4:])
 
-    def position_of(self, value: Any) -> Any:
+    def position_of(self, value: object) -> Any:
         """The number of an object, tensor or storage; None if it is not reached."""
         key, captured = id(value), self
         while captured is not None:

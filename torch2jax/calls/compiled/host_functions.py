@@ -70,7 +70,7 @@ _OF_TAGS = (
 
 
 @registry.cached
-def kind_of(function: Callable[..., Any]) -> FunctionKind:
+def kind_of(function: Callable[..., object]) -> FunctionKind:
     rule = registry.lookup(function)
     if isinstance(rule, MetadataRule):
         return FunctionKind.METADATA
@@ -112,17 +112,17 @@ def _has_tensor(index: object) -> bool:
 
 
 @registry.cached
-def gives_new(function: Callable[..., Any]) -> bool:
+def gives_new(function: Callable[..., object]) -> bool:
     return Tag.FRESH in registry.tags_of(function)
 
 
 @registry.cached
-def gives_memory(function: Callable[..., Any]) -> bool:
+def gives_memory(function: Callable[..., object]) -> bool:
     return Tag.UNINITIALIZED in registry.tags_of(function)
 
 
 @registry.cached
-def is_of_autograd(function: Callable[..., Any]) -> bool:
+def is_of_autograd(function: Callable[..., object]) -> bool:
     """Returns True if a function asks for a tensor's history, or begins one."""
     return Tag.AUTOGRAD in registry.tags_of(function)
 

@@ -52,7 +52,7 @@ class HostTensors:
         """Returns True if a tensor is one of PyTorch's own that code around parts has made."""
         return state_of(value) != NO
 
-    def _taken(self, result: Any, wants: bool = False) -> Any:
+    def _taken(self, result: object, wants: bool = False) -> Any:
         if isinstance(result, torch.Tensor):
             dtype = result.dtype
             if self._kept and result.untyped_storage()._cdata in self._kept:

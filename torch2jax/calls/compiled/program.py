@@ -117,7 +117,7 @@ class PartProgram:
         casts, call.casts = call.casts, {}
         around = current_trace()
 
-        def run(arrays: Sequence, key: jax.Array | None, before: Any) -> list:
+        def run(arrays: Sequence, key: jax.Array | None, before: object) -> list:
             journal = Journal(repeats=True)
             try:
                 with ending_with_errors(around), journal, call.nested():
@@ -261,7 +261,7 @@ class PartProgram:
             captured = CapturedState(self._outer, captured, shares=True, located=captured.located)
         around: Any = call.kept.get(HostFunctions)  # which is there wherever parts are compiled
         storages: list[Any] = list(captured.all_storages)
-        arrays: list[Any] = list(captured.all_arrays)
+        arrays: list[object] = list(captured.all_arrays)
         given, orders, alone = [], self._taken(storages, arrays), references_alone()
         for position in self._given:
             captured.lend(position)

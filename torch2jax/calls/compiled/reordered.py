@@ -40,7 +40,7 @@ class RowOrder:
     rows: jax.Array
     dim: int
 
-    def of(self, array: Any) -> Any:
+    def of(self, array: object) -> Any:
         """An array in this order."""
         rule: Any = registry.lookup(torch.index_select)
         return call_inlined(rule.body, (array, self.dim, self.rows), {}, rule.name)
@@ -95,7 +95,7 @@ class Orders:
         is_around: tells whether a tensor is one of PyTorch's own that has come about there.
     """
 
-    def __init__(self, is_written: Callable[[Any], bool], is_around: Callable[[object], bool]):
+    def __init__(self, is_written: Callable[[object], bool], is_around: Callable[[object], bool]):
         self._is_written, self._is_host = is_written, is_around
         self._last: tuple[torch.Tensor, jax.Array, int, int] | None = None  # all caches get the same order
 
@@ -146,13 +146,13 @@ class DonatedArrays:
     def __init__(self):
         self._arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    def add(self, array: Any) -> None:
+    def add(self, array: object) -> None:
         self._arrays[id(array)] = array
 
-    def has(self, array: Any) -> bool:
+    def has(self, array: object) -> bool:
         return self._arrays.get(id(array)) is array
 
-    def given(self, storage: Storage, array: Any, alone: int) -> Any:
+    def given(self, storage: Storage, array: object, alone: int) -> Any:
         """The array of a storage, or a copy of it, for a program that destroys it.
 
         Args:

@@ -82,7 +82,7 @@ def export(
         if any(jax.export.is_symbolic_dim(size) for leaf in arguments for size in leaf.shape):
             of_leaves = generalized(of_leaves, arguments)
 
-        def program(*args: Any, **kwargs: Any):
+        def program(*args: object, **kwargs: object):
             return of_leaves(*jax.tree.leaves((args, kwargs)))
 
         program.__name__ = program.__qualname__ = getattr(function, "__name__", "program")
@@ -120,7 +120,7 @@ def _message_of(error: Exception) -> str | None:
     return None
 
 
-def plain(tree: Any) -> Any:
+def plain(tree: object) -> Any:
     """A tree with the same leaves, its containers as dictionaries, lists and tuples.
 
     A container with names for what it holds, as a `ModelOutput`, a cache or a dataclass, becomes a dictionary, a named

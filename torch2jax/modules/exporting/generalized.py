@@ -75,12 +75,12 @@ class _Evaluation:
         environments: list[dict] = [{} for _ in jaxprs]  # of each, the place of its variables in `values`
         values: list = []
 
-        def define(variables: Sequence, value: Any) -> None:
+        def define(variables: Sequence, value: object) -> None:
             for environment, variable in zip(environments, variables, strict=True):
                 environment[variable] = len(values)
             values.append(value)
 
-        def read(atoms: Sequence[Any]):
+        def read(atoms: Sequence[object]):
             if isinstance(atoms[0], Literal):
                 return self._number([literal.val for literal in atoms], np.dtype(atoms[0].aval.dtype))  # pyright: ignore
             positions: Any = [environment.get(atom) for environment, atom in zip(environments, atoms, strict=True)]

@@ -365,7 +365,7 @@ def _arithmetic(name: str):
             return NotImplemented
         return made(self, other, of_integers(other, self), lambda: of_expressions(other, self._expression))
 
-    def made(self: Any, other: object, result: Any, expression: Any):
+    def made(self: Any, other: object, result: object, expression: Any):
         if type(result) is not int or not isinstance(other, int) or self._comparisons.have_ended:
             return result
         try:

@@ -70,13 +70,13 @@ def sharing(first: str, second: str) -> str:
     )
 
 
-def start(thing: Any) -> None:
+def start(thing: object) -> None:
     """Makes a scaler create the tensors that it otherwise creates when it first scales."""
     if isinstance(thing, GradScaler) and thing.is_enabled() and thing._scale is None:
         thing._lazy_init_scale_growth_tracker(torch.device(thing._device))
 
 
-def fitting(value: Any, tensor: torch.Tensor, key: Key, thing: object):
+def fitting(value: object, tensor: torch.Tensor, key: Key, thing: object):
     """An entry of a state, in the shape of its tensor of `thing`, or in a shape that `thing` accepts."""
     return expect_shape(value, tensor, ".".join(key), "the state", thing, key[1])
 
@@ -93,7 +93,7 @@ class _Copying(DeepCopy):
         super().__init__(memo)
         self._things = list(things)
 
-    def of_module(self, module: torch.nn.Module) -> Any:
+    def of_module(self, module: torch.nn.Module) -> torch.nn.Module:
         return copy_structure(module, self.memo)
 
     def began(self, value: object, made: object) -> None:
@@ -111,7 +111,7 @@ class _Copying(DeepCopy):
             return self._of_object(value)
         return super().copied(value)
 
-    def alone(self, value: object, error: Exception) -> Any:
+    def alone(self, value: object, error: Exception) -> object:
         return value  # a lock, a file, a generator is shared
 
     def _of_object(self, value: Any) -> object:
@@ -168,7 +168,7 @@ class Copies(_Copying):
         super().__init__({}, things)
         self._call, self._names = call, names
         self._sources: dict[int, object] = {}  # what copies are of, by the ids of these
-        self._by_key: dict[Key, Any] = {}  # what stands for tensors that the user's objects lack
+        self._by_key: dict[Key, object] = {}  # what stands for tensors that the user's objects lack
         self._modules = dict(zip(names, originals, strict=True))
         for key, slot in slots_of(names, things):
             tensor = slot.get()
@@ -187,7 +187,7 @@ class Copies(_Copying):
         else:
             self._fill(layout, given, own, starts)
 
-    def _own(self, key: Key, tensor: Any) -> Any:
+    def _own(self, key: Key, tensor: Torchish) -> Any:
         if not is_wrapper(tensor) and tensor.is_meta:
             return self._call.constants.bind_missing(tensor, _without_values(key))
         return _apart(self.of_tensor(tensor))
@@ -197,7 +197,7 @@ class Copies(_Copying):
             self.began(tensor, self._given(key, tensor, layout, given))
         return self.memo[id(tensor)]
 
-    def _given(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> Any:
+    def _given(self, key: Key, tensor: Any, layout: Layout, given: Mapping[Key, Any]) -> object:
         if isinstance(tensor, Made) and tensor.of is not None:
             return self._substitute(key, tensor.of, layout, given).detach()
         if isinstance(tensor, Made):
@@ -210,7 +210,7 @@ class Copies(_Copying):
             return bound(self._call, tensor, array)
         return _apart(self._call.constants.bind(tensor, array))
 
-    def _made(self, made: Made | None, array: jax.Array, dtype: torch.dtype | None) -> Any:
+    def _made(self, made: Made | None, array: jax.Array, dtype: torch.dtype | None) -> object:
         if isinstance(array, Wrapped):
             return entering(self._call, array)
         array = jnp.asarray(self._call.execution.entering(array))
@@ -253,7 +253,7 @@ class Copies(_Copying):
         numbers: Mapping[Key, Any],
         shown: dict[Key, Any],
         aliases: Mapping[Key, Any],
-        constants: dict[Key, Any],
+        constants: dict[Key, object],
         members: dict[Key, list[Key]],
     ) -> Layout:
         """The layout of the copies as they are now, with these tensors and numbers in them.
@@ -276,11 +276,11 @@ class Copies(_Copying):
 
     # What is copied.
 
-    def of_tensor(self, tensor: Any) -> Any:
+    def of_tensor(self, tensor: torch.Tensor) -> Any:
         """The call's tensor for a tensor of the objects, with its own values."""
         return entering(self._call, tensor, is_own=True) if is_wrapper(tensor) else lift_own(tensor)
 
-    def of_module(self, module: torch.nn.Module) -> Any:
+    def of_module(self, module: torch.nn.Module) -> torch.nn.Module:
         for tensor in (*torch.nn.Module.parameters(module), *torch.nn.Module.buffers(module)):
             if id(tensor) not in self.memo:
                 self.began(tensor, self.of_tensor(tensor))
@@ -326,7 +326,7 @@ class _Without(_Copying):
             "in a dictionary, a list or an attribute of the objects in state="
         )
 
-    def of_module(self, module: torch.nn.Module) -> Any:
+    def of_module(self, module: torch.nn.Module) -> torch.nn.Module:
         result = super().of_module(module)  # one that the step has made
         for part in result.modules():
             vars(part).pop("_compiled_call_impl", None)
@@ -394,12 +394,12 @@ def write(
             _put(things[key[0]], key[1], owner, written(key, None))
 
 
-def _tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
+def _tensor(value: object, dtype: torch.dtype | None) -> torch.Tensor:
     tensor = value.detach() if isinstance(value, torch.Tensor) else array_to_tensor(value, gathers=True)
     return tensor.to(dtype=dtype or tensor.dtype, copy=True)
 
 
-def _transferred(mine: object, new: Any, done: dict[int, tuple[object, object]], used: set[int]) -> object:
+def _transferred(mine: object, new: object, done: dict[int, tuple[object, object]], used: set[int]) -> object:
     """The user's object with the contents of the new one in its place, if it can have them; else the new one.
 
     Args:

@@ -19,7 +19,7 @@ from ..layers import (
 State = dict[str, dict[str, Any]]
 
 
-def with_layers_stacked(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
+def with_layers_stacked(state: State, objects: Mapping[str, object]) -> dict[str, Any]:
     """A state with the layers of all modules stacked, and with them the moments of optimizers.
 
     Args:
@@ -78,7 +78,7 @@ def _moments(
     return found
 
 
-def parts_with_layers(state: Any, objects: Mapping[str, Any]) -> list[str]:
+def parts_with_layers(state: object, objects: Mapping[str, object]) -> list[str]:
     """The parts of a state that have entries for several layers."""
     if not isinstance(state, Mapping):
         return []
@@ -95,7 +95,7 @@ def with_layers_apart(state: dict, objects: Mapping[str, object], parts: Sequenc
     return {**state, **apart} if apart else state
 
 
-def _of_layers(part: Any, thing: object) -> dict[str, object]:
+def _of_layers(part: object, thing: object) -> dict[str, object]:
     """The parts of a state that may be stacked by layer; outside of modules ``*`` is one number for all parameters."""
     if not isinstance(part, Mapping):
         return {}

@@ -41,7 +41,7 @@ class Gradient(Slot):
 
     __slots__ = ("tensor",)
 
-    def __init__(self, tensor: Any, path: str):
+    def __init__(self, tensor: torch.Tensor, path: str):
         super().__init__(None, None, path)
         self.tensor = tensor
 
@@ -93,7 +93,7 @@ class Shared(Slot):
     def get(self):
         return self.first
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         raise RuntimeError(f"{self.path[:-2]} was {self.first} when init was called, and is {value} now: call it again")
 
 
@@ -182,12 +182,12 @@ class _Walk:
         self.names: dict[int, str] = {}  # of tensors, which may be keys of dictionaries
         self.steppers: dict[str, object] = {}  # the optimizers and schedulers that were met
 
-    def within(self, thing: Any, name: str) -> Iterator[Slot]:
+    def within(self, thing: object, name: str) -> Iterator[Slot]:
         """The places of one of the objects."""
         self._name = name
         yield from self._items(thing, None, "", {})
 
-    def _value(self, value: Any, slot: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
+    def _value(self, value: object, slot: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
         if is_tensor(value) or is_plain(value):
             yield slot
         elif isinstance(value, torch.Size) or id(value) in self._started:
@@ -200,7 +200,7 @@ class _Walk:
             self.seen[id(value)] = self._name, slot.path
             yield from self._items(value, slot, slot.path, numbering)
 
-    def _items(self, value: Any, at: Slot | None, path: str, numbering: Mapping[int, int]) -> Iterator[Slot]:
+    def _items(self, value: object, at: Slot | None, path: str, numbering: Mapping[int, int]) -> Iterator[Slot]:
         prefix = f"{path}." if path else ""
         if isinstance(value, (Optimizer, LRScheduler)):
             self.steppers[path] = value
@@ -237,7 +237,7 @@ class _Walk:
                 if hasattr(value, name):
                     yield from self._value(getattr(value, name), _Attribute(value, name, prefix + name), numbering)
 
-    def _sequence(self, value: Sequence[Any], slot: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
+    def _sequence(self, value: Sequence[object], slot: Slot, numbering: Mapping[int, int]) -> Iterator[Slot]:
         if len(value) <= _MANY:
             for i, item in enumerate(list(value)):
                 yield from self._value(item, _Item(slot, i, f"{slot.path}.{i}"), numbering)

@@ -71,7 +71,7 @@ class _Failure(NamedTuple):
         return found
 
 
-def hints_at(error: Exception, called: Any, args: tuple, kwargs: dict) -> list[str]:
+def hints_at(error: Exception, called: object, args: tuple, kwargs: dict) -> list[str]:
     """The advice on an error, as far as the error and the user's call show it.
 
     Args:

@@ -149,7 +149,7 @@ def _entry_in(container: object, value: object) -> str:
     return "an item"
 
 
-def _name_in(holder: Any, value: Any) -> str | None:
+def _name_in(holder: Any, value: object) -> str | None:
     """The name of an object in its holder."""
     if isinstance(holder, types.CellType):
         for outer in gc.get_referrers(holder):

@@ -257,7 +257,7 @@ class _Fitting:
         position, (base, _, size, _) = parts.first.starts[0], blocks.first
         known = self._of_blocks.get((base, position, parts.first.shape))
         if known is None:
-            aval: Any = base.aval.update(shape=size).strip_weak_type()
+            aval = base.aval.update(shape=size).strip_weak_type()
             block = self._scanned_as((base, size), lambda: blocks, aval)
             row, known = Var(aval.update(shape=(1, *size[1:]))), Var(aval.update(shape=parts.first.shape))
             limits = {"start_indices": (position, *[0] * (len(size) - 1)), "limit_indices": (position + 1, *size[1:])}

@@ -148,7 +148,7 @@ class Likeness:
     are alike."""
 
     def __init__(self):
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[object, int] = {}
         self._of_steps: dict[int, int] = {}  # by their ids
         self._steps: list[JaxprEqn] = []  # to keep these
         self._of_avals: dict[int, tuple[object, object]] = {}  # by their ids, with the avals to keep these
@@ -189,13 +189,13 @@ class Likeness:
         ]
         return step.primitive, tuple(params), len(step.invars), tuple(avals), id(step.ctx)
 
-    def _of_aval(self, aval: Any) -> Any:
+    def _of_aval(self, aval: Any) -> object:
         known = self._of_avals.get(id(aval))
         if known is None:
             known = self._of_avals[id(aval)] = aval, aval.strip_weak_type()
         return known[1]
 
-    def _of_param(self, value: Any) -> object:
+    def _of_param(self, value: object) -> object:
         if isinstance(value, _PLAIN):
             return value
         known = self._of_params.get(id(value))
@@ -203,7 +203,7 @@ class Likeness:
             known = self._of_params[id(value)] = value, self._of_object(value)
         return known[1]
 
-    def _of_object(self, value: Any) -> Any:
+    def _of_object(self, value: object) -> object:
         if isinstance(value, ClosedJaxpr):
             value = value.jaxpr
         if isinstance(value, Jaxpr):

@@ -197,6 +197,6 @@ def sizes_of(steps: Iterable[object]) -> list[int]:
     return sizes
 
 
-def total(steps: Iterable[Any]) -> int:
+def total(steps: Iterable[object]) -> int:
     """The number of equations, with those of the functions that they call."""
     return sum(sizes_of(steps))

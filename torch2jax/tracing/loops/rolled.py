@@ -245,7 +245,7 @@ def _convolve(steps: Iterable[JaxprEqn]) -> bool:
 
 def _has_symbols(steps: Sequence[JaxprEqn]) -> bool:
     """Returns True if a dimension has no number, as in programs for export."""
-    avals: list[Any] = [var.aval for step in steps for var in step.outvars]
+    avals: list[object] = [var.aval for step in steps for var in step.outvars]
     kinds = {type(size) for aval in avals for size in getattr(aval, "shape", ())}
     return bool(kinds - {int})
 
