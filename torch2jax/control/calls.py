@@ -16,7 +16,6 @@ from jax.core import Tracer
 from ..runtime.errors.locations import user_line
 from ..runtime.patches import replacement_around
 from ..runtime.translation import current
-from ..tensors.objects import has_attributes
 from ..tensors.tensor import Torchish
 from ..tracing.conditions import deciding_array
 from ..values.item import Item
@@ -32,7 +31,7 @@ from .purity import (
     calls_its_arguments,
     changes_nothing,
     is_iterator,
-    is_of_tensors,
+    is_mutator,
     is_wrapped_for_compilers,
     mutators_of,
     reads_only,
@@ -123,8 +122,8 @@ class Calls(Access):
                     f"and is not converted: {why_unconverted(function)}"
                 )
             expect_fresh(args)
-        elif not is_of_tensors(function) and not reads_only(function, args):
-            run.consumed += [x for x in args if isinstance(x, CONTAINERS) or has_attributes(type(x)) if not is_made(x)]
+        elif args and is_mutator(function) and not reads_only(function, args) and not is_made(args[0]):
+            run.consumed.append(args[0])
         if run.pairs:
             _expect_unpaired(args, function.__qualname__)
         if function in FIRST_IS_WRITTEN:

@@ -89,11 +89,6 @@ def _module_of_standard(file: str) -> str:
     return file.removeprefix(folder).split(os.sep)[0].removesuffix(".py")
 
 
-def is_of_tensors(function: types.FunctionType) -> bool:
-    """True of a function of PyTorch's, JAX's, NumPy's or this package."""
-    return function.__code__.co_filename.startswith((*_TENSORS, *_NUMPY))
-
-
 def reads_only(function: types.FunctionType, args: tuple) -> bool:
     """True if a Python function that is not converted writes to nothing but tensors."""
     file = function.__code__.co_filename
@@ -194,6 +189,14 @@ MUTATORS: dict[type, frozenset[str]] = {
     np.ndarray: frozenset(_NDARRAY.split()),
 }
 """The methods of containers that write to them."""
+
+
+_WRITING = frozenset[str]().union(*MUTATORS.values()) - {"__init__"}
+
+
+def is_mutator(function: types.FunctionType) -> bool:
+    """True of a method that has the name of one that writes to a container, as those of `os.environ` have."""
+    return function.__name__ in _WRITING and "." in function.__qualname__
 
 
 def mutators_of(value: object) -> frozenset[str] | None:

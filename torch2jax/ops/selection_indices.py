@@ -145,7 +145,7 @@ def _scattering(function):
         dim = canonicalize_dim(input.ndim, dim)
         target = in_compact_order(input)
         divides = function is torch.scatter_reduce and isinstance(target, Masked)  # in derivatives of products
-        room = target.copied() if divides else unmasked_of(target)
+        padded = target.copied() if divides else unmasked_of(target)
         if isinstance(src, Tensor) and ndim_of(src):
             if unknown_dims(src) != unknown_dims(index):
                 raise TracedValueError(
@@ -153,13 +153,13 @@ def _scattering(function):
                 )
             for each in unknown_dims(index):
                 index, src = aligned_along([index, src], [each, each], "torch.scatter")
-            src = _in_dims(src, room.shape, dim)
+            src = _in_dims(src, padded.shape, dim)
             src = filled(src, 1) if isinstance(src, Masked) else src  # as products of zeros have no derivatives
-        index = _in_dims(index, room.shape, dim)
-        size = room.shape[dim]
+        index = _in_dims(index, padded.shape, dim)
+        size = padded.shape[dim]
         index = filled(in_flat_masks(index), size) if isinstance(index, Masked) else index
-        more = room.new_zeros((*room.shape[:dim], 1, *room.shape[dim + 1 :]))
-        made = function(torch.cat([room, more], dim), dim, index, src, *args, **kwargs).narrow(dim, 0, size)
+        more = padded.new_zeros((*padded.shape[:dim], 1, *padded.shape[dim + 1 :]))
+        made = function(torch.cat([padded, more], dim), dim, index, src, *args, **kwargs).narrow(dim, 0, size)
         return with_masks(made, target)
 
     return scatter

@@ -291,9 +291,9 @@ def _of_any(x, dim: int, mask) -> Any:
     """What a mask over dimensions without masks chooses, as of any tensor."""
     over = [*range(dim, dim + ndim_of(mask))]
     order = [*over, *(each for each in range(ndim_of(x)) if each not in over)]
-    front = permuted(x, order)
-    found = unmasked_of(front)[mask]
-    masks = {at - len(over) + 1: each for at, each in masks_of(front).items()} | masks_of(found)
+    permuted_x = permuted(x, order)
+    found = unmasked_of(permuted_x)[mask]
+    masks = {at - len(over) + 1: each for at, each in masks_of(permuted_x).items()} | masks_of(found)
     return at_axis(with_masks(unmasked_of(found), found, masks), dim)
 
 
@@ -331,14 +331,14 @@ def _by_indices(x, left: list[tuple[int, Any]]) -> Any:
         given = [[by_dim[dim]] if dim in by_dim else [_ALL] * len(axes_of(x, dim)) for dim in range(ndim_of(x))]
         found = unmasked_of(x)[tuple(item for items in given for item in items)]
         return with_masks(found, x, {at + (ndim if at >= before else 0): mask for at, mask in masks.items()})
-    front = _in_front(x, left, rest)
-    found = broadcast(lambda *indices: front[indices], tuple(indices), {}, "a subscript", safe=False)
+    indexed = _indexed_first(x, left, rest)
+    found = broadcast(lambda *indices: indexed[indices], tuple(indices), {}, "a subscript", safe=False)
     found = with_masks(found.unmasked, found, {**found.masks, **{ndim + at: mask for at, mask in masks.items()}})
     behind = range(ndim, ndim + len(rest))
     return permuted(found, [*behind[:before], *range(ndim), *behind[before:]])
 
 
-def _in_front(x, left: list[tuple[int, Any]], rest: list[int]) -> Any:
+def _indexed_first(x, left: list[tuple[int, Any]], rest: list[int]) -> Any:
     """All that there is room for, with the dimensions that indices are for in front."""
     axes = [axis for dim in (*(dim for dim, _ in left), *rest) for axis in axes_of(x, dim)]
     return unmasked_of(x) if axes == sorted(axes) else unmasked_of(x).permute(axes)
@@ -452,14 +452,14 @@ def scattered(x, left: list[tuple[int, Any]], value, accumulate: bool = False) -
     given = {i: _with_more(index, len(rest)) for i, index in enumerate(indices)} | {-1: value}
     common = align(given, ndim + len(rest), "writing by a subscript")
     tensors = {name: spread_over(common, each, ndim + len(rest)) for name, each in given.items()}
-    front = _in_front(x, left, rest)
+    indexed = _indexed_first(x, left, rest)
     axes = sum(common[dim].where.ndim if dim in common else 1 for dim in range(ndim))
     for dim in [dim for dim in common if dim < ndim]:  # what is not there is written nowhere
-        tensors[0] = torch.where(spread(common, dim, ndim + len(rest)), tensors[0], len(front))
+        tensors[0] = torch.where(spread(common, dim, ndim + len(rest)), tensors[0], len(indexed))
     places = [tensors[i].reshape(tensors[i].shape[:axes]) for i in range(len(indices))]
     shape = torch.broadcast_shapes(*(each.shape for each in places))
-    values = tensors[-1].expand(*shape, *front.shape[len(indices) :])
-    made = _SCATTER((front, values, accumulate, *places), {})
+    values = tensors[-1].expand(*shape, *indexed.shape[len(indices) :])
+    made = _SCATTER((indexed, values, accumulate, *places), {})
     order = [axis for dim in (*(dim for dim, _ in left), *rest) for axis in axes_of(x, dim)]
     made = made if order == sorted(order) else made.permute([order.index(axis) for axis in range(len(order))])
     return with_masks(made, x)
