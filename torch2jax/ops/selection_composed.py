@@ -45,8 +45,7 @@ _IN_TERMS: dict[str, Callable[..., Any]] = {
     "vstack": lambda tensors: torch.cat([x.unsqueeze(0) if x.ndim == 1 else x for x in tensors]),
     "column_stack": lambda tensors: torch.cat([x.unsqueeze(1) if x.ndim == 1 else x for x in tensors], 1),
     "dstack": lambda tensors: torch.cat([_with_three(x) for x in tensors], 2),
-    "view_as": lambda self, other: self.reshape(other.shape),
-    "reshape_as": lambda self, other: self.reshape(other.shape),
+    **{name: (lambda self, other: self.reshape(other.shape)) for name in ("view_as", "reshape_as")},
     "ravel": lambda input: input.flatten(),
     "take": lambda input, index: input.flatten()[index],
     "tile": lambda input, *dims: _tile(input, _given(dims)),
@@ -65,8 +64,7 @@ _IN_TERMS: dict[str, Callable[..., Any]] = {
     "linalg.vecdot": lambda x, y, *, dim=-1: (x.conj() * y).sum(dim),
     "linalg.multi_dot": lambda tensors: functools.reduce(torch.matmul, tensors),
     "linalg.diagonal": lambda A, *, offset=0, dim1=-2, dim2=-1: torch.diagonal(A, offset, dim1, dim2),
-    "trapezoid": lambda y, x=None, *, dx=1, dim=-1: _trapezoids(y, x, dx, dim).sum(0),
-    "trapz": lambda y, x=None, *, dx=1, dim=-1: _trapezoids(y, x, dx, dim).sum(0),
+    **{name: (lambda y, x=None, *, dx=1, dim=-1: _trapezoids(y, x, dx, dim).sum(0)) for name in ("trapezoid", "trapz")},
     "cumulative_trapezoid": lambda y, x=None, *, dx=1, dim=-1: _trapezoids(y, x, dx, dim).cumsum(0).movedim(0, dim),
     "pairwise_distance": lambda x1, x2, p=2.0, eps=1e-6, keepdim=False: torch.linalg.vector_norm(
         x1 - x2 + eps, p, -1, keepdim
@@ -89,11 +87,8 @@ _IN_TERMS: dict[str, Callable[..., Any]] = {
     "type_as": lambda self, other: self.to(other.dtype),
     "t": lambda input: input.permute(*reversed(range(input.ndim))),
     "stack": lambda tensors, dim=0: _stack(tensors, canonicalize_dim(tensors[0].ndim + 1, dim)),
-    "select": lambda input, dim, index: input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), index)],
-    "index_select": lambda input, dim, index: input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), index)],
-    "narrow": lambda input, dim, start, length: input[
-        (*[slice(None)] * canonicalize_dim(input.ndim, dim), slice(start, start + length))
-    ],
+    **{name: (lambda input, dim, index: _at(input, dim, index)) for name in ("select", "index_select")},
+    "narrow": lambda input, dim, start, length: _at(input, dim, slice(start, start + length)),
     "trace": lambda input: input.diagonal().sum(),
     "diag": lambda input, diagonal=0: (
         torch.diagonal(input, diagonal) if input.ndim == 2 else torch.diag_embed(input, diagonal)
@@ -108,6 +103,10 @@ implements_masked(F.pairwise_distance)(_IN_TERMS["pairwise_distance"])
 implements_by_length(torch.broadcast_to, Tensor.broadcast_to)(lambda input, size: input.expand(size))
 implements_by_length(Tensor.expand_as)(_IN_TERMS["expand_as"])
 implements_by_length(torch.tile, Tensor.tile)(_IN_TERMS["tile"])
+
+
+def _at(input, dim: int, index):
+    return input[(*[slice(None)] * canonicalize_dim(input.ndim, dim), index)]
 
 
 def _given(dims: tuple) -> tuple:
