@@ -1,5 +1,6 @@
 """Python's objects from outside of a call: what one path through code does to them is not there on another."""
 
+import logging
 from collections import OrderedDict, defaultdict, deque
 
 import jax
@@ -9,6 +10,7 @@ import torch
 
 from torch2jax import t2j
 from torch2jax.runtime.errors import BranchError
+from torch2jax.transforms.outer_state import OuterState
 
 INPUTS = [np.full(2, value, np.float32) for value in (1, -1, 3)]
 
@@ -201,3 +203,30 @@ def test_the_last_path_leaves_what_it_did():
 
     jax.jit(t2j(function))(INPUTS[0])
     assert len(seen) == 1
+
+
+class _Noting(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+
+
+class _OwnLogger(logging.Logger):
+    pass
+
+
+@pytest.mark.parametrize("log", [logging.getLogger(), logging.getLogger("of a test"), _OwnLogger("own")])
+def test_loggers_of_any_class_have_their_level_and_handlers_back(log):
+    handler, level = _Noting(), log.level
+    log.addHandler(handler)
+    try:
+        state = OuterState([log])
+        state.begin()
+        log.setLevel(level + 1)
+        handler.notes.append(1)
+        state.begin()
+        assert log.level == level
+        assert handler.notes == []
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

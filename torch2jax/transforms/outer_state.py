@@ -122,13 +122,13 @@ _KINDS: dict[type, Kind] = {
     io.BytesIO: _TEXT,
     types.SimpleNamespace: _ATTRIBUTES,
     threading.local: _ATTRIBUTES,
-    logging.Logger: Kind(lambda x: x.level, logging.Logger.setLevel),
     random.Random: Kind(random.Random.getstate, random.Random.setstate),
     np.random.RandomState: Kind(np.random.RandomState.get_state, np.random.RandomState.set_state),
     np.random.Generator: Kind(lambda x: x.bit_generator.state, _put_bits),
     **{type(iter(x)): Kind(_iterator_position, _restore_iterator) for x in ([], ())},
 }
 _CLASS = Kind(_data_of, _put_class)
+_LOGGER = Kind(lambda x: x.level, logging.Logger.setLevel)
 _GENERATORS = [x for f in (random.random, np.random.rand) if (x := getattr(f, "__self__", None))]
 """Python's random numbers, and NumPy's, which users' code draws from."""
 
@@ -230,7 +230,9 @@ class OuterState:
                 self._keep(value, _ATTRIBUTES)
                 continue
             kind = type(value)
-            plain, codec = _KINDS.get(kind), codec_of(kind)
+            # The root's class is another one, and so may be that of the user's.
+            plain = _LOGGER if issubclass(kind, logging.Logger) else _KINDS.get(kind)
+            codec = codec_of(kind)
             if plain is None and codec is None and kind is not _CACHED and not isinstance(value, type):
                 continue
             seen.add(id(value))
@@ -238,7 +240,7 @@ class OuterState:
                 if kind is not np.ndarray or (value.size <= _MANY and value.flags.writeable):
                     self._keep(value, plain)
                 pending.extend(vars(value).values() if plain is _ATTRIBUTES else ())
-                pending.extend(value.handlers if kind is logging.Logger else ())
+                pending.extend(value.handlers if plain is _LOGGER else ())
             elif isinstance(value, type):
                 if not is_of_library(value):
                     self._keep(value, _CLASS)
