@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torch2jax import j2t, t2j
-from torch2jax.bridge.call_jax import JaxFunction
+from torch2jax.bridge.j2t import JaxFunction
 from torch2jax.modules.training.stateful import StatefulFunction
 from torch2jax.modules.translated import TranslatedFunction, TranslatedModule
 

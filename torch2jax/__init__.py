@@ -25,7 +25,7 @@ from .runtime.errors import (
     WithoutValuesError,
     WrapsOthersError,
 )
-from .runtime.errors.names import error_of as _error_of
+from .runtime.errors.locations import error_of as _error_of
 from .runtime.layers import BRIDGE as _BRIDGE, EXPORTING as _EXPORTING, SPARSE as _SPARSE
 from .tensors.dtypes import dtype_j2t, dtype_t2j
 from .tensors.padded import Padded

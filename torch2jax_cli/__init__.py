@@ -30,7 +30,7 @@ def _run() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("rich", "typer"):
             raise
-        from torch2jax.runtime.errors.names import how_to_install
+        from torch2jax.runtime.errors.locations import how_to_install
 
         print(f"torch2jax: the command line needs {error.name}: {how_to_install('cli')}", file=sys.stderr)
         sys.exit(2)

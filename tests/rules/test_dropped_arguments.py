@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from torch2jax import t2j
-from torch2jax.rules.keywords import DROPPED
+from torch2jax.rules.options import DROPPED
 
 
 def close(actual, expected):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tests.ops.database import compare
 from torch2jax import t2j
-from torch2jax.rules.keywords import BodyParameters
+from torch2jax.rules.options import BodyParameters
 
 X, Y = torch.tensor([[1.0, -2.0], [0.5, 3.0]]), torch.tensor([[2.0, 1.0], [1.0, 2.0]])
 

@@ -210,13 +210,13 @@ def _imported(node: ast.AST) -> list[str]:
 
 # Dictionaries and sets of modules that begin empty, and are no caches.
 TABLES = {
-    "declared": """conditions._idle containers._OPEN features._without_values history.PRODUCTS history.QUOTIENTS
+    "declared": """conditions._idle trees._OPEN features._without_values history.PRODUCTS history.QUOTIENTS
         patches._around patches._calls plan.FILLED registry._masked_rules registry._decomposed registry._rules_by_length
         registry._sparse_rules rule._replaced tables.TAGS_WITHOUT_RULE
         tracebacks._calls_of_modules wrapper_subclasses._below_classes wrapper_subclasses._of_classes""",
     "in progress": "ffi._held lengths._calls outer_modules._visited python_functions._lent scope._jobs",
     "counted or numbered": "ffi._counts ffi._given ffi._platforms plans.bypassed",
-    "as long as a function is there": "call_jax._SHARED",
+    "as long as a function is there": "j2t._SHARED",
     "must not be forgotten": "convert._made",
 }
 EMPTY = {"dict", "set", "OrderedDict", "defaultdict", "Counter"}

@@ -81,9 +81,11 @@ def test_of_a_test_file_what_has_changed_runs():
 @pytest.mark.slow("imports the package in a process of its own")
 def test_functions_that_a_test_runs_are_recorded(tmp_path):
     path, test = tmp_path / "functions.jsonl", tmp_path / "test_it.py"
-    test.write_text("from torch2jax.runtime.errors.names import nearest\n\n\ndef test_it():\n    nearest('a', ['b'])\n")
+    test.write_text(
+        "from torch2jax.runtime.errors.locations import nearest\n\n\ndef test_it():\n    nearest('a', ['b'])\n"
+    )
     options = ["-p", "scripts.touched", "--touched", str(path), "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
     subprocess.run([sys.executable, "-m", "pytest", "-q", *options, str(test)], cwd=ROOT, check=True)
     ((unit, names),) = records(path)
     assert unit == "test_it.py"
-    assert "torch2jax/runtime/errors/names.py:nearest" in names
+    assert "torch2jax/runtime/errors/locations.py:nearest" in names

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import grad
 
-from torch2jax.transforms.foreseen import foreseen_depth
+from torch2jax.transforms.runs import foreseen_depth
 
 
 def stepped(x):

@@ -19,8 +19,7 @@ from ..tensors.dtypes import canonical, dtype_j2t
 from ..tensors.trees import ordered
 from .ffi import check_version
 from .function import BridgeOptions
-from .primitive import call_torch
-from .shards import local_results, map_shards, refuse_sharded
+from .primitive import call_torch, local_results, map_shards, refuse_sharded
 from .specialise import Example, Specialised, as_examples, declared, specialise
 
 VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "torch_vmap")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..internals.dispatch import TorchDispatchModeKey, get_dispatch_mode, len_torch_dispatch_stack
-from ..internals.torchscript import get_tracing_state
+from ..internals.modules import get_tracing_state
 from ..internals.transforms import are_functorch_transforms_active, current_level, is_legacy_batchedtensor
 from ..tensors.dtypes import dtype_t2j, logical
 from ..tensors.interop import array_to_tensor, is_dense, to_numpy, values_of

@@ -14,8 +14,7 @@ from ..modules.skeleton import copy_structure
 from ..modules.states import named_tensors
 from ..rules.features import NEXT, Feature
 from ..runtime.errors import NoRuleError
-from ..runtime.errors.locations import user_level, user_location
-from ..runtime.errors.names import nearest
+from ..runtime.errors.locations import nearest, user_level, user_location
 from ..runtime.translation import Call
 from .call_torch import VMAP_METHODS
 from .outside import Outside

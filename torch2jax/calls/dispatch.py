@@ -35,8 +35,8 @@ from ..internals.transforms import is_any_autocast_enabled
 from ..rules import registry
 from ..rules.features import DIVIDED, NEXT, Changed, InFakeMode, handlers_of, run_without_values
 from ..rules.inplace import with_dtype_of_out, write_in_place, write_out
-from ..rules.keywords import DROPPED, by_schema, is_in_old_order, run_named, with_dropped
 from ..rules.operands import has_numpys, without_numpys
+from ..rules.options import DROPPED, by_schema, is_in_old_order, run_named, with_dropped
 from ..rules.rule import MetadataRule
 from ..runtime.errors import REFUSALS, NoRuleError, WithoutValuesError
 from ..runtime.patches import apply_patches, remove_patches

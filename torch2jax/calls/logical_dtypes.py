@@ -20,7 +20,7 @@ from ..rules import registry
 from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.options import Tag
 from ..runtime.errors import REFUSALS, TracedValueError
-from ..runtime.errors.names import nearest
+from ..runtime.errors.locations import nearest
 from ..runtime.translation import Call, this_call
 from ..tensors.dtypes import canonical, dtype_j2t, has_doubles
 from ..tensors.tensor import Torchish

@@ -35,7 +35,7 @@ from ..internals.dispatch import DisableTorchFunction, len_torch_dispatch_stack
 from ..internals.jax import eval_trace, trace_ctx
 from ..internals.transforms import is_any_autocast_enabled
 from ..rules.inplace import InPlace
-from ..rules.keywords import DROPPED
+from ..rules.options import DROPPED
 from ..rules.plan import FILLED, NOT_PLANNED as NOT_PLANNED, Bypass, Meant, filled_plan_of, plan_of, resolved, unplanned
 from ..rules.rule import MetadataRule, OverloadedRule
 from ..rules.tables import PROVIDED, entered_rules

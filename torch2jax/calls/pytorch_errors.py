@@ -18,7 +18,7 @@ import torch
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..rules.array_rule import ArrayRule
 from ..rules.features import Feature, in_every_call
-from ..rules.keywords import Rule
+from ..rules.options import Rule
 from ..rules.registry import is_provided
 from ..rules.rule import TensorRule
 from ..runtime.errors import StridedNestedError, TracedValueError

@@ -21,14 +21,15 @@ from .exits import (
     TEMPORARY,
     YIELDS,
     assign,
+    compares,
     contains,
     load,
     operator,
     store,
     stored_names,
     without_exits,
+    without_matches,
 )
-from .matches import compares, without_matches
 from .source import Unconvertible, definition_of
 
 _READ_THEIR_CALLER = frozenset(("locals", "eval", "exec", "__import__"))

@@ -34,8 +34,8 @@ from ..tracing.traces import current_trace, ending_with_errors, is_float, varyin
 from .collectives import expect_no_collectives
 from .encoding import Encoder, Leaf, Node, Tree
 from .merge import Build, Merge, Pick, Unmergeable, bool_spec
-from .profiling import watching
-from .sink import sunk
+from .programs import sunk
+from .purity import watching
 from .state import PathOfSource, Refused, current_run, splitting, text_of, within
 from .ties import Tie, silently
 from .writes import Attribute, JournaledSlot, ObjectJournal, Variable, dict_of, expect_restored, note

@@ -1,14 +1,12 @@
-"""Private names of `torch.nn`, `torch.optim` and others.
-
-Among them `torch.utils.checkpoint`, `torch.nn.attention.flex_attention`, and PyTorch's control flow, below the public
-functions.
-"""
+"""Private names of `torch.nn`, `torch.optim`, TorchScript and others."""
 
 import importlib
+from collections.abc import Callable
 
 import torch
 from torch import _higher_order_ops
 from torch._higher_order_ops import utils as _utils
+from torch.jit import _recursive
 from torch.nn import _reduction
 from torch.nn.attention import flex_attention as _flex
 from torch.optim import _adafactor, _functional
@@ -68,3 +66,28 @@ associative_scan_module: object = importlib.import_module("torch._higher_order_o
 
 utils = _utils
 """The module with which operators of control flow compile themselves."""
+
+
+BufferDict = torch._C.BufferDict
+"""Its buffers."""
+
+ConcreteModuleType = torch._C.ConcreteModuleType
+"""The type that a module is compiled as; ``from_jit_type`` of a type gives one that knows its attributes."""
+
+ModuleDict = torch._C.ModuleDict
+"""The parts of a module in C++: ``items()`` are names and modules."""
+
+ParameterDict = torch._C.ParameterDict
+"""Its parameters."""
+
+ScriptFunction = torch._C.ScriptFunction
+"""The class of scripted and traced functions; its ``__call__`` runs one."""
+
+ScriptMethod = torch._C.ScriptMethod
+"""The class of a module's methods; its ``__call__`` runs one."""
+
+get_tracing_state: Callable[[], object | None] = torch._C._get_tracing_state
+"""The state that `torch.jit.trace` records into on this thread; None outside of it."""
+
+wrap_cpp_module = _recursive.wrap_cpp_module
+"""A module of Python's around one of C++."""

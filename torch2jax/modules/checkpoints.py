@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from ..runtime.errors.names import how_to_install
+from ..runtime.errors.locations import how_to_install
 from ..tensors.dtypes import canonical, dtype_t2j, values_in_dtype
 from ..tensors.interop import distinct, to_numpy, values_of
 

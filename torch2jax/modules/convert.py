@@ -12,12 +12,11 @@ import torch
 from ..calls.logical_dtypes import LogicalDtypes
 from ..runtime.errors.tracebacks import boundary
 from ..runtime.layers import BRIDGE, COMPILED, DISTRIBUTED, SPARSE, TRAINING
-from ..tensors.containers import open_up
 from ..tensors.distributed import is_device_mesh, is_distributed, mesh_of
 from ..tensors.dtypes import SPARSE_LAYOUTS, dtype_t2j, tell_of_narrowing
 from ..tensors.interop import tensor_to_array, untied, without_values
 from ..tensors.tensor import Torchish
-from ..tensors.trees import map_results
+from ..tensors.trees import map_results, open_up
 from ..tensors.wrapped import is_wrapper, wrapped
 from ..tracing.conditions import BranchPolicy
 from ..tracing.rolling import Rolling

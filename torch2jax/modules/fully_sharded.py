@@ -1,7 +1,7 @@
 """Modules that `torch.distributed.fsdp.fully_shard` has wrapped, whose copies have a state without processes.
 
 PyTorch's hooks run around the forward pass of a copy as around that of the module; what they do is in
-`ops.distributed.fully_sharded`.
+`ops.distributed.data_parallel`.
 """
 
 import weakref

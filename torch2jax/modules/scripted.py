@@ -10,7 +10,7 @@ import torch
 
 from ..calls.modes import AtenMode
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
-from ..internals.torchscript import (
+from ..internals.modules import (
     BufferDict,
     ConcreteModuleType,
     ModuleDict,

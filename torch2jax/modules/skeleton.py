@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..calls.dispatch import Call
 from ..internals.dispatch import DisableTorchFunction
-from ..internals.torchscript import ScriptMethod
+from ..internals.modules import ScriptMethod
 from ..rules.features import HasSparse
 from ..runtime.caches import remembered
 from ..runtime.errors.locations import user_level

@@ -12,7 +12,7 @@ import torch
 
 from ..internals.dispatch import DisableTorchFunction
 from ..internals.modules import load_from_state_dict
-from ..runtime.errors.names import nearest
+from ..runtime.errors.locations import nearest
 from ..runtime.layers import SPARSE
 from ..tensors.distributed import is_distributed, split_like
 from ..tensors.dtypes import SPARSE_LAYOUTS, tell_of_narrowing

@@ -41,7 +41,7 @@ from ..tensors.tensor import CPU, Torchish, expect_values, note_constants, strid
 from ..tensors.traced import is_at_once
 from ..values.item import Item
 from ..values.known import constant
-from ..values.numpy_views import is_lent
+from ..values.pickled import is_lent
 from ..values.traced_numbers import plain
 from . import bounds
 from .arrays import cast

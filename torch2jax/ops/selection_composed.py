@@ -24,7 +24,7 @@ from ..values.masked import (
     with_masks,
 )
 from ..values.masked_functions import broadcast, of_first
-from .selection_products import LETTERS
+from .selection_matrices import LETTERS
 
 Tensor = torch.Tensor
 

@@ -47,7 +47,7 @@ from ..values.masked_functions import align, broadcast, spread, spread_over
 from ..values.traced_numbers import Number
 from .arrays import cast
 from .bounds import known_values
-from .selection_views import element_at, is_view, rows_at
+from .selection_dims import element_at, is_view, rows_at
 from .traced_slices import as_number, spanned
 
 Tensor = torch.Tensor

@@ -19,18 +19,18 @@ from ..runtime.errors import TracedValueError
 from ..runtime.errors.locations import user_line
 from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import current, lift, lift_own, this_call
-from ..tensors.derived import as_class
 from ..tensors.dtypes import dtype_t2j, has_doubles, is_integral
 from ..tensors.interop import array_to_tensor, to_numpy, values_of
 from ..tensors.known import Deferred, in_pytorch
 from ..tensors.tensor import Torchish, geometry, make_region
 from ..tensors.traced import is_traced
+from ..tensors.wrapped import as_class
 from ..tracing.conditions import decision
 from ..transforms.inputs import is_tensor_differentiated
 from ..transforms.vmap import of_all_examples
 from ..values.item import HOW_TO_PRINT, Item, formats_text
 from ..values.lengths import track_lengths
-from ..values.numpy_views import lend
+from ..values.pickled import lend
 from ..values.traced_numbers import Number, is_unknown
 from .storages import copy_of_memory, is_copied
 

@@ -23,9 +23,8 @@ from ..tensors.tensor import Torchish
 from ..tensors.traced import is_traced
 from .inline import call_inlined
 from .inplace import write_out
-from .keywords import BodyParameters
 from .operands import UNKNOWN, arrays_of, as_result, knowns_of, lifted, number_of
-from .options import RuleKeywords, RuleOptions, Tag
+from .options import BodyParameters, RuleKeywords, RuleOptions, Tag
 from .pointwise import Pointwise, PromotionPlan, in_layout, planned
 from .promotion import Promotion
 from .rule import dtype_of_first

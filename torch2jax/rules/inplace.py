@@ -21,8 +21,7 @@ from ..tensors.regions import overlaps_itself
 from ..tensors.tensor import Torchish
 from ..tensors.traced import with_derivatives_of, with_tangents_of, without_gradient
 from .float8 import FLOAT8, to_float8
-from .keywords import BodyParameters, Rule
-from .options import Tag
+from .options import BodyParameters, Rule, Tag
 from .pointwise import cast
 
 

@@ -21,8 +21,7 @@ from ..tensors.array_buffer import ArrayBuffer
 from ..tensors.dtypes import canonical, default_dtype, dtype_j2t, dtype_t2j, is_integral, logical
 from ..tensors.tensor import Torchish, expect_values, wrap
 from ..tensors.traced import without_gradient
-from .keywords import Rule
-from .options import Tag
+from .options import Rule, Tag
 from .promotion import Promotion
 
 _KINDS = frozenset((np.ndarray, *np.sctypeDict.values()))

@@ -29,8 +29,8 @@ from ..tensors.tensor import CPU, Torchish, memory_order, note_constants, wrap_n
 from .array_rule import ArrayRule
 from .inline import Inlined, NeedsValues, run_inlined, template
 from .inplace import InPlace, WithFlag
-from .keywords import is_in_old_order
 from .operands import of_dtype
+from .options import is_in_old_order
 from .pointwise import PromotionPlan, in_layout
 from .rule import OverloadedRule, Reflected, is_of_metadata
 

@@ -23,8 +23,7 @@ from ..runtime.patches import exchange
 from ..runtime.translation import current, lift, this_call
 from ..tensors.dtypes import Takes, expect
 from ..tensors.tensor import Torchish
-from .keywords import BodyParameters, schemas
-from .options import NO_TAGS, Tag
+from .options import NO_TAGS, BodyParameters, Tag, schemas
 
 
 def of_metadata(prepare: Callable) -> Callable:

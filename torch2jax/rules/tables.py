@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Unpack
 import torch
 
 from ..internals.dispatch import OpOverload, OpOverloadPacket, dispatch_get_all_op_names
-from ..runtime.errors.names import nearest
+from ..runtime.errors.locations import nearest
 from ..runtime.layers import LAYERS, Layer
 from ..tensors import history
 from ..tensors.dtypes import Takes

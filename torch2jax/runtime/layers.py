@@ -107,7 +107,7 @@ JAGGED = Layer("ops.jagged", functions=[f"aten::{name}" for name in _OF_JAGGED.s
 """Jagged tensors, for which `values.wrapper_subclasses` loads it."""
 _AO = "torch.ao.quantization."
 OBSERVERS = Layer(
-    "ops.observers",
+    "ops.quantization",
     patched=[
         _AO + "observer:UniformQuantizationObserverBase._calculate_qparams",
         _AO + "observer:MovingAverageMinMaxObserver.forward",
@@ -169,16 +169,16 @@ EXPORTING = Layer("modules.exporting.export", "modules.checkpoints")
 SELECTIONS = Layer(
     "ops.selection",
     "ops.selection_composed",
-    "ops.selection_diagonals",
+    "ops.selection_matrices",
     "ops.selection_dims",
     "ops.selection_indices",
     "ops.selection_order",
-    "ops.selection_padding",
-    "ops.selection_products",
+    "ops.lengths",
+    "ops.selection_matrices",
     "ops.selection_runs",
-    "ops.selection_statistics",
+    "ops.selection_order",
     "ops.selection_subscripts",
-    "ops.selection_views",
+    "ops.selection_dims",
     "ops.lengths",
     "modules.padded",
 )

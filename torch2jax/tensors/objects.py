@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ..runtime.caches import remembered
-from .containers import attributes_of, slots_of
+from .trees import attributes_of, slots_of
 
 _HIDDEN = frozenset(("_call_impl", "_compiled_call_impl"))
 """Attributes of modules that calls are intercepted by."""

@@ -10,7 +10,7 @@ import torch
 
 from ..modules.convert import t2j
 from ..modules.exporting.export import PLATFORMS, export
-from ..runtime.errors.names import how_to_install
+from ..runtime.errors.locations import how_to_install
 from ..tensors.trees import map_arguments
 from .models import SpecError, Subject, first_line, translating
 from .trial import set_mode

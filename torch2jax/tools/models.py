@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..modules.checkpoints import tensors_of
-from ..runtime.errors.names import how_to_install, nearest
+from ..runtime.errors.locations import how_to_install, nearest
 from ..tensors.trees import map_arguments
 
 _IDS_BELOW = 8

@@ -15,7 +15,7 @@ from ..internals.dispatch import DisableTorchFunction, len_torch_function_stack
 from ..rules import registry
 from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.inplace import InPlace
-from ..rules.keywords import is_in_old_order
+from ..rules.options import is_in_old_order
 from ..rules.rule import MetadataRule, OverloadedRule, TensorRule
 from ..runtime.errors import REFUSALS
 from ..runtime.translation import Call, lift

@@ -18,11 +18,11 @@ from ..internals.tensors import tree_leaves, tree_map
 from ..rules.array_rule import InnerRule
 from ..rules.features import Incoming, comes_in
 from ..runtime.translation import Call
-from ..tensors.derived import Derived, as_class
 from ..tensors.distributed import class_of_calls, is_split, mesh_in_force, parts_over, spec_of
 from ..tensors.history import Source
 from ..tensors.sharding_constraints import laid_out
 from ..tensors.tensor import Torchish
+from ..tensors.wrapped import Derived, as_class
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

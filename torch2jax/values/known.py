@@ -21,8 +21,7 @@ from ..rules import registry
 from ..rules.array_rule import ArrayRule
 from ..rules.features import NEXT, Feature, in_every_call
 from ..rules.inplace import InPlace
-from ..rules.keywords import run_named
-from ..rules.options import Tag
+from ..rules.options import Tag, run_named
 from ..runtime.errors import REFUSALS
 from ..runtime.translation import Call, lift, this_call
 from ..tensors.array_buffer import ArrayBuffer, LazyArray

@@ -1,9 +1,4 @@
-"""Copies of a call's tensors by ``copy.copy`` and by pickles, and the tensors that files give.
-
-A traced value has no bytes. A pickle has a number in the place of a tensor, by which the call finds it again: some
-classes copy themselves so, as e3nn's modules, and the call copies each module's structure. A file outlives its call,
-so `torch.save` of such a tensor is an error.
-"""
+"""Copies of a call's tensors: by ``copy.copy``, pickles and files, and as NumPy arrays that follow writes."""
 
 import copy
 import itertools
@@ -11,10 +6,12 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..internals.dispatch import DisableTorchDispatch, DisableTorchFunction
 from ..internals.tensors import rebuilding
+from ..runtime.errors import TracedValueError
 from ..runtime.layers import SPARSE
 from ..runtime.patches import replaces, runs_instead_of
 from ..runtime.translation import current, kept, lift, lift_own, this_call
@@ -120,3 +117,46 @@ def _typed_storage(tensor: torch.Tensor):
         return _storage_of(tensor)
     with _as_pytorch():  # `torch.load` reads files so
         return _storage_of(tensor)
+
+
+class _Lent:
+    """The memory of an array for a tensor, read-only because the tensor would not see writes.
+
+    It lives as long as the array and its views, whose base it is.
+    """
+
+    def __init__(self, tensor: Torchish, read: Callable[[Torchish], np.ndarray]):
+        self._tensor, self._read = tensor, read
+        self.values = np.array(read(tensor), order="C")
+        interface = self.values.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], True)}
+        tensor._node.storage.memory.follow(self._show)
+
+    def _show(self) -> None:
+        """Copies a write to the tensor into the array, if it is known and of the same size."""
+        try:
+            values = self._read(self._tensor)
+        except TracedValueError:
+            return
+        if values.shape == self.values.shape:
+            self.values[...] = values
+
+
+def lend(tensor: Torchish, read: Callable[[Torchish], np.ndarray]) -> np.ndarray:
+    """A read-only array that follows writes to a tensor.
+
+    Args:
+        read: gives a tensor's values.
+
+    Raises:
+        TracedValueError: they depend on a traced input.
+    """
+    lent = _Lent(tensor, read)
+    return np.asarray(lent).view(lent.values.dtype)
+
+
+def is_lent(array: object) -> bool:
+    """Returns True if a value is an array from `lend`, or a view of one."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, _Lent)

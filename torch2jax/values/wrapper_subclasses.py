@@ -43,14 +43,33 @@ from ..runtime.errors.unwinding import Restart
 from ..runtime.layers import JAGGED
 from ..runtime.patches import exchange
 from ..runtime.translation import Call, current, lift, lift_own
-from ..tensors.derived import as_class, have_a_say, in_call
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish, wraps_others
 from ..tensors.traced import is_traced
-from ..tensors.wrapped import NestedTensor, Wrapped, Wrapper, is_of_call, is_wrapper, tensor_of, values_of, wrapped
+from ..tensors.wrapped import (
+    NestedTensor,
+    Wrapped,
+    Wrapper,
+    as_class,
+    have_a_say,
+    in_call,
+    is_of_call,
+    is_wrapper,
+    tensor_of,
+    values_of,
+    wrapped,
+)
 from ..tracing.shadows import cut, shadow_of, uncut
-from .below_autograd import Rounds, at_autograd, below_autograd, is_below_autograd
-from .wrapper_formulas import can_be_kept, differentiable, has_formula
-from .wrapper_gradients import by_formula, with_derivative
+from .wrapper_gradients import (
+    Rounds,
+    at_autograd,
+    below_autograd,
+    by_formula,
+    can_be_kept,
+    differentiable,
+    has_formula,
+    is_below_autograd,
+    with_derivative,
+)
 
 # What the makers call of the tensor that they are given.
 _MAKERS = frozenset((torch.ops.aten.alias.default, torch.ops.aten.detach.default))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import torch2jax
-from torch2jax.runtime.errors.names import INSTEAD
+from torch2jax.runtime.errors.locations import INSTEAD
 
 
 @pytest.mark.parametrize("name", INSTEAD)

@@ -33,8 +33,7 @@ from ...tensors.dtypes import is_integral
 from ...tensors.journal import journal
 from ...tensors.tensor import Torchish
 from ...tracing.traces import is_transforming
-from .host_memory import NO, WANTING, YES, state_of
-from .host_tensors import HostTensors
+from .host_memory import NO, WANTING, YES, HostTensors, state_of
 from .reordered import REORDERING
 
 

@@ -20,8 +20,7 @@ from ...rules import autocast
 from ...rules.tables import entered
 from ...runtime.caches import Cache
 from ...runtime.errors import TracedValueError
-from ...runtime.errors.locations import user_level
-from ...runtime.errors.names import nearest
+from ...runtime.errors.locations import nearest, user_level
 from ...runtime.translation import Call, CallMode, this_call
 from ...tensors.dtypes import default_dtype
 from ...tensors.journal import Located, Uncontained

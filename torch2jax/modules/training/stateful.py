@@ -28,7 +28,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...calls.dispatch import Call
 from ...calls.logical_dtypes import LogicalDtypes
 from ...internals.frames import loop_that_carries
-from ...runtime.errors.names import nearest
+from ...runtime.errors.locations import nearest
 from ...runtime.errors.tracebacks import TellsOfArguments, boundary
 from ...runtime.layers import SPARSE
 from ...tensors.dtypes import canonical

@@ -4,7 +4,6 @@ from . import (
     collectives as collectives,
     data_parallel as data_parallel,
     distributed_tensors as distributed_tensors,
-    fully_sharded as fully_sharded,
     functional as functional,
     groups as groups,
     world as world,

@@ -17,10 +17,10 @@ from ...internals.distributed import current_device_mesh
 from ...internals.jax import varying_axes
 from ...runtime.patches import runs_instead_of
 from ...runtime.translation import lift, this_call
-from ...tensors.derived import Derived, as_class
 from ...tensors.distributed import class_of_calls, parts_over
 from ...tensors.history import Source
 from ...tensors.tensor import Torchish
+from ...tensors.wrapped import Derived, as_class
 from ...tracing.traces import axes_in_types
 from ...values.distributed import FullTensor, layout_of, placed, plain
 from .groups import MeshGroup, groups_of, is_alone

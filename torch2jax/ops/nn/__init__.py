@@ -6,7 +6,6 @@ from . import (
     convolution as convolution,
     detection as detection,
     detectors as detectors,
-    distance as distance,
     dropout as dropout,
     embedding as embedding,
     flex_attention as flex_attention,

@@ -1,8 +1,8 @@
 """The errors that users of torch2jax meet, and what else their messages and tracebacks need.
 
-`locations.py` finds the user's line and the object that keeps another alive, `names.py` what to write instead of an
-unknown name. `hints.py` adds advice to errors of Python, PyTorch and JAX, and `tracebacks.py` the path of the module;
-it leaves out this package's own frames. `unwinding.py` ends code that catches every exception.
+`locations.py` finds the user's line, the object that keeps another alive, and what to write instead of an unknown name.
+`hints.py` adds advice to errors of Python, PyTorch and JAX, and `tracebacks.py` the path of the module; it leaves out
+this package's own frames. `unwinding.py` ends code that catches every exception.
 """
 
 import torch
