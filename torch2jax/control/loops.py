@@ -24,7 +24,7 @@ from ..values.masked import leading_of
 from ..values.masked_functions import padded_to, with_length
 from ..values.traced_numbers import CarriedFloat, start_of
 from .collectives import loop_on_devices
-from .encoding import Encoder
+from .ends import Encoder
 from .loop_bounds import most_iterations, uniform
 from .merge import Build, Growth, Merge, Pick
 from .overflow import bounds_of, unbounded

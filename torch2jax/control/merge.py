@@ -25,7 +25,7 @@ from ..tracing.tensor_spec import TensorSpec
 from ..values.item import Item, is_asked_by_user
 from ..values.masked import at_axis, first
 from ..values.masked_functions import padded_to
-from .encoding import Leaf, Node, Tree
+from .ends import Leaf, Node, Tree
 from .state import Refused, current_run
 from .ties import is_tied
 from .writes import UNDEFINED, dict_of, made, pair

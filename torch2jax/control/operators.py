@@ -19,7 +19,7 @@ from ..values import lengths
 from ..values.item import Item
 from .asking import ASKING, in_order
 from .calls import RANGE, SPECIAL
-from .encoding import attributes_of, is_plain_object
+from .ends import attributes_of, is_plain_object
 from .exits import RESULT
 from .expressions import Expressions, variables_of
 from .items import is_among, item_at, method_of_data, set_item_at

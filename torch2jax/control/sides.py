@@ -32,7 +32,7 @@ from ..tensors.storage import Storage, lose_traced
 from ..tracing.conditions import BranchPolicy
 from ..tracing.traces import current_trace, ending_with_errors, is_float, varying
 from .collectives import expect_no_collectives
-from .encoding import Encoder, Leaf, Node, Tree
+from .ends import Encoder, Leaf, Node, Tree
 from .merge import Build, Merge, Pick, Unmergeable, bool_spec
 from .programs import sunk
 from .purity import watching

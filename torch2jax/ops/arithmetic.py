@@ -32,9 +32,8 @@ from .arrays import (
     where,
 )
 from .bounds import seen
-from .complex import complex_power
 from .conversion import converted
-from .elementwise import trunc
+from .elementwise import complex_power, trunc
 
 aten = torch.ops.aten
 

@@ -28,7 +28,7 @@ from .arrays import (
     widened,
 )
 from .bounds import seen
-from .complex import magnitude
+from .elementwise import magnitude
 
 aten = torch.ops.aten
 

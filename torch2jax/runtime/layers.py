@@ -171,7 +171,7 @@ SELECTIONS = Layer(
     "ops.selection_composed",
     "ops.selection_matrices",
     "ops.selection_dims",
-    "ops.selection_indices",
+    "ops.selection_runs",
     "ops.selection_order",
     "ops.lengths",
     "ops.selection_matrices",

@@ -10,8 +10,7 @@ from .files import Written, write
 from .installation import Diagnosis, Finding, doctor
 from .models import SpecError, Subject, TranslationError, build
 from .operators import Route, operators
-from .timing import Bench, Timing, bench
-from .trial import Agreement
+from .trial import Agreement, Bench, Timing, bench
 
 __all__ = [
     "Agreement",

@@ -50,8 +50,22 @@ from ..layers import restacked
 from ..states import StateNames, first_few
 from ..translated import run_on_arrays
 from .copies import Copies, Layout, expect_apart, sharing, start, write
-from .layers import State, parts_with_layers, with_layers_apart, with_layers_stacked, with_moments_stacked
-from .slots import GRADIENT, Key, containers, differing, is_number, is_tensor, slots_of, stepper_of, steppers
+from .slots import (
+    GRADIENT,
+    Key,
+    State,
+    containers,
+    differing,
+    is_number,
+    is_tensor,
+    parts_with_layers,
+    slots_of,
+    stepper_of,
+    steppers,
+    with_layers_apart,
+    with_layers_stacked,
+    with_moments_stacked,
+)
 
 _MOST_STRUCTURES = 12
 

@@ -28,8 +28,7 @@ from ...tensors.tensor import Torchish
 from ...tensors.traced import evaluating, is_traced
 from ...tracing.tensor_spec import TensorSpec
 from ...values.traced_numbers import Number, number_of
-from .block import Block, BlockEffects, Given, trace_blocks, uncaptured
-from .conditions import Tensors, known_number
+from .conditions import Block, BlockEffects, Given, Tensors, known_number, trace_blocks, uncaptured
 
 
 class TensorCarry:

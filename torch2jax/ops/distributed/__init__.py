@@ -4,7 +4,7 @@ from . import (
     collectives as collectives,
     data_parallel as data_parallel,
     distributed_tensors as distributed_tensors,
-    functional as functional,
     groups as groups,
+    operations as operations,
     world as world,
 )

@@ -15,7 +15,7 @@ from ...rules.rule import of_metadata
 from ...tensors.dtypes import FLOATS, NUMBERS, canonical
 from ...tensors.view_kind import dot_general, rows_of
 from ..arrays import cast, is_float8, like, where, widened
-from ..complex import magnitude
+from ..elementwise import magnitude
 from ..views import reshape
 
 

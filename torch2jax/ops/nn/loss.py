@@ -22,7 +22,7 @@ from ...tensors.dtypes import FLOATS, INEXACT, NUMBERS
 from ...tensors.traced import is_traced
 from ..arrays import cast, is_complex, like, looks_for_nans, where, widened
 from ..bounds import outside, seen
-from ..complex import magnitude
+from ..elementwise import magnitude
 from .activation import log_softmax_over, logsigmoid, shifted
 
 aten = torch.ops.aten
