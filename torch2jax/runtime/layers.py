@@ -105,16 +105,6 @@ _OF_JAGGED = """
 """
 JAGGED = Layer("ops.jagged", functions=[f"aten::{name}" for name in _OF_JAGGED.split()])
 """Jagged tensors, for which `values.wrapper_subclasses` loads it."""
-_AO = "torch.ao.quantization."
-OBSERVERS = Layer(
-    "ops.quantization",
-    patched=[
-        _AO + "observer:UniformQuantizationObserverBase._calculate_qparams",
-        _AO + "observer:MovingAverageMinMaxObserver.forward",
-        _AO + "fake_quantize:FakeQuantize.forward",
-    ],
-)
-"""Observers of ``torch.ao.quantization``."""
 _FAKE = """
     fake_quantize_per_tensor_affine fake_quantize_per_channel_affine _fused_moving_avg_obs_fq_helper
     fused_moving_avg_obs_fake_quant _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _int_mm
@@ -123,6 +113,7 @@ _OF_QUANTIZED = """
     fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask _scaled_mm _scaled_mm_v2
     _scaled_grouped_mm _scaled_grouped_mm_v2 _convert_weight_to_int4pack_for_cpu _weight_int4pack_mm_for_cpu
 """
+_AO = "torch.ao.quantization."
 QUANTIZED = Layer(
     "ops.quantization",
     "ops.packed_products",
@@ -131,8 +122,13 @@ QUANTIZED = Layer(
         *(f"torch.{name}" for name in _FAKE.split()),
         *(f"aten::{name}" for name in (_FAKE + _OF_QUANTIZED).split()),
     ],
+    patched=[
+        _AO + "observer:UniformQuantizationObserverBase._calculate_qparams",
+        _AO + "observer:MovingAverageMinMaxObserver.forward",
+        _AO + "fake_quantize:FakeQuantize.forward",
+    ],
 )
-"""Fake quantization, and products of quantized matrices."""
+"""Fake quantization with its observers, and products of quantized matrices."""
 _C10D, _MESH = "torch.distributed.distributed_c10d:", "torch.distributed.device_mesh:"
 _DATA_PARALLEL = "torch.nn.parallel.distributed:DistributedDataParallel."
 _COLLECTIVES = """
@@ -173,12 +169,7 @@ SELECTIONS = Layer(
     "ops.selection_dims",
     "ops.selection_runs",
     "ops.selection_order",
-    "ops.lengths",
-    "ops.selection_matrices",
-    "ops.selection_runs",
-    "ops.selection_order",
     "ops.selection_subscripts",
-    "ops.selection_dims",
     "ops.lengths",
     "modules.padded",
 )
@@ -236,7 +227,6 @@ LAYERS = [
     EXPORTING,
     GENERATION,
     JAGGED,
-    OBSERVERS,
     QUANTIZED,
     SCRIPTED,
     SELECTIONS,
