@@ -28,7 +28,7 @@ from .ends import Encoder
 from .loop_bounds import most_iterations, uniform
 from .merge import Build, Growth, Merge, Pick
 from .overflow import bounds_of, unbounded
-from .sides import Side, expect_one_of_each, leave_storage, put, run_side
+from .sides import Side, expect_one_of_each, explaining, leave_storage, put, run_side
 from .state import Refused, current_run, summing, within
 from .ties import Tie, silently
 from .writes import JournaledSlot, Variable, expect_restored
@@ -362,7 +362,7 @@ def _settled(
     now, begin = _Carried(), []
     for _ in range(_ROUNDS):
         before, is_first = now, now.merge is None
-        with summing(bool(before.unbounded)):
+        with summing(bool(before.unbounded)), explaining(location, True):
             enter = _nothing if is_first else before.enter
             side = run_side(step, variables, begin, enter, before.slots.values(), before.draws)
         if side.raised is not None:

@@ -279,11 +279,11 @@ def condition(
     if way is not None:
         return then() if way.ask(flag, location) else orelse()
     with within(location):
-        with _explaining(location, True):
+        with explaining(location, True):
             one = run_side(then, variables)
         two = one
         if one.raised is None:
-            with _explaining(location, False):
+            with explaining(location, False):
                 two = run_side(orelse, variables)
         if two.raised is None:
             return joined(flag, one, two, location)
@@ -295,7 +295,7 @@ def condition(
 
 
 @contextlib.contextmanager
-def _explaining(location: SourceLine, side: bool) -> Iterator[None]:
+def explaining(location: SourceLine, side: bool) -> Iterator[None]:
     """A context of one side. An exception that it ends with, which is no check of the code's own, tells of the side."""
     try:
         yield
