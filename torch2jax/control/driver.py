@@ -14,6 +14,8 @@ from ..runtime.errors import BranchError, TracedValueError
 from ..runtime.errors.tracebacks import add_note
 from ..runtime.errors.unwinding import Restart
 from ..runtime.translation import this_call
+from ..tensors.ended import is_kept
+from ..tensors.tensor import Torchish
 from ..tensors.trees import flatten, map_results
 from ..tracing.conditions import BranchPolicy, Path
 from ..tracing.traces import Bookmark, current_trace, ending_with_errors, is_transforming
@@ -103,11 +105,15 @@ def _there(value: object) -> object:
 def _put_back_traced(journal: ObjectJournal) -> None:
     """Puts back what objects from outside held in place of what is nothing outside of the call."""
     for key, slot in journal.slots.items():
-        left = slot.read()
-        kind = type(left)  # not by isinstance, which asks what has ended
-        parts = left if kind in (list, set) else left.values() if kind is dict else (left,)
-        if any(issubclass(type(x), (Number, Unmergeable)) for x in parts):
+        if _has_numbers(slot.read()):
             slot.write(journal.before[key])
+
+
+def _has_numbers(left: Any) -> bool:
+    """True for numbers that data decide, alone or in a container: outside of the call they are nothing."""
+    kind = type(left)  # not by isinstance, which asks what has ended
+    parts = left if kind in (list, set) else left.values() if kind is dict else (left,)
+    return any(issubclass(type(x), (Number, Unmergeable)) for x in parts)
 
 
 def _either(name: str, other: str) -> str:
@@ -181,11 +187,17 @@ def converted_run(
         try:
             if not split.is_used:
                 return _computed(lambda run=ways.run: run(Way(split)))
-            return _computed(lambda run=ways.run: Rest(run, split, policy).result())
+            result = _computed(lambda run=ways.run: Rest(run, split, policy).result())
+            ways.leave()
+            return result
         except Refused as refused:
             if not refused.other_paths or not split.add(refused):
+                ways.undo()
                 raise BranchError(refused.reason) from None
             ended_at_condition = ended_at_condition is not False  # there is a run before now, which has met one
+        except BranchError:
+            ways.undo()
+            raise
 
 
 def _computed(function: Callable[[], object]) -> Any:
@@ -222,7 +234,13 @@ class _Ways:
         self._execute, self._policy, self._restored, self._split = execute, policy, restored, split
         self._ended_at_condition = ended_at_condition
         self._left: dict[tuple, tuple[JournaledSlot, object]] | None = None
-        """What the first way has left in places of objects from outside."""
+        """What the last way has left in places of objects from outside."""
+        self._journal: ObjectJournal | None = None
+        """The writes of the last way."""
+        self._held: dict[tuple, object] = {}
+        """What such places held before the call."""
+        self._gone: dict[tuple, tuple[JournaledSlot, object]] = {}
+        """The tensors that some way has left there, and whose values are gone with the call."""
 
     def run(self, way: Way) -> object:
         """The result of the code on one way.
@@ -234,7 +252,8 @@ class _Ways:
 
     def _run_once(self, way: Way, kept: Run) -> object:
         restored = self._restored
-        kept.outside, kept.way = ObjectJournal(), way
+        kept.outside = self._journal = ObjectJournal()
+        kept.way = way
         way.begin()
         if self._ended_at_condition is not None:
             kept.was_restored, kept.ended_at_condition = restored, self._ended_at_condition
@@ -264,21 +283,35 @@ class _Ways:
 
     def _expect_same_writes(self, kept: Run) -> None:
         """Refuses ways that leave something else in objects from outside: the last one would decide."""
-        left = {
-            key: (slot, value)
-            for key, (slot, value) in kept.left.items()
-            if is_from_outside(kept, slot.owner, self._restored)
-        }
+        left: dict[tuple, tuple[JournaledSlot, object]] = {}
+        for key, (slot, value) in kept.left.items():
+            if is_from_outside(kept, slot.owner, self._restored) and not _has_numbers(value):  # which are put back
+                left[key] = slot, value
+                self._held.setdefault(key, kept.outside.before[key] if kept.outside is not None else None)
+                if _is_gone(value):
+                    self._gone[key] = slot, value
         before, self._left = self._left, left
         for key in {*left} | {*(left if before is None else before)}:
             one, other = (side.get(key) for side in (left, left if before is None else before))
             if _is_put_back(one) or _is_put_back(other):
                 continue
-            if one is None or other is None or not _is_same(one[1], other[1]):
+            values = [self._held[key] if x is None else x[1] for x in (one, other)]
+            is_same = _is_same(*values) if one and other else key in self._gone and _is_tensor(self._held[key])
+            if not is_same:
                 name = (one or other)[0].name  # pyright: ignore[reportOptionalSubscript]
                 raise Refused(
                     f"{self._split.reason}. So the code runs once for each side, and each leaves another {name}"
                 )
+
+    def undo(self) -> None:
+        """Puts objects from outside back, which a refused call leaves as they were."""
+        if self._journal is not None:
+            self._journal.undo()
+
+    def leave(self) -> None:
+        """Leaves in objects from outside what no way has computed for good: whoever uses it gets an error."""
+        for slot, value in self._gone.values():
+            slot.write(value)
 
 
 _RECURSION = (
@@ -293,7 +326,11 @@ def _is_put_back(left: tuple[JournaledSlot, object] | None) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
+    """True if it does not matter which of two values a call leaves in an object from outside.
+
+    Of a tensor that data decide the values are gone with the call: whoever uses it later gets an error, and no number.
+    """
+    if one is other or (_is_gone(one) and _is_gone(other)):
         return True
     if type(one) is not type(other):
         return False
@@ -304,3 +341,11 @@ def _is_same(one: Any, other: Any) -> bool:
     if type(one) is dict:
         return [*one] == [*other] and all(map(_is_same, one.values(), other.values()))
     return isinstance(one, (bool, int, float, str, bytes)) and one == other
+
+
+def _is_gone(value: Any) -> bool:
+    return issubclass(type(value), Torchish) and not is_kept(value)
+
+
+def _is_tensor(value: object) -> bool:
+    return issubclass(type(value), torch.Tensor)  # not by isinstance, which asks what has ended

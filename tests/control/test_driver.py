@@ -1,0 +1,110 @@
+"""What calls whose rest runs once for each side leave in objects from outside."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from torch2jax import t2j
+from torch2jax.runtime.errors import BranchError, EndedCallError
+
+
+class Box:
+    def __init__(self):
+        self.value, self.count = torch.ones(3), 0
+
+
+OUTER = Box()
+
+
+def _parts(x):
+    """A list whose length data decide, so that the rest of the code goes into both sides."""
+    if x.sum() > 0:
+        return [x]
+    return [x, x * 2]
+
+
+def _on_both_sides(x):
+    parts = _parts(x)
+    OUTER.value = x * len(parts)
+    return OUTER.value + 1
+
+
+def _on_one_side(x):
+    parts = _parts(x)
+    if len(parts) > 1:
+        OUTER.value = x * len(parts)
+    return OUTER.value + 1
+
+
+def _number_of_data(x):
+    parts = _parts(x)
+    if x[0] > 0:
+        OUTER.count += len(parts)
+    return OUTER.count + x
+
+
+def _number(x):
+    parts = _parts(x)
+    OUTER.count = len(parts)
+    return OUTER.count + x
+
+
+def _known_tensor(x):
+    parts = _parts(x)
+    OUTER.value = torch.ones(3) * len(parts)
+    return OUTER.value + x
+
+
+def _number_or_one_of_data(x):
+    parts = _parts(x)
+    OUTER.count = 3
+    if len(parts) == 1 and x[0] > 0:
+        OUTER.count = 3 + x[1].item()
+    return OUTER.count + x
+
+
+@pytest.fixture(autouse=True)
+def _outer(monkeypatch):
+    monkeypatch.setattr(OUTER, "value", torch.ones(3))
+    monkeypatch.setattr(OUTER, "count", 0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("function", [_on_both_sides, _on_one_side, _number_of_data])
+def test_what_each_side_computes(function, sign):
+    expected = function(torch.ones(3) * sign)
+    OUTER.value, OUTER.count = torch.ones(3), 0
+    np.testing.assert_array_equal(jax.jit(t2j(function))(jnp.ones(3) * sign), expected)
+
+
+@pytest.mark.parametrize("function", [_on_both_sides, _on_one_side])
+def test_tensors_that_any_side_has_left_are_gone(function):
+    jax.jit(t2j(function))(jnp.ones(3))
+    with pytest.raises(EndedCallError):
+        OUTER.value + 1
+
+
+def test_numbers_of_data_are_put_back():
+    jax.jit(t2j(_number_of_data))(jnp.ones(3))
+    assert OUTER.count == 0
+
+
+@pytest.mark.parametrize("function", [_number, _known_tensor, _number_or_one_of_data])
+def test_what_would_be_of_the_last_side_is_refused_and_put_back(function):
+    before = OUTER.value
+    with pytest.raises(BranchError, match="each leaves another"):
+        jax.jit(t2j(function))(jnp.ones(3))
+    assert OUTER.value is before
+    assert OUTER.count == 0
+
+
+def test_a_refused_call_leaves_nothing():
+    def lists(x):
+        OUTER.count += 1
+        return _parts(x)
+
+    with pytest.raises(BranchError, match="their results differ"):
+        jax.jit(t2j(lists))(jnp.ones(3))
+    assert OUTER.count == 0
