@@ -1,6 +1,10 @@
 """What an error advises is right: who does it gets what PyTorch gives."""
 
+import datetime
+import decimal
+import fractions
 import functools
+import json
 import re
 import traceback
 from collections.abc import Callable
@@ -174,6 +178,20 @@ STATIC = {
     ),
 }
 VALUES = {
+    **{
+        f"a number for {name}": Advice(
+            jitted(lambda x, function=function: function(x.sum().item()), X),
+            r"return it from the function, and go on with it outside of jax\.jit",
+            lambda function=function: function(float(jitted(lambda x: x.sum(), X)())),
+            lambda function=function: function(float(X.sum())),
+        )
+        for name, function in {
+            "Decimal": lambda v: float(decimal.Decimal(v)),
+            "Fraction": lambda v: float(fractions.Fraction(v)),
+            "JSON": lambda v: json.dumps({"loss": v}),
+            "timedelta": lambda v: datetime.timedelta(seconds=v).total_seconds(),
+        }.items()
+    },
     "iterations with a bound": Advice(
         jitted(lambda x, n: torch.stack([x * i for i in range(n)]).sum(0), X, 3),
         r"n\.clamp\(max=100\)",

@@ -505,7 +505,12 @@ _OF_JAGGED = (
     "Of a jagged tensor, give it x.values(), x.to_padded_tensor(0.0), or each of the rows, x.unbind(): docs/sparse.md "
     "lists what they can do"
 )
+_OF_NUMBER = (
+    "What .item() gives of a traced tensor has no value before the compiled program runs. Python's operators and "
+    "`math` take it; for anything else return it from the function, and go on with it outside of jax.jit"
+)
 _ADVICE = {
+    **dict.fromkeys(("'Item'", "from Item", "component: Item", "is not JSON serializable"), _OF_NUMBER),
     "for NestedTensor": _OF_JAGGED,
     "for nested tensors": _OF_JAGGED,
     "for jagged NT": _OF_JAGGED,
