@@ -1,5 +1,6 @@
 """What a call leaves in objects from outside: PyTorch's own tensors, or ended ones; and what PyTorch has left there."""
 
+import concurrent.futures
 import copy
 import functools
 import math
@@ -507,3 +508,12 @@ def test_a_weight_that_is_computed_anew_each_time(normed, is_closed_over):
     expected = layer(torch.ones(2, 3)).detach()
     run = t2j(lambda x: layer(x)) if is_closed_over else t2j(layer)
     np.testing.assert_allclose(jax.jit(run)(jnp.ones((2, 3))), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_threads_that_the_code_starts_are_told_that_they_belong_to_no_call():
+    def in_threads(x):
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            return sum(threads.map(lambda y: y * 2, [x, x + 1]))
+
+    with pytest.raises(EndedCallError, match="If the translated code has started this thread"):
+        jax.jit(t2j(in_threads))(jnp.ones(3))

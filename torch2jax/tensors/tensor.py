@@ -1,6 +1,7 @@
 """`Torchish`: a `torch.Tensor` whose values are a jax array."""
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -320,8 +321,14 @@ def function_text(func: Callable[..., object]) -> str:
 def _call(func: Callable[..., object]):
     call = current()
     if call is None:
-        raise EndedCallError(function_text(func))
+        is_elsewhere = threading.current_thread() is not threading.main_thread()
+        raise EndedCallError(function_text(func), origin=_OF_THREADS if is_elsewhere else "")
     return call
+
+
+_OF_THREADS = (
+    "If the translated code has started this thread: a call is in progress in its own alone, so compute there. "
+)
 
 
 def wrap(
