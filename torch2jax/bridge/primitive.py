@@ -1,4 +1,12 @@
-"""The JAX primitive of a call of PyTorch: one equation, its derivative, its batched forms, and its calls on shards."""
+"""The JAX primitive of a call of PyTorch: one equation, its derivative, its batched forms, and its calls on shards.
+
+The derivative is a second primitive that is linear in its tangents. It cannot be evaluated, only transposed: PyTorch
+code has reverse-mode gradients here and no forward mode. Where it is left over, its lowering says so.
+
+In programs for several devices whose types do not say how arrays are sharded, XLA's partitioner decides, and would
+gather the inputs of a call that it knows nothing of. So the call is left to a partitioning rule, which refuses inputs
+that arrive sharded.
+"""
 
 import functools
 import itertools

@@ -1,4 +1,12 @@
-"""`torch.optim` in translated code: whose optimizers step, and how they step if their counters are traced."""
+"""`torch.optim` in translated code: whose optimizers step, and how they step if their counters are traced.
+
+PyTorch's optimizers keep counters in tensors and ask for their values, or, if told that they are ``capturable`` and
+being compiled, compute with the tensors. Here they are told so if the counters or hyperparameters are traced.
+
+PyTorch takes counters out of tensors and computes with Python's numbers. Here such a number is an `Item`, in double
+precision, and PyTorch's own formulas run. Two of them ask what a counter has reached: RAdam's and ASGD's. These follow
+PyTorch's formulas for counters that are tensors, in double precision as well.
+"""
 
 import functools
 import importlib

@@ -1,4 +1,12 @@
-"""What a side leaves, as trees, and the results of two paths brought into one form."""
+"""What a side leaves, as trees, and the results of two paths brought into one form.
+
+Python's numbers that differ become arrays. A tensor whose length differs is as long as data decide, whether it is plain
+on both paths or padded on one: it becomes a padded array with room for the longer. What cannot be brought into one form
+is an error, which says where the results first differ.
+
+A leaf has its array, or the number of it among the arrays of the side. A leaf of a tensor also has its relations: the
+older tensors that it is, or is a view of, on this side (`ties.py`).
+"""
 
 import collections
 import contextlib

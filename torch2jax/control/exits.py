@@ -1,4 +1,16 @@
-"""The first passes: `match` statements become `if` statements, and exits leave conditions and loops."""
+"""The first passes: `match` statements become `if` statements, and exits leave conditions and loops.
+
+An exit sets a flag (`return`, `break` and `continue` inside of conditions and loops), and what follows is guarded by
+it. Where one side of a condition ends for sure, as in ``if c: return a``, the rest of the block moves into the other
+side: then no flag is asked again.
+
+Functions that yield keep their exits. A condition with an exit in them stays Python's, and so must be known.
+
+`match` comes before that. A pattern of Python's compares by itself: what data decide would be compared by identity, or
+asked for a bool. So ``case 1 | 2``, ``case None``, ``case Color.RED``, ``case x if x > 0`` and ``case _`` become
+conditions. A statement with a pattern that takes its subject apart, by a class, a sequence or a mapping, stays
+Python's; what it must not compare, `Operators.matched` refuses.
+"""
 
 import ast
 import itertools

@@ -1,4 +1,11 @@
-"""Loops that end on traced conditions: a body runs in a trace of its own until what it carries settles."""
+"""Loops that end on traced conditions: a body runs in a trace of its own until what it carries settles.
+
+The first run of the body shows which places it writes to. Those are carried: the next run begins with arrays in them.
+That run may show more; when two runs carry the same, the loop is `lax.while_loop`, or a bounded scan backwards.
+
+Backwards a loop needs a bound: then it is a scan of so many iterations, of which those behind its end do nothing. The
+iterations are checkpointed in groups of about the square root of the bound, so that memory grows with that alone.
+"""
 
 import math
 from collections.abc import Callable, Collection, Sequence

@@ -1,4 +1,13 @@
-"""Takes JAX's equations apart: those of both sides of a branch appear once, and those of one side move into it."""
+"""Takes JAX's equations apart: those of both sides of a branch appear once, and those of one side move into it.
+
+A way through some code leaves a list of equations. Two ways that part at a condition become one program: what both do
+at the end, with whatever arrays, comes behind the branch and is not part of it. If that is everything, there is none.
+
+A gradient is taken where the value is. ``r = x.sqrt(); y = x if x < 0 else r`` is right in PyTorch, whose gradient goes
+back along the side that was taken. In a graph the root stands before the condition, and its derivative is nan or
+infinite times zero where it is not used. So before JAX differentiates a program, each equation whose results one branch
+alone uses moves into that branch.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

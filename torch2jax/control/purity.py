@@ -1,4 +1,10 @@
-"""Tables of what functions that are not converted change, by the kinds of callables, and the watch on the others."""
+"""Tables of what functions that are not converted change, by the kinds of callables, and the watch on the others.
+
+On a side of a condition nothing may be written that nobody sees. So a callable of C's is called there if it is known to
+change nothing, or nothing but what is journaled first, or if it is a method of an object that the side has made itself.
+
+Python code that C calls on a side, without having been converted, is refused: what it writes is in no journal.
+"""
 
 import array
 import bisect

@@ -1,4 +1,8 @@
-"""Private names of `torch.nn`, `torch.optim`, TorchScript and others."""
+"""Private names of `torch.nn`, `torch.optim`, TorchScript and others.
+
+Among them `torch.utils.checkpoint`, `torch.nn.attention.flex_attention`, and PyTorch's control flow, below the public
+functions.
+"""
 
 import importlib
 from collections.abc import Callable

@@ -1,4 +1,12 @@
-"""Fake quantization: rounding to what a quantized tensor could hold, the choice of its scale, and its observers."""
+"""Fake quantization: rounding to what a quantized tensor could hold, the choice of its scale, and its observers.
+
+PyTorch's kernels multiply by the inverse of the scale, which is of float32, and round half to even. Then they add the
+zero point if it is an integer; one of floating point is added before. So do these rules, bit for bit, but for a last
+product by channels with zero points of floating point, which PyTorch takes in float64.
+
+Observers have switches, which may be traced. Each condition on one would double the paths through a network that has
+many of them. They choose between tensors instead.
+"""
 
 import contextlib
 import functools

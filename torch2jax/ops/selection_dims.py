@@ -1,4 +1,12 @@
-"""The dimensions of masked tensors: their order, more and fewer of them, views, parts, and writes to all of one."""
+"""The dimensions of masked tensors: their order, more and fewer of them, views, parts, and writes to all of one.
+
+Slices and single elements of it are at positions that data decide. Code that writes to them writes to the whole, and
+they show what is written to the whole, as in PyTorch.
+
+A view in rows of another size is one that the elements, a data-dependent number of them, must fill. PyTorch raises an
+error where they do not. Here that they do is proved by the sums that make the numbers, or else it is in doubt, and the
+results of the call tell: see `expect_to_fit`.
+"""
 
 import math
 from typing import Any

@@ -1,4 +1,9 @@
-"""The options of a rule on arrays, and arguments as PyTorch's parser takes them."""
+"""The options of a rule on arrays, and arguments as PyTorch's parser takes them.
+
+Also here: the tags of PyTorch functions, by their rules and by PyTorch's schemas. PyTorch says of each operator whether
+it draws random numbers, what it writes to and what its results share memory with. A rule is tagged with what else has
+to be known, and a function of PyTorch's Python interface that is no operator too.
+"""
 
 import functools
 import inspect

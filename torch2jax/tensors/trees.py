@@ -1,4 +1,8 @@
-"""Trees of arguments and results, and the objects in them that hold tensors: they are taken apart and rebuilt."""
+"""Trees of arguments and results, and the objects in them that hold tensors: they are taken apart and rebuilt.
+
+JAX, and what builds on it, puts other things where the arrays are: None, flags, axes, placeholders. So an object that
+was put together remembers which of its attributes these are, and no constructor is run.
+"""
 
 import dataclasses
 import itertools

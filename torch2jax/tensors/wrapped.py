@@ -1,4 +1,11 @@
-"""Tensor subclasses: their inner tensors outside of calls, and the classes that the user's code derives."""
+"""Tensor subclasses: their inner tensors outside of calls, and the classes that the user's code derives.
+
+PyTorch's protocol is all that is asked of a class outside of calls: ``__tensor_flatten__`` names the attributes that
+are tensors, and gives what else there is; ``__tensor_unflatten__`` makes a tensor of both. Inner tensors may wrap
+others in turn.
+
+Also here: jagged tensors and their values. Autograd differentiates the tensor of values.
+"""
 
 import dataclasses
 import types as python_types

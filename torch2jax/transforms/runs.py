@@ -1,9 +1,9 @@
 """The runs of a function: each finds out something for the next one, until a run reaches the end.
 
-A call begins without a tape, unless its code names one and no JAX program is traced (`runs.py`), without knowledge
-of its inputs, and as plain Python. What needs one of them abandons the run, and the function runs again with it. So
-code that asks for none of it pays nothing. `Runs` lives as long as the translated function: later calls begin at once
-with what earlier ones have lacked.
+A call begins without a tape, unless its code names one and no JAX program is traced (`foreseen_depth`), without
+knowledge of its inputs, and as plain Python. What needs one of them abandons the run, and the function runs again with
+it. So code that asks for none of it pays nothing. `Runs` lives as long as the translated function: later calls begin at
+once with what earlier ones have lacked.
 
     plain ── asks nothing ──────────────────────────────────────────────────────────────> end
       │
@@ -15,6 +15,10 @@ with what earlier ones have lacked.
 Each run but the first is converted (`control/driver.py`): it finds the objects from outside as the first one did
 (`outer_state.py`), and what it writes to is journaled, so that a write which an earlier run has made before, and nobody
 could put back, is an error.
+
+How deep a tape a call will need is foreseen from the names that the code looks up that it can reach. A run that turns
+out to need a deeper one is given up. Functions in containers, as a table of them, are left out: most of them are not
+called, and what is recorded on a tape has another graph.
 """
 
 import dis

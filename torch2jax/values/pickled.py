@@ -1,4 +1,9 @@
-"""Copies of a call's tensors: by ``copy.copy``, pickles and files, and as NumPy arrays that follow writes."""
+"""Copies of a call's tensors: by ``copy.copy``, pickles and files, and as NumPy arrays that follow writes.
+
+A traced value has no bytes. A pickle has a number in the place of a tensor, by which the call finds it again: some
+classes copy themselves so, as e3nn's modules, and the call copies each module's structure. A file outlives its call,
+so `torch.save` of such a tensor is an error.
+"""
 
 import copy
 import itertools

@@ -1,4 +1,21 @@
-"""Gradients of tensor subclasses within a call, by PyTorch's own formulas, and the code that runs below autograd."""
+"""Gradients of tensor subclasses within a call, by PyTorch's own formulas, and the code that runs below autograd.
+
+PyTorch differentiates above a ``__torch_dispatch__``, by the derivative of the operator that it is asked for. So a
+tensor that requires grad has a *shadow*: zeros of its shape, which stand for what would be added to it. A view of the
+tensor has that view of the shadow. Of an operator that is linear in the tensor, the result has the tangent that the
+same operator gives for the shadow; what the class computes stays as it is. After a backward pass the gradient of the
+shadow is the tensor's.
+
+What is not linear in the tensor has the derivative of PyTorch's formula, which the class computes.
+
+PyTorch's autograd runs above a ``__torch_dispatch__``: the derivative of an operator is that of its formula, on the
+operator's own operands, whatever a class computes for it. So PyTorch is asked for the formula. Its C++ differentiates
+the operator on *stand-ins*, which have shapes and no values. The operator itself is answered with what the class gave
+for it; those of the formula run on what the stand-ins stand for, and the class computes these too.
+
+That happens in the backward of a `torch.autograd.Function`, so that it serves the call's own passes and JAX's
+transformations alike. What a backward keeps are arrays: a tensor that wraps others is taken apart, and put together.
+"""
 
 import contextlib
 import functools

@@ -1,4 +1,15 @@
-"""PyTorch's own tensors around compiled parts: their memory, which parts write to, and how it becomes JAX's."""
+"""PyTorch's own tensors around compiled parts: their memory, which parts write to, and how it becomes JAX's.
+
+An attribute says which tensors around compiled parts are PyTorch's own, and whether they require grad.
+
+Also here: JAX values as PyTorch tensors and back, without compilation.
+
+Python around compiled parts counts, compares, concatenates, and cuts out what it wants: small tensors, of another
+shape each time. Each shape would be one more program for XLA. So these are real tensors, that a part takes as arrays:
+integers and booleans, and floating-point tensors where JAX's device is the CPU too. What nobody else has may be written
+to; what came from outside of the call never is. PyTorch records no gradients of them: they only tell whether they
+require grad, and code that wants gradients runs again with a tape, where nothing is PyTorch's.
+"""
 
 import contextlib
 import weakref

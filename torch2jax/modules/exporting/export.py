@@ -1,4 +1,9 @@
-"""`export`: a translated function as a JAX program in one file, for several sizes if they are symbolic."""
+"""`export`: a translated function as a JAX program in one file, for several sizes if they are symbolic.
+
+The graphs for several sizes are merged into one, with expressions for the numbers that differ. They have the same
+equations, or the code takes other ways for other sizes. JAX binds each anew, on arrays with symbolic dimensions: its
+own rules see to it that the equation is right for all sizes.
+"""
 
 import dataclasses
 import itertools

@@ -1,4 +1,14 @@
-"""PyTorch's conditional operators, as JAX's: `torch.cond` and `torch.switch`, and the blocks that they run."""
+"""PyTorch's conditional operators, as JAX's: `torch.cond` and `torch.switch`, and the blocks that they run.
+
+Where the value is known, the branch itself runs.
+
+Also here: results of branches and bodies that are no ordinary tensors (Python integers, None, and selections); and
+operators that only PyTorch's compilers use, or that compile once, whose code runs as it is.
+
+A block is Python over tensors. JAX traces it in a trace of its own, as a function of arrays; tensors around it are
+closed over. What it draws from the random stream, and what it writes to tensors around it, are not among its results:
+they are its effects. JAX has to know them before it traces, so that blocks are traced again when one turns up.
+"""
 
 import functools
 from collections.abc import Callable, Sequence

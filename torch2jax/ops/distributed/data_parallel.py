@@ -1,4 +1,18 @@
-"""Modules whose gradients are means over devices: `DistributedDataParallel` and `fully_shard`."""
+"""Modules whose gradients are means over devices: `DistributedDataParallel` and `fully_shard`.
+
+In a forward pass of `DistributedDataParallel`, parameters whose gradients are means over devices are in place of the
+module's own.
+
+JAX differentiates functions, so a module computes with what an identity gives for each parameter, whose transpose
+averages: that serves `jax.grad` and ``.backward()``. What a ``.grad`` holds already, of passes that were not averaged,
+is averaged after the backward pass has added to it. Means of means are the same means, so the order does not count.
+
+`torch.nn.SyncBatchNorm`: statistics over all devices. PyTorch has kernels for GPUs only.
+
+Outside of `jax.shard_map` the parameters of `fully_shard` lie as PyTorch's processes have them, where there is a mesh
+to say so, and XLA is told that a forward pass has them whole: it gathers them, and scatters the sums of gradients.
+Within it each device has them whole, and gradients are means over the devices.
+"""
 
 import contextlib
 import functools

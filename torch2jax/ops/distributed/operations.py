@@ -1,4 +1,8 @@
-"""Collectives on tensors: operands, results, writes, waiting, and those that return new tensors."""
+"""Collectives on tensors: operands, results, writes, waiting, and those that return new tensors.
+
+Also here: the dispatch of the functions of `torch.distributed`; and collectives on arrays, by `jax.lax`, over axes of
+the current mesh.
+"""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -1,4 +1,9 @@
-"""The lines, objects and names of the user's that messages name, and the nearest names to unknown ones."""
+"""The lines, objects and names of the user's that messages name, and the nearest names to unknown ones.
+
+The search for what keeps an object alive begins when the error is raised.
+
+Of unknown names, docs/coming-from.md has the table of the packages that connect PyTorch and JAX.
+"""
 
 import difflib
 import dis
