@@ -57,6 +57,18 @@ def _known_tensor(x):
     return OUTER.value + x
 
 
+def _text(x):
+    OUTER.count = "abc"[: len(_parts(x))]
+    return x * len(OUTER.count)
+
+
+def _number_or_text(x):
+    parts = _parts(x)
+    if len(parts) > 1:
+        OUTER.count = "many"
+    return x * len(parts)
+
+
 def _number_or_one_of_data(x):
     parts = _parts(x)
     OUTER.count = 3
@@ -72,7 +84,7 @@ def _outer(monkeypatch):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("function", [_on_both_sides, _on_one_side, _number_of_data])
+@pytest.mark.parametrize("function", [_on_both_sides, _on_one_side, _number_of_data, _number, _number_or_one_of_data])
 def test_what_each_side_computes(function, sign):
     expected = function(torch.ones(3) * sign)
     OUTER.value, OUTER.count = torch.ones(3), 0
@@ -86,12 +98,24 @@ def test_tensors_that_any_side_has_left_are_gone(function):
         OUTER.value + 1
 
 
-def test_numbers_of_data_are_put_back():
-    jax.jit(t2j(_number_of_data))(jnp.ones(3))
+@pytest.mark.parametrize("function", [_number_of_data, _number, _number_or_one_of_data])
+def test_numbers_of_data_are_put_back(function):
+    jax.jit(t2j(function))(jnp.ones(3))
     assert OUTER.count == 0
 
 
-@pytest.mark.parametrize("function", [_number, _known_tensor, _number_or_one_of_data])
+def _same_number(x):
+    parts = _parts(x)
+    OUTER.count += 1
+    return x * len(parts)
+
+
+def test_numbers_that_no_data_decide_stay():
+    jax.jit(t2j(_same_number))(jnp.ones(3))
+    assert OUTER.count == 1
+
+
+@pytest.mark.parametrize("function", [_known_tensor, _text, _number_or_text])
 def test_what_would_be_of_the_last_side_is_refused_and_put_back(function):
     before = OUTER.value
     with pytest.raises(BranchError, match="each leaves another"):

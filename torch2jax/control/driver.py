@@ -241,6 +241,8 @@ class _Ways:
         """What such places held before the call."""
         self._gone: dict[tuple, tuple[JournaledSlot, object]] = {}
         """The tensors that some way has left there, and whose values are gone with the call."""
+        self._numbers: dict[tuple, JournaledSlot] = {}
+        """The places where ways have left numbers that differ."""
 
     def run(self, way: Way) -> object:
         """The result of the code on one way.
@@ -293,14 +295,15 @@ class _Ways:
         before, self._left = self._left, left
         for key in {*left} | {*(left if before is None else before)}:
             one, other = (side.get(key) for side in (left, left if before is None else before))
-            if _is_put_back(one) or _is_put_back(other):
-                continue
+            slot = (one or other)[0]  # pyright: ignore[reportOptionalSubscript]
             values = [self._held[key] if x is None else x[1] for x in (one, other)]
-            is_same = _is_same(*values) if one and other else key in self._gone and _is_tensor(self._held[key])
-            if not is_same:
-                name = (one or other)[0].name  # pyright: ignore[reportOptionalSubscript]
+            if _is_put_back(one) or _is_put_back(other) or _is_same(*values):
+                continue
+            if all(type(x) in _NUMBERS for x in values):
+                self._numbers[key] = slot
+            elif key not in self._gone or not all(map(_is_tensor, values)):
                 raise Refused(
-                    f"{self._split.reason}. So the code runs once for each side, and each leaves another {name}"
+                    f"{self._split.reason}. So the code runs once for each side, and each leaves another {slot.name}"
                 )
 
     def undo(self) -> None:
@@ -309,15 +312,20 @@ class _Ways:
             self._journal.undo()
 
     def leave(self) -> None:
-        """Leaves in objects from outside what no way has computed for good: whoever uses it gets an error."""
+        """Leaves in objects from outside what data decide, as after any call: numbers are put back, tensors gone."""
         for slot, value in self._gone.values():
             slot.write(value)
+        for key, slot in self._numbers.items():
+            slot.write(self._held[key])
 
 
 _RECURSION = (
     "Both sides of a condition on data are traced. So a function that calls itself until such a condition holds has no "
     "end: write it as a `while` loop"
 )
+
+
+_NUMBERS = (bool, int, float, complex)
 
 
 def _is_put_back(left: tuple[JournaledSlot, object] | None) -> bool:
