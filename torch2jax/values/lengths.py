@@ -32,7 +32,7 @@ from ..tensors.tensor import Torchish, wrap
 from ..tensors.trees import map_arguments
 from ..tracing.value_ranges import cancel_out, distance as distance_of_arrays, range_of, terms_of
 from .item import Item
-from .traced_numbers import Number, larger, number_of, smaller
+from .traced_numbers import Number, is_unknown, larger, number_of, smaller
 
 
 class Lengths(Feature):
@@ -111,13 +111,17 @@ def _extreme(builtin: Callable[..., Any], function: Callable[..., object], which
     @functools.wraps(builtin)
     def extreme(*args: Any, **kwargs: object):
         values = args[0] if _len(args) == 1 and type(args[0]) in (list, tuple) else args
-        if not kwargs and any(type(x) is not Item and isinstance(x, Number) for x in values):
+        if not kwargs and _len(values) > 1 and any(map(is_unknown, values)) and any(map(_is_of_state, values)):
             return of_numbers(*values)
         if kwargs or not any(map(is_traced_number, values)) or not all(map(_is_number, values)):
             return builtin(*args, **kwargs)
         return functools.reduce(lambda one, other: _of_two(function, which, one, other), values)
 
     return extreme
+
+
+def _is_of_state(value: object) -> bool:
+    return type(value) is not Item and isinstance(value, Number)
 
 
 def _is_number(value: object) -> bool:

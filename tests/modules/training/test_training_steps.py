@@ -306,6 +306,28 @@ def test_averaged_model(kwargs):
     check(t2j(train_averaged, state=(model, optimizer, averaged)), (model, optimizer, averaged), *batch(), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "decay", [lambda rate: max(rate * 0.5, 0.02), lambda rate: min(0.02, rate), lambda rate: max([rate])]
+)
+def test_extremes_of_numbers_outside_of_jit(decay):
+    """A number of the state is known there, and once `max` asked itself for it again and again."""
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_decaying(model, optimizer, x, y):
+        loss = train(model, optimizer, x, y)
+        group = optimizer.param_groups[0]
+        if loss > 0:
+            group["lr"] = decay(group["lr"])
+        return loss
+
+    step = t2j(train_decaying, state=(model, optimizer))
+    state = step.init(*arrays(*batch()))
+    for _ in range(4):
+        loss, state = step(state, *arrays(*batch()))
+        np.testing.assert_allclose(loss, train_decaying(model, optimizer, *batch()).detach().numpy(), rtol=1e-5)
+
+
 def test_statistics_of_an_averaged_model():
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     averaged = swa_utils.AveragedModel(model)
