@@ -139,7 +139,7 @@ class Number(Torchish):
     def holding(cls, array: jax.Array, started: object) -> "Number":
         """The number in an array, in place of `started`."""
         dtype = torch.float64 if isinstance(started, float) else torch.int64
-        tensor = wrap(array, dtype)
+        tensor = wrap(array, torch.bool if isinstance(started, bool) and array.dtype == bool else dtype)
         tensor._node.storage.differentiable = False
         return cls.of(tensor, started)
 

@@ -33,7 +33,20 @@ from ...values.wrapper_subclasses import bound, entering
 from ..deep_copy import DeepCopy
 from ..skeleton import copy_structure, name_scopes
 from ..states import as_array, expect_shape, overwrite, tensor_of_entry
-from .slots import GRADIENT, LAST_RATES, NOT_STATE, Gradient, Key, Made, is_plain, is_tensor, is_walked, slots_of
+from .slots import (
+    GRADIENT,
+    LAST_RATES,
+    NOT_STATE,
+    Gradient,
+    Key,
+    Made,
+    OfModule,
+    is_plain,
+    is_tensor,
+    is_walked,
+    made_by_steps,
+    slots_of,
+)
 
 
 class Layout(NamedTuple):
@@ -115,7 +128,8 @@ class _Copying(DeepCopy):
         return value  # a lock, a file, a generator is shared
 
     def _of_object(self, value: Any) -> object:
-        result = object.__new__(type(value))
+        # A namespace is C's, whose objects `object` does not make.
+        result = (types.SimpleNamespace if isinstance(value, types.SimpleNamespace) else object).__new__(type(value))
         self.began(value, result)
         codec = codec_of(type(value))
         attributes = vars(value) if codec is None else dict(zip(*codec.open(value), strict=True))
@@ -230,13 +244,19 @@ class Copies(_Copying):
     def _fill(
         self, layout: Layout, given: Mapping[Key, Any], own: Mapping[Key, object], starts: Mapping[Key, object]
     ) -> None:
-        for key, slot in (found := dict(self.slots())).items():
+        found = dict(self.slots())
+        found |= made_by_steps(found, layout.numbers.keys() | layout.constants.keys())
+        for key, slot in found.items():
             if key in layout.numbers:
                 kind = Count if key[1].endswith("_step_count") else Number
                 array = jnp.asarray(self._call.execution.entering(given[key]))
                 slot.set(kind.holding(array, starts.get(key, layout.numbers[key])))
             elif key in own:
                 slot.set(own[key])
+            elif isinstance(slot, OfModule) and slot.get() != layout.constants.get(
+                key, slot.get()
+            ):  # layouts have no copies of modules
+                slot.set(layout.constants[key])
         for key, dtype in layout.tensors.items():
             if key in found:
                 continue
@@ -383,11 +403,14 @@ def write(
             if name not in NOT_STATE and not name.startswith("_optimizer_") and name not in ("step", "_opt_called"):
                 attributes[name] = _transferred(attributes.get(name), copying.copied(item), done, used)
     found = dict(slots_of(names, objects))
+    found |= made_by_steps(found, layout.numbers.keys() | layout.constants.keys())
     for key, slot in found.items():
         if key in layout.numbers:
             slot.set(type(layout.numbers[key])(np.asarray(given[key]).item()))
         elif key in own:
             slot.set(own[key])
+        elif isinstance(slot, OfModule) and slot.get() != layout.constants.get(key, slot.get()):
+            slot.set(layout.constants[key])
     for key in layout.tensors:
         owner = found.get((key[0], key[1].removesuffix(GRADIENT))) if key[1].endswith(GRADIENT) else None
         if owner is not None or (key not in found and isinstance(things[key[0]], torch.nn.Module)):

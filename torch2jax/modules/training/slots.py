@@ -1,7 +1,7 @@
 """The places in objects that a step may change: tensors, and the numbers, flags and names that Python code reads."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ LAST_RATES = "_last_lr"
 """The list of a scheduler that each step replaces. Schedulers around others have theirs; which one, data may decide."""
 NOT_STATE = frozenset(("defaults", "_per_optimizer_states"))
 _PLAIN = (bool, int, float, complex, str, type(None), np.generic, np.ndarray)
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
 _MANY = 2**12  # items of one container: as of a data set, which nobody changes
 
 
@@ -90,6 +91,32 @@ class _Attribute(Slot):
         object.__setattr__(self.owner, self.key, value)
 
 
+class OfModule(Slot):
+    """An attribute of a module that may be a number, a flag or a name. What else it may be is the structure's."""
+
+    __slots__ = ()
+
+    def get(self):
+        value = self.owner.get(self.key)
+        return value if isinstance(value, (bool, int, float, complex, str, Number)) else None
+
+
+class Mode(OfModule):
+    """The mode of a module and of its parts: True or False, or which of them train."""
+
+    __slots__ = ()
+
+    def get(self):
+        trains = {name: part.training for name, part in self.owner.named_modules()}
+        modes = set(trains.values())
+        return modes.pop() if len(modes) == 1 else " ".join(name or "." for name, is_on in trains.items() if is_on)
+
+    def set(self, value: bool | str) -> None:
+        names = value.split(" ") if isinstance(value, str) else ()
+        for name, part in self.owner.named_modules():
+            part.training = value if isinstance(value, bool) else (name or ".") in names
+
+
 class Shared(Slot):
     """A second place of a tensor, a container or an object. Its value is the key of the first one."""
 
@@ -148,6 +175,19 @@ def slots_of(names: Sequence[str], objects: Sequence[object]) -> Iterator[tuple[
                 if gradient.get() is not None:
                     seen[id(gradient.get())] = name, gradient.path
                     yield (name, gradient.path), gradient
+
+
+def made_by_steps(found: Mapping[Key, Slot], keys: Set[Key]) -> dict[Key, Slot]:
+    """The attributes of modules that are among `keys` and not in `found`: a step has made them."""
+    modules = [(name, slot) for (name, _), slot in found.items() if isinstance(slot, Mode)]
+    made: dict[Key, Slot] = {}
+    for name, path in keys - found.keys():
+        for owner, mode in modules:
+            prefix = mode.path.removesuffix("training")
+            inner, _, attribute = path.removeprefix(prefix).rpartition(".")
+            if owner == name and path.startswith(prefix) and inner in dict(mode.owner.named_modules()):
+                made[name, path] = OfModule(vars(mode.owner.get_submodule(inner)), attribute, path)
+    return made
 
 
 def containers(names: Sequence[str], objects: Sequence[object]) -> dict[int, str]:
@@ -214,12 +254,16 @@ class _Walk:
         if isinstance(value, (Optimizer, LRScheduler)):
             self.steppers[path] = value
         if isinstance(value, torch.nn.Module):
-            for name, module in value.named_modules():
-                inner = f"{prefix}{name}." if name else prefix
+            parts = [(f"{prefix}{name}." if name else prefix, part) for name, part in value.named_modules()]
+            for inner, module in parts:
                 for tensors in (module._parameters, module._buffers):
                     for key, tensor in tensors.items():
                         if tensor is not None:
                             yield Slot(tensors, key, f"{inner}{key}")
+            yield Mode(value, "", f"{prefix}training")
+            for inner, module in parts:
+                for name in vars(module).keys() - _OF_MODULES:
+                    yield OfModule(vars(module), name, f"{inner}{name}")
         elif isinstance(value, dict):
             if len(value) <= _MANY:
                 for i, (key, item) in enumerate(list(value.items())):

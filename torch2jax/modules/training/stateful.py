@@ -393,13 +393,13 @@ class StatefulFunction(TellsOfArguments):
         for key, slot in copies.slots():
             value = slot.get()
             is_found = isinstance(value, Number) or (isinstance(value, Torchish) and self._is_scheduled(key))
-            if is_found or (key in self._kinds and is_number(value)):
+            if is_found or (key in self._kinds and (is_number(value) or isinstance(value, bool))):
                 if call is None and key in self._fixed:
                     constants[key] = value
                     continue
                 numbers[key] = value
-                kind = float if _is_real(value) else int
-                if self._kinds.get(key) not in (kind, float):
+                kind = _wider(_kind_of(value), self._kinds.get(key, bool))
+                if kind is not self._kinds.get(key):
                     kinds[key] = kind
             elif not is_tensor(value):
                 constants[key] = value
@@ -456,7 +456,7 @@ class StatefulFunction(TellsOfArguments):
         if not changed:
             return
         values = {key: constants[key] if key in constants else layout.constants[key] for key in changed}
-        kinds = {key: float if _is_real(x) else int for key, x in values.items() if is_number(x)}
+        kinds = {key: _kind_of(x) for key, x in values.items() if is_number(x)}
         flags = values.keys() - kinds.keys()
         for key in flags:
             if isinstance(values[key], np.ndarray):
@@ -493,7 +493,7 @@ class StatefulFunction(TellsOfArguments):
         return _strong(call.array_of(call.constants.lift(value)))
 
     def _number(self, value: object, kind: type, call: Call | None) -> Any:
-        dtype = torch.float64 if kind is float else torch.int64
+        dtype = {float: torch.float64, int: torch.int64, bool: torch.bool}[kind]
         if call is None:
             return np.asarray(value, canonical(dtype))
         tensor: Any = value if isinstance(value, Torchish) else call.constants.lift(torch.tensor(value, dtype=dtype))
@@ -608,8 +608,14 @@ def _signature(state: State) -> frozenset[Key]:
     return frozenset(_flat(state))
 
 
-def _is_real(value: object) -> bool:
-    return value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, (float, np.floating))
+def _kind_of(value: object) -> type:
+    if isinstance(value, torch.Tensor):
+        return float if value.is_floating_point() else bool if value.dtype == torch.bool else int
+    return float if isinstance(value, (float, np.floating)) else bool if isinstance(value, bool) else int
+
+
+def _wider(one: type, other: type) -> type:
+    return next(kind for kind in (float, int, bool) if kind in (one, other))
 
 
 def _memory(tensor: object) -> int:
