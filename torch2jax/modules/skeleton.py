@@ -31,7 +31,7 @@ from ..tensors.dtypes import SPARSE_LAYOUTS, canonical, dtype_j2t
 from ..tensors.tensor import OF_NO_SUBCLASS, Torchish
 from ..tensors.trees import is_sparse_array
 from ..tensors.wrapped import Wrapped, is_wrapper
-from ..tracing.user_code import note_made, of_user
+from ..tracing.user_code import note_copies, of_user
 from ..values.wrapper_subclasses import bound, entering, leaving
 from .deep_copy import DeepCopy, Uncopyable, take_over
 from .states import StateNames, as_array, expect_shape, first_few, named_tensors
@@ -91,10 +91,7 @@ class Skeleton:
             refuse_fsdp()
         memo = self._bind(call)
         self.module = copy_structure(module, memo)
-        if call.execution.code.is_converted:
-            for key, value in memo.items():
-                if key != id(value):  # else it is shared with the user's
-                    note_made(value)
+        note_copies(memo)
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names.has_buffers else {}
         if not call.is_top_level:  # what it writes to tensors of the calls is theirs
             self._buffers = {name: x for name, x in self._buffers.items() if isinstance(state.get(name), jax.Array)}

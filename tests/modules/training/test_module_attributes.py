@@ -36,6 +36,16 @@ class CountsSome(Kept):
         return x * self.weight * self.rate + self.calls
 
 
+class CountsParts(Kept):
+    """Parts whose number data decide, so that the rest of the code goes into both sides."""
+
+    def forward(self, x):
+        parts = [x] if x.sum() > 0 else [x, x * 2]
+        self.calls += len(parts)
+        self.rate = 0.5 if len(parts) == 2 else 0.25
+        return sum(parts) * self.calls * self.weight * self.rate
+
+
 class WarmsUp(Kept):
     def forward(self, x):
         self.calls += 1
@@ -122,7 +132,7 @@ def of_holder(holder, x):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(Counts, CountsSome, WarmsUp, StartsFromData, KeepsTheBest, MakesItsOwn, HasPhases),
+        *(Counts, CountsSome, CountsParts, WarmsUp, StartsFromData, KeepsTheBest, MakesItsOwn, HasPhases),
         *(LeavesItsMode, Doubled, LeavesModes),
     ],
 )

@@ -27,7 +27,7 @@ from ...tensors.known import real
 from ...tensors.objects import Slot, codec_of
 from ...tensors.tensor import Torchish, wrap
 from ...tensors.wrapped import Wrapped, is_wrapper
-from ...tracing.user_code import note_made
+from ...tracing.user_code import note_copies, note_made
 from ...values.traced_numbers import Count, Number
 from ...values.wrapper_subclasses import bound, entering
 from ..deep_copy import DeepCopy
@@ -305,6 +305,9 @@ class Copies(_Copying):
             if id(tensor) not in self.memo:
                 self.began(tensor, self.of_tensor(tensor))
         result = super().of_module(module)
+        for part in result.modules():
+            self._call.settings.modules.add_made(part)
+        note_copies(self.memo)
         self._sources.update({id(self.memo[id(part)]): part for part in module.modules() if id(part) in self.memo})
         if self._call.last_resort is not None:
             self._call.last_resort.take_over(module, result)
