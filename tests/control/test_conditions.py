@@ -369,7 +369,7 @@ def test_an_error_of_the_translation_is_no_check():
     assert all(line in str(caught.value) for line in lines)
     line = function.__code__.co_firstlineno + 1
     assert f"t2j(..., branches={{'test_conditions.py:{line}': True}})" in str(caught.value)
-    for place in (f"test_conditions.py:{line}", "control/test_conditions.py:function"):
+    for place in (f"test_conditions.py:{line}", "control/test_conditions.py:function", "function"):
         said = jax.jit(t2j(function, branches={place: True}))
         np.testing.assert_array_equal(said(INPUTS[0]), INPUTS[0])
 
@@ -482,7 +482,15 @@ def test_unknown_options_are_errors():
         t2j(either, checks="no")
     with pytest.raises(ValueError, match="max_paths got 0"):
         t2j(either, max_paths=0)
-    wrong: list[Any] = [{"file.py": True}, {"file.py:1": 1}, {3: True}]
+    wrong: list[Any] = [
+        {"file.py": True},
+        {"file.py:1": 1},
+        {3: True},
+        {"3": True},
+        {":f": True},
+        {"f:": True},
+        {"": True},
+    ]
     for branches in wrong:
         with pytest.raises(TypeError, match=r"wanted 'file\.py:line'"):
             t2j(either, branches=branches)
