@@ -433,7 +433,7 @@ OF_NEWCOMERS = {
     "an option that a rule must know": Row(
         under_jit(lambda x, p: x.norm(p), X, 3),
         torch2jax.TracedValueError,
-        "of a number that is none of its operands",
+        "has to know one of its options",
         "needs the value",
         STATIC + "'p',)",
     ),

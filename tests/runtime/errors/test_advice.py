@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -214,6 +215,18 @@ VALUES = {
         lambda x: x.topk(x[1, 1].long())[0],
         r"if it is a size, write tensor\.item\(\) in its place",
         lambda x: x.topk(x[1, 1].long().clamp(max=3).item())[0],
+        X,
+    ),
+    "a dimension": instead(
+        lambda x: (x @ x.T).sum(x[1, 1].long()),
+        r"if it is a dimension, choose it by conditions, as in `x\.sum\(0\) if d == 0 .*`; if it is a size",
+        lambda x: (x @ x.T).sum(0) if x[1, 1].long() == 0 else (x @ x.T).sum(1),
+        X,
+    ),
+    "a dimension that is a number": instead(
+        lambda x: (x @ x.T).sum(x[1, 1].long().item()),
+        r"if it is a dimension, choose it by conditions, as in `x\.sum\(0\) if d == 0 .*`; call",
+        lambda x: (x @ x.T).sum(0) if x[1, 1].long().item() == 0 else (x @ x.T).sum(1),
         X,
     ),
     "classes": Advice(
@@ -485,3 +498,19 @@ def test_who_does_what_an_error_says_gets_what_pytorch_gives(name):
         assert found == wanted
     else:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda x: np.argmax(x),
+        lambda x: np.stack([x, x]),
+        lambda x: np.asarray(x),
+        lambda x: x.numpy(),
+        lambda x: scipy.special.logsumexp(x),
+    ],
+)
+def test_a_value_that_a_library_takes_names_the_line_that_calls_the_library(asks):
+    with pytest.raises(torch2jax.TracedValueError) as caught:
+        jax.jit(t2j(asks))(ONES)
+    assert f"{asks.__code__.co_filename}:{asks.__code__.co_firstlineno} in <lambda>. Under" in str(caught.value)
