@@ -86,8 +86,9 @@ class StridedNestedError(TypeError):
 
 
 _LEAVING_HINT = (
-    " Code that leaves PyTorch, as for numpy, runs in PyTorch itself with torch2jax(function, *examples), or, as a "
-    "part or operator of what is translated, with t2j(..., call_torch=[...])."
+    " Code that leaves PyTorch, as for numpy, runs in PyTorch itself with torch2jax(function, *examples); within "
+    "translated code, with j2t(torch2jax(function, *examples)), or, if it is a module or an operator, with "
+    "t2j(..., call_torch=[...])."
 )
 
 
