@@ -59,6 +59,14 @@ def test_the_first_command_installs_what_the_readme_imports():
     assert set(imported) <= names, set(imported) - names
 
 
+def test_the_first_pages_have_the_same_command():
+    commands = {
+        blocks("bash", page.read_text())[0]
+        for page in (ROOT / "README.md", DOCS / "index.md", DOCS / "getting-started.md")
+    }
+    assert len(commands) == 1, commands
+
+
 def test_torchvision_is_installed_in_the_command_that_installs_torch():
     for page in FIRST[:4]:
         commands = [line for block in blocks("bash", page.read_text()) for line in block.splitlines()]
