@@ -860,6 +860,16 @@ ROWS = OF_LATER | {
         "dense tensors",
         "to_dense()",
     ),
+    "a tensor on meta, returned": Row(
+        on(lambda x: x.to("meta"), X), torch2jax.OnMetaError, "got one on meta", "on one device", "state_dict=..."
+    ),
+    "a quantized tensor beside others": Row(
+        lambda: (lambda other: t2j(lambda x: x + other)(X))(quantized()),
+        torch2jax.QuantizedError,
+        "got a quantized tensor",
+        "wanted a dense one",
+        "tensor.dequantize()",
+    ),
     "a quantized tensor": Row(
         lambda: t2j(quantized()), TypeError, "got a quantized tensor", "wanted a dense one", "tensor.dequantize()"
     ),

@@ -1075,6 +1075,40 @@ def test_settings_of_one_side_are_refused(function):
     assert (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")) == before
 
 
+def _replaced(x):
+    y = x * 2
+    if x.sum() > 0:
+        y.data = x * 3
+    return y
+
+
+def _detached(x):
+    y = x * 2
+    if x.sum() > 0:
+        y.detach_()
+    return y
+
+
+@pytest.mark.parametrize("function", [_replaced, _detached])
+def test_tensors_that_one_side_makes_others_are_refused(function):
+    with pytest.raises(
+        BranchError, match=r"a tensor from outside is changed itself \(by \.data or detach_\) on one side"
+    ):
+        jax.jit(t2j(function))(INPUTS[0])
+
+
+def _required(x):
+    weight = torch.ones(3)
+    if x.sum() > 0:
+        weight.requires_grad_()
+    return x * (2.0 if weight.requires_grad else 1.0)
+
+
+def test_a_side_may_require_grad():
+    for x in INPUTS:
+        np.testing.assert_array_equal(jax.jit(t2j(_required))(x), _required(torch.from_numpy(x)))
+
+
 def _fails_on_one_side(x, options=None):
     if x.sum() > 0:
         return x * 2
