@@ -81,6 +81,7 @@ WORDS = {
     "optimizer": "training#a-training-step-of-pytorch",
     "out of memory": "faq#it-needs-too-much-memory",
     "overflowerror": "key-ideas#dtypes",
+    "pack_padded_sequence": "lengths#lengths-as-numbers",
     "padded": "lengths",
     "parallel": "large-models",
     "peft": "faq#fine-tuning-lora-and-frozen-layers",

@@ -103,6 +103,14 @@ def of_steps_while(x, n):
     return x
 
 
+RECURRENT = nn.GRU(3, 4, batch_first=True)
+
+
+def last_of_packed(x, lengths):
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    return RECURRENT(packed)[1][0]
+
+
 def shown(function):
     """What a program prints while it runs."""
 
@@ -228,6 +236,13 @@ VALUES = {
         r"if it is a dimension, choose it by conditions, as in `x\.sum\(0\) if d == 0 .*`; call",
         lambda x: (x @ x.T).sum(0) if x[1, 1].long().item() == 0 else (x @ x.T).sum(1),
         X,
+    ),
+    "a packed sequence": instead(
+        last_of_packed,
+        r"a packed sequence needs .* output\[torch\.arange\(len\(lengths\)\), lengths - 1\]",
+        lambda x, lengths: RECURRENT(x)[0][torch.arange(len(lengths)), lengths - 1],
+        np.arange(24, dtype=np.float32).reshape(2, 4, 3) / 9,
+        np.array([2, 4]),
     ),
     "classes": Advice(
         jitted(F.one_hot, np.array([0, 2])),
