@@ -255,3 +255,14 @@ def test_pytorch_is_called_within_translated_code(called):
     np.testing.assert_allclose(found, wanted.grad, atol=1e-6)
     np.testing.assert_allclose(program(x), torch.tanh(layer(wanted)).sum().item(), atol=1e-6)
     np.testing.assert_allclose(jax.vmap(jax.grad(program))(np.stack([x, x]))[1], wanted.grad, atol=1e-6)
+
+
+def test_pytorch_is_called_within_translated_code_in_double_precision():
+    def called(x):
+        return j2t(torch2jax(Tanh.apply, x))(x)
+
+    with jax.enable_x64(True):
+        x = jnp.asarray(Y[0], np.float64)
+        for found in (t2j(called)(x), jax.jit(t2j(called))(x)):
+            assert found.dtype == np.float64
+            np.testing.assert_allclose(found, np.tanh(np.float64(Y[0])), 1e-14)

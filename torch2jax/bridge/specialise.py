@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from ..internals.dispatch import compiler_not_imported
 from ..runtime.translation import current
-from ..tensors.dtypes import canonical, dtype_j2t, is_integral
+from ..tensors.dtypes import canonical, dtype_j2t, has_doubles, is_integral
 from ..tensors.tensor import Torchish
 from ..tensors.trees import map_results
 from .function import BridgeOptions, TorchFunction, WriteTracker
@@ -277,9 +277,10 @@ def _buffers_kept(fn: Callable) -> Iterator[None]:
 def _tried(fn: Callable, run: Callable, examples: list[Example]):
     """What `_infer` finds, also where translated code asks: its modes would take the function's tensors for its own."""
     found: list = []
+    wide = has_doubles()
 
     def try_out():
-        with _buffers_kept(fn):
+        with jax.enable_x64(wide), _buffers_kept(fn):
             found.append(_infer(run, examples))
 
     try_out() if current() is None else in_fresh_thread(try_out)
