@@ -79,6 +79,34 @@ def test_what_pytorch_refuses_is_nan_under_jit():
         scaled(jnp.ones(()), -1.0)
 
 
+@pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_batch_norm_of_a_split_batch(kind):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).train()
+    together = torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))
+    torch.manual_seed(0)
+    x = torch.randn(32, 3) * torch.arange(32)[:, None]
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(kind,))
+
+    def step(module):
+        f, (params, buffers) = t2j(module), t2j(module).split()
+        return lambda x: f.split(f(x, state_dict=params | buffers, return_state_dict=True)[1])[1]
+
+    with jax.set_mesh(mesh):
+        batch = jax.device_put(t2j(x), jax.NamedSharding(mesh, jax.P("data")))
+        found = jax.jit(step(model))(batch)
+        split = {"mesh": mesh, "in_specs": jax.P("data")}
+        synchronized = jax.jit(jax.shard_map(step(together), out_specs=jax.P(), **split))(batch)
+        rows = lambda x: jax.tree.map(lambda buffer: buffer[None], step(model)(x))
+        parts = jax.jit(jax.shard_map(rows, out_specs=jax.P("data"), **split))(batch)
+    model(x)
+    for name, wanted in model.named_buffers():
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(synchronized[name], wanted, rtol=1e-4, atol=1e-5)
+    assert (abs(parts["1.running_var"].mean(0) - found["1.running_var"]) > 1e-3).all()
+    assert np.ptp(parts["1.running_var"], axis=0).min() > 1e-2
+
+
 def test_a_module_in_float64_warns(monkeypatch):
     monkeypatch.setattr(dtypes, "_has_warned", False)  # it does so once in a process
     model = torch.nn.Linear(3, 2).double()

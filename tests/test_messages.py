@@ -433,7 +433,7 @@ OF_NEWCOMERS = {
     "an option that a rule must know": Row(
         under_jit(lambda x, p: x.norm(p), X, 3),
         torch2jax.TracedValueError,
-        "of a number that is none of its operands",
+        "has to know one of its options",
         "needs the value",
         STATIC + "'p',)",
     ),
@@ -859,6 +859,16 @@ ROWS = OF_LATER | {
         "sparse_coo",
         "dense tensors",
         "to_dense()",
+    ),
+    "a tensor on meta, returned": Row(
+        on(lambda x: x.to("meta"), X), torch2jax.OnMetaError, "got one on meta", "on one device", "state_dict=..."
+    ),
+    "a quantized tensor beside others": Row(
+        lambda: (lambda other: t2j(lambda x: x + other)(X))(quantized()),
+        torch2jax.QuantizedError,
+        "got a quantized tensor",
+        "wanted a dense one",
+        "tensor.dequantize()",
     ),
     "a quantized tensor": Row(
         lambda: t2j(quantized()), TypeError, "got a quantized tensor", "wanted a dense one", "tensor.dequantize()"

@@ -4,11 +4,14 @@ import inspect
 import re
 import runpy
 import tomllib
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import pytest
+import torch
 
 from tests.test_readme import README, anchors, blocks
 from torch2jax import sharding, t2j
@@ -59,6 +62,14 @@ def test_the_first_command_installs_what_the_readme_imports():
     assert set(imported) <= names, set(imported) - names
 
 
+def test_the_first_pages_have_the_same_command():
+    commands = {
+        blocks("bash", page.read_text())[0]
+        for page in (ROOT / "README.md", DOCS / "index.md", DOCS / "getting-started.md")
+    }
+    assert len(commands) == 1, commands
+
+
 def test_torchvision_is_installed_in_the_command_that_installs_torch():
     for page in FIRST[:4]:
         commands = [line for block in blocks("bash", page.read_text()) for line in block.splitlines()]
@@ -71,6 +82,49 @@ def test_torchvision_is_installed_in_the_command_that_installs_torch():
 def test_the_line_for_cpus_asks_for_a_supported_pytorch():
     (bound,) = (x.partition(",")[2] for x in PROJECT["dependencies"] if x.startswith("torch>="))
     assert set(re.findall(r"'torch(<.*?)'", (DOCS / "install.md").read_text())) == {bound}
+
+
+def _halved(x):
+    while x.sum() > 1:
+        x = x / 2
+    return x.sum()
+
+
+def _of_numpy(x):
+    return x if x.sum() < 0 else torch.from_numpy(x.numpy())
+
+
+def _without_weights():
+    return t2j(torch.nn.Linear(3, 2, device="meta"))(X)
+
+
+X, LINEAR = jnp.ones((2, 3)), torch.nn.Linear(3, 2)
+MESSAGES = {
+    "a random operator needs a key": lambda: t2j(torch.nn.Dropout())(X),
+    "needs the value of a tensor that depends on a traced input": lambda: jax.jit(t2j(lambda x: f"{x.sum():.1f}"))(X),
+    "tests a traced value, so both branches are traced": lambda: jax.jit(t2j(_of_numpy))(X),
+    "a gradient through it needs a bound on its iterations": lambda: jax.grad(jax.jit(t2j(_halved)))(X),
+    "of which no bound is seen": lambda: jax.jit(t2j(lambda x: torch.zeros(x.sum().long())))(X),
+    "to have the same dtype": lambda: t2j(LINEAR)(X.astype("bfloat16")),
+    "should be the same": lambda: t2j(torch.nn.Conv1d(2, 2, 1))(X.astype("bfloat16")),
+    "expected scalar type Long": lambda: t2j(torch.nn.functional.cross_entropy)(X, jnp.ones(2)),
+    "tensors used as indices must be long": lambda: t2j(lambda x: x[x[0]])(X),
+    "state_dict has names that the module lacks": lambda: t2j(LINEAR)(X, state_dict={"w": X}),
+    "is on the meta device, and state_dict does not have it": _without_weights,
+    "is in training mode and writes its buffers": lambda: t2j(torch.nn.BatchNorm1d(3))(X),
+}
+
+
+@pytest.mark.parametrize(("words", "call"), MESSAGES.items(), ids=MESSAGES)
+def test_the_page_of_errors_has_the_words_of_messages(words, call):
+    assert f"*{words}*" in (DOCS / "errors.md").read_text()
+    with warnings.catch_warnings(action="error"), pytest.raises(Exception, match=words):
+        call()
+
+
+def test_the_page_of_errors_has_no_other_words():
+    table = (DOCS / "errors.md").read_text().partition("the most common messages")[2].partition("\nCode that runs")[0]
+    assert set(re.findall(r"(?<!\w)\*([^*]+)\*(?!\w)", table)) == set(MESSAGES)
 
 
 @pytest.mark.parametrize("page", FIRST, ids=lambda page: page.name)

@@ -89,7 +89,7 @@ def test_an_old_autograd_function_falls_back_with_one_warning():
     ) as caught:
         gradients = [jax.grad(f)(X) for _ in range(3)]
     np.testing.assert_allclose(gradients, [2 * X] * 3)
-    assert len(caught) == 1
+    assert [warning.filename for warning in caught] == [__file__]
     quiet = torch2jax(lambda x: (OldSquare.apply(x) * x).sum(), spec(3), use_torch_vjp=False)
     np.testing.assert_allclose(jax.grad(quiet)(X), 3 * X**2)
     with warnings.catch_warnings():

@@ -152,7 +152,7 @@ def test_options_are_checked():
         t2j(Model(), call_torch=["frist"])
     with pytest.raises(TypeError, match="wanted a list"):
         t2j(torch.sin, call_torch="resort::cube")
-    with pytest.raises(TypeError, match="Use torch2jax to make"):
+    with pytest.raises(TypeError, match="In place of your own function"):
         t2j(torch.sin, call_torch=[lambda x: x])
     with pytest.raises(TypeError, match="Translate the module"):
         t2j(torch.sin, call_torch=[torch.nn.Linear])

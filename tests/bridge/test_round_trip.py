@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch2jax import j2t, t2j
+from torch2jax import j2t, t2j, torch2jax, torch2jax_auto
 
 
 def g(x, y):
@@ -214,3 +214,55 @@ def test_scipy_minimizes_a_pytorch_objective():
         value_and_grad = jax.jit(jax.value_and_grad(t2j(rosenbrock)))
         found = scipy_optimize.minimize(value_and_grad, np.zeros(10), method="BFGS", jac=True)
     np.testing.assert_allclose(found.x, 1, atol=1e-4)
+
+
+class Tanh(torch.autograd.Function):
+    """NumPy's function, which autograd cannot see into, and its derivative."""
+
+    @staticmethod
+    def forward(x):
+        return torch.from_numpy(np.tanh(x.detach().numpy()))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (1 - ctx.saved_tensors[0] ** 2)
+
+
+AT_ITS_FIRST_CALL = j2t(torch2jax_auto(Tanh.apply))
+MADE_BEFORE = j2t(torch2jax(Tanh.apply, jax.ShapeDtypeStruct((3,), np.float32)))
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        lambda x: j2t(torch2jax(Tanh.apply, x))(x),
+        lambda x: j2t(torch2jax(Tanh.apply, x.new_zeros(3)))(x),
+        AT_ITS_FIRST_CALL,
+        MADE_BEFORE,
+    ],
+    ids=["a tensor of the call", "a constant of the call", "at its first call", "made before"],
+)
+def test_pytorch_is_called_within_translated_code(called):
+    layer = torch.nn.Linear(3, 3)
+    x, wanted = Y[0], torch.from_numpy(Y[0]).requires_grad_()
+    torch.tanh(layer(wanted)).sum().backward()
+    program = t2j(lambda x: called(layer(x)).sum())
+    found = jax.jit(jax.grad(program))(x)
+    np.testing.assert_allclose(found, wanted.grad, atol=1e-6)
+    np.testing.assert_allclose(program(x), torch.tanh(layer(wanted)).sum().item(), atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(program))(np.stack([x, x]))[1], wanted.grad, atol=1e-6)
+
+
+def test_pytorch_is_called_within_translated_code_in_double_precision():
+    def called(x):
+        return j2t(torch2jax(Tanh.apply, x))(x)
+
+    with jax.enable_x64(True):
+        x = jnp.asarray(Y[0], np.float64)
+        for found in (t2j(called)(x), jax.jit(t2j(called))(x)):
+            assert found.dtype == np.float64
+            np.testing.assert_allclose(found, np.tanh(np.float64(Y[0])), 1e-14)

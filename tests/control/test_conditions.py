@@ -369,7 +369,7 @@ def test_an_error_of_the_translation_is_no_check():
     assert all(line in str(caught.value) for line in lines)
     line = function.__code__.co_firstlineno + 1
     assert f"t2j(..., branches={{'test_conditions.py:{line}': True}})" in str(caught.value)
-    for place in (f"test_conditions.py:{line}", "control/test_conditions.py:function"):
+    for place in (f"test_conditions.py:{line}", "control/test_conditions.py:function", "function"):
         said = jax.jit(t2j(function, branches={place: True}))
         np.testing.assert_array_equal(said(INPUTS[0]), INPUTS[0])
 
@@ -482,7 +482,15 @@ def test_unknown_options_are_errors():
         t2j(either, checks="no")
     with pytest.raises(ValueError, match="max_paths got 0"):
         t2j(either, max_paths=0)
-    wrong: list[Any] = [{"file.py": True}, {"file.py:1": 1}, {3: True}]
+    wrong: list[Any] = [
+        {"file.py": True},
+        {"file.py:1": 1},
+        {3: True},
+        {"3": True},
+        {":f": True},
+        {"f:": True},
+        {"": True},
+    ]
     for branches in wrong:
         with pytest.raises(TypeError, match=r"wanted 'file\.py:line'"):
             t2j(either, branches=branches)
@@ -1065,6 +1073,40 @@ def test_settings_of_one_side_are_refused(function):
     with pytest.raises(BranchError, match="a setting or a generator of PyTorch's is changed on one side"):
         jax.jit(t2j(function))(np.ones((3, 3), np.float32))
     assert (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")) == before
+
+
+def _replaced(x):
+    y = x * 2
+    if x.sum() > 0:
+        y.data = x * 3
+    return y
+
+
+def _detached(x):
+    y = x * 2
+    if x.sum() > 0:
+        y.detach_()
+    return y
+
+
+@pytest.mark.parametrize("function", [_replaced, _detached])
+def test_tensors_that_one_side_makes_others_are_refused(function):
+    with pytest.raises(
+        BranchError, match=r"a tensor from outside is changed itself \(by \.data or detach_\) on one side"
+    ):
+        jax.jit(t2j(function))(INPUTS[0])
+
+
+def _required(x):
+    weight = torch.ones(3)
+    if x.sum() > 0:
+        weight.requires_grad_()
+    return x * (2.0 if weight.requires_grad else 1.0)
+
+
+def test_a_side_may_require_grad():
+    for x in INPUTS:
+        np.testing.assert_array_equal(jax.jit(t2j(_required))(x), _required(torch.from_numpy(x)))
 
 
 def _fails_on_one_side(x, options=None):

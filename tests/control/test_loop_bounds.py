@@ -93,7 +93,26 @@ def raising(x):
     return x.sum()
 
 
-BOUNDED = [counted, condition_first, broken, downwards, behind, with_continue, within, raising]
+def returned(x):
+    y, n = x, 0
+    while x.norm() > 1:
+        x = turned(x, y)
+        n += 1
+        if n >= 50:
+            return x.sum() * 0
+    return x.sum()
+
+
+def asserted(x):
+    y, n = x, 0
+    while x.norm() > 1:
+        x = turned(x, y)
+        n += 1
+        assert n < 50
+    return x.sum()
+
+
+BOUNDED = [counted, condition_first, broken, downwards, behind, with_continue, within, raising, returned, asserted]
 
 
 @pytest.mark.parametrize("function", BOUNDED)
@@ -179,7 +198,19 @@ def traced_bound(x):
     return x.sum()
 
 
-@pytest.mark.parametrize("function", [other_steps, never_met, some_paths, traced_bound])
+def counted_behind(x):
+    n = 0
+    while True:
+        if x.norm() < 1:
+            break
+        x = x / 2
+        n += 1
+        if n >= 20:
+            break
+    return x.sum()
+
+
+@pytest.mark.parametrize("function", [other_steps, never_met, some_paths, traced_bound, counted_behind])
 def test_what_bounds_nothing(function):
     with pytest.raises(BranchError, match="max_steps=N"):
         jax.grad(jax.jit(t2j(function)))(X)

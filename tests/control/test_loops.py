@@ -608,6 +608,18 @@ def test_what_iterations_cannot_change(function, reason):
         jax.make_jaxpr(t2j(function))(X)
 
 
+@pytest.mark.parametrize(("iterations", "found"), [(27, 0), (28, 1)])
+def test_conditions_in_a_row_and_24_iterations_left(iterations, found):
+    def largest(x):
+        best = x[0]
+        for i in range(iterations):
+            if x[i] > best:
+                best = x[i]
+        return best
+
+    assert loops(largest, np.arange(30, dtype=np.float32)) == found
+
+
 def in_halves(x):
     t, error = 0.0, 1e10
     while error > 1:

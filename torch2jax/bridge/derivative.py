@@ -10,6 +10,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from ..internals.transforms import are_functorch_transforms_active
 from ..runtime.errors.hints import advised
+from ..runtime.errors.locations import user_level
 from .function import TorchFunction
 
 
@@ -77,7 +78,7 @@ class _Pullback:
                     f"torch.func.vjp cannot differentiate {self.function} ({type(error).__name__}: "
                     f"{_first_line(error)}); torch.autograd.grad takes its gradients, more slowly. "
                     "Pass use_torch_vjp=False to choose that",
-                    stacklevel=2,
+                    stacklevel=user_level(),
                 )
             return gradients
 

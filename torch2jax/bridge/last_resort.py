@@ -69,7 +69,7 @@ def _checked(thing: object, module: torch.nn.Module | None) -> object:
         return thing
     raise TypeError(
         f"call_torch has {thing!r}; wanted an operator or its name, a PyTorch function, or a module, its class or "
-        "its name. Use torch2jax to make a JAX function of your own function"
+        "its name. In place of your own function, call j2t(torch2jax(function, *examples))"
     )
 
 

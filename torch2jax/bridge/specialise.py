@@ -17,10 +17,13 @@ import torch
 from jax.core import Tracer
 
 from ..internals.dispatch import compiler_not_imported
-from ..tensors.dtypes import canonical, dtype_j2t, is_integral
+from ..runtime.translation import current
+from ..tensors.dtypes import canonical, dtype_j2t, has_doubles, is_integral
+from ..tensors.tensor import Torchish
 from ..tensors.trees import map_results
 from .function import BridgeOptions, TorchFunction, WriteTracker
 from .primitive import Result
+from .scope import in_fresh_thread
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -124,7 +127,8 @@ def _as_example(leaf: Any) -> Example | None:
     if leaf is None or isinstance(leaf, Example):
         return leaf
     if isinstance(leaf, torch.Tensor):
-        return Example(tuple(leaf.shape), leaf.dtype, None if leaf.is_meta else leaf)
+        has_value = not leaf.is_meta and not isinstance(leaf, Torchish)  # one of a call in progress is the call's alone
+        return Example(tuple(leaf.shape), leaf.dtype, leaf if has_value else None)
     if isinstance(leaf, (bool, int, float, complex)):
         leaf = np.asarray(leaf, dtype=canonical(torch.as_tensor(leaf).dtype))
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
@@ -192,8 +196,7 @@ def specialise(
     run = functools.partial(_run_flat, fn, structure)
     copies = None if mutates is None else (mutates,) * len(leaves)
     if outputs is None:
-        with _buffers_kept(fn):
-            results, out_structure, found = _infer(run, leaves)
+        results, out_structure, found = _tried(fn, run, leaves)
         copies = found if copies is None else copies
     else:
         results, out_structure = outputs
@@ -269,6 +272,19 @@ def _buffers_kept(fn: Callable) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in zip(buffers, before, strict=True):
                 buffer.copy_(value)
+
+
+def _tried(fn: Callable, run: Callable, examples: list[Example]):
+    """What `_infer` finds, also where translated code asks: its modes would take the function's tensors for its own."""
+    found: list = []
+    wide = has_doubles()
+
+    def try_out():
+        with jax.enable_x64(wide), _buffers_kept(fn):
+            found.append(_infer(run, examples))
+
+    try_out() if current() is None else in_fresh_thread(try_out)
+    return found[0]
 
 
 def _infer(run: Callable, examples: list[Example]):

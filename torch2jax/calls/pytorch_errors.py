@@ -164,7 +164,7 @@ def explain_rule(error: Exception, func: object, rule: Rule) -> None:
     """
     if isinstance(error, _NEEDS_VALUE) and _is_raised_here(error):
         name = getattr(rule, "name", None) or getattr(func, "__name__", str(func))
-        raise TracedValueError(f"{name}, of a number that is none of its operands,") from error
+        raise TracedValueError(f"{name}, which has to know one of its options,") from error
     if hasattr(error, "is_of_results"):
         return
     body: Any = getattr(rule, "body", None)

@@ -198,7 +198,7 @@ class _SideCode:
             tensors.cancel()
             return []
         if tensors.changes_older:
-            raise Refused("a tensor from outside is changed itself (requires_grad, data) on one side")
+            raise Refused("a tensor from outside is changed itself (by .data or detach_) on one side")
         if _settings() != settings or _states(call) != generators:
             raise Refused("a setting or a generator of PyTorch's is changed on one side of a condition")
         return self._left(given, start, tensors, objects)

@@ -180,14 +180,14 @@ def t2j(
             it passes; ``"checkify"``, make it an error for `jax.experimental.checkify`; or ``"raise"``, raise an error
             while the compiled program runs.
         branches: which side to take of a traced condition, instead of tracing both, by the place of the condition:
-            ``{"file.py:12": True}``, or with the name of the function instead of the line.
+            ``{"file.py:12": True}``, or the name of the function, alone or instead of the line.
         max_paths: how often the code is traced at most, once for each combination of answers, where the two sides of a
             traced condition leave different things (a list of another length); with 1, traced conditions are errors.
         max_steps: the maximum number of iterations of a loop that ends on traced values, for reverse-mode gradients:
             with more iterations, the gradient is NaN. Without it, only loops that are bounded by Python numbers have
             reverse-mode gradients; see docs/control-flow.md.
-        bounds: upper bounds for data-dependent lengths, by their place: ``{"file.py:12": 100}``, or with the name of
-            the function instead of the line. If a length exceeds its bound, `checks` decides what happens, and
+        bounds: upper bounds for data-dependent lengths, by their place: ``{"file.py:12": 100}``, or the name of the
+            function, alone or instead of the line. If a length exceeds its bound, `checks` decides what happens, and
             floating-point results are NaN.
         loops: what to do with repeated iterations, in a program that JAX traces: ``"auto"``, make one `jax.lax.scan` of
             loops that are long enough to be worth it on every platform; ``"rolled"``, also of shorter loops, and of

@@ -70,6 +70,8 @@ def _concrete(array):
 
 
 _NUMBER = "a number that stays traced in sums, comparisons, subscripts and sizes"
+_CHOSEN = "if it is a dimension, choose it by conditions, as in `x.sum(0) if d == 0 else x.sum(1)`"
+_WRITTEN = f"if it is a size, write tensor.item() in its place, {_NUMBER}"
 _TURNS = "for a range, write `i = 0`, `while i < n:` and `i += 1` at its end, which becomes one loop of the graph"
 
 
@@ -127,7 +129,7 @@ def _item_of_operators(self):
     """Serves ``item()``, which PyTorch's parser calls for a tensor in place of a number: ``torch.arange(x.max())``."""
     if not current().execution.tracks_lengths and self.numel() == 1 and _may_decide(self):
         raise Restart  # of a size
-    return _scalar(self, "Tensor.item()", f"if it is a size, write tensor.item() in its place, {_NUMBER}")
+    return _scalar(self, "Tensor.item()", _CHOSEN if type(self) is Item else f"{_CHOSEN}; {_WRITTEN}")
 
 
 @implements_tensors(Tensor.__bool__, aten.is_nonzero.default, torch.is_nonzero, Tensor.is_nonzero, tags=[Tag.READS])

@@ -419,10 +419,12 @@ def read_branches(texts: list[str]) -> dict[str, bool]:
     branches = {}
     for text in texts:
         location, _, given = text.rpartition("=")
-        file, _, at = location.rpartition(":")
-        if not file or not at or given.lower() not in ("true", "false"):
+        file, colon, at = location.rpartition(":")
+        is_place = file and at if colon else at.isidentifier()
+        if not is_place or given.lower() not in ("true", "false"):
             raise SpecError(
-                f"bad answer {text!r}: wanted FILE:FUNCTION=BOOL or FILE:LINE=BOOL, as model.py:forward=False"
+                f"bad answer {text!r}: wanted FUNCTION=BOOL, FILE:FUNCTION=BOOL or FILE:LINE=BOOL, "
+                "as model.py:forward=False"
             )
         branches[location] = given.lower() == "true"
     return branches

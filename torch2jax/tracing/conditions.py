@@ -30,7 +30,7 @@ class LineHints:
 
     Args:
         name: of the argument that says it.
-        given: a mapping from ``"file.py:line"`` or ``"file.py:function"`` to what is said there.
+        given: a mapping from ``"file.py:line"``, ``"file.py:function"`` or ``"function"`` to what is said there.
         is_allowed: whether a value is one that may be said.
         wanted: describes such a value, in errors.
         what_they_do: describes the lines that ask, in warnings.
@@ -52,12 +52,14 @@ class LineHints:
         self._queried: dict[tuple[SourceLine, ...], None] = {}
         self._warned: set[str] = set()
         for key, value in (given or {}).items():
-            file, _, at = key.rpartition(":") if isinstance(key, str) else ("", "", "")
-            if not file or not at or not is_allowed(value):
+            file, colon, at = key.rpartition(":") if isinstance(key, str) else ("", "", "")
+            is_place = file and at if colon else at.isidentifier() or at == "<lambda>"
+            if not is_place or not is_allowed(value):
                 raise TypeError(
-                    f"{name} got {key!r}: {value!r}; wanted 'file.py:line' or 'file.py:function', and {wanted}"
+                    f"{name} got {key!r}: {value!r}; wanted 'file.py:line', 'file.py:function' or 'function', "
+                    f"and {wanted}"
                 )
-            self._entries.append((key, os.path.normpath(file), at, value))
+            self._entries.append((key, os.path.normpath(file) if file else "", at, value))
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -89,7 +91,8 @@ class LineHints:
 
 
 def _is_at(location: SourceLine, file: str, at: str) -> bool:
-    return at in (str(location.line), location.function) and (os.sep + location.file).endswith(os.sep + file)
+    is_in_file = not file or (os.sep + location.file).endswith(os.sep + file)
+    return is_in_file and at in (str(location.line), location.function)
 
 
 class BranchPolicy(NamedTuple):

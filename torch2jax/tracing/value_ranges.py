@@ -136,7 +136,7 @@ Range = tuple[int, int]
 _DEPTH = 24
 _KEEPING = {  # steps whose results are some of the elements of their first operand
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "dynamic_slice", "copy"),
-    *("reduce_max", "reduce_min", "cummax", "cummin", "pvary"),
+    *("reduce_max", "reduce_min", "cummax", "cummin", "pvary", "split"),
 }
 _REPLACING = ("scatter", "scatter-min", "scatter-max", "scatter_min", "scatter_max")
 _ORDERS = {"lt": (None, -1, 0, None), "le": (None, 0, 1, None), "gt": (1, None, None, 0), "ge": (0, None, None, -1)}

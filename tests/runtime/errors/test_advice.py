@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -100,6 +101,14 @@ def of_steps_while(x, n):
         x = x * 2
         i += 1
     return x
+
+
+RECURRENT = nn.GRU(3, 4, batch_first=True)
+
+
+def last_of_packed(x, lengths):
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    return RECURRENT(packed)[1][0]
 
 
 def shown(function):
@@ -215,6 +224,25 @@ VALUES = {
         r"if it is a size, write tensor\.item\(\) in its place",
         lambda x: x.topk(x[1, 1].long().clamp(max=3).item())[0],
         X,
+    ),
+    "a dimension": instead(
+        lambda x: (x @ x.T).sum(x[1, 1].long()),
+        r"if it is a dimension, choose it by conditions, as in `x\.sum\(0\) if d == 0 .*`; if it is a size",
+        lambda x: (x @ x.T).sum(0) if x[1, 1].long() == 0 else (x @ x.T).sum(1),
+        X,
+    ),
+    "a dimension that is a number": instead(
+        lambda x: (x @ x.T).sum(x[1, 1].long().item()),
+        r"if it is a dimension, choose it by conditions, as in `x\.sum\(0\) if d == 0 .*`; call",
+        lambda x: (x @ x.T).sum(0) if x[1, 1].long().item() == 0 else (x @ x.T).sum(1),
+        X,
+    ),
+    "a packed sequence": instead(
+        last_of_packed,
+        r"a packed sequence needs .* output\[torch\.arange\(len\(lengths\)\), lengths - 1\]",
+        lambda x, lengths: RECURRENT(x)[0][torch.arange(len(lengths)), lengths - 1],
+        np.arange(24, dtype=np.float32).reshape(2, 4, 3) / 9,
+        np.array([2, 4]),
     ),
     "classes": Advice(
         jitted(F.one_hot, np.array([0, 2])),
@@ -485,3 +513,19 @@ def test_who_does_what_an_error_says_gets_what_pytorch_gives(name):
         assert found == wanted
     else:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda x: np.argmax(x),
+        lambda x: np.stack([x, x]),
+        lambda x: np.asarray(x),
+        lambda x: x.numpy(),
+        lambda x: scipy.special.logsumexp(x),
+    ],
+)
+def test_a_value_that_a_library_takes_names_the_line_that_calls_the_library(asks):
+    with pytest.raises(torch2jax.TracedValueError) as caught:
+        jax.jit(t2j(asks))(ONES)
+    assert f"{asks.__code__.co_filename}:{asks.__code__.co_firstlineno} in <lambda>. Under" in str(caught.value)

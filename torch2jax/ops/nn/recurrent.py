@@ -263,9 +263,15 @@ def _pack(padded, batch_sizes):
 _PAD, _PACK = InnerRule(_pad, "_pad_packed_sequence"), InnerRule(_pack, "_pack_padded_sequence")
 
 
+_UNPACKED = (
+    "run the layer on the padded batch, and choose the last step of each sequence, "
+    "output[torch.arange(len(lengths)), lengths - 1]"
+)
+
+
 @implements_tensors(torch._pack_padded_sequence, aten._pack_padded_sequence.default)
 def _pack_padded_sequence(input, lengths, batch_first):
-    counts = values(lengths, "the lengths of a packed sequence")
+    counts = values(lengths, "a packed sequence", instead=_UNPACKED)
     if input.numel() == 0:
         raise RuntimeError(f"Cannot pack empty tensors: got one of size {list(input.shape)}")
     padded = input.transpose(0, 1) if batch_first else input

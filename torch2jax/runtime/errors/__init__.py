@@ -8,7 +8,7 @@ this package's own frames. `unwinding.py` ends code that catches every exception
 import torch
 
 from ...internals.dispatch import DisableTorchFunction
-from .locations import keeper_of, user_location
+from .locations import keeper_of, line_that_calls, user_line, user_location
 from .unwinding import refused
 
 REFUSALS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
@@ -86,8 +86,9 @@ class StridedNestedError(TypeError):
 
 
 _LEAVING_HINT = (
-    " Code that leaves PyTorch, as for numpy, runs in PyTorch itself with torch2jax(function, *examples), or, as a "
-    "part or operator of what is translated, with t2j(..., call_torch=[...])."
+    " Code that leaves PyTorch, as for numpy, runs in PyTorch itself with torch2jax(function, *examples); within "
+    "translated code, with j2t(torch2jax(function, *examples)), or, if it is a module or an operator, with "
+    "t2j(..., call_torch=[...])."
 )
 
 
@@ -104,7 +105,7 @@ class TracedValueError(TypeError):
     def __init__(
         self, what: str, *, leaves_pytorch: bool = False, location: str | None = None, instead: str | None = None
     ):
-        self.what, location = what, location or user_location()
+        self.what, location = what, location or (_line_that_leaves() if leaves_pytorch else user_location())
         first = "" if instead is None else f"{instead}; "
         super().__init__(
             f"{what} needs the value of a tensor that depends on a traced input, at {location}. Under jax.jit, vmap "
@@ -113,6 +114,13 @@ class TracedValueError(TypeError):
             "so that no shape and no branch depends on data." + (_LEAVING_HINT if leaves_pytorch else "")
         )
         refused(self, location)
+
+
+def _line_that_leaves() -> str:
+    """The line that asks for a value outside of PyTorch, and the user's own, if numpy or a library on it asks."""
+    line = user_line()
+    caller = line_that_calls(line)
+    return str(line) if caller is None else f"{line}, called at {caller}"
 
 
 class BranchError(TracedValueError):

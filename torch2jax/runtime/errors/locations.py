@@ -96,6 +96,14 @@ def user_location() -> str:
     return str(user_line())
 
 
+def line_that_calls(location: SourceLine) -> SourceLine | None:
+    """The innermost line on the stack outside of installed packages, if another line is in one; else None."""
+    if not location.file.startswith(_SITE_PACKAGES):
+        return None
+    line = _innermost(lambda file: is_library(file) or file.startswith(_SITE_PACKAGES))
+    return line if line.file else None
+
+
 def user_level() -> int:
     """The ``stacklevel`` of a warning that is given by who calls this, for the user's innermost line to be named."""
     frame, level = sys._getframe(1), 1
