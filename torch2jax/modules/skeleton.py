@@ -91,7 +91,8 @@ class Skeleton:
             refuse_fsdp()
         memo = self._bind(call)
         self.module = copy_structure(module, memo)
-        note_copies(memo)
+        if call.execution.code.is_converted:
+            note_copies(memo)
         self._buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names.has_buffers else {}
         if not call.is_top_level:  # what it writes to tensors of the calls is theirs
             self._buffers = {name: x for name, x in self._buffers.items() if isinstance(state.get(name), jax.Array)}

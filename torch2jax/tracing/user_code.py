@@ -104,11 +104,9 @@ def note_made(value: object) -> None:
 
 def note_copies(memo: Mapping[int, object]) -> None:
     """Called with a memo of copies, by the ids of what they are of: no object from outside has them."""
-    call = current()
-    if call is not None and call.execution.code.is_converted:
-        for key, value in memo.items():
-            if key != id(value):  # else it is shared with the user's
-                call.execution.code.note_made(value)
+    for key, value in memo.items():
+        if key != id(value):  # else it is shared with the user's
+            note_made(value)
 
 
 def set_gradient(tensor: object, value: object) -> None:

@@ -307,7 +307,8 @@ class Copies(_Copying):
         result = super().of_module(module)
         for part in result.modules():
             self._call.settings.modules.add_made(part)
-        note_copies(self.memo)
+        if self._call.execution.code.is_converted:
+            note_copies(self.memo)
         self._sources.update({id(self.memo[id(part)]): part for part in module.modules() if id(part) in self.memo})
         if self._call.last_resort is not None:
             self._call.last_resort.take_over(module, result)
