@@ -239,7 +239,7 @@ class _Ways:
         """The writes of the last way."""
         self._held: dict[tuple, object] = {}
         """What such places held before the call."""
-        self._gone: dict[tuple, tuple[JournaledSlot, object]] = {}
+        self._ended: dict[tuple, tuple[JournaledSlot, object]] = {}
         """The tensors that some way has left there, and whose values are gone with the call."""
         self._numbers: dict[tuple, JournaledSlot] = {}
         """The places where ways have left numbers that differ."""
@@ -290,8 +290,8 @@ class _Ways:
             if is_from_outside(kept, slot.owner, self._restored) and not _has_numbers(value):  # which are put back
                 left[key] = slot, value
                 self._held.setdefault(key, kept.outside.before[key] if kept.outside is not None else None)
-                if _is_gone(value):
-                    self._gone[key] = slot, value
+                if _ends_with_call(value):
+                    self._ended[key] = slot, value
         before, self._left = self._left, left
         for key in {*left} | {*(left if before is None else before)}:
             one, other = (side.get(key) for side in (left, left if before is None else before))
@@ -301,7 +301,7 @@ class _Ways:
                 continue
             if all(type(x) in _NUMBERS for x in values):
                 self._numbers[key] = slot
-            elif key not in self._gone or not all(map(_is_tensor, values)):
+            elif key not in self._ended or not all(map(_is_tensor, values)):
                 raise Refused(
                     f"{self._split.reason}. So the code runs once for each side, and each leaves another {slot.name}"
                 )
@@ -313,7 +313,7 @@ class _Ways:
 
     def leave(self) -> None:
         """Leaves in objects from outside what data decide, as after any call: numbers are put back, tensors gone."""
-        for slot, value in self._gone.values():
+        for slot, value in self._ended.values():
             slot.write(value)
         for key, slot in self._numbers.items():
             slot.write(self._held[key])
@@ -338,7 +338,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
     Of a tensor that data decide the values are gone with the call: whoever uses it later gets an error, and no number.
     """
-    if one is other or (_is_gone(one) and _is_gone(other)):
+    if one is other or (_ends_with_call(one) and _ends_with_call(other)):
         return True
     if type(one) is not type(other):
         return False
@@ -351,7 +351,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return isinstance(one, (bool, int, float, str, bytes)) and one == other
 
 
-def _is_gone(value: Any) -> bool:
+def _ends_with_call(value: Any) -> bool:
     return issubclass(type(value), Torchish) and not is_kept(value)
 
 

@@ -420,8 +420,8 @@ def read_branches(texts: list[str]) -> dict[str, bool]:
     for text in texts:
         location, _, given = text.rpartition("=")
         file, colon, at = location.rpartition(":")
-        is_place = file and at if colon else at.isidentifier()
-        if not is_place or given.lower() not in ("true", "false"):
+        is_valid = file and at if colon else at.isidentifier()
+        if not is_valid or given.lower() not in ("true", "false"):
             raise SpecError(
                 f"bad answer {text!r}: wanted FUNCTION=BOOL, FILE:FUNCTION=BOOL or FILE:LINE=BOOL, "
                 "as model.py:forward=False"

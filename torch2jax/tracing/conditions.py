@@ -53,8 +53,8 @@ class LineHints:
         self._warned: set[str] = set()
         for key, value in (given or {}).items():
             file, colon, at = key.rpartition(":") if isinstance(key, str) else ("", "", "")
-            is_place = file and at if colon else at.isidentifier() or at == "<lambda>"
-            if not is_place or not is_allowed(value):
+            is_valid = file and at if colon else at.isidentifier() or at == "<lambda>"
+            if not is_valid or not is_allowed(value):
                 raise TypeError(
                     f"{name} got {key!r}: {value!r}; wanted 'file.py:line', 'file.py:function' or 'function', "
                     f"and {wanted}"
