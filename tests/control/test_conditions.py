@@ -1141,3 +1141,18 @@ def test_an_error_in_the_body_of_a_loop_tells_of_its_condition():
     never = {f"test_conditions.py:{line}": False}
     found = jax.jit(t2j(_fails_in_a_loop, branches=never))(np.ones(3, np.float32))
     np.testing.assert_array_equal(found, np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("made", [lambda: torch.ones(3, requires_grad=True), lambda: torch.nn.Parameter(torch.ones(3))])
+def test_a_gradient_that_one_side_makes(made):
+    """Behind the condition, the other side has none: the rest goes into both."""
+
+    def asked(x):
+        weight = made()
+        if x.sum() > 1:
+            (weight * x).sum().backward()
+        return x * 2 if weight.grad is None else weight.grad
+
+    for x in INPUTS:
+        found = jax.jit(t2j(asked), compiler_options=QUICK)(x)
+        np.testing.assert_array_equal(found, asked(torch.tensor(x)).detach().numpy())

@@ -230,7 +230,9 @@ class Gradient(JournaledSlot):
     def read(self) -> Any:
         return self.owner._gradient
 
-    def write(self, value: object) -> None:
+    def write(self, value: Any) -> None:
+        if not isinstance(self.owner, Torchish):  # the run that has made it has ended
+            return
         kept = current_run().journal
         if kept is None or kept.tensors is not journal():  # a checkpoint's, which has to know
             self.owner.change("_gradient", value)
