@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import eval_jaxpr
-from jax.custom_batching import custom_vmap
 
 from ..internals.jax import varying_axes
 from ..runtime.errors import BranchError, TracedValueError
@@ -30,6 +29,7 @@ from ..values.lengths import expect_to_fit
 from ..values.masked import leading_of
 from ..values.masked_functions import padded_to, with_length
 from ..values.traced_numbers import CarriedFloat, start_of
+from .batched_conditions import in_batch, with_batched_conditions
 from .collectives import loop_on_devices
 from .ends import Encoder
 from .loop_bounds import most_iterations, uniform
@@ -58,26 +58,12 @@ def run_while(step: Callable, given: list, state: tuple, bound: int | None, loca
     def derivative(primals: tuple, tangents: tuple) -> tuple:
         if bound is not None:
             most = bound
-            return jax.jvp(lambda given, state: _bounded(step, given, state, most), primals, tangents)
+            safe = with_batched_conditions(step)
+            return jax.jvp(lambda given, state: _bounded(safe, given, state, most), primals, tangents)
         values, tangents_out = jax.jvp(run_loop, primals, tangents)
         return values, _only_forwards(tangents_out, location)
 
     return run(given, state)
-
-
-@custom_vmap
-def _in_batch(goes_on: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Any loop of the batch goes on, and this one does, among these: known to be true where there is no batch.
-
-    A ``cond`` of many answers becomes a ``select``, which JAX cannot transpose in a jvp.
-    """
-    return goes_on, jnp.ones((), bool)
-
-
-@_in_batch.def_vmap
-def _in_larger_batch(size: int, is_batched: list, goes_on: jax.Array) -> tuple:
-    del size, is_batched
-    return (_in_batch(goes_on.any(0))[0], goes_on), (False, True)
 
 
 def _bounded(step: Callable, given: list, state: tuple, bound: int) -> tuple:
@@ -88,7 +74,7 @@ def _bounded(step: Callable, given: list, state: tuple, bound: int) -> tuple:
         return state
 
     def one(state: tuple, _: None) -> tuple[tuple, None]:
-        any_goes_on, goes_on = _in_batch(state[0])
+        any_goes_on, goes_on = in_batch(state[0])
 
         def taken(state: tuple) -> tuple:
             # What is over stays as it is, and what another step would make of it has no derivative.
@@ -102,7 +88,7 @@ def _bounded(step: Callable, given: list, state: tuple, bound: int) -> tuple:
         return lax.scan(one, state, None, length=length)[0]
 
     def group(state: tuple, _: None) -> tuple[tuple, None]:
-        return lax.cond(_in_batch(state[0])[0], several, kept, state), None
+        return lax.cond(in_batch(state[0])[0], several, kept, state), None
 
     state, _ = lax.scan(group, state, None, length=-(-bound // length))
     is_over = jnp.where(state[0], jnp.nan, 1.0)
