@@ -1,5 +1,6 @@
 """What a step changes in the attributes of modules, and what the next step finds there."""
 
+import contextlib
 import copy
 import types
 
@@ -202,3 +203,28 @@ def test_data_decide_a_flag(kind):
     step.load(state)
     flags = {name: x for name, x in vars(twin).items() if isinstance(x, bool)}
     assert {name: vars(thing)[name] for name in flags} == flags
+
+
+class Remembers(Kept):
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.last, self.table, self.rows, self.constant = how, torch.zeros(3), {"n": 0}, [1], torch.ones(3)
+
+    def forward(self, x):
+        if self.how == "tensor":
+            self.last = x * self.weight
+        elif self.how == "number in a dictionary":
+            self.table["n"] += 1
+        elif self.how == "list":
+            self.rows = [*self.rows, x]
+        return x * self.weight * self.constant * self.rows[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "name"), [("tensor", "last"), ("number in a dictionary", "table"), ("list", "rows"), ("nothing", None)]
+)
+def test_what_no_state_keeps_is_said(how, name):
+    model = Remembers(how)
+    warned = contextlib.nullcontext() if name is None else pytest.warns(UserWarning, match=rf"Remembers\.{name}, and")
+    with warned:  # and any other warning is an error
+        t2j(call, state=(model,)).init(*arrays(X[0]))

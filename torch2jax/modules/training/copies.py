@@ -37,6 +37,7 @@ from .slots import (
     GRADIENT,
     LAST_RATES,
     NOT_STATE,
+    OF_MODULES,
     Gradient,
     Key,
     Made,
@@ -47,6 +48,8 @@ from .slots import (
     made_by_steps,
     slots_of,
 )
+
+_DEPTH = 3  # of containers in the attributes of modules
 
 
 class Layout(NamedTuple):
@@ -266,6 +269,28 @@ class Copies(_Copying):
 
     def slots(self) -> Iterator[tuple[Key, Slot]]:
         return slots_of(self._names, self.objects)
+
+    def left_in_modules(self) -> Iterator[str]:
+        """The attributes of modules that the step has changed and that a state lacks: tensors, lists, dictionaries."""
+        for source in [x for x in self._sources.values() if isinstance(x, torch.nn.Module)]:
+            before, now = vars(source), vars(self.memo[id(source)])
+            for name in now.keys() - OF_MODULES:
+                value = now[name]
+                is_kept = is_plain(value) or isinstance(value, Number)  # by a state
+                if not is_kept and self._is_another(value, before.get(name), _DEPTH):
+                    yield f"{type(source).__name__}.{name}"
+
+    def _is_another(self, value: Any, before: Any, depth: int) -> bool:
+        """True for another tensor, or for a container with other tensors, numbers or names."""
+        if is_tensor(value):
+            return value is not before and value is not self.memo.get(id(before))
+        if isinstance(value, (list, tuple, deque, dict)) and depth:
+            if type(value) is not type(before) or len(value) != len(before):
+                return True
+            if isinstance(value, dict):
+                return any(self._is_another(x, before.get(key), depth - 1) for key, x in value.items())
+            return any(self._is_another(x, other, depth - 1) for x, other in zip(value, before, strict=True))
+        return isinstance(value, (bool, int, float, complex, str)) and value != before
 
     def layout(
         self,

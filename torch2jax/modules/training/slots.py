@@ -29,7 +29,8 @@ LAST_RATES = "_last_lr"
 """The list of a scheduler that each step replaces. Schedulers around others have theirs; which one, data may decide."""
 NOT_STATE = frozenset(("defaults", "_per_optimizer_states"))
 _PLAIN = (bool, int, float, complex, str, type(None), np.generic, np.ndarray)
-_OF_MODULES = frozenset(vars(torch.nn.Module()))
+OF_MODULES = frozenset(vars(torch.nn.Module()))
+"""The attributes that every module has."""
 _MANY = 2**12  # items of one container: as of a data set, which nobody changes
 
 
@@ -262,7 +263,7 @@ class _Walk:
                             yield Slot(tensors, key, f"{inner}{key}")
             yield Mode(value, "", f"{prefix}training")
             for inner, module in parts:
-                for name in vars(module).keys() - _OF_MODULES:
+                for name in vars(module).keys() - OF_MODULES:
                     yield OfModule(vars(module), name, f"{inner}{name}")
         elif isinstance(value, dict):
             if len(value) <= _MANY:

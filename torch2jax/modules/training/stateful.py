@@ -13,6 +13,7 @@ anything else is refused (`_expect_as_before`), as the next step would not see i
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...calls.dispatch import Call
 from ...calls.logical_dtypes import LogicalDtypes
 from ...internals.frames import loop_that_carries
-from ...runtime.errors.locations import nearest
+from ...runtime.errors.locations import nearest, user_level
 from ...runtime.errors.tracebacks import TellsOfArguments, boundary
 from ...runtime.layers import SPARSE
 from ...tensors.dtypes import canonical
@@ -164,10 +165,19 @@ class StatefulFunction(TellsOfArguments):
                     self._unused |= found.unused
                     self._uneven |= found.uneven
         self._is_ready = True
+        if self._left:
+            warnings.warn(
+                f"{self.__name__} changes {first_few(sorted(self._left))}, and the next step finds what was there "
+                "before: of a module, a state has parameters, buffers, numbers, flags and names. If a step needs what "
+                "the last one left there, make it a buffer (register_buffer), or keep it in an object of your own in "
+                "state=",
+                stacklevel=user_level(),
+            )
         return state
 
     def _forget(self) -> None:
         self._is_ready = False
+        self._left: set[str] = set()  # attributes of modules that steps change, and the state lacks
         self._steppers = steppers(self._names, self._objects)
         self._layouts: dict[frozenset[Key], Layout] = {}  # by the names of the arrays
         self._kinds: dict[Key, type] = {}  # of Python numbers that change
@@ -411,6 +421,8 @@ class StatefulFunction(TellsOfArguments):
                     aliases[key] = value, other
                 else:
                     raise NotImplementedError(sharing(".".join(memories[_memory(value)][0]), ".".join(key)))
+        if call is not None and not self._is_ready:
+            self._left.update(copies.left_in_modules())
         if call is not None:
             plain = {".".join(key): x for key, x in tensors.items() if isinstance(x, Torchish)}
             kept = functools.partial(containers, self._names, copies.objects)
