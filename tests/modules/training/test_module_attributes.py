@@ -209,19 +209,32 @@ class Remembers(Kept):
     def __init__(self, how):
         super().__init__()
         self.how, self.last, self.table, self.rows, self.constant = how, torch.zeros(3), {"n": 0}, [1], torch.ones(3)
+        self.settings, self.names = Stops(), types.SimpleNamespace(n=0)
 
     def forward(self, x):
         if self.how == "tensor":
             self.last = x * self.weight
         elif self.how == "number in a dictionary":
             self.table["n"] += 1
+        elif self.how == "number in an object":
+            self.settings.is_done = True
+        elif self.how == "number in a namespace":
+            self.names.n += 1
         elif self.how == "list":
             self.rows = [*self.rows, x]
         return x * self.weight * self.constant * self.rows[0]
 
 
 @pytest.mark.parametrize(
-    ("how", "name"), [("tensor", "last"), ("number in a dictionary", "table"), ("list", "rows"), ("nothing", None)]
+    ("how", "name"),
+    [
+        ("tensor", "last"),
+        ("number in a dictionary", "table"),
+        ("number in an object", "settings"),
+        ("number in a namespace", "names"),
+        ("list", "rows"),
+        ("nothing", None),
+    ],
 )
 def test_what_no_state_keeps_is_said(how, name):
     model = Remembers(how)

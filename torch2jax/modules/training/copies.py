@@ -49,7 +49,7 @@ from .slots import (
     slots_of,
 )
 
-_DEPTH = 3  # of containers in the attributes of modules
+_DEPTH = 4  # of containers and objects in the attributes of modules
 
 
 class Layout(NamedTuple):
@@ -282,8 +282,15 @@ class Copies(_Copying):
 
     def _is_another(self, value: Any, before: Any, depth: int) -> bool:
         """True for another tensor, or for a container with other tensors, numbers or names."""
+        if value is before or (is_tensor(value) and value is self.memo.get(id(before))):
+            return False
         if is_tensor(value):
-            return value is not before and value is not self.memo.get(id(before))
+            return True
+        is_object = is_walked(value) or isinstance(value, types.SimpleNamespace)
+        if is_object and not isinstance(value, torch.nn.Module) and depth:
+            return type(value) is type(before) and self._is_another(
+                getattr(value, "__dict__", {}), getattr(before, "__dict__", {}), depth - 1
+            )
         if isinstance(value, (list, tuple, deque, dict)) and depth:
             if type(value) is not type(before) or len(value) != len(before):
                 return True

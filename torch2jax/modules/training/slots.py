@@ -263,7 +263,7 @@ class _Walk:
                             yield Slot(tensors, key, f"{inner}{key}")
             yield Mode(value, "", f"{prefix}training")
             for inner, module in parts:
-                for name in vars(module).keys() - OF_MODULES:
+                for name in [x for x in vars(module) if x not in OF_MODULES]:  # in their order
                     yield OfModule(vars(module), name, f"{inner}{name}")
         elif isinstance(value, dict):
             if len(value) <= _MANY:
