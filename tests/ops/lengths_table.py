@@ -20,20 +20,15 @@ _OF_MAKERS = {
 _METADATA = ("element_size", "get_device", "is_", "__len__", "nelement", "numel", "size", "dim", "ndimension")
 _OF_MODULES = {
     "functional": ("losses of elements", "each element, and its mean or sum"),
-    "histogram": ("unique values, repetition and counts", _OWN),
-    "lengths": ("sizes", _OWN),
+    "lengths": ("sizes and padding", _OWN),
     "selection": ("statistics, losses of classes, joining", _OWN),
     "selection_composed": ("composed", "by those above and below"),
-    "selection_diagonals": ("diagonals, triangles and pairs", "by the index of each element"),
-    "selection_dims": ("shapes and parts", "views"),
-    "selection_indices": ("indices and scatters", "indices of what does not count are beyond the end"),
+    "selection_dims": ("shapes, parts and writes to all", "views"),
+    "selection_matrices": ("matrices and pairs", "by the index of each element, or with zeros for what does not count"),
     "selection_order": ("order, scans and extrema", _OWN),
-    "selection_padding": ("padding", "in compact order"),
-    "selection_products": ("products", "with zeros in place of what does not count"),
-    "selection_runs": ("unique values, repetition and counts", _OWN),
-    "selection_statistics": ("order statistics", "by the order"),
+    "selection_runs": ("indices, scatters, unique values, repetition and counts", _OWN),
     "selection_subscripts": ("subscripts", "numbers and slices are views; then a mask, or indices"),
-    "selection_views": ("writes to all", "in place"),
+    "sorting": ("indices, scatters, unique values, repetition and counts", _OWN),
 }
 
 
