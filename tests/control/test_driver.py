@@ -1,5 +1,8 @@
 """What calls whose rest runs once for each side leave in objects from outside."""
 
+import collections
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,3 +135,37 @@ def test_a_refused_call_leaves_nothing():
     with pytest.raises(BranchError, match="their results differ"):
         jax.jit(t2j(lists))(jnp.ones(3))
     assert OUTER.count == 0
+
+
+def _sets_item(kept):
+    kept["a"][0] = 5
+
+
+def _deletes_item(kept):
+    del kept["d"]["k"]
+
+
+MUTATIONS = {
+    "list.append": lambda kept: kept["a"].append(1),
+    "list.sort": lambda kept: kept["a"].sort(),
+    "dict.update": lambda kept: kept["d"].update(z=1),
+    "set.add": lambda kept: kept["s"].add(5),
+    "deque.append": lambda kept: kept["q"].append(5),
+    "an item": _sets_item,
+    "no item": _deletes_item,
+}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_containers_that_one_side_changes_are_put_back(name, is_first):
+    def function(kept, x):
+        parts = _parts(x)
+        if (len(parts) == 1) == is_first:
+            MUTATIONS[name](kept)
+        return x * len(parts)
+
+    kept = {"a": [2, 1], "d": {"k": 1}, "s": {1}, "q": collections.deque([1])}
+    before = copy.deepcopy(kept)
+    np.testing.assert_array_equal(jax.jit(lambda x: t2j(function)(kept, x))(jnp.ones(3)), np.ones(3))
+    assert kept == before

@@ -301,7 +301,8 @@ class Calls(Access):
             note_contents(args[0])
         elif name in (mutators_of(owner) or ()):
             run = current_run()
-            if run.journal is not None or run.pairs or run.was_restored is not None:
+            is_split = run.way is not None and bool(run.way.decisions)  # what each side leaves is compared
+            if run.journal is not None or run.pairs or run.was_restored is not None or is_split:
                 if name == "pop" and isinstance(owner, set) and len(owner) > 1 and not is_made(owner):
                     raise Refused(
                         "set.pop() removes an arbitrary item, and another one once the set is put back: take "

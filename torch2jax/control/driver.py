@@ -241,8 +241,8 @@ class _Ways:
         """What such places held before the call."""
         self._ended: dict[tuple, tuple[JournaledSlot, object]] = {}
         """The tensors that some way has left there, and whose values are gone with the call."""
-        self._numbers: dict[tuple, JournaledSlot] = {}
-        """The places where ways have left numbers that differ."""
+        self._others: dict[tuple, JournaledSlot] = {}
+        """The places where ways have left numbers that differ, or other items in a container."""
 
     def run(self, way: Way) -> object:
         """The result of the code on one way.
@@ -299,8 +299,8 @@ class _Ways:
             values = [self._held[key] if x is None else x[1] for x in (one, other)]
             if _is_put_back(one) or _is_put_back(other) or _is_same(*values):
                 continue
-            if all(type(x) in _NUMBERS for x in values):
-                self._numbers[key] = slot
+            if slot.is_contents or all(type(x) in _NUMBERS for x in values):
+                self._others[key] = slot
             elif key not in self._ended or not all(map(_is_tensor, values)):
                 raise Refused(
                     f"{self._split.reason}. So the code runs once for each side, and each leaves another {slot.name}"
@@ -312,10 +312,10 @@ class _Ways:
             self._journal.undo()
 
     def leave(self) -> None:
-        """Leaves in objects from outside what data decide, as after any call: numbers are put back, tensors gone."""
+        """Leaves outside what data decide, as after any call: tensors are gone, all else is put back."""
         for slot, value in self._ended.values():
             slot.write(value)
-        for key, slot in self._numbers.items():
+        for key, slot in self._others.items():
             slot.write(self._held[key])
 
 
