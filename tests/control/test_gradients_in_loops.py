@@ -388,3 +388,35 @@ def test_runs_of_the_rest_have_one_order():
         got, want = jax.jit(function)(x), grows_where_it_differentiates(torch.from_numpy(x.copy()))
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def _adapts(w, x):
+    w, k = w.clone().requires_grad_(), 0
+    while k < 2:
+        loss = ((x * w).sum() - 1) ** 2
+        if loss < 1e-3:
+            break
+        (gradient,) = torch.autograd.grad(loss, w, create_graph=True)
+        w = w - 0.1 * gradient
+        k += 1
+    return ((x * w).sum() - 1) ** 2
+
+
+def _adapts_by_choice(w, x):
+    w = w.clone().requires_grad_()
+    is_over = torch.tensor(False)
+    for _ in range(2):
+        loss = ((x * w).sum() - 1) ** 2
+        is_over = is_over | (loss < 1e-3)
+        (gradient,) = torch.autograd.grad(loss, w, create_graph=True)
+        w = torch.where(is_over, w, w - 0.1 * gradient)
+    return ((x * w).sum() - 1) ** 2
+
+
+@pytest.mark.slow("runs with ever deeper tapes")
+def test_iterations_that_need_one_order_more_each_are_refused():
+    given = np.full(3, 0.1, np.float32), np.ones(3, np.float32)
+    with pytest.raises(BranchError, match="needs one order more in each iteration"):
+        jax.jit(t2j(_adapts, max_steps=30))(*given)
+    wanted = _adapts(*map(torch.from_numpy, given)).detach()
+    np.testing.assert_allclose(jax.jit(t2j(_adapts_by_choice))(*given), wanted, rtol=1e-5)

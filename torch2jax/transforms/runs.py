@@ -33,6 +33,7 @@ import torch
 
 from ..rules.features import Incoming, comes_in, handles
 from ..runtime.caches import remembered
+from ..runtime.errors import BranchError
 from ..runtime.errors.locations import is_users
 from ..runtime.errors.tracebacks import add_location
 from ..runtime.errors.unwinding import Restart, Unwind
@@ -124,6 +125,13 @@ def _names_in(code: types.CodeType) -> _Names:
     return _Names(frozenset(of_globals), frozenset(of_attributes), taken, keeps)
 
 
+_DEEPEST = 6
+_TOO_DEEP = (
+    f"got derivatives of more than order {_DEEPEST} in code with conditions on data. A loop that ends on data needs "
+    "one order more in each iteration, if its derivatives lead through those of the iterations before "
+    "(create_graph=True). Take as many iterations as there may be, `for _ in range(n)`, and let data choose: "
+    "w = torch.where(is_over, w, w - rate * gradient); or cut what an iteration gives, w.detach().requires_grad_()"
+)
 T = TypeVar("T")
 
 
@@ -304,6 +312,8 @@ class Runs:
             except Restart as need:
                 if 0 < need.tape <= self._depth:
                     raise
+                if self._follows and need.tape > _DEEPEST:
+                    raise BranchError(_TOO_DEEP) from None
                 self._depth, self._follows = max(self._depth, need.tape), self._follows or need.follows
             self._tracks_lengths = True  # which costs nothing where there are none
             bookmark.return_to()
