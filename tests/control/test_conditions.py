@@ -1115,32 +1115,22 @@ def _fails_on_one_side(x, options=None):
     return x * options["scale"]
 
 
-def test_an_error_on_a_side_tells_of_the_condition():
-    with pytest.raises(TypeError, match="not subscriptable") as raised:
-        jax.jit(t2j(_fails_on_one_side))(np.ones(3, np.float32))
-    (note,) = [x for x in raised.value.__notes__ if "both of its sides are traced" in x]
-    line = _fails_on_one_side.__code__.co_firstlineno + 1
-    assert f"test_conditions.py:{line} in _fails_on_one_side is False" in note
-    always = {f"test_conditions.py:{line}": True}
-    found = jax.jit(t2j(_fails_on_one_side, branches=always))(np.ones(3, np.float32))
-    np.testing.assert_array_equal(found, np.full(3, 2, np.float32))
-
-
 def _fails_in_a_loop(x, options=None):
     while x.sum() > 9:
         x = x * options["scale"]
     return x
 
 
-def test_an_error_in_the_body_of_a_loop_tells_of_its_condition():
+@pytest.mark.parametrize(("function", "side", "wanted"), [(_fails_on_one_side, False, 2), (_fails_in_a_loop, True, 1)])
+def test_an_error_on_a_side_or_in_a_loop_tells_of_the_condition(function, side, wanted):
     with pytest.raises(TypeError, match="not subscriptable") as raised:
-        jax.jit(t2j(_fails_in_a_loop))(np.ones(3, np.float32))
+        jax.jit(t2j(function))(np.ones(3, np.float32))
     (note,) = [x for x in raised.value.__notes__ if "both of its sides are traced" in x]
-    line = _fails_in_a_loop.__code__.co_firstlineno + 1
-    assert f"test_conditions.py:{line} in _fails_in_a_loop is True" in note
-    never = {f"test_conditions.py:{line}": False}
-    found = jax.jit(t2j(_fails_in_a_loop, branches=never))(np.ones(3, np.float32))
-    np.testing.assert_array_equal(found, np.ones(3, np.float32))
+    line = function.__code__.co_firstlineno + 1
+    assert f"test_conditions.py:{line} in {function.__name__} is {side}" in note
+    other = {f"test_conditions.py:{line}": not side}
+    found = jax.jit(t2j(function, branches=other))(np.ones(3, np.float32))
+    np.testing.assert_array_equal(found, np.full(3, wanted, np.float32))
 
 
 @pytest.mark.parametrize("made", [lambda: torch.ones(3, requires_grad=True), lambda: torch.nn.Parameter(torch.ones(3))])
