@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from ..tracing.loops.program import run_steps
+from ..tracing.loops.windows import reader
 from ..tracing.traces import is_float
 
 
@@ -55,19 +56,16 @@ def _has_conditions(jaxpr: Jaxpr) -> bool:
 def _evaluated(program: ClosedJaxpr, args: list) -> list:
     jaxpr = program.jaxpr
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*program.consts, *args), strict=True))
-
-    def read(atoms: list) -> list:
-        return [x.val if isinstance(x, Literal) else values[x] for x in atoms]
-
+    read = reader(values)
     for step in jaxpr.eqns:
         inner = _inner(step)
         if step.primitive.name == "cond":
-            values.update(zip(step.outvars, _chosen(step, *read(step.invars)), strict=True))
+            values.update(zip(step.outvars, _chosen(step, *map(read, step.invars)), strict=True))
         elif inner is not None and _has_conditions(inner.jaxpr):
-            values.update(zip(step.outvars, _evaluated(inner, read(step.invars)), strict=True))
+            values.update(zip(step.outvars, _evaluated(inner, [*map(read, step.invars)]), strict=True))
         else:
             run_steps([step], values)
-    return read(jaxpr.outvars)
+    return [*map(read, jaxpr.outvars)]
 
 
 def _chosen(step: JaxprEqn, index: jax.Array, *operands: jax.Array) -> list:
